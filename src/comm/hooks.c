@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What the lowest modules call of those above them: the one file that knows
-// all.
+// This file fills the table of functions of upper modules that lower modules
+// call. No other file knows all modules.
 #include "comm/engine/hooks.h"
 
 #include "comm/coll/stream/stream_failure.h"
@@ -22,8 +22,9 @@
 #include "comm/protocol/device_eager.h"
 #include "comm/protocol/transport.h"
 
-// The progress thread keeps memory in doubt as well, where memory is not
-// short: it does not know what the program is about to do.
+// Returns true if freeing memory would wait for another rank. The progress
+// thread also keeps memory if it is not urgent, as it does not know what the
+// program is about to do.
 static bool
 would_wait(bool urgent)
 {
@@ -82,7 +83,8 @@ static void *
 wait_begin(MPI_Comm user)
 {
     wm_engine_lock();
-    (void)!wm_hang_configure(NULL); // what is wrong with it is told to all
+    // Configure() reports an error to all ranks.
+    (void)!wm_hang_configure(NULL);
     wm_engine_unlock();
     return wm_watchdog_begin(user);
 }
@@ -113,7 +115,7 @@ drop(wm_comm_t *comm)
         (void)!wm_symm_free(comm->graph_symm);
     if (comm->symm != NULL && !wm_symm_free(comm->symm))
         lost = true;
-    if (lost) // others may write to it yet
+    if (lost) // other ranks may still write to it
         comm->barrier = NULL;
     if (comm->object_comm != NULL)
         wm_unexpected_free(comm->object_comm);

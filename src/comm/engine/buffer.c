@@ -11,7 +11,8 @@ void
 wm_buffer_release(wm_buffer_t *buffer)
 {
     void (*release)(void *owner) = buffer->release;
-    buffer->release = NULL; // first: it may let others run, who come here
+    // First: release() may let another thread come here.
+    buffer->release = NULL;
     if (release != NULL)
         release(buffer->owner);
 }

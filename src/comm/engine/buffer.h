@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The memory that a caller gives.
+// A buffer: the memory that a caller gives.
 #ifndef WM_COMM_ENGINE_BUFFER_H
 #define WM_COMM_ENGINE_BUFFER_H
 
@@ -8,9 +8,9 @@
 
 typedef struct wm_pattern wm_pattern_t; // comm/message/pattern.h
 
-// Memory to send or to receive into, and who must be waited for. Moved into an
-// operation, which calls release(owner) once when it no longer needs the
-// memory, without the engine's lock, on any thread.
+// Memory to send or to receive into, and the producer for which we must wait.
+// Moved into an operation, which calls release(owner) once when it no longer
+// needs the memory, without the engine lock, on any thread.
 typedef struct wm_buffer {
     char *data;
     size_t nbytes;
@@ -19,19 +19,19 @@ typedef struct wm_buffer {
     wm_order_t *order; // of our own array, else NULL
     void *owner;
     void (*release)(void *owner);
-    // NULL where the bytes are contiguous; the owner's.
+    // NULL: the bytes are contiguous. The owner frees it.
     const wm_pattern_t *pattern;
-    // No memory yet: host memory of the size of the message, at most `nbytes`,
-    // is allocated when one has matched, and released with the operation.
+    // No memory yet: when a message has matched, host memory of its size, at
+    // most `nbytes`, is allocated; it is released with the operation.
     bool grows;
-    bool pickled; // the bytes of an object, of a lower-case call
-    bool numbers; // to receive elements of several bytes each: no pickle
-    // With WARPMPI_CHECK, a number of comm/message/element.h; 0 for what
-    // matches any: bytes, and datatypes of several types.
+    bool pickled; // a pickled object, of a lower-case call
+    bool numbers; // receives elements of several bytes: no pickle
+    // With WARPMPI_CHECK, a number of comm/message/element.h; 0 matches any:
+    // bytes, and datatypes of several types.
     uint8_t element;
 } wm_buffer_t;
 
-// True for device and managed memory: what MPI must never see.
+// Returns true for device and managed memory, which MPI must never access.
 bool
 wm_buffer_on_device(const wm_buffer_t *buffer);
 

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-static bool running; // MPI, when a child was last forked
+static bool running; // MPI was running when a child was last forked
 static _Atomic bool child;
 
 static void

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Children of fork(): one has the memory of a process of MPI's and is none,
-// nor has it its threads, who may have held locks. What would call MPI or wait
-// for a lock of the engine's is refused there, and what lets go of something
-// does nothing. Any thread.
+// Children of fork(). A child has the memory of an MPI process, but is none,
+// and lacks its threads, which may have held locks. In a child, functions that
+// would call MPI or wait for a lock of the engine are refused; functions that
+// release something do nothing. Any thread.
 #ifndef WM_COMM_ENGINE_CHILD_H
 #define WM_COMM_ENGINE_CHILD_H
 
@@ -10,20 +10,21 @@
 
 #include "cuda/error.h"
 
-// From now on children are known. Once, before any communicator is made.
+// Registers the fork handlers. Called once, before any communicator is made.
 WM_MUST_CHECK int
 wm_child_watch(wm_error_t *err);
 
-// Whether MPI was running in the process that this one was forked from.
+// Returns true if MPI was running in the process that forked this one.
 bool
 wm_is_child(void);
 
-// WM_ERR_STATE in such a child.
+// Returns WM_ERR_STATE in such a child, else 0.
 WM_MUST_CHECK int
 wm_child_refuse(wm_error_t *err);
 
-// In MPI_Finalize, which mpi4py calls at the end of Python: it would wait for
-// processes that wait for the parent. Says so and ends the child with 1.
+// Ends a child with status 1, and says why. Called in MPI_Finalize, which
+// mpi4py calls at the end of Python: it would wait for processes that wait for
+// the parent.
 _Noreturn void
 wm_child_end(void);
 

@@ -16,46 +16,51 @@
 #include "comm/engine/progress_mpi.h"
 #include "cuda/lock.h"
 
-// Out of our code for so long, the program computes.
+// A program that was outside our code for so long computes.
 #define AWAY_US 50
-// It comes and goes without stepping anything: the thread does.
+// If the program comes and goes for so long without a step, the progress
+// thread steps.
 #define IDLE_US 500
-// Rounds without a call of MPI's, which then gets one: a program that waits
-// for our messages is in MPI for its peers, whose own may wait for that.
+// Rounds without a call of MPI before we make one. A program that waits in our
+// code must still serve its peers through MPI, as their own messages may wait
+// for that.
 #define ROUNDS_WITHOUT_MPI 32
-// Begun without waiting, one after the other: of so many headers MPI has room
-// on the way (Open MPI: 4 KiB), the others it sends when it is called again.
+// Messages begun without waiting before MPI gets a call. It has room for few
+// headers on the way (Open MPI: 4 KiB), and sends the others when it is called
+// again.
 #define BEGUN_WITHOUT_MPI 8
-// Operations that wait for MPI alone, found waiting in one round, before the
-// others of that kind are left to a later one: each look is a turn of MPI's.
+// Looks in vain, in one round, at operations that wait for MPI alone. The
+// other operations of that kind are left to a later round, as each look costs
+// a round of MPI progress.
 #define LOOKS_A_ROUND 8
-// Rounds after which all are looked at, and as many as a quarter of them more.
+// All operations are looked at once in so many rounds, plus a quarter of their
+// number.
 #define ROUNDS_FOR_ALL 16
 
 // A wait that has lasted so long sleeps between its looks. Ranks of another
-// container may share the cores, which nobody has counted, and beside a thread
-// that spins Linux lets those starve that yield as often as MPI's waits do.
+// container may share the cores, and are not counted. If a thread spins, Linux
+// starves threads that yield as often as MPI's waits do.
 #define LONG_US 10000
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static _Atomic pthread_t holder; // of the lock; 0: nobody
-static pthread_cond_t wake;      // of the monotonic clock
+static _Atomic pthread_t holder; // thread that holds the lock; 0: none
+static pthread_cond_t wake;      // uses the monotonic clock
 static wm_op_t *first, *last;
 static _Atomic int active;      // operations on the list
 static _Atomic int inside;      // threads waiting in our code
-static _Atomic unsigned events; // operations begun and ended, ever
+static _Atomic unsigned events; // operations begun and ended so far
 static _Atomic int wanted;      // threads that ask for the lock
 static _Atomic bool parked;     // the thread sleeps and can be notified
 static pthread_t thread;
 static bool threaded;
-static _Thread_local bool background; // this is that thread
+static _Thread_local bool background; // this is the progress thread
 static _Atomic bool stopping;
-static _Atomic unsigned rounds; // of stepping everything, ever
+static _Atomic unsigned rounds; // of stepping all operations, so far
 static _Atomic unsigned visits; // grows whenever the program is in our code
 static _Atomic bool started, ending, finalized;
-static _Atomic int sessions; // of MPI, which the program has begun
-static bool plenty;          // of cores: two or more a rank
-static bool crowded; // more ranks than cores: nothing may spin for long
+static _Atomic int sessions; // sessions of MPI that the program has begun
+static bool plenty;          // two cores or more for each rank
+static bool crowded;         // more ranks than cores: do not spin for long
 static int finalize_key = MPI_KEYVAL_INVALID;
 
 static void
@@ -74,8 +79,8 @@ note_holder(pthread_t self)
     atomic_store_explicit(&holder, self, memory_order_relaxed);
 }
 
-// It is held for microseconds as a rule: sleeping, and being woken, takes
-// longer.
+// Takes the lock; spins first, as the lock is usually held for microseconds,
+// and sleeping and waking takes longer.
 static void
 take_lock(void)
 {
@@ -91,7 +96,7 @@ take_lock(void)
 void
 wm_engine_lock(void)
 {
-    // The progress thread steps back for those who are counted here.
+    // The progress thread yields to threads counted here.
     atomic_fetch_add(&wanted, 1);
     atomic_fetch_add_explicit(&visits, 1, memory_order_relaxed);
     take_lock();
@@ -146,7 +151,7 @@ asks_mpi(const wm_op_t *op)
     return op->kind->asks != NULL ? op->kind->asks(op) : WM_ASKS_NOTHING;
 }
 
-// Whether it is, or the other waits for it.
+// Returns true if `op` is `other`, or a part of it.
 static bool
 is_part_of(const wm_op_t *op, const wm_op_t *other)
 {
@@ -155,13 +160,13 @@ is_part_of(const wm_op_t *op, const wm_op_t *other)
                || op == other->parts_of[1]);
 }
 
-// Steps the operations, `wanted` among them; returns the list of those to be
-// released, which is done without the lock. Of many that wait for MPI the
-// first are looked at, which come first as a rule, and all of them rarely.
+// Steps the operations, always including `wanted`. Returns the list of those
+// to be released, which the caller does without the lock. If many wait for
+// MPI, only the first are looked at, which usually end first; rarely, all are.
 static wm_op_t *
 step_lock_held(const wm_op_t *wanted, bool all)
 {
-    static unsigned without_mpi, without_all; // rounds
+    static unsigned without_mpi, without_all; // rounds since the last of each
     wm_op_t *finished = NULL;
     bool asked = false;
     int looks = 0;
@@ -169,7 +174,7 @@ step_lock_held(const wm_op_t *wanted, bool all)
         all = true;
     without_all = all ? 0 : without_all;
     atomic_fetch_add_explicit(&rounds, 1, memory_order_relaxed);
-    wm_hooks.round(); // before the steps: an operation may end in its own
+    wm_hooks.round(); // first, as an operation may end in its step
     for (wm_op_t *op = first, *next; op != NULL; op = next) {
         next = op->next;
         wm_asks_t asks = asks_mpi(op);
@@ -256,8 +261,8 @@ wm_engine_is_idle(void)
            && (!threaded || atomic_load(&active) == 0);
 }
 
-// A thread that outlives the program, in MPI_Finalize and after it, has nobody
-// to return to.
+// Does not return on a thread that outlives the program, in or after
+// MPI_Finalize: there is no caller to return to.
 static void
 stay_if_alone(void)
 {
@@ -384,7 +389,8 @@ wm_engine_wait(const _Atomic int *flag, wm_op_t *op, wm_watcher_t *watcher,
             sleep_us(crowded ? 50 : 20);
         if (interrupted != NULL && now - asked > 50000) {
             asked = now;
-            // It waits for the GIL: the progress thread serves meanwhile.
+            // The call waits for the GIL; the progress thread serves
+            // meanwhile.
             atomic_fetch_sub(&inside, 1);
             wm_engine_notify();
             leave = interrupted(op);
@@ -399,7 +405,7 @@ wm_engine_wait(const _Atomic int *flag, wm_op_t *op, wm_watcher_t *watcher,
     return !leave;
 }
 
-// Sleeps until something is begun, or somebody is to look at something.
+// Sleeps until an operation begins, or until the time of the next look.
 static void
 park(void)
 {
@@ -416,8 +422,8 @@ park(void)
     pthread_mutex_unlock(&lock);
 }
 
-// Microseconds until the thread looks again, when nothing has begun or ended
-// for `quiet`; 0: at once.
+// Returns the microseconds until the thread looks again, if no operation has
+// begun or ended for `quiet`; 0: at once.
 static int64_t
 pause_after(int64_t quiet)
 {
@@ -428,12 +434,12 @@ pause_after(int64_t quiet)
     return quiet < 200000 ? 100 : 500;
 }
 
-// Serves the times when nobody is inside our code: it spins for a moment
-// after a message began or ended, then looks at growing intervals, and parks
-// when there is nothing to do. A program that was in our code a moment ago is
-// about to come again: it would find the lock, and the driver's, taken.
-// Sleeping rather than being woken: a wake costs the program more than a
-// message takes.
+// The progress thread. It serves while no thread is in our code: it spins for
+// a moment after an operation began or ended, then looks at growing intervals,
+// and parks when there is nothing to do. It does not step if the program was
+// in our code a moment ago: the program would come back and find the lock, and
+// that of the driver, taken. It sleeps and is not woken, as a wake costs the
+// program more than a message takes.
 static void *
 serve(void *unused)
 {
@@ -478,7 +484,7 @@ serve(void *unused)
     return NULL;
 }
 
-// MPI calls this first thing in MPI_Finalize.
+// MPI calls this function first in MPI_Finalize.
 static int
 finalize(MPI_Comm comm, int key, void *value, void *extra)
 {
@@ -494,12 +500,12 @@ finalize(MPI_Comm comm, int key, void *value, void *extra)
         pthread_mutex_unlock(&lock);
         pthread_join(thread, NULL);
     }
-    wm_handle_stop_thread(); // before the lock: the thread asks for it
+    wm_handle_stop_thread(); // without the lock, as the thread takes it
     wm_hooks.end();
     wm_engine_lock();
     wm_handle_end_all_lock_held();
     wm_progress_mpi_end();
-    atomic_store(&finalized, true); // nobody steps anything any more
+    atomic_store(&finalized, true); // no thread steps any operation after this
     wm_engine_unlock();
     wm_take_back(held);
     return MPI_SUCCESS;
@@ -561,8 +567,8 @@ start_thread(void)
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_cond_init(&wake, &monotonic);
     pthread_condattr_destroy(&monotonic);
-    // mpirun binds a rank to one core as a rule, where this thread and the
-    // program would take turns: it may run on any.
+    // mpirun usually binds a rank to one core, where this thread and the
+    // program would take turns. So the thread may run on any core.
     pthread_attr_t attributes;
     cpu_set_t everywhere;
     memset(&everywhere, 0xff, sizeof everywhere);
@@ -570,7 +576,8 @@ start_thread(void)
     pthread_attr_setaffinity_np(&attributes, sizeof everywhere, &everywhere);
     sigset_t all, old;
     sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old); // signals are the program's
+    // Signals go to the program's threads.
+    pthread_sigmask(SIG_SETMASK, &all, &old);
     threaded = pthread_create(&thread, &attributes, serve, NULL) == 0
                || pthread_create(&thread, NULL, serve, NULL) == 0;
     pthread_sigmask(SIG_SETMASK, &old, NULL);
@@ -609,13 +616,13 @@ wm_engine_is_started(void)
 void
 wm_engine_count_cores(void)
 {
-    // Not the affinity: mpirun may bind each rank to a core of its own, which
-    // is enough.
+    // Counts online cores, not the affinity: mpirun may bind each rank to a
+    // core of its own, which is enough.
     static int counted;
     wm_lock(&lock);
     int ranks = wm_hooks.local_ranks();
     if (ranks != counted) {
-        long online = sysconf(_SC_NPROCESSORS_ONLN); // reads a file
+        long online = sysconf(_SC_NPROCESSORS_ONLN); // this reads a file
         plenty = online >= 2 * ranks;
         crowded = online < ranks;
         counted = ranks;

@@ -12,30 +12,31 @@
 #include "comm/engine/posted.h"
 #include "cuda/lock.h"
 
-// Handles that the thread looks at before it lets others have the lock.
+// Handles that the thread looks at before it releases the lock.
 #define LOOKS_A_ROUND 16
 
 struct wm_handle {
-    wm_handle_t *next; // of all that exist
+    wm_handle_t *next; // in the list of all handles
     const MPI_Request *user;
     MPI_Request request;
-    int tag;             // of its own
-    wm_op_t *_Atomic op; // under way, borrowed: it has us; NULL: none
-    bool freed;          // by its owner, while the operation is under way
+    int tag;             // used by this handle only
+    wm_op_t *_Atomic op; // under way, borrowed; NULL: none
+    bool freed;          // freed by its owner while `op` is under way
 };
 
-// Engine lock.
+// The list of all handles; engine lock.
 static wm_handle_t *all;
-static MPI_Comm alone = MPI_COMM_NULL; // of this process
+static MPI_Comm alone = MPI_COMM_NULL; // a communicator of this process alone
 static int last_tag;
-static wm_handle_t *next_looked_at; // by the thread; NULL: the first
+// Next look of the thread; NULL: the first handle.
+static wm_handle_t *next_looked_at;
 
 static pthread_t thread;
-static bool running; // the thread; engine lock
+static bool running; // the thread runs; engine lock
 static void (*on_start)(void);
 static _Atomic bool stopping;
 
-// The lowest tag above the last one that no handle has.
+// Returns the next tag after the last one that no handle has, or an error.
 static int
 handle_next_tag_lock_held(wm_error_t *err)
 {
@@ -109,9 +110,9 @@ wm_handle_move(wm_handle_t *handle, const MPI_Request *user)
     wm_engine_unlock();
 }
 
-// Returns true if it has been started and has not ended. MPI's own state of
-// the request does not tell: Open MPI takes a request that another thread
-// waits for to have ended.
+// Returns true if the handle has been started and has not ended. MPI's own
+// state of the request does not tell: Open MPI takes a request that another
+// thread waits for to have ended.
 static bool
 handle_is_active(const wm_handle_t *handle)
 {
@@ -126,7 +127,8 @@ handle_is_started_lock_held(const wm_handle_t *handle)
     return handle->op == NULL && !handle->freed && handle_is_active(handle);
 }
 
-// Nobody looks between the two parts of a start by wm_handle_begin.
+// The lock keeps us from looking between the two parts of a start by
+// wm_handle_begin().
 bool
 wm_handle_is_started(const wm_handle_t *handle)
 {
@@ -139,7 +141,7 @@ wm_handle_is_started(const wm_handle_t *handle)
 static void
 handle_complete(const wm_handle_t *handle)
 {
-    if (handle_is_active(handle)) // else cancelled
+    if (handle_is_active(handle)) // else it was cancelled
         MPI_Recv(NULL, 0, MPI_BYTE, 0, handle->tag, alone, MPI_STATUS_IGNORE);
 }
 
@@ -197,7 +199,7 @@ wm_handle_end_lock_held(wm_handle_t *handle)
     wm_op_t *op = handle->op;
     handle_complete(handle);
     op->handle = NULL;
-    handle->op = NULL; // behind it: else it looks as if started once more
+    handle->op = NULL; // after the receive: else it looks like a new start
     if (!handle->freed)
         return;
     handle_free_request(handle);
@@ -212,21 +214,22 @@ wm_handle_free(wm_handle_t *handle)
     handle->user = &handle->request;
     wm_op_t *op = handle->op;
     if (op != NULL && !freed) {
-        // No active request is freed: see wm_posted_leave().
+        // An active request is not freed: see wm_posted_leave().
         handle->freed = true;
         wm_engine_unlock();
         return;
     }
     if (op != NULL)
         op->handle = NULL;
-    handle_complete(handle); // of a start that nothing began for
+    handle_complete(handle); // if a start has no operation
     if (!freed)
         handle_free_request(handle);
     handle_drop_lock_held(handle);
     wm_engine_unlock();
 }
 
-// Returns true if there are handles; *any tells if one has been started.
+// Returns true if a handle has been started for which no operation has begun.
+// *any is true if there are handles.
 static bool
 handle_any_started(bool *any)
 {
@@ -236,7 +239,7 @@ handle_any_started(bool *any)
     *any = all != NULL;
     if (*any)
         MPI_Iprobe(0, MPI_ANY_TAG, alone, &flag, MPI_STATUS_IGNORE);
-    // Maybe of those under way alone.
+    // The message may belong to an operation under way.
     for (int i = 0; flag && i < LOOKS_A_ROUND && !started; ++i) {
         if (next_looked_at == NULL)
             next_looked_at = all;
@@ -246,7 +249,8 @@ handle_any_started(bool *any)
     wm_engine_unlock();
     return started;
 }
-// Intervals grow: a program that starts messages goes on to do so.
+// Returns the microseconds between two looks. They grow with the time since
+// the last start, as a program that starts messages goes on to do so.
 static long
 handle_pause_us(int64_t quiet)
 {
@@ -279,7 +283,8 @@ wm_handle_watch(void (*started)(void))
         sigset_t every, old;
         on_start = started;
         sigfillset(&every);
-        pthread_sigmask(SIG_SETMASK, &every, &old); // they are the program's
+        // Signals go to the program's threads.
+        pthread_sigmask(SIG_SETMASK, &every, &old);
         running = pthread_create(&thread, NULL, handle_look_on, NULL) == 0;
         pthread_sigmask(SIG_SETMASK, &old, NULL);
         if (running)
@@ -305,7 +310,7 @@ wm_handle_end_all_lock_held(void)
             continue;
         handle_complete(handle);
         handle_free_request(handle);
-        handle->user = &handle->request; // null now
+        handle->user = &handle->request; // the request is null
     }
     if (alone != MPI_COMM_NULL)
         MPI_Comm_free(&alone);

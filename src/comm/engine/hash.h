@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// 64-bit FNV-1a, a number at a time: to tell things apart, not to hide them.
+// 64-bit FNV-1a, one number at a time. It tells values apart; it is no
+// cryptography.
 #ifndef WM_COMM_ENGINE_HASH_H
 #define WM_COMM_ENGINE_HASH_H
 

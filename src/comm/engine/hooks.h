@@ -1,35 +1,40 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What the lowest modules call of those above them, which they do not know:
-// one table, filled in src/comm/hooks.c.
+// Functions of upper modules that lower modules call: one table, filled in
+// src/comm/hooks.c.
 #ifndef WM_COMM_ENGINE_HOOKS_H
 #define WM_COMM_ENGINE_HOOKS_H
 
 #include "comm/engine/op.h"
 
 typedef struct {
-    // When the engine starts, lock held; and how many ranks this host has.
+    // begin: the engine starts; lock held. local_ranks: returns the number of
+    // ranks on this host.
     void (*begin)(void);
     int (*local_ranks)(void);
-    // Before and after the steps of a round, lock held.
+    // round: called before and after the steps of a round; lock held.
     void (*round)(void);
-    // The progress thread, or without one whoever waits, now and then; whether
-    // somebody waits.
+    // serve: called now and then by the progress thread or, without one, by a
+    // waiting thread. `waited` is true if a thread waits.
     void (*serve)(bool waited);
-    // For how long it may rest with nothing to do, in microseconds; 0: until
-    // something is begun.
+    // rest: returns the microseconds for which the progress thread may sleep
+    // with nothing to do; 0: until an operation begins.
     int64_t (*rest)(void);
-    // In MPI_Finalize, when that thread has ended; lock not held.
+    // end: called in MPI_Finalize after the progress thread has ended; lock
+    // not held.
     void (*end)(void);
-    // An operation was given an MPI request (lock held); that was let go.
+    // requested: an operation got an MPI request (lock held). let_go: MPI has
+    // freed that request.
     void (*requested)(const wm_op_t *op);
     void (*let_go)(const wm_op_t *op);
-    // A communicator is made: settings are read (lock held), and before and
-    // after all ranks wait for each other.
+    // For a new communicator. configure: reads settings (lock held).
+    // wait_begin, wait_end: called before and after all ranks wait for each
+    // other.
     int (*configure)(wm_error_t *err);
     void *(*wait_begin)(MPI_Comm user);
     void (*wait_end)(void *watchdog);
-    // Its user has freed it; whether anything refers to it still (lock held);
-    // nothing does: what modules have hung on it is freed.
+    // freed: the user has freed a communicator. is_used: returns true if
+    // anything still refers to it (lock held). drop: nothing does; frees the
+    // data of all modules.
     void (*freed)(wm_comm_t *comm);
     bool (*is_used)(const wm_comm_t *comm);
     void (*drop)(wm_comm_t *comm);

@@ -20,7 +20,8 @@ wm_op_new(const wm_op_kind_t *kind, size_t size, wm_comm_t *comm)
     wm_op_t *op = wm_pool_take(&op_pool);
     if (op == NULL)
         return NULL;
-    // All but the text of the error, whose code says that there is none.
+    // Only the text of the error is not zeroed; code 0 says that there is
+    // none.
     memset(op, 0, offsetof(wm_op_t, error));
     op->error.code = 0;
     memset((char *)op + sizeof *op, 0, size - sizeof *op);
@@ -33,7 +34,7 @@ wm_op_new(const wm_op_kind_t *kind, size_t size, wm_comm_t *comm)
 
 static const wm_op_kind_t no_kind = {0};
 
-// Its first reference is nobody's.
+// The first reference is never released.
 static wm_op_t ended = {
     .kind = &no_kind,
     .done = WM_DONE_TOLD,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// An operation: whatever is under way, from the call that began it to its end,
-// as the engine and its caller see it: one end of a message, a probe, a
-// request of MPI's. Each kind has a struct of its own that begins with this
-// one. Reference-counted: the engine holds one while it is on the list, the
-// caller one, its MPI request one. Fields are the engine lock's.
+// An operation: work under way from the call that began it to its end, such as
+// one end of a message, a probe, or a request of MPI's. Each kind has a struct
+// of its own that begins with this one. Reference-counted: the engine holds
+// one reference while the operation is on its list, the caller one, its MPI
+// request one. The engine lock protects the fields.
 #ifndef WM_COMM_ENGINE_OP_H
 #define WM_COMM_ENGINE_OP_H
 
@@ -21,136 +21,143 @@ typedef struct wm_peer wm_peer_t;     // comm/node/node.h
 typedef struct wm_buffer wm_buffer_t; // comm/engine/buffer.h
 typedef struct wm_handle wm_handle_t; // comm/engine/handle.h
 
-// What a caller who has been told the end knows of the memory it was given.
+// The state of a caller's memory after the end was reported to the caller.
 typedef enum {
     WM_DONE_TOLD = 1, // it may still be in use
     WM_DONE_ENDED,    // nobody uses it any more
 } wm_done_t;
 
-// What a step does in MPI, which is a turn of MPI's each time.
+// How a step uses MPI. Each use costs a round of MPI progress.
 typedef enum {
     WM_ASKS_NOTHING = 0,
     WM_ASKS_TOO,
-    WM_ASKS_ALONE, // and can do nothing else
+    WM_ASKS_ALONE, // it waits for MPI alone
 } wm_asks_t;
 
 typedef struct {
-    bool received; // a message, or it will be: a status tells of it
+    bool received; // a message has come, or will: a status describes it
     bool cancelled;
     int source, tag;
-    uint64_t nbytes; // that fit into the buffer
+    uint64_t nbytes; // bytes that fit into the buffer
 } wm_result_t;
 
-// What an operation is of, for who tells of it.
+// The message or call of an operation, for reports.
 typedef struct {
-    bool is_message; // else a call of MPI's own
+    bool is_message; // false: a call of MPI's own
     bool receives;
-    bool matched;    // a message has come for it
+    bool matched;    // a message has matched it
     int rank, tag;   // as given
-    bool sized;      // the bytes of its buffer are known
-    uint64_t nbytes; // they
+    bool sized;      // the size of its buffer is known
+    uint64_t nbytes; // that size
     wm_peer_t *peer; // NULL: not known yet
-    uint64_t mark;   // another one as soon as it is further
+    uint64_t mark;   // changes whenever it makes progress
 } wm_about_t;
 
-// What differs; NULL for what a kind has nothing to say to.
+// The functions of a kind of operation; NULL if a kind needs none.
 typedef struct {
-    // One step; true when it has ended: the engine tells the caller, unless he
-    // was told before (wm_op_complete), and lets go of it.
+    // Makes one step. Returns true when the operation has ended: then the
+    // engine reports the end to the caller, unless wm_op_complete() has, and
+    // releases its reference.
     bool (*step)(wm_op_t *op);
     wm_asks_t (*asks)(const wm_op_t *op);
     void (*about)(const wm_op_t *op, wm_about_t *about);
-    // The caller's memory, released when nobody needs it any more.
+    // Returns the caller's memory, which is released when nobody needs it.
     wm_buffer_t *(*buffer)(wm_op_t *op);
-    // Cancels what can be; whether the result tells if it was in time.
+    // Cancels the operation if that is possible. Returns true if the result
+    // will tell whether the cancellation was in time.
     bool (*cancel)(wm_op_t *op);
-    // The wait for it was interrupted. Whether it is taken back, and ends; a
-    // message that comes nevertheless is put back for the next.
+    // Called when the wait was interrupted. Returns true if the operation is
+    // withdrawn, and ends. A message that still comes is put back for the next
+    // receive.
     bool (*interrupt)(wm_op_t *op);
-    // It shall match nothing now, or may again; false where it has matched,
-    // and must not be interrupted.
+    // Forbids matching (`held`), or allows it again. Returns false if the
+    // operation has matched, and must not be interrupted.
     bool (*hold)(wm_op_t *op, bool held);
-    // On the caller's thread, without the lock: `news`, and it is not done.
+    // Called on the caller's thread, without the lock, if `news` is set and
+    // the operation is not done.
     void (*synchronize)(wm_op_t *op);
-    // MPI's part of its status, of calls of MPI's own.
+    // Fills MPI's part of the status, for calls of MPI's own.
     void (*status)(const wm_op_t *op, MPI_Status *status);
     void (*peer_died)(wm_op_t *op, const wm_peer_t *peer);
-    // Frees what it holds; the operation itself is freed behind it.
+    // Frees the kind's resources; the operation itself is freed after that.
     void (*free)(wm_op_t *op);
 } wm_op_kind_t;
 
 struct wm_op {
     const wm_op_kind_t *kind;
     wm_op_t *next, *previous; // on the engine's list
-    wm_op_t *finished;        // on the list of those to be let go
-    _Atomic int done;         // wm_done_t, 0: not yet
-    _Atomic int news; // wakes the waiting caller: done, or kind->synchronize
+    wm_op_t *finished;        // on the list of operations to release
+    _Atomic int done;         // wm_done_t; 0: not done
+    _Atomic int news;         // wakes the caller: done, or kind->synchronize
     _Atomic int references;
     bool has_request;
-    MPI_Request request;   // the generalized one
-    _Atomic bool freed;    // MPI has let go of that
-    _Atomic bool orphaned; // MPI alone has a reference: see wm_request_orphan
-    wm_handle_t *handle;   // a persistent request that ends with it, or NULL
-    wm_comm_t *comm;       // NULL: of none
-    wm_op_t *parts_of[2];  // it ends when these have
+    MPI_Request request;   // the generalized request
+    _Atomic bool freed;    // MPI has freed that request
+    _Atomic bool orphaned; // only MPI has a reference: see wm_request_orphan
+    wm_handle_t *handle;   // persistent request that ends with it, or NULL
+    wm_comm_t *comm;       // NULL: no communicator
+    wm_op_t *parts_of[2];  // it ends after these; NULL: none
     wm_result_t result;
     wm_error_t error; // code 0: none; see wm_op_new
 };
 
-// What is kept for the next: no operation is larger.
+// Size of pooled operations: no operation is larger.
 #define WM_OP_BYTES 2048
 
-// A new operation of `size` bytes, zeroed but for the text of the error, with
-// one reference for the caller; NULL when memory is exhausted.
+// Returns a new operation of `size` bytes, zeroed except for the text of the
+// error, with one reference for the caller; NULL: out of memory.
 void *
 wm_op_new(const wm_op_kind_t *kind, size_t size, wm_comm_t *comm);
 
 void
 wm_op_retain(wm_op_t *op);
 
-// Gives back a reference; the last releases the buffer. Engine lock not held.
+// Releases a reference; the last one releases the buffer. Engine lock not
+// held.
 void
 wm_op_release(wm_op_t *op);
 
-// The reference of a caller who was told the end, and then has his buffer
-// back: another thread that has told him may let go of the operation later.
+// Releases the reference of a caller who knows of the end. Also releases the
+// buffer if nobody uses it, since the thread that ended the operation may
+// release its own reference later.
 void
 wm_op_release_told(wm_op_t *op);
 
-// Tells the caller the end, before the operation's own: sets done, completes
-// the MPI request. Lock held.
+// Reports the end to the caller before the operation has ended: sets done, and
+// completes the MPI request. Lock held.
 void
 wm_op_complete(wm_op_t *op);
 
-// Likewise at its end, when it has left the engine. Lock held.
+// Reports the end, when the operation has left the engine. Lock held.
 void
 wm_op_end(wm_op_t *op);
 
-// Sets op->error from `err`; the first error stays. Tells nobody: the end is
-// told by wm_op_complete.
+// Sets op->error from `err`; the first error stays. Does not report the end:
+// see wm_op_complete().
 void
 wm_op_fail(wm_op_t *op, const wm_error_t *err);
 
-// The caller's memory; NULL where it has none, or its parts have it.
+// Returns the caller's memory; NULL if there is none, or if the parts have it.
 wm_buffer_t *
 wm_op_buffer(wm_op_t *op);
 
-// What it is of: of two parts, the one that has not ended.
+// Returns the operation itself or, if it has two parts, the one that has not
+// ended. wm_op_about() describes the same one.
 const wm_op_t *
 wm_op_message(const wm_op_t *op);
 
 void
 wm_op_about(const wm_op_t *op, wm_about_t *about);
 
-// What stands for a message that ended as it began: one operation for all,
-// never written. A reference for the caller.
+// Returns the operation that stands for all messages that end in the call that
+// begins them: one static object. The caller gets a reference.
 wm_op_t *
 wm_op_ended(void);
 
 bool
 wm_op_is_ended(const wm_op_t *op);
 
-// Cancels what can be cancelled; see wm_op_kind_t. Engine lock not held.
+// Cancels an operation; see wm_op_kind_t. Engine lock not held.
 bool
 wm_op_cancel(wm_op_t *op);
 

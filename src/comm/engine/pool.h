@@ -16,7 +16,7 @@
 
 typedef struct {
     pthread_mutex_t lock; // PTHREAD_MUTEX_INITIALIZER
-    size_t bytes;         // of each
+    size_t bytes;         // bytes of a block
     int count;
     void *kept[WM_POOL_BLOCKS + 1];
 } wm_pool_t;

@@ -80,8 +80,8 @@ wm_posted_begin(wm_comm_t *comm, MPI_Request request)
     return &posted->op;
 }
 
-// Not by MPI_Request_free: an Open MPI that ends it on another thread at that
-// moment may use it for the next message first.
+// MPI_Request_free is avoided: if Open MPI ends the request on another thread
+// at that moment, it may first reuse the request for the next message.
 void
 wm_posted_leave(wm_comm_t *comm, MPI_Request *request)
 {

@@ -3,8 +3,8 @@
 
 #include "comm/engine/posted.h"
 
-// A receive that nobody sends for. MPI_Test of it lets MPI advance everything
-// that is under way. A probe would not, if it finds a message.
+// A receive that never matches. MPI_Test of it lets MPI advance everything
+// that is under way. A probe would not do so if it found a message.
 static MPI_Comm alone = MPI_COMM_NULL;
 static MPI_Request never = MPI_REQUEST_NULL;
 

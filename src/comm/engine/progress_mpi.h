@@ -4,7 +4,7 @@
 #ifndef WM_COMM_ENGINE_PROGRESS_MPI_H
 #define WM_COMM_ENGINE_PROGRESS_MPI_H
 
-// While MPI runs, before the first wm_progress_mpi.
+// Begins and ends the use of wm_progress_mpi(), while MPI runs.
 void
 wm_progress_mpi_begin(void);
 void

@@ -37,8 +37,8 @@ wm_request_keep_errors(bool keep)
     return before;
 }
 
-// An error returned here is one of no communicator: MPI has the error handler
-// of MPI_COMM_WORLD called.
+// MPI passes an error returned here to the error handler of MPI_COMM_WORLD, as
+// it is of no communicator.
 static int
 query(void *op, MPI_Status *status)
 {
@@ -88,7 +88,7 @@ wm_request_start_lock_held(wm_op_t *op, wm_error_t *err)
 int
 wm_request_start(wm_op_t *op, MPI_Request *request, wm_error_t *err)
 {
-    if (wm_op_is_ended(op)) // what MPI has ended as it began it
+    if (wm_op_is_ended(op)) // a request that MPI ends at once
         return wm_mpi_check(MPI_Isend(NULL, 0, MPI_BYTE, MPI_PROC_NULL, 0,
                                       MPI_COMM_SELF, request),
                             "MPI_Isend", err);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Counters of what the library did, one set a process, bumped atomically.
+// Counters of the library, one set for each process, changed atomically.
 #ifndef WM_COMM_ENGINE_STATS_H
 #define WM_COMM_ENGINE_STATS_H
 
 #include <stdatomic.h>
 #include <stdint.h>
 
-// X(name): each is a key of wm.stats(). How a message came is counted by its
-// receiver, in one of ipc, host, self and mpi.
+// X(name): each is a key of wm.stats(). The receiver counts a message in one
+// of ipc, host, self and mpi, by how it came.
 #define WM_COUNTERS(X)                                                        \
     X(ipc_messages) /* received GPU to GPU, by mapped memory */               \
     X(ipc_bytes)                                                              \
@@ -53,6 +53,6 @@ const char *
 wm_stat_name(wm_stat_t stat);
 
 void
-wm_stat_reset(void); // the counts, not what is open now
+wm_stat_reset(void); // resets counts; amounts that are open now stay
 
 #endif

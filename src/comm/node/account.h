@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What a process waits for, as its peers read it in its shared segment. It is
-// written only when one of them asks, which one does that has waited for long
-// (hang.h): it costs nothing otherwise.
+// The account of a process: the call in which it waits. Peers read it in the
+// shared segment of the process. It is written only when a peer asks, which a
+// peer does after a long wait (hang.h); otherwise it costs nothing.
 #ifndef WM_COMM_NODE_ACCOUNT_H
 #define WM_COMM_NODE_ACCOUNT_H
 
@@ -16,16 +16,16 @@ enum {
 };
 
 typedef struct {
-    int64_t when;        // written; microseconds of the host's clock
+    int64_t when;        // time of writing; microseconds of the host's clock
     uint64_t comm;       // wm_comm_t.id
     uint32_t kind;       // WM_WAITS_…
-    uint8_t awaited[16]; // a receive's or send's other process; 0: any
+    uint8_t awaited[16]; // id of the other process of a message; 0: any
     char call[32];
-    char text[256]; // in words
+    char text[256]; // description in words
 } wm_waiting_t;
 
 typedef struct {
-    _Atomic uint32_t asked;   // how often, ever
+    _Atomic uint32_t asked;   // number of requests so far
     _Atomic uint32_t version; // odd while the rest is being written
     wm_waiting_t waiting;
 } wm_account_t;

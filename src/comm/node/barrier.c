@@ -6,33 +6,33 @@
 #include "comm/node/node.h"
 #include "cuda/word.h"
 
-static int idle[WM_BARRIER_SLOTS]; // that nobody uses
+static int idle[WM_BARRIER_SLOTS]; // unused slots
 static int idle_count = -1;
-static wm_barrier_t *closed; // by us, not by all
-// Where the streams of each of ours will be when they have run.
+static wm_barrier_t *closed; // closed by us, not yet by all ranks
+// The values that our words of streams will have when the streams have run.
 static _Atomic uint32_t promised[WM_BARRIER_SLOTS];
 
 struct wm_barrier {
-    struct wm_barrier *next; // of the closed ones
+    struct wm_barrier *next; // next closed one
     int rank, size;
     int bank;
-    uint32_t steps;  // before this epoch
-    uint32_t before; // our word then
-    uint32_t calls;  // that block, so far
+    uint32_t steps;  // steps before this epoch
+    uint32_t before; // our word at that time
+    uint32_t calls;  // blocking calls so far
     int arrived;     // ranks before this one have arrived at `step`
     int step;
     struct {
         wm_barrier_slot_t *slot;
         wm_exchange_area_t *area;
-        _Atomic uint32_t *arrived; // steps, of all epochs
-        uint32_t base;             // its word before the first epoch
-        uint32_t calls;   // likewise, the number of its blocking calls
-        uint32_t streams; // likewise, its word of streams
+        _Atomic uint32_t *arrived; // steps of all epochs
+        uint32_t base;             // its value before the first epoch
+        uint32_t calls;            // its blocking calls at that time
+        uint32_t streams; // its word of streams when we began to count
     } of[];
 };
 
-// An entry of the decision log: the call, and how many ranks have voted, and
-// have read the decision.
+// An entry of the decision log: the call, the number of ranks that have voted,
+// the number that have read the decision, and a veto.
 #define ENTRY_CALL(entry) ((uint32_t)((entry) >> 32))
 #define VOTED ((uint64_t)1)
 #define READ ((uint64_t)1 << 8)
@@ -46,7 +46,7 @@ arrival_word(const wm_peer_t *peer, int index, int bank)
                      : &wm_exchange_area_pointer(peer, index)->aside[bank - 1];
 }
 
-// Of ours.
+// Returns the index of our slot.
 static int
 index_of(const wm_barrier_t *barrier)
 {
@@ -54,7 +54,7 @@ index_of(const wm_barrier_t *barrier)
                  - wm_node_self()->segment->barrier_slots);
 }
 
-// Those that all have closed are idle.
+// Makes slots unused again that all ranks have closed.
 static void
 look_at_closed(void)
 {
@@ -78,7 +78,7 @@ wm_barrier_slot_acquire(void)
 {
     wm_barrier_slot_info_t info = {.index = -1};
     look_at_closed();
-    // Those that have been used have memory, and are taken first.
+    // Slots that were used before have memory, and are taken first.
     if (idle_count == 0 || !wm_exchange_area_open(idle[idle_count - 1]))
         return info;
     info.index = idle[--idle_count];
@@ -109,7 +109,7 @@ wm_barrier_slots_left(void)
 void
 wm_barrier_close(wm_barrier_t *barrier)
 {
-    wm_barrier_enter(barrier, false); // it waits for nobody
+    wm_barrier_enter(barrier, false); // we wait for nobody
     (void)wm_barrier_epoch_begin(barrier);
     wm_barrier_arrive(barrier, 0);
     barrier->next = closed;
@@ -183,7 +183,7 @@ wm_barrier_arrive(wm_barrier_t *barrier, int step)
                           memory_order_release);
 }
 
-// Returns the steps that a rank is ahead of the beginning of this epoch.
+// Returns the steps by which a rank is ahead of the beginning of this epoch.
 static int32_t
 steps_of(const wm_barrier_t *barrier, int rank)
 {
@@ -234,9 +234,9 @@ wm_barrier_enter(wm_barrier_t *barrier, bool capable)
     atomic_store_explicit(&own->count, call, memory_order_release);
 }
 
-// A rank that has asked for a call does not leave the call before this rank
-// has entered it. So it has asked for one later call at most while this rank
-// is in this one, and of the last two that it has asked for one is this.
+// A rank that is capable does not leave a call before this rank has entered
+// it. So it has entered at most one later capable call while this rank is in
+// this one, and this call is one of its last two.
 static bool
 has_asked(const wm_barrier_blocking_t *of, uint32_t call)
 {
@@ -336,7 +336,7 @@ wm_barrier_promise(const wm_barrier_t *barrier, uint32_t value)
                  barrier->of[barrier->rank].streams + value);
 }
 
-// Of our slot of that index.
+// Returns true if the word of our slot has reached its promised value.
 static bool
 has_kept(int index)
 {
@@ -421,7 +421,8 @@ wm_barrier_stream_arrived(const wm_barrier_t *barrier, int rank,
 
 _Static_assert(ROUND_EPOCHS *WM_BARRIER_RANKS + 1 <= WM_WORD_OPS, "at once");
 
-// All streams arrive at a value of a word.
+// Adds the operations by which all streams arrive at a value of a word.
+// Returns how many.
 static int
 add_epoch(const wm_barrier_t *barrier, size_t word, uint32_t value,
           wm_word_op_t *ops)
@@ -477,12 +478,14 @@ wm_barrier_enqueue_epoch(const wm_barrier_t *barrier, int device,
     return wm_word_batch(device, stream, ops, count, err);
 }
 
-// A value beyond that of any stream, and of one whose rank has left.
+// Added to the promised value: beyond the value of any stream, and of a rank
+// that has left.
 #define POISON (1u << 29)
-#define ABORTED (1u << 16) // plus the dead rank
+#define ABORTED (1u << 16) // plus the number of the dead rank
 
-// Others write our word of rounds as we write theirs, so no rank knows where
-// its stream is: we write each epoch in turn, of which a stream waits for two.
+// Other ranks write our round word as we write theirs, so no rank knows where
+// its stream is. We write the epochs in turn; a stream passes at two of the
+// three.
 bool
 wm_barrier_poison(const wm_barrier_t *barrier, int rank)
 {

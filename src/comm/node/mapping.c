@@ -12,20 +12,20 @@
 #include "comm/node/barrier.h"
 
 struct wm_mapping {
-    wm_mapping_t *next; // of the peer's, most recently used first
+    wm_mapping_t *next; // next of the peer, most recently used first
     uint64_t buffer_id;
-    uint64_t base; // over there
-    int device;    // that sees it
+    uint64_t base; // address at the owner
+    int device;    // the device that accesses it
     int users;
-    int holders; // who know it while they do not use it
-    bool stale;  // freed by its owner: closed when unused
+    int holders; // users who know it, but do not use it
+    bool stale;  // freed by its owner: close when unused
     size_t size;
-    uint64_t used; // when last, for eviction
+    uint64_t used; // time of last use, for eviction
     void *pointer; // NULL: closed
 };
 
 static uint64_t clock_now;
-static int stale_count; // mappings that are
+static int stale_count; // number of stale mappings
 static _Atomic bool closing_wanted;
 
 static void
@@ -56,8 +56,9 @@ wm_mapping_would_wait(void)
     return wm_access_any_named() || wm_barrier_any_stream_waits();
 }
 
-// Not on the progress thread: a stream may wait for what the program is about
-// to do. Then later.
+// Closes a mapping. Returns false if it is left for later: closing would wait
+// for other ranks, or this is the progress thread, which does not know what
+// the program is about to do.
 static bool
 close_mapping(wm_mapping_t **link)
 {
@@ -67,7 +68,8 @@ close_mapping(wm_mapping_t **link)
     return !waits;
 }
 
-// The unused mapping that was used longest ago, over all peers.
+// Returns the unused mapping of all peers that was used longest ago; NULL:
+// none.
 static wm_mapping_t **
 oldest_unused(void)
 {
@@ -81,9 +83,9 @@ oldest_unused(void)
     return oldest;
 }
 
-// Mappings of all peers may take as much address space as the device has
-// memory; one that is larger still works, alone, and so does one more where
-// none can be closed now.
+// Closes mappings to make room for a new one. Mappings of all peers may take
+// as much address space as the device has memory. A larger one still works,
+// alone; so does one more if none can be closed.
 static void
 make_room(int device, size_t size)
 {
@@ -98,8 +100,8 @@ make_room(int device, size_t size)
     }
 }
 
-// What was mapped of the addresses that a new allocation has now is freed, and
-// while it is mapped the driver may refuse to map the new one.
+// Closes mappings of freed memory whose addresses a new allocation has: the
+// driver may refuse to map the new one meanwhile.
 static void
 close_overlapped(wm_peer_t *peer, const wm_place_t *place)
 {
@@ -114,7 +116,7 @@ close_overlapped(wm_peer_t *peer, const wm_place_t *place)
     }
 }
 
-// Returns how many.
+// Closes all unused mappings; returns how many.
 static int
 close_unused(void)
 {
@@ -256,9 +258,9 @@ wm_mapping_at(const wm_mapping_t *mapping, const wm_place_t *place)
     return (char *)mapping->pointer + (place->address - place->base);
 }
 
-// Whether the owner told that the memory is freed. A reader that is too late
-// for the ring of notices takes everything for freed, also when the ring is
-// just full: the owner may be writing over the first.
+// Returns true if the owner gave notice that the memory is freed. A reader
+// that is too late for the ring of notices takes all memory for freed; also if
+// the ring is just full, as the owner may be overwriting the first notice.
 static bool
 noticed(const wm_segment_t *segment, uint64_t from, uint64_t to,
         uint64_t buffer_id)
@@ -297,7 +299,7 @@ heed_peer(wm_peer_t *peer)
     uint64_t from = peer->notices_seen;
     uint64_t to = atomic_load(&peer->segment->notice_count);
     int closed = close_noticed(peer, from, to);
-    // The ring went round while it was read: once more, for everything.
+    // The ring went round while we read it: take all memory for freed.
     uint64_t now = atomic_load(&peer->segment->notice_count);
     if (now - from >= WM_NOTICES)
         closed += close_noticed(peer, from, to = now);

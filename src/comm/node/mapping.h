@@ -1,36 +1,37 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Peers' allocations mapped here, kept because opening one costs 20 ms. Keyed
-// by buffer id, since an address is reused: a mapping keeps freed memory
-// taken, so its owner gives notice (place.h) and peers close. Bounded by
-// bytes; short of memory, all unused ones are closed. None is while a stream
-// may be waiting for another rank. Engine lock held, except where told.
+// Mappings of peers' allocations. They are kept, because opening one costs 20
+// ms, and found by buffer id, since addresses are reused. A mapping keeps
+// freed memory allocated, so its owner gives notice (place.h) and peers close
+// it. Their total size is bounded; if memory is short, all unused ones are
+// closed. None is closed while a stream may be waiting for another rank.
+// Engine lock held, except where noted.
 #ifndef WM_COMM_NODE_MAPPING_H
 #define WM_COMM_NODE_MAPPING_H
 
 #include "comm/node/node.h"
 
-// The mapping, for `device`, of the peer's allocation that a place lies in; in
-// use until wm_mapping_release.
+// Opens the mapping, for `device`, of the peer's allocation that contains a
+// place. It is in use until wm_mapping_release().
 WM_MUST_CHECK int
 wm_mapping_open(wm_peer_t *peer, const wm_place_t *place, int device,
                 wm_mapping_t **mapping, wm_error_t *err);
 
-// Likewise; a peer whose memory cannot be mapped is known for it from then on,
-// which wm.transport() tells: the host serves.
+// Opens the mapping likewise. Remembers if the peer's memory cannot be mapped:
+// wm.transport() tells so, and the host serves.
 WM_MUST_CHECK int
 wm_mapping_reach(wm_peer_t *peer, const wm_place_t *place, int device,
                  wm_mapping_t **mapping, wm_error_t *err);
 
-// Whether its failure is for good: not where memory is short, nor where freed
-// memory at the address is still in use here.
+// Returns true if the failure is for good: not if memory is short, and not if
+// freed memory at the address is still in use here.
 bool
 wm_mapping_is_refused(int code, const wm_error_t *err);
 
 void
 wm_mapping_release(wm_mapping_t *mapping);
 
-// For who will use it again: it is released, and may be closed, but is known
-// until it is resumed, where it is there still, or forgotten.
+// Releases a mapping for a user who will use it again. It may be closed, but
+// is known until the user resumes it, if wm_mapping_is_there(), or forgets it.
 void
 wm_mapping_rest(wm_mapping_t *mapping);
 bool
@@ -40,19 +41,19 @@ wm_mapping_resume(wm_mapping_t *mapping);
 void
 wm_mapping_forget(wm_mapping_t *mapping);
 
-// The place here.
+// Returns the address of the place in this process.
 char *
 wm_mapping_at(const wm_mapping_t *mapping, const wm_place_t *place);
 
-// Whether the progress thread could not map something, as it closes nothing:
-// what stands in its way is to be closed by a thread of the program's. Without
-// the lock.
+// Returns true if the progress thread could not map memory, as it closes
+// nothing: a thread of the program has to close the mappings in the way. The
+// lock is not needed.
 bool
 wm_mapping_is_closing_wanted(void);
 
-// Closes it, for who waits anyway, and lets go of memory that was kept while a
-// stream was waiting. Neither lock nor GIL held; nothing is closed where the
-// lock is taken.
+// Closes these mappings, for a caller who waits anyway, and frees memory that
+// was kept while a stream was waiting. Neither lock nor GIL held; closes
+// nothing if the lock is taken.
 void
 wm_mapping_close_stale(void);
 
@@ -62,14 +63,15 @@ wm_mapping_close_stale(void);
 bool
 wm_mapping_would_wait(void);
 
-// Closes what the peers have given notice of. Returns how many.
+// Closes mappings of memory that the peers have given notice of. Returns how
+// many.
 int
 wm_mapping_heed_notices(void);
 
-// What memory short of room calls (wm_memory_set_reclaim): posts notices and
+// Frees memory if that is short (wm_memory_set_reclaim): posts notices and
 // closes all unused mappings, of any device, unless that would wait for other
-// ranks. Takes the lock itself, does nothing where it is taken; whether it may
-// have freed some.
+// ranks. Takes the lock; no-op if it is taken. Returns true if memory may have
+// been freed.
 bool
 wm_mapping_reclaim(int device);
 

@@ -18,7 +18,7 @@
 #include "cuda/memory.h"
 
 #define SEGMENT_NAME "warpmpi"
-#define SEGMENT_LINK "/memfd:" SEGMENT_NAME " (deleted)" // as /proc has it
+#define SEGMENT_LINK "/memfd:" SEGMENT_NAME " (deleted)" // as /proc shows it
 #define SEGMENT_MAGIC 0x77617270006d7069ull              // "warp" "mpi"
 
 static wm_peer_t *peers;
@@ -28,9 +28,9 @@ static bool staging_allocated;
 static uint16_t free_slots[WM_SLOTS];
 static int free_slot_count;
 
-// The boot id tells hosts apart, also where names repeat (containers); a
-// WARPMPI_HOST makes ranks of one host act as if on several. Found out once: a
-// process stays where it is.
+// Returns the identity of this host, found once, as a process stays where it
+// is. The boot id tells hosts apart even if names repeat (containers).
+// WARPMPI_HOST makes ranks of one host act as if they were on several.
 static const uint8_t *
 host_identity(void)
 {
@@ -60,7 +60,7 @@ host_identity(void)
     return host;
 }
 
-// A signal may interrupt it.
+// Allocates a part of the segment; repeats if a signal interrupts.
 static int
 allocate(int fd, size_t at, size_t nbytes)
 {
@@ -92,7 +92,7 @@ make_segment(char *text, size_t room)
                       MAP_SHARED, fd, 0);
         code = memory == MAP_FAILED ? errno : 0;
     }
-    if (code == EFBIG) { // ulimit -f: words of its own, which no peer opens
+    if (code == EFBIG) { // ulimit -f: private, no peer opens it
         close(fd);
         fd = -1;
         memory = mmap(NULL, WM_SEGMENT_BYTES, PROT_READ | PROT_WRITE,
@@ -144,9 +144,9 @@ wm_node_describe(wm_endpoint_t *endpoint)
     memcpy(endpoint->id, self->id, sizeof endpoint->id);
 }
 
-// Whether a descriptor, opened for its path alone, is of a segment of this
-// user's. Its process may be another than the peer, with a number of its own
-// in another PID namespace: of what belongs to others nothing is opened.
+// Returns true if a descriptor, opened for its path alone, is of a segment of
+// this user. In another PID namespace the process may not be the peer, but one
+// with the same number. So we open no file that belongs to others.
 static bool
 is_segment(int place, const char *path)
 {
@@ -160,7 +160,8 @@ is_segment(int place, const char *path)
            && facts.st_uid == geteuid();
 }
 
-// Whether the segment is the peer's: it has the random id that he told.
+// Returns true if the segment is the peer's: it has the random id of the
+// endpoint.
 static bool
 is_of_peer(int fd, const wm_endpoint_t *endpoint)
 {
@@ -175,8 +176,8 @@ is_of_peer(int fd, const wm_endpoint_t *endpoint)
            && memcmp(head.id, endpoint->id, sizeof head.id) == 0;
 }
 
-// Opens a peer's segment, through what was looked at: its number may serve
-// another file by now.
+// Opens a peer's segment through the descriptor that was checked: the number
+// in /proc may refer to another file by now.
 static wm_segment_t *
 open_segment(const wm_endpoint_t *endpoint, char *reason, size_t room)
 {
@@ -305,7 +306,8 @@ wm_staging_ring_pointer(const wm_peer_t *peer, int ring)
            + (size_t)ring * WM_STAGING_RING_BYTES;
 }
 
-// Of our own segment, whose pages are there when they are written first.
+// Allocates a part of our own segment, before the first write does. No-op for
+// a peer's.
 static int
 make_room(const wm_peer_t *peer, const char *from, size_t nbytes,
           wm_error_t *err)

@@ -52,7 +52,7 @@ find_handle(const wm_pointer_t *memory, CUipcMemHandle *handle,
     if (code < 0)
         return code;
     exports[at] = (export_t){memory->buffer_id, memory->base, *handle};
-    // Now and then, so that a program without barriers stays bounded too.
+    // Also bounds the table in a program without barriers.
     if (++export_count >= export_scan_at) {
         wm_place_notify();
         export_scan_at = 2 * export_count > 64 ? 2 * export_count : 64;

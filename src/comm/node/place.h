@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Where memory of a GPU lies that another process maps, and our own memory
-// that peers may have mapped: of what was freed since they are given notice.
-// Engine lock held.
+// The place of GPU memory that another process maps; and notices about freed
+// memory of ours that peers may have mapped. Engine lock held.
 #ifndef WM_COMM_NODE_PLACE_H
 #define WM_COMM_NODE_PLACE_H
 
@@ -9,27 +8,29 @@
 
 typedef struct {
     uint64_t address;      // in its owner's process
-    uint64_t base;         // of the allocation it lies in
-    uint64_t size;         // of that allocation
-    uint64_t buffer_id;    // likewise
-    CUipcMemHandle handle; // likewise, where it was exported
+    uint64_t base;         // of the allocation that contains it
+    uint64_t size;         // of the allocation
+    uint64_t buffer_id;    // of the allocation
+    CUipcMemHandle handle; // of the allocation, if it was exported
 } wm_place_t;
 
-// The place of `data`, whose memory was described; its handle stays as it is.
+// Fills the place of `data`, whose memory is described; the handle stays as it
+// is.
 void
 wm_place_set(const void *data, const wm_pointer_t *memory, wm_place_t *place);
 
-// Likewise with the handle by which peers map the allocation; that it was
-// given out is remembered until the memory is freed.
+// Fills the place likewise, with the handle by which peers map the allocation.
+// Remembers that the handle was given out, until the memory is freed.
 WM_MUST_CHECK int
 wm_place_export(const void *data, const wm_pointer_t *memory,
                 wm_place_t *place, wm_error_t *err);
 
-// Whether so many bytes from there on lie in the allocation.
+// Returns true if so many bytes from the address on are in the allocation.
 bool
 wm_place_holds(const wm_place_t *place, uint64_t nbytes);
 
-// Gives notice of what was freed since; whether there was any.
+// Gives notice of memory that was freed after it was exported. Returns true if
+// there was any.
 bool
 wm_place_notify(void);
 

@@ -49,7 +49,8 @@ wm_slot_fail(wm_slot_t *slot, const char *text)
     atomic_store(&slot->failed, 1);
 }
 
-// From `before` to `after`; false, and what it is, where it was another.
+// Changes a word from `before` to `after`. Returns false if it had another
+// value, which is *is.
 static bool
 change(_Atomic uint32_t *word, uint32_t before, uint32_t after, uint32_t *is)
 {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The words that the two ends of an offer share, and all that writes them:
-// slot.c, the streams that its functions enqueue to, and the kernels that are
-// given a word. One end writes a word, `claim` and `push` both, by compare and
-// exchange. Engine lock held.
+// The words that the two ends of an offer share. Only slot.c, the streams to
+// which its functions enqueue, and kernels that get a word write them. One end
+// writes each word; both write `claim` and `push`, by compare and exchange.
+// Engine lock held.
 #ifndef WM_COMM_NODE_SLOT_H
 #define WM_COMM_NODE_SLOT_H
 
@@ -13,80 +13,81 @@
 #define WM_STAGING_BY_MPI                                                     \
     UINT32_MAX // no ring: chunks on the data communicator
 
-// What the receiver answers to an offer.
+// The receiver's answer to an offer.
 enum {
     WM_ANSWER_NONE = 0,
-    WM_ANSWER_HOST,  // cannot reach the memory: stage it
+    WM_ANSWER_HOST,  // it cannot reach the memory: stage it
     WM_ANSWER_ERROR, // see slot->error
 };
 
-// Who has an offer that may still move.
+// The owner of an offer that may still move.
 enum {
     WM_CLAIM_NONE = 0,
-    WM_CLAIM_TAKEN,     // the receiver, where the header says it is
-    WM_CLAIM_MOVED,     // nobody, and it is where `moved` says
-    WM_CLAIM_WITHDRAWN, // nobody any more: `failed` was set before
+    WM_CLAIM_TAKEN,     // the receiver; it is where the header says
+    WM_CLAIM_MOVED,     // nobody; it is where `moved` says
+    WM_CLAIM_WITHDRAWN, // nobody: it was withdrawn, after `failed`
 };
 
-// Who copies an offer, where the receiver would rather have the sender do it.
+// The push: the receiver would rather have the sender copy.
 enum {
     WM_PUSH_NOT = 0,
-    WM_PUSH_ASKED,     // by the receiver, to where `into` says
-    WM_PUSH_ACCEPTED,  // by the sender
-    WM_PUSH_REFUSED,   // by it, for good: the receiver's to copy
-    WM_PUSH_WITHDRAWN, // by either, this time: likewise
-    WM_PUSH_ENDED,     // all has been copied
+    WM_PUSH_ASKED,     // the receiver asks; `into` is the target
+    WM_PUSH_ACCEPTED,  // the sender will copy
+    WM_PUSH_REFUSED,   // the sender never copies: the receiver does
+    WM_PUSH_WITHDRAWN, // not this time: the receiver copies
+    WM_PUSH_ENDED,     // the sender has copied all
 };
 
-// How an offer is staged.
+// The staging of an offer.
 typedef struct {
-    uint32_t ring;                   // of the sender's, or WM_STAGING_BY_MPI
-    uint32_t seq;                    // of MPI's: tag of the chunks
-    uint32_t fragment;               // bytes a fragment, or a chunk
-    uint32_t ready_base, taken_base; // of the fragments
+    uint32_t ring;     // ring of the sender, or WM_STAGING_BY_MPI
+    uint32_t seq;      // by MPI: tag of the chunks
+    uint32_t fragment; // bytes of a fragment, or of a chunk
+    uint32_t ready_base, taken_base; // values before the first fragment
 } wm_slot_staging_t;
 
-// One offer. The words `ready` and `taken` only ever grow (modulo 2^32), so
-// that a stream still waiting for an earlier message is never misled; the
-// header tells their values when the offer was made. Sender's and receiver's
-// words lie on different cache lines.
+// One offer. The words `ready` and `taken` only grow (modulo 2^32), so that a
+// stream that still waits for an earlier message is never misled. The header
+// has their values at the time of the offer. The words of the sender and of
+// the receiver are on different cache lines.
 typedef struct {
-    // written by the sender's host or stream
+    // Written by the sender's host or stream:
     _Alignas(64) _Atomic uint32_t ready; // fragments that can be taken
-    // What `ready` will be once what the sender's stream has been given has
-    // run: until then the sender may fail, and no stream should wait for it.
-    _Atomic uint32_t posted; // of the first fragment
+    // The value of `ready` after the first fragment, set once the sender's
+    // stream has been given that work. Until then the sender may fail, and no
+    // stream should wait for `ready`.
+    _Atomic uint32_t posted;
     _Atomic uint32_t staged; // 1: `staging` is valid
-    _Atomic uint32_t failed; // 1: the sender failed, see error
+    _Atomic uint32_t failed; // 1: the sender failed; see error
     wm_slot_staging_t staging;
-    // written by the receiver's host or stream
+    // Written by the receiver's host or stream:
     _Alignas(64) _Atomic uint32_t taken; // fragments taken
     _Atomic uint32_t answer;
-    // What `taken` will be once the receiver's stream has come to it. Says
-    // which message is meant, as it may be written after `taken`, when the
-    // slot serves another.
+    // The value of `taken` after the work of the receiver's stream. The value
+    // says which message is meant, as `submitted` may be written after
+    // `taken`, when the slot serves another message.
     _Atomic uint32_t submitted;
-    // by whoever failed
+    // Written by the end that has failed:
     _Alignas(64) char error[184];
-    // by the sender, before it moves an offer that nobody has claimed
+    // Written by the sender before it moves an offer that nobody has claimed:
     wm_place_t moved;
-    wm_place_t into; // by the receiver
-    // by both
+    wm_place_t into; // written by the receiver
+    // Written by both:
     _Atomic uint32_t claim;
-    _Atomic uint32_t push; // by the sender's stream, too
+    _Atomic uint32_t push; // also by the sender's stream
 } wm_slot_t;
 
 // --- the sender ----------------------------------------------------------
 
-// A slot for a new offer: `ready` and `taken` stay as the last one left them,
-// which is what its header tells.
+// Prepares the slot for a new offer. `ready` and `taken` stay as the last
+// offer left them; returns both for the header.
 void
 wm_slot_begin(wm_slot_t *slot, uint32_t *ready_base, uint32_t *taken_base);
 
 void
 wm_slot_set_ready(wm_slot_t *slot, uint32_t ready);
 
-// A stream sets it, when all before has ended.
+// Enqueues the write of `ready`, after the work before it.
 WM_MUST_CHECK int
 wm_slot_enqueue_ready(wm_slot_t *slot, int device, CUstream stream,
                       uint32_t ready, wm_error_t *err);
@@ -97,19 +98,20 @@ wm_slot_set_posted(wm_slot_t *slot, uint32_t posted);
 void
 wm_slot_stage(wm_slot_t *slot, const wm_slot_staging_t *staging);
 
-// It failed, and says why.
+// Publishes that the sender has failed, and why.
 void
 wm_slot_fail(wm_slot_t *slot, const char *text);
 
-// The offer lies elsewhere from now on; false where it was claimed before.
+// Moves the offer to another place. Returns false if it was claimed before.
 bool
 wm_slot_move(wm_slot_t *slot, const wm_place_t *to);
 
-// There is no offer any more; false where it was claimed before.
+// Withdraws the offer. Returns false if it was claimed before.
 bool
 wm_slot_take_back(wm_slot_t *slot);
 
-// Answers to a push: it will be, never, not this time.
+// Answer to a push: accept it, false if it was withdrawn; refuse it, for good
+// or this time; and enqueue the report that all is copied.
 bool
 wm_slot_accept_push(wm_slot_t *slot);
 
@@ -122,7 +124,7 @@ wm_slot_enqueue_pushed(wm_slot_t *slot, int device, CUstream stream,
 
 // --- the receiver --------------------------------------------------------
 
-// Takes the offer, where it may have moved to (true: `place` was set).
+// Claims the offer. Returns true if the offer has moved, and sets `place`.
 bool
 wm_slot_claim(wm_slot_t *slot, wm_place_t *place);
 
@@ -139,28 +141,28 @@ wm_slot_set_submitted(wm_slot_t *slot, uint32_t submitted);
 void
 wm_slot_answer_host(wm_slot_t *slot);
 
-// It failed, and says why.
+// Publishes that the receiver has failed, and why.
 void
 wm_slot_answer_error(wm_slot_t *slot, const char *text);
 
 void
 wm_slot_ask_push(wm_slot_t *slot, const wm_place_t *into);
 
-// False where the sender has begun.
+// Withdraws a push. Returns false if the sender has begun it.
 bool
 wm_slot_withdraw_push(wm_slot_t *slot);
 
 // --- for an end that writes no more --------------------------------------
 
-// The receiver failed, or is dead: our stream that waits for it goes on.
+// The receiver failed or is dead: releases our stream, which waits for it.
 void
 wm_slot_take_for_receiver(wm_slot_t *slot, uint32_t taken);
 
-// The sender failed, likewise.
+// The sender failed or is dead: releases our stream, which waits for it.
 void
 wm_slot_ready_for_sender(wm_slot_t *slot, uint32_t ready);
 
-// The sender is dead: the kernel that waits for it stops.
+// The sender is dead: stops the kernel that waits for it.
 void
 wm_slot_fail_for_sender(wm_slot_t *slot);
 
