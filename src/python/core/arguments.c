@@ -56,8 +56,8 @@ wm_py_argument_no_none(PyObject *object, const char *argument, int rank)
     return -1;
 }
 
-// Whatever Python's int() makes one of, but text: as mpi4py has it, floats are
-// truncated. A new reference.
+// Returns an object that Python's int() converts, except text, as a new int.
+// Floats are truncated, as mpi4py does.
 static PyObject *
 as_int(PyObject *object, const char *argument)
 {

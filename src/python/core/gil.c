@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Who holds the GIL, which any thread may ask at any time, by what each
-// Python has to tell it in public.
+// Tells whether a thread holds the GIL; any thread may ask at any time. Each
+// Python version has another public function for this.
 #include "python/core/module.h"
 
 #include <stdatomic.h>
@@ -24,7 +24,7 @@ watch(void)
 
 #elif PY_VERSION_HEX >= 0x030C0000
 
-// The thread's own dictionary, NULL without a current state.
+// The thread's own dictionary is NULL without a current state.
 static bool
 is_current(PyThreadState *thread)
 {
@@ -40,9 +40,9 @@ watch(void)
 
 #else
 
-// From the first sub-interpreter on PyGILState_Check() is true for all. Then
-// nobody holds it as far as is known: what is kept is released later, and who
-// waits for a lock keeps the GIL.
+// With the first sub-interpreter PyGILState_Check() becomes true for all
+// threads. Then we assume that no thread holds the GIL: kept objects are
+// released later, and a thread that waits for a lock keeps the GIL.
 static atomic_bool misled;
 
 static bool
@@ -104,7 +104,7 @@ take_back(void *held)
 int
 wm_py_watch_gil(void)
 {
-    static bool watching; // the import may be tried again
+    static bool watching; // the import may be repeated
     if (!watching) {
         if (watch() < 0)
             return -1;

@@ -156,7 +156,7 @@ execute(PyObject *module)
         || add_functions(module) < 0
         || PyModule_AddStringConstant(module, "__version__", WM_VERSION) < 0)
         return -1;
-    executed = true; // what failed may be tried again: the cause may be gone
+    executed = true; // after a failure the import may be repeated
     return 0;
 }
 
@@ -201,7 +201,7 @@ module_clear(PyObject *module)
     return 0;
 }
 
-// What outlives the module finds nothing in its state.
+// Leaves an empty state for code that outlives the module.
 static void
 module_free(void *module)
 {

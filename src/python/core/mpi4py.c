@@ -39,7 +39,7 @@ wm_py_mpi_traverse(PyTypeObject *base, PyObject *object, visitproc visit,
                    void *arg)
 {
     if (!PyType_HasFeature(base, Py_TPFLAGS_HEAPTYPE))
-        Py_VISIT(Py_TYPE(object)); // which else the base visits
+        Py_VISIT(Py_TYPE(object)); // else the base visits it
     return base->tp_traverse != NULL ? base->tp_traverse(object, visit, arg)
                                      : 0;
 }
@@ -50,7 +50,7 @@ wm_py_mpi_clear(PyTypeObject *base, PyObject *object)
     return base->tp_clear != NULL ? base->tp_clear(object) : 0;
 }
 
-// Borrowed; NULL with an exception.
+// Returns mpi4py's own attribute, borrowed; NULL with an exception.
 static PyObject *
 kept_of(PyTypeObject *type, const char *name)
 {

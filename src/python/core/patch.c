@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// For install(), and for types that are half written in Python: what Python
-// refuses, as mpi4py's types are immutable, and what mpi4py does, as it asks
-// MPI about each handle, before MPI runs, too.
+// Functions for install(), and for types that are partly written in Python.
+// They do what Python refuses, as mpi4py's types are immutable, and, before
+// MPI runs, what mpi4py cannot do, as it asks MPI about each handle.
 #include "python/core/mpi4py.h"
 
 PyDoc_STRVAR(
@@ -19,7 +19,7 @@ patch(PyObject *Py_UNUSED(module), PyObject *args)
     if (!PyArg_ParseTuple(args, "O!UO:_patch", &PyType_Type, &type, &name,
                           &value))
         return NULL;
-    // Of types that are not Python's own it is the one in the struct.
+    // For types that are not Python's own, the dictionary is in the struct.
     PyObject *former = PyDict_GetItemWithError(type->tp_dict, name);
     if (former == NULL) {
         if (!PyErr_Occurred())

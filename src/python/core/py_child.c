@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What Python sees of forked children, and of MPI that does not run.
+// Forked children, and MPI that does not run, as Python sees them.
 #include "comm/engine/child.h"
 
 #include "comm/engine/engine.h"
@@ -15,7 +15,7 @@ wm_py_check_running(void)
 int
 wm_py_watch_children(void)
 {
-    static bool watched; // the import may be tried again
+    static bool watched; // the import may be repeated
     wm_error_t err;
     if (!watched && wm_py_result(wm_child_watch(&err), &err) < 0)
         return -1;

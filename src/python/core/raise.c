@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Exceptions: wm.CudaError, what each C error becomes, and the error handlers
-// that hear of those of MPI's.
+// Exceptions: wm.CudaError, the exception of each C error, and MPI's error
+// handlers, which are told of MPI's errors.
 #include "cuda/driver.h"
 #include "python/core/mpi4py.h"
 
 #include <mpi.h>
 
-// An exception of ours with this attribute was not told to an error handler.
+// An exception of ours with this attribute: no error handler was told of it.
 #define UNTOLD "_untold"
 
-// An MPI code as mpi4py raises it; the C text goes along as a note.
+// Raises an MPI code as mpi4py does, with the C text as a note.
 static void
 raise_mpi(const wm_error_t *err)
 {
@@ -39,7 +39,7 @@ ends_the_job(MPI_Errhandler handler)
     return handler == MPI_ERRORS_ARE_FATAL;
 }
 
-// The job ends before Python could print it. GIL held.
+// Prints an exception, since the job ends before Python could. GIL held.
 static void
 print_last_words(PyObject *exception)
 {
@@ -90,7 +90,7 @@ wm_py_mpi_call_handler(MPI_Comm comm, bool of_mpi)
     PyErr_Restore(kind, value, trace);
 }
 
-// A CudaError or a subclass; `code` and `name` stay None where the driver
+// Raises a CudaError or a subclass; `code` and `name` stay None if the driver
 // gave no result.
 static void
 raise_cuda(PyObject *type, const wm_error_t *err)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Which device is meant: names, ordinals, others' device objects, the one
-// current on a thread; and the package's functions on devices.
+// Finds devices from names, ordinals, other libraries' device objects and the
+// one current on a thread; and the package's functions on devices.
 #include "python/device/py_device.h"
 
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 #include "array/array.h"
 #include "comm/coll/stream/symm.h"
 
-// The driver, and its start, are looked for without the GIL: that takes long.
+// Loads and starts the driver without the GIL, as this takes long.
 static int
 count_devices(void)
 {
@@ -18,7 +18,8 @@ count_devices(void)
     return count;
 }
 
-// The launcher's environment does not change: asked once.
+// Returns the default device. Found once, as the launcher's environment does
+// not change.
 static int
 default_device(void)
 {
@@ -30,7 +31,8 @@ default_device(void)
     return found;
 }
 
-// The device current on this thread (-1: the CPU). 0, or -1 with an exception.
+// Finds the device current on this thread (-1: the CPU). Returns 0, or -1 with
+// an exception.
 static int
 current_device(int *ordinal)
 {
@@ -49,7 +51,7 @@ current_device(int *ordinal)
     return 0;
 }
 
-// ValueError naming what was given and every valid device.
+// Raises ValueError that names the given device and every valid one.
 static int
 unknown_device(PyObject *given)
 {
@@ -97,7 +99,7 @@ device_from_text(PyObject *given, const char *text, int *device)
     return unknown_device(given);
 }
 
-// From a name or an ordinal; `given` is what it was found in.
+// Finds a device from a name or an ordinal, which was found in `given`.
 static int
 device_from_value(PyObject *given, PyObject *value, int *device)
 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What a device tells of itself is in warpmpi/_device_facts.py.
+// The attributes of devices are in warpmpi/_device_facts.py.
 #include "python/device/py_device.h"
 
 #include <stddef.h>
@@ -13,7 +13,7 @@ typedef struct {
 PyObject *
 wm_py_device(int ordinal)
 {
-    // Made once and kept, so that identity is equality.
+    // Made once and kept, so that equal devices are identical.
     PyObject **entry = &wm_py_state->devices[ordinal + 1];
     if (*entry == NULL) {
         PyTypeObject *type = wm_py_state->device_type;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// wm.Device: one immutable object a device and one for the CPU, and which is
-// current on a thread. GIL held.
+// wm.Device: one immutable object for each device and one for the CPU, and the
+// device current on a thread. GIL held.
 #ifndef WM_PYTHON_DEVICE_PY_DEVICE_H
 #define WM_PYTHON_DEVICE_PY_DEVICE_H
 
@@ -8,32 +8,32 @@
 
 #include "cuda/device.h"
 
-// The wm.Device of an ordinal (-1: the CPU); a new reference, or NULL with an
-// exception. Unknown ordinals are the caller's mistake: checked elsewhere.
+// Returns the wm.Device of an ordinal (-1: the CPU); a new reference, or NULL
+// with an exception. The caller has checked the ordinal.
 PyObject *
 wm_py_device(int ordinal);
 
-// Its ordinal.
+// Returns the ordinal of a wm.Device.
 int
 wm_py_device_ordinal(PyObject *device);
 
-// A device ordinal (-1: the CPU) from wm.Device, "cuda:1", "cuda", "cpu", an
-// int, or None (the default device); 0, or -1 with ValueError or TypeError.
+// Finds a device ordinal (-1: the CPU) from wm.Device, "cuda:1", "cuda",
+// "cpu", an int, or None (the default device). Returns 0, or -1 with
+// ValueError or TypeError.
 int
 wm_py_device_from_object(PyObject *object, int *device);
 
-// Like wm_py_device_from_object, but ValueError for the CPU: "`what` needs a
-// CUDA device".
+// Does the same, with ValueError for the CPU: "`what` needs a CUDA device".
 int
 wm_py_cuda_device(PyObject *object, const char *what, int *ordinal);
 
-// Waits for the device without the GIL (at once for -1). 0, or -1 with an
-// exception.
+// Waits for the device without the GIL (no wait for -1). Returns 0, or -1 with
+// an exception.
 int
 wm_py_synchronize_device(int ordinal);
 
-// As wm_py_result, after the host has waited for streams, or for an array:
-// also raises failures of collectives on streams.
+// Like wm_py_result, after the host has waited for streams or an array: also
+// raises failures of collectives on streams.
 int
 wm_py_after_wait(int code, wm_error_t *err);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// wm.Stream, and which stream anyone's objects and handles mean.
+// wm.Stream, and the streams that foreign objects and handles mean.
 #include "python/device/py_stream.h"
 
 #include "array/array.h"
@@ -10,11 +10,12 @@ typedef struct {
     int device;
     CUstream handle;
     bool owned;
-    PyObject *owner; // of a foreign stream, or NULL
+    PyObject *owner; // owner of a foreign stream, or NULL
 } stream_t;
 
-// A default stream's handle says no device: that of the object, else of the
-// CUDA context current on this thread, else our own current one.
+// Finds the device of a default stream, whose handle has none: that of the
+// object, else of the CUDA context current on this thread, else our own
+// current one.
 static int
 device_of_default_stream(int told, int *device)
 {
@@ -73,7 +74,7 @@ stream_open(stream_t *self)
     return wm_py_result(status, &err);
 }
 
-// Views the stream that `given` is: on `device` (or NULL: its own).
+// Makes a view of the stream `given`, on `device` (or NULL: its own).
 static int
 stream_view(stream_t *self, PyObject *given, PyObject *device)
 {
@@ -149,7 +150,7 @@ stream_dealloc(PyObject *self)
     stream_t *stream = (stream_t *)self;
     PyObject_GC_UnTrack(self);
     if (stream->owned) {
-        // Returns at once; the driver ends the stream after its work.
+        // Returns at once; the driver destroys the stream after its work.
         wm_stream_destroy(stream->device, stream->handle);
     }
     (void)stream_clear(self);

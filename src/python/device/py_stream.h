@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// wm.Stream: a CUDA stream of ours, or a view of anyone's. GIL held.
+// wm.Stream: a CUDA stream of ours, or a view of a foreign stream. GIL held.
 #ifndef WM_PYTHON_DEVICE_PY_STREAM_H
 #define WM_PYTHON_DEVICE_PY_STREAM_H
 
@@ -7,9 +7,9 @@
 
 #include "cuda/stream.h"
 
-// A stream handle and its device from wm.Stream, an object with
-// __cuda_stream__, CuPy's, Torch's, Warp's and Numba's streams, or an int;
-// 0 or -1 with a TypeError naming `argument`.
+// Finds a stream handle and its device from wm.Stream, an object with
+// __cuda_stream__, streams of CuPy, Torch, Warp and Numba, or an int. Returns
+// 0, or -1 with a TypeError naming `argument`.
 int
 wm_py_stream_from_object(PyObject *object, const char *argument, int *device,
                          CUstream *stream);

@@ -42,7 +42,7 @@ wm_py_channel_fail(PyObject *self, bool of_mpi)
     MPI_Comm handle;
     if (Py_TYPE(self) == wm_py_state->on_stream_type)
         self = ((wm_on_stream_t *)self)->comm;
-    if (wm_py_mpi_is_comm(self, &handle)) // of none MPI has this one's called
+    if (wm_py_mpi_is_comm(self, &handle)) // null: MPI uses COMM_WORLD's
         wm_py_mpi_call_handler(
             handle != MPI_COMM_NULL ? handle : MPI_COMM_WORLD, of_mpi);
     return NULL;
@@ -97,6 +97,6 @@ wm_py_channel_begin_unlocked(const wm_channel_t *channel,
         return wm_inline_send(comm, buffer, envelope, op, err);
     int code = receives ? wm_receive_begin(comm, buffer, envelope, op, err)
                         : wm_send_begin(comm, buffer, envelope, op, err);
-    buffer->release = NULL; // the operation's
+    buffer->release = NULL; // the operation releases it
     return code;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What warpmpi/_checking.py stands on: what the elements of buffers are.
+// The core of warpmpi/_checking.py: the elements of buffers.
 #include "comm/engine/check.h"
 #include "comm/message/element.h"
 #include "python/message/datatype.h"
@@ -16,7 +16,7 @@ check_wanted(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
     return PyBool_FromLong(wm_check_wanted());
 }
 
-// A name of the type, or None, and how many bytes it has.
+// Returns the type's name, or None, and its bytes.
 static PyObject *
 tell(MPI_Datatype type)
 {

@@ -6,7 +6,7 @@
 #include "comm/engine/posted.h"
 #include "python/core/mpi4py.h"
 
-// What mpi4py takes for NumPy's float16, which no standard of MPI's names.
+// Returns mpi4py's type for NumPy's float16, which no MPI standard names.
 static MPI_Datatype
 half_type(void)
 {
@@ -40,8 +40,8 @@ wm_py_datatype_of(wm_dtype_t dtype)
     return dtype == WM_FLOAT16 ? half_type() : types[dtype];
 }
 
-// How a datatype was made. `numbers` are the counts and then the addresses of
-// its constructor, in their order there.
+// The constructor of a datatype. `numbers` are its counts and then its
+// addresses, in the order of the constructor.
 typedef struct {
     int combiner;
     size_t count, types;
@@ -49,8 +49,8 @@ typedef struct {
     MPI_Datatype *inner;
 } contents_t;
 
-// Types made with large counts answer only to calls of MPI 4, which tell the
-// addresses among the counts, and integers of subarrays around these.
+// Types made with large counts answer only to calls of MPI 4, which give
+// addresses among the counts, and the integers of subarrays around these.
 #if MPI_VERSION >= 4
 typedef MPI_Count envelope_t[4];
 #else
@@ -125,7 +125,8 @@ join_numbers(contents_t *contents, const envelope_t sizes, const int *integers,
     contents->count = n;
 }
 
-// False where MPI does not tell. What is told is freed by contents_free().
+// Reads a type's constructor. Returns false if MPI does not tell.
+// contents_free() frees the contents.
 static bool
 look_inside(MPI_Datatype type, contents_t *contents)
 {
@@ -157,7 +158,7 @@ look_inside(MPI_Datatype type, contents_t *contents)
     return told;
 }
 
-// No parts yet.
+// Initialises an empty list of parts.
 static void
 parts_init(wm_parts_t *parts, int most)
 {
@@ -191,7 +192,7 @@ parts_grow(wm_parts_t *parts)
     return true;
 }
 
-// `part`, moved by so many bytes, behind what is there.
+// Appends `part`, moved by `offset` bytes.
 static bool
 parts_add(wm_parts_t *parts, const wm_strided_t *part, MPI_Aint offset)
 {
@@ -225,7 +226,7 @@ parts_move(wm_parts_t *parts, MPI_Aint offset)
         parts->parts[i].data += offset;
 }
 
-// All of them `count` times, `stride` bytes apart.
+// Repeats all parts `count` times, `stride` bytes apart.
 static bool
 parts_repeat(wm_parts_t *parts, MPI_Count count, MPI_Count stride)
 {
@@ -235,7 +236,7 @@ parts_repeat(wm_parts_t *parts, MPI_Count count, MPI_Count stride)
         || (parts->count == 1
             && wm_strided_repeat(&parts->parts[0], count, stride)))
         return true;
-    // Of each copy one part may continue the one before.
+    // One part of each copy may continue the copy before.
     int apart = parts->count > 1 ? parts->count - 1 : 1;
     if (count > parts->most / apart)
         return false;
@@ -248,7 +249,7 @@ parts_repeat(wm_parts_t *parts, MPI_Count count, MPI_Count stride)
     return done;
 }
 
-// Blocks of so many elements, whatever their places.
+// Repeats the parts as blocks at any places.
 static bool
 repeat_unevenly(const MPI_Count *places, const MPI_Count *lengths,
                 MPI_Count length, MPI_Count count, MPI_Count unit,
@@ -271,8 +272,8 @@ repeat_unevenly(const MPI_Count *places, const MPI_Count *lengths,
     return done;
 }
 
-// Blocks at places that are counted in `unit` bytes, of `length` elements
-// each, or of as many as `lengths` has for it, unless that is NULL.
+// Repeats the parts as blocks at places counted in `unit` bytes, of `length`
+// elements each, or of those in `lengths`, unless that is NULL.
 static bool
 repeat_blocks(const MPI_Count *places, const MPI_Count *lengths,
               MPI_Count length, MPI_Count count, MPI_Count unit,
@@ -322,7 +323,7 @@ repeat_subarray(const contents_t *contents, MPI_Aint extent, wm_parts_t *parts)
     return true;
 }
 
-// The type within, as the constructor says.
+// Repeats the inner type as the constructor says.
 static bool
 repeat(const contents_t *contents, wm_parts_t *parts)
 {
@@ -358,10 +359,10 @@ repeat(const contents_t *contents, wm_parts_t *parts)
     }
 }
 
-// MPI may keep its lock while a reduction in Python waits for the GIL, and so
-// is asked of derived types without that. How a type was made and how large it
-// is it says without a lock (MPICH, Open MPI), which is all that is asked of
-// predefined ones.
+// MPI may hold its lock while a reduction in Python waits for the GIL, so MPI
+// is asked about derived types without the GIL. MPICH and Open MPI tell how a
+// type was made, and its size, without a lock; nothing else is asked about
+// predefined types.
 
 static bool
 decode_predefined(MPI_Datatype type, wm_strided_t *strided)
@@ -377,7 +378,7 @@ decode_predefined(MPI_Datatype type, wm_strided_t *strided)
 static bool
 decode(MPI_Datatype type, char *data, wm_parts_t *parts);
 
-// Blocks of a type each.
+// Decodes blocks that have a type each.
 static bool
 decode_structure(const contents_t *contents, char *data, wm_parts_t *parts)
 {
@@ -420,8 +421,9 @@ decode(MPI_Datatype type, char *data, wm_parts_t *parts)
     return decoded;
 }
 
-// Open MPI 5 walks bytes forwards that were made to go backwards, and its
-// extents, by which bounds are checked, say so.
+// Returns true if the parts agree with MPI's extents, by which bounds are
+// checked. Open MPI 5 walks some bytes forwards that were defined backwards,
+// and its extents differ then.
 static bool
 lies_as_told(MPI_Datatype type, const char *data, const wm_parts_t *parts)
 {
@@ -541,7 +543,7 @@ wm_py_datatype_is_dense(MPI_Datatype type)
            && strided.data == &origin && strided.run == extent;
 }
 
-// What MPI says of a datatype only when it is to use it.
+// Makes MPI check a datatype, which it does only when it uses the type.
 static int
 check_committed(MPI_Datatype type, wm_error_t *err)
 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// MPI's datatypes, as far as messages of bytes must know them. GIL held; who
-// asks for a derived one lets go of it meanwhile.
+// Facts about MPI datatypes that messages of bytes need. GIL held; released
+// while MPI is asked about a derived datatype.
 #ifndef WM_PYTHON_MESSAGE_DATATYPE_H
 #define WM_PYTHON_MESSAGE_DATATYPE_H
 
@@ -9,35 +9,36 @@
 #include "array/strided.h"
 #include "python/core/module.h"
 
-// The MPI type of an element type; MPI_DATATYPE_NULL where MPI has none.
+// Returns the MPI type of an element type; MPI_DATATYPE_NULL if MPI has none.
 MPI_Datatype
 wm_py_datatype_of(wm_dtype_t dtype);
 
-// What a message must know of a type: bytes that travel, where its memory
-// begins and ends, and from one element to the next.
+// The layout of an element in memory: bytes that are sent, bounds of its
+// memory, and the distance to the next element.
 typedef struct {
     MPI_Count size;
     MPI_Aint low, high, extent;
 } wm_extent_t;
 
-// 0, or -1 with an exception naming `argument`: MPI.Exception for a datatype
-// that is not committed.
+// Measures a datatype. Returns 0, or -1 with an exception naming `argument`:
+// MPI.Exception for a datatype that is not committed.
 int
 wm_py_datatype_measure(MPI_Datatype type, const char *argument,
                        wm_extent_t *extent);
 
-// Where an element's bytes lie, in the order in which they travel, counted
-// from strided->data. False where that is not in strides: of types whose
-// blocks are not equally far apart, and of elements with gaps inside.
+// Describes the bytes of an element in the order in which they are sent,
+// counted from strided->data. Returns false if strides cannot describe them:
+// for types whose blocks are not equally far apart, and for elements with gaps
+// inside.
 bool
 wm_py_datatype_decode(MPI_Datatype type, wm_strided_t *strided);
 
-// Bytes in strides, some behind others.
+// Bytes that several strided parts describe, one after the other.
 typedef struct {
     wm_strided_t *parts; // `first`, or allocated
     wm_strided_t first;
     int count, room;
-    int most; // no more parts than these
+    int most; // most parts allowed
 } wm_parts_t;
 
 // Finds the bytes of `number` elements, counted from `data`, as at most `most`
@@ -50,20 +51,20 @@ wm_py_datatype_parts(MPI_Datatype type, MPI_Count number, MPI_Aint extent,
 void
 wm_py_parts_free(wm_parts_t *parts);
 
-// What a datatype is made of; MPI_DATATYPE_NULL where that is of several
-// types.
+// Returns the type of the elements of a datatype; MPI_DATATYPE_NULL if they
+// are of several types.
 MPI_Datatype
 wm_py_datatype_element(MPI_Datatype type);
 
-// Whether `accept` takes the place of every block that the type names one for,
-// counted from `base`; of others that of the first byte. It is called without
-// the GIL.
+// Returns true if `accept` returns true for the address of every block that
+// the type has an address for, counted from `base`; for other types, for the
+// first byte. `accept` is called without the GIL.
 bool
 wm_py_datatype_blocks(MPI_Datatype type, MPI_Aint base,
                       bool (*accept)(MPI_Aint at));
 
-// Whether elements of the type lie in memory as they travel: without gaps,
-// and in order.
+// Returns true if elements of the type are in memory as they are sent: without
+// gaps, and in order.
 bool
 wm_py_datatype_is_dense(MPI_Datatype type);
 

@@ -8,7 +8,8 @@
 #include "comm/engine/engine.h"
 #include "comm/engine/posted.h"
 
-// In more bits than any product of what was given has.
+// Computes the bounds of elements, in more bits than any product of the
+// arguments needs.
 static void
 span(const wm_extent_t *of, Py_ssize_t first, Py_ssize_t count, __int128 *low,
      __int128 *high)
@@ -152,8 +153,9 @@ is_host(MPI_Aint at)
            && !wm_memory_on_device(&memory);
 }
 
-// What memory the addresses of a datatype over MPI.BOTTOM are. Of a GPU it is
-// one allocation's: what MPI packs is copied whole, gaps and all.
+// Finds the memory that a datatype's addresses over MPI.BOTTOM are in. GPU
+// memory must be of one allocation: MPI packs a copy of all of it, with the
+// gaps.
 static int
 find_memory(char *low, char *high, MPI_Datatype type, const char *argument,
             wm_buffer_t *buffer)
@@ -172,7 +174,7 @@ find_memory(char *low, char *high, MPI_Datatype type, const char *argument,
                      argument);
         return -1;
     }
-    if (device) // whoever wrote it names no stream
+    if (device) // no stream is named for this memory
         buffer->producer = (wm_producer_t){
             .kind = WM_PRODUCER_DEVICE,
             .device = buffer->memory.device >= 0 ? buffer->memory.device : 0,

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Whether a message is memory of a GPU, asked before anything is made of it.
+// Tells whether a message is GPU memory, before the message is parsed.
 #include "cuda/device.h"
 #include "python/message/raw.h"
 #include "python/message/specification.h"
 #include "python/view/dlpack.h"
 #include "python/view/view.h"
 
-// Whether DLPack's own word for where it is is anything but the host.
+// Returns true if DLPack names any device but the host.
 static bool
 claims_device(PyObject *object)
 {
@@ -25,8 +25,8 @@ claims_device(PyObject *object)
     return device;
 }
 
-// Of an array whose elements have no dtype of ours. What cannot be read at all
-// is taken for what it claims to be, where there are GPUs.
+// Returns true for GPU memory whose elements have no dtype of ours. An array
+// that cannot be read is what it claims to be, if there are GPUs.
 static bool
 raw_on_device(PyObject *array)
 {
@@ -60,7 +60,7 @@ wm_py_message_on_device(PyObject *object)
     object = wm_py_message_array(object);
     PyObject *kind, *value, *trace;
     PyErr_Fetch(&kind, &value, &trace);
-    Py_INCREF(object); // asking it may change the list
+    Py_INCREF(object); // reading it may change the list
     bool parsed = wm_py_view_parse(object, false, "buffer", &view) == 0;
     PyErr_Clear();
     bool device = parsed ? wm_memory_on_device(&view.memory)

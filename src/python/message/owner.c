@@ -9,12 +9,12 @@
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static wm_owner_t *waiting;
-static bool called; // release_waiting is to come
+static bool called; // a pending call of release_waiting exists
 
 wm_owner_t *
 wm_py_owner_new(void)
 {
-    // Not calloc(), nor what a compiler makes one of: it has no cache.
+    // Not calloc(), which has no cache; memset() keeps the compiler from it.
     wm_owner_t *owner = PyMem_RawMalloc(sizeof *owner);
     if (owner == NULL) {
         PyErr_NoMemory();
@@ -81,7 +81,7 @@ wm_py_owner_release(void *argument)
     wm_lock(&lock);
     owner->next = waiting;
     waiting = owner;
-    if (!called) // fails where too many wait: the next release asks again
+    if (!called) // fails if too many wait: the next release retries
         called = Py_AddPendingCall(release_waiting, NULL) == 0;
     pthread_mutex_unlock(&lock);
 }

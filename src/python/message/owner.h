@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What keeps the memory of a message alive, as the owner of a wm_buffer_t.
-// Operations may end on the progress thread, which must not take the GIL: what
-// they kept waits then for a thread that holds it. GIL held, unless said.
+// The owner of a wm_buffer_t: the objects that keep the memory of a message
+// alive. Operations may end on the progress thread, which must not take the
+// GIL: their owners then wait for a thread that holds the GIL. GIL held,
+// unless stated.
 #ifndef WM_PYTHON_MESSAGE_OWNER_H
 #define WM_PYTHON_MESSAGE_OWNER_H
 
@@ -10,34 +11,35 @@
 
 typedef struct wm_owner {
     struct wm_owner *next;
-    _Atomic int uses; // 1, or more of a persistent request's
+    _Atomic int uses; // 1, or more for a persistent request
     wm_view_t view;
     bool viewed;
-    Py_buffer raw;         // of an object whose elements have no dtype of ours
-    wm_pattern_t *pattern; // NULL where the bytes are contiguous
-    PyObject *keep;        // let go of with it, or NULL
+    Py_buffer raw;         // of an object whose elements have no dtype
+    wm_pattern_t *pattern; // NULL if the bytes are contiguous
+    PyObject *keep;        // released with the owner, or NULL
 } wm_owner_t;
 
-// Of nothing yet, with one use. NULL with an exception.
+// Makes an empty owner with one use. Returns NULL with an exception.
 wm_owner_t *
 wm_py_owner_new(void);
 
 void
 wm_py_owner_retain(wm_owner_t *owner);
 
-// Gives back a use, with the GIL or without: a buffer's release function.
+// Drops a use, with or without the GIL. The release function of a buffer.
 void
 wm_py_owner_release(void *owner);
 
-// Lets go of what waits for a thread that holds the GIL.
+// Releases the owners that wait for a thread that holds the GIL.
 void
 wm_py_owner_release_waiting(void);
 
-// Whether a buffer of ours is used by no operation.
+// Returns true if no operation uses a buffer of ours.
 bool
 wm_py_owner_is_alone(const wm_buffer_t *buffer);
 
-// For the collector: visits what such a buffer keeps; nothing else.
+// For the garbage collector: visits the objects that such a buffer keeps, and
+// nothing of other buffers.
 int
 wm_py_owner_traverse(const wm_buffer_t *buffer, visitproc visit, void *arg);
 

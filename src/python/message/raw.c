@@ -5,7 +5,8 @@
 #include "python/view/dlpack.h"
 #include "python/view/view.h"
 
-// The MPI type of a type code; NULL without an exception where there is none.
+// Returns the MPI type of a type code; NULL without an exception if there is
+// none.
 static PyObject *
 type_of(const char *code)
 {
@@ -22,7 +23,7 @@ read_buffer(PyObject *array, PyObject *datatype, bool writable, Py_buffer *raw,
 {
     int flags = (writable ? PyBUF_WRITABLE : 0) | PyBUF_ANY_CONTIGUOUS
                 | PyBUF_FORMAT;
-    // NumPy has no format for dates, which a given type makes up for.
+    // NumPy has no format for dates; a given type replaces it.
     if (datatype != NULL)
         flags &= ~PyBUF_FORMAT;
     if (PyObject_GetBuffer(array, raw, flags) < 0) {
@@ -40,8 +41,8 @@ read_buffer(PyObject *array, PyObject *datatype, bool writable, Py_buffer *raw,
     return -1;
 }
 
-// By mpi4py's own reading of DLPack and the CUDA array interface, which tells
-// address and size, and not what the elements are.
+// Reads by mpi4py's own code for DLPack and the CUDA array interface, which
+// gives address and size, but no element type.
 static int
 read_foreign(PyObject *array, PyObject *datatype, bool writable,
              Py_buffer *raw, PyObject **found)
@@ -104,7 +105,7 @@ void
 wm_py_raw_judge(PyObject *array, bool writable)
 {
     PyObject *type, *value, *traceback;
-    // mpi4py takes peculiar arrays for something else, if at all.
+    // mpi4py reads peculiar arrays as something else, if at all.
     if (PyErr_ExceptionMatches(PyExc_TypeError)
             ? wm_py_view_is_peculiar(array)
             : !PyErr_ExceptionMatches(PyExc_ValueError)

@@ -12,10 +12,10 @@
 #include "python/message/raw.h"
 #include "python/view/view.h"
 
-// As many parts may an element have that MPI does not pack.
+// An element that MPI does not pack may have this many parts.
 #define MOST_PARTS (1 << 16)
 
-// The parts of a specification; borrowed.
+// The items of a specification; borrowed.
 typedef struct {
     PyObject *array, *count, *displacement, *datatype;
 } parts_t;
@@ -99,9 +99,9 @@ number(PyObject *object, const char *argument, const char *what,
     return 0;
 }
 
-// Raw host bytes, whose MPI type is given or found: what has no dtype of ours
-// (long double, structures, text) is MPI's alone. 0 with the buffer filled, or
-// -1, perhaps with an exception.
+// Reads raw host bytes whose MPI type is given or found: only MPI knows
+// elements without a dtype of ours (long double, structures, text). Returns 0
+// with the buffer filled, or -1, perhaps with an exception.
 static int
 look_raw(const parts_t *parts, bool writable, const char *argument,
          wm_owner_t *owner, wm_message_t *message)
@@ -121,8 +121,8 @@ look_raw(const parts_t *parts, bool writable, const char *argument,
     return wm_buffer_on_device(buffer) ? -1 : 0;
 }
 
-// The array as memory, else as raw host bytes. What is neither is refused in
-// the words of the first.
+// Reads the array as memory, else as raw host bytes. If both fail, the first
+// error stays.
 static int
 look(const parts_t *parts, bool writable, const char *argument,
      wm_owner_t *owner, wm_message_t *message, size_t *length)
@@ -142,11 +142,11 @@ look(const parts_t *parts, bool writable, const char *argument,
     }
     PyObject *kind, *value, *trace;
     if (!PyErr_ExceptionMatches(PyExc_Exception)
-        || PyErr_ExceptionMatches(PyExc_BufferError) // read-only, say
+        || PyErr_ExceptionMatches(PyExc_BufferError) // for example read-only
         || PyErr_ExceptionMatches(wm_py_state->cuda_error)
         || PyErr_ExceptionMatches(PyExc_MemoryError)
         || wm_py_view_is_peculiar(
-            parts->array)) // bytes say less than it means
+            parts->array)) // bytes do not say what it means
         return -1;
     PyErr_Fetch(&kind, &value, &trace);
     int code = look_raw(parts, writable, argument, owner, message);
@@ -161,7 +161,7 @@ look(const parts_t *parts, bool writable, const char *argument,
     return code;
 }
 
-// Whether it is MPI.BOTTOM with nothing at it.
+// Returns true for MPI.BOTTOM without elements.
 static bool
 is_nothing(const parts_t *parts)
 {
@@ -169,7 +169,7 @@ is_nothing(const parts_t *parts)
            && (parts->count == NULL || PyObject_Not(parts->count) == 1);
 }
 
-// Keeps the pattern; NULL where there is none, or with an exception.
+// Keeps the pattern. Returns -1 if it is NULL because of an exception.
 static int
 keep(wm_pattern_t *pattern, wm_message_t *message)
 {
@@ -178,7 +178,7 @@ keep(wm_pattern_t *pattern, wm_message_t *message)
     return pattern == NULL && PyErr_Occurred() ? -1 : 0;
 }
 
-// Where `count` elements of a datatype that was given lie.
+// Describes `count` elements of a given datatype.
 static int
 spread(const wm_extent_t *of, bool writable, const char *argument,
        wm_message_t *message)
@@ -187,7 +187,7 @@ spread(const wm_extent_t *of, bool writable, const char *argument,
     wm_parts_t parts;
     if (buffer->nbytes == 0)
         return 0;
-    // MPI packs no larger ones: its calls count bytes in int.
+    // MPI does not pack larger ones: its calls count bytes in int.
     bool large = of->size > INT_MAX;
     bool decoded = wm_py_datatype_parts(message->type, message->count,
                                         of->extent, buffer->data,
@@ -203,7 +203,8 @@ spread(const wm_extent_t *of, bool writable, const char *argument,
     return code;
 }
 
-// Likewise where the caller asks for bytes: of `left` that there are.
+// Sets `user` instead if the datatype has gaps and the caller asks for bytes.
+// `left` is the number of bytes available.
 static void
 close_up(const wm_extent_t *of, size_t left, wm_message_t *message)
 {
@@ -214,7 +215,8 @@ close_up(const wm_extent_t *of, size_t left, wm_message_t *message)
                      && (size_t)message->count <= left / message->extent;
 }
 
-// The type of a code; KeyError, as mpi4py raises, where there is none.
+// Returns the type of a code; raises KeyError, as mpi4py does, if there is
+// none.
 static PyObject *
 type_of_code(PyObject *code, const char *argument)
 {
@@ -225,8 +227,8 @@ type_of_code(PyObject *code, const char *argument)
     return type;
 }
 
-// The type that was given, or found, or that of the array's elements, `inner`
-// of which are what a count counts.
+// Finds the type: given, found, or that of the array's elements. A count
+// counts units of `inner` elements.
 static int
 measure(const parts_t *parts, const char *argument, const wm_owner_t *owner,
         wm_message_t *message, wm_extent_t *of, MPI_Count *inner)
@@ -271,7 +273,7 @@ measure(const parts_t *parts, const char *argument, const wm_owner_t *owner,
     return wm_py_datatype_measure(message->type, argument, of);
 }
 
-// What the other end's elements are compared with.
+// Fills the facts about elements that both ends compare.
 static void
 tell_elements(bool writable, wm_message_t *message)
 {
@@ -289,14 +291,16 @@ tell_elements(bool writable, wm_message_t *message)
         buffer->element = (uint8_t)number;
 }
 
-// How many bytes there are in front of where a buffer begins, and from there
-// on, and how many it tells of: as in mpi4py, a displacement is within these.
+// The bytes in front of the begin of a buffer, the bytes from there on, and
+// the bytes that it declares. As in mpi4py, a displacement is within the
+// declared bytes.
 typedef struct {
     size_t before, length, told;
-    bool address; // whatever length the buffer tells
+    bool address; // an address: the declared length does not limit
 } room_t;
 
-// The room at an address: all memory, or a GPU's allocation if that is known.
+// Returns the room at an address: all memory, or a GPU's allocation if it is
+// known.
 static room_t
 room_of_address(const wm_buffer_t *buffer, size_t told)
 {
@@ -309,9 +313,9 @@ room_of_address(const wm_buffer_t *buffer, size_t told)
                : (room_t){at - 1, PY_SSIZE_T_MAX - at, told, true};
 }
 
-// Count, displacement and type: which bytes of the memory they mean.
-// `strided` tells of an array that is not contiguous; `flat` asks for what MPI
-// itself can walk, of a datatype with gaps.
+// Applies count, displacement and type: finds the bytes of the memory.
+// `strided` describes an array that is not contiguous. `flat` asks for memory
+// that MPI itself can walk if the datatype has gaps.
 static int
 apply(const parts_t *parts, const room_t *room, wm_strided_t *strided,
       bool writable, bool flat, const char *argument, wm_message_t *message)
@@ -395,7 +399,7 @@ apply(const parts_t *parts, const room_t *room, wm_strided_t *strided,
     return 0;
 }
 
-// A datatype with absolute addresses.
+// Applies a datatype with absolute addresses.
 static int
 follow(const parts_t *parts, bool writable, bool flat, const char *argument,
        wm_message_t *message)
@@ -428,7 +432,8 @@ follow(const parts_t *parts, bool writable, bool flat, const char *argument,
     return spread(&of, writable, argument, message);
 }
 
-// Whether the array has gaps, and where it lies then. -1 with an exception.
+// Returns 1 with the strides if the array has gaps, 0 if it has none; -1 with
+// an exception.
 static int
 look_at_strides(const wm_owner_t *owner, bool flat, const char *argument,
                 wm_strided_t *strided)
@@ -463,7 +468,7 @@ parse(PyObject *object, bool writable, wm_with_gaps_t taken,
 {
     parts_t parts;
     wm_strided_t strided;
-    if (PyList_Check(object)) { // which code of others may change meanwhile
+    if (PyList_Check(object)) { // foreign code may change it meanwhile
         PyObject *kept = PyList_AsTuple(object);
         int code = kept != NULL
                        ? parse(kept, writable, taken, argument, message)
@@ -512,8 +517,8 @@ parse(PyObject *object, bool writable, wm_with_gaps_t taken,
     return -1;
 }
 
-// Warns once where memory of a GPU meets an MPI whose messages nobody moves
-// between calls. -1 where the warning is an exception.
+// Warns once if GPU memory is used with a thread level of MPI at which no
+// message progresses between calls. Returns -1 if the warning raises.
 static int
 parse_and_warn(PyObject *object, bool writable, wm_with_gaps_t taken,
                const char *argument, wm_message_t *message)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The core of warpmpi/_objects/: the arrays of GPU memory that are embedded in
-// an object, one by one.
+// The core of warpmpi/_objects/: arrays of GPU memory that are embedded in an
+// object, one by one.
 #include <stdbool.h>
 #include <string.h>
 
@@ -25,8 +25,8 @@ bytes(PyObject *Py_UNUSED(module), PyObject *array)
     return number;
 }
 
-// Sends the receiver the reason why an array cannot be sent, for it to raise:
-// an exception is set.
+// Sends the receiver the reason, from the exception set, why an array cannot
+// be sent; the receiver raises it.
 static void
 tell_receiver(wm_comm_t *comm, const wm_envelope_t *envelope)
 {
@@ -122,12 +122,12 @@ embedded_receive(PyObject *Py_UNUSED(module), PyObject *args)
     }
     if (array != Py_None)
         return wm_py_request_new(op, MPI_REQUEST_NULL, &message);
-    wm_op_release(op); // it ends by itself
+    wm_op_release(op); // the operation completes by itself
     wm_engine_notify();
     return Py_NewRef(Py_None);
 }
 
-// The call by its name, as long as the process.
+// Returns a static copy of the call's name.
 static const char *
 name_of(const char *name)
 {

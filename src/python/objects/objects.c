@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What warpmpi/_objects/ is made of: messages that are the bytes of a pickled
-// object, received into memory of their own size.
+// The core of warpmpi/_objects/: messages of a pickled object's bytes, which
+// are received into memory of their own size.
 #include <stdbool.h>
 
 #include "comm/diagnostics/hang.h"
@@ -12,11 +12,11 @@
 #include "python/request/py_request.h"
 #include "python/request/requests.h"
 
-// What has been received, or is being: a buffer of its bytes.
+// A buffer of the bytes that have been received, or are being received.
 typedef struct {
     PyObject_HEAD
-    wm_op_t *op;          // its communicator is retained: for embedded arrays
-    wm_message_t message; // of a buffer of the user's
+    wm_op_t *op;          // its communicator is retained for embedded arrays
+    wm_message_t message; // of a buffer of the user
 } payload_t;
 
 static void
@@ -34,7 +34,8 @@ payload_dealloc(PyObject *object)
     Py_DECREF(type);
 }
 
-// Nothing is cleared: as of a tuple, another object of a cycle is.
+// There is no clear slot: as with a tuple, another object of a cycle is
+// cleared.
 static int
 payload_traverse(PyObject *object, visitproc visit, void *arg)
 {
@@ -99,8 +100,8 @@ PyType_Spec wm_py_payload_spec = {
     .slots = payload_slots,
 };
 
-// Where it is received: memory that grows, at most so many bytes, or the
-// user's own.
+// Finds the memory to receive into: memory that grows, at most so many bytes,
+// or the user's own.
 static int
 look_at_buffer(PyObject *object, wm_message_t *message, wm_buffer_t *buffer)
 {
@@ -112,7 +113,7 @@ look_at_buffer(PyObject *object, wm_message_t *message, wm_buffer_t *buffer)
     };
     if (object == Py_None)
         return 0;
-    // An array has __index__, too, and raises unless it is a number.
+    // Arrays have __index__ too, which raises unless they are numbers.
     if (PyIndex_Check(object)) {
         Py_ssize_t most = PyNumber_AsSsize_t(object, PyExc_OverflowError);
         if (most < 0 && !PyErr_Occurred())
@@ -135,13 +136,13 @@ look_at_buffer(PyObject *object, wm_message_t *message, wm_buffer_t *buffer)
     if (wm_py_message_parse(object, true, "buf", message) < 0)
         return -1;
     *buffer = wm_py_message_take(message);
-    buffer->numbers = false; // whatever it is, a pickle is meant
+    buffer->numbers = false; // a pickle is received, whatever the elements
     buffer->element = 0;
     return 0;
 }
 
-// Begins to receive an object on a communicator, or of a matched message.
-// NULL with an exception.
+// Begins to receive an object on a communicator, or from a matched message.
+// Returns NULL with an exception.
 static payload_t *
 begin_receive(PyObject *target, PyObject *buf, int source, int tag,
               bool blocking)
@@ -159,7 +160,7 @@ begin_receive(PyObject *target, PyObject *buf, int source, int tag,
     if (!matched && source == MPI_PROC_NULL)
         buf = Py_None;
     int code = look_at_buffer(buf, &self->message, &buffer);
-    // Before what it receives has ended, and nothing else may refer to it.
+    // Retained before the receive can end, when the last reference may go.
     wm_comm_t *comm = matched ? wm_py_matched_comm(target) : channel.comm;
     wm_comm_retain(comm);
     if (code == 0 && matched)
@@ -247,7 +248,7 @@ payload_of(PyObject *Py_UNUSED(module), PyObject *request)
                          ? wm_py_handles_find(request)
                          : NULL;
     if (ours == NULL && PyObject_TypeCheck(request, wm_py_state->request_type))
-        ours = Py_NewRef(request); // MPI has waited for it
+        ours = Py_NewRef(request); // MPI has completed it
     PyObject *payload = ours != NULL ? ((wm_request_t *)ours)->payload : NULL;
     payload = Py_NewRef(payload != NULL ? payload : Py_None);
     Py_XDECREF(ours);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The core of warpmpi/_objects/: an object that is sent with embedded arrays,
-// the arrays of GPU memory inside it, each a message of its own.
+// the arrays of GPU memory inside it. Each array is a message of its own.
 #include <stdbool.h>
 
 #include "comm/engine/engine.h"
@@ -12,10 +12,10 @@
 #include "python/request/py_request.h"
 #include "python/view/view.h"
 
-// Arrays above so many bytes wait for the receive of their object to begin.
+// Arrays of more bytes wait until the receive of their object begins.
 #define RENDEZVOUS_BYTES 65536
 
-// Embedded arrays go to actual ranks alone.
+// Refuses ranks that embedded arrays cannot go to.
 static int
 check_rank(const wm_channel_t *channel, int dest, int tag)
 {
@@ -62,17 +62,17 @@ numbers(PyObject *Py_UNUSED(module), PyObject *args)
 typedef struct {
     wm_message_t message;
     wm_buffer_t buffer;
-    bool copied; // nobody waits for it
+    bool copied; // a copy: no call waits for it
     wm_envelope_t envelope;
     wm_op_t *op;
 } embedded_t;
 
 typedef struct {
     wm_channel_t channel;
-    wm_envelope_t envelope; // of the object
+    wm_envelope_t envelope; // envelope of the object
     wm_message_t message;
     embedded_t *embedded;
-    int count; // of those parsed
+    int count; // number of parsed arrays
 } sending_t;
 
 static void
@@ -80,15 +80,15 @@ release_embedded(sending_t *sending)
 {
     for (int i = 0; i < sending->count; ++i) {
         embedded_t *array = &sending->embedded[i];
-        wm_buffer_release(&array->buffer); // nothing where it was taken over
+        wm_buffer_release(&array->buffer); // no effect if it was taken over
         wm_py_message_release(&array->message);
         if (array->op != NULL)
-            wm_op_release_told(array->op); // or it ends by itself
+            wm_op_release_told(array->op); // or it completes by itself
     }
     PyMem_Free(sending->embedded);
 }
 
-// `list` has a pair (array, number) for each embedded array.
+// Parses `list`, which has a pair (array, number) for each embedded array.
 static int
 parse_embedded(sending_t *sending, PyObject *list)
 {
@@ -116,7 +116,7 @@ parse_embedded(sending_t *sending, PyObject *list)
     return 0;
 }
 
-// Sends a copy of an array that is not waited for.
+// Replaces an array that no call will wait for by a copy.
 static int
 copy_embedded(embedded_t *array, wm_error_t *err)
 {
@@ -131,9 +131,9 @@ copy_embedded(embedded_t *array, wm_error_t *err)
     return 0;
 }
 
-// All that can fail before the object is on its way. A blocking send leaves
-// the arrays where they are, unless they go through MPI, which would wait for
-// the receiver to unpickle.
+// Does all that can fail before the object is sent. A blocking send leaves the
+// arrays in place, unless they go through MPI, which would wait until the
+// receiver unpickles.
 static int
 prepare_embedded(sending_t *sending, wm_error_t *err)
 {
@@ -158,7 +158,7 @@ prepare_embedded(sending_t *sending, wm_error_t *err)
     return code;
 }
 
-// Begins to send each array, or its error, once the object is on its way.
+// Begins to send each array, or its error, after the object.
 static int
 begin_embedded(sending_t *sending, wm_error_t *err)
 {
@@ -186,8 +186,8 @@ begin_embedded(sending_t *sending, wm_error_t *err)
     return worst;
 }
 
-// Without the GIL: the object, then its arrays, whatever becomes of the wait
-// for it.
+// Sends the object, then its arrays, even if the wait for the object fails.
+// Called without the GIL.
 static int
 send_unlocked(sending_t *sending, wm_buffer_t *buffer, wm_op_t **op,
               wm_error_t *err)
@@ -233,7 +233,7 @@ run(sending_t *sending)
     Py_END_ALLOW_THREADS;
     if (code < 0) {
         if (op != NULL)
-            wm_op_release_told(op); // or it ends by itself
+            wm_op_release_told(op); // else the operation completes by itself
         return wm_py_raise(&err);
     }
     if (!sending->envelope.blocking)
@@ -303,8 +303,8 @@ failure(PyObject *Py_UNUSED(module), PyObject *args)
     return Py_NewRef(Py_None);
 }
 
-// Objects that are looked at: to look costs less than to pickle them, but one
-// that is there often is pickled once.
+// Most objects that are examined. This costs less than to pickle them, but
+// pickle handles an object that occurs often only once.
 #define LOOKED_AT 1024
 #define DEEPEST 16
 
@@ -318,9 +318,9 @@ is_scalar(PyObject *object)
            || wm_py_view_is_plain(object, false);
 }
 
-// Returns true if an object is of Python's own types, or an array of NumPy's
-// numbers, and all that is inside it: there is no array of a GPU. `left` is
-// how many more may be looked at.
+// Returns true if an object and all objects inside it are of Python's own
+// types, or arrays of NumPy's numbers: there is no GPU array. `left` counts
+// how many more objects may be examined.
 static bool
 is_plain(PyObject *object, int depth, int *left)
 {

@@ -44,7 +44,7 @@ wm_py_handles_remove(wm_request_t *self)
     while (*link != NULL && *link != self)
         link = &(*link)->next;
     if (*link == NULL)
-        return; // of an operation that had ended: it was never there
+        return; // its operation had ended: never inserted
     *link = self->next;
     --count;
     if (!self->adopted)
@@ -54,8 +54,8 @@ wm_py_handles_remove(wm_request_t *self)
     Py_DECREF(self);
 }
 
-// Those that C has waited for, and that no object is of. To end one may run
-// Python code, after which the table may be another.
+// Removes requests that C has waited for and that have no object. To end a
+// request may run Python code, which may change the table.
 static void
 handles_sweep(void)
 {
@@ -113,7 +113,7 @@ handles_started(void)
     PyGILState_Release(state);
 }
 
-// Its handle is a persistent request of MPI's from now on, active if it is.
+// Makes its handle a persistent request of MPI's, active if the request is.
 static int
 handles_show_persistent(wm_request_t *self)
 {
@@ -125,7 +125,7 @@ handles_show_persistent(wm_request_t *self)
         wm_py_raise(&err);
         return -1;
     }
-    if (self->handle != NULL) { // by another thread meanwhile
+    if (self->handle != NULL) { // another thread was first
         WM_PY_UNLOCKED(wm_handle_free(handle));
         return 0;
     }
@@ -147,20 +147,20 @@ handles_show_persistent(wm_request_t *self)
 int
 wm_py_handles_show(wm_request_t *self)
 {
-    handles_sweep(); // first: it may run Python code
+    handles_sweep(); // first: may run Python code
     if (self->known || wm_engine_check(NULL) < 0 || !handles_is_live(self))
         return 0;
     if (is_persistent(self))
         return handles_show_persistent(self);
     self->known = true;
     self->key = self->base.ob_mpi;
-    // A handle of MPI's that has ended may be one for many.
+    // An MPI handle that has ended may be shared by many requests.
     if (!wm_op_is_ended(self->op))
         handles_insert(self);
     return 0;
 }
 
-// The type of ours that an object is of, or derived from.
+// Returns our type that an object is of, or derived from.
 static PyTypeObject *
 handles_type_of(PyObject *object)
 {
@@ -187,7 +187,8 @@ wm_py_handles_adopt(PyObject *object)
         wm_py_handles_remove(self);
         return;
     }
-    // Nobody finds what goes: to make its heir may run Python code.
+    // The table does not find the old object: to make its heir may run Python
+    // code.
     wm_request_t **link = handles_bucket(self->key);
     while (*link != self)
         link = &(*link)->next;
@@ -200,14 +201,14 @@ wm_py_handles_adopt(PyObject *object)
     PyObject *heir = empty != NULL ? type->tp_new(Py_TYPE(object), empty, NULL)
                                    : NULL;
     Py_XDECREF(empty);
-    if (heir == NULL) { // out of memory: it ends as if nobody had the handle
+    if (heir == NULL) { // out of memory: drop the handle
         PyErr_WriteUnraisable(NULL);
         self->known = false;
     }
     PyErr_Restore(kind, value, trace);
     if (heir == NULL)
         return;
-    // All but what is mpi4py's, which the deallocator needs.
+    // Moves all members but mpi4py's, which the deallocator needs.
     size_t from = sizeof self->base;
     size_t size = (size_t)type->tp_basicsize - from;
     wm_request_t *other = (wm_request_t *)heir;
@@ -224,8 +225,8 @@ wm_py_handles_adopt(PyObject *object)
         atomic_store(&other->op->orphaned, true);
 }
 
-// In the order in which they were made, which is that of the program's starts
-// as a rule: of a start MPI tells nothing but that it was.
+// Lists persistent requests in the order of their creation, which usually is
+// that of the program's starts: MPI tells only that a start was made.
 static PyObject *
 handles_persistent(void)
 {
@@ -303,8 +304,8 @@ MAKER(make_request, REQUEST)
 MAKER(make_prequest, PREQUEST)
 MAKER(make_grequest, GREQUEST)
 
-// A matched message of ours has no handle: a copy has the message itself where
-// it would have the buffer of one of mpi4py's.
+// Copies a message object. A matched message of ours has no handle: the copy
+// keeps our message where mpi4py's keeps its buffer.
 static PyObject *
 make_message(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
@@ -324,7 +325,8 @@ make_message(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     return made;
 }
 
-// Those that are derived from it have it, too, as they were made with it.
+// Replaces the constructor of a type and of its derived types, which have
+// inherited it.
 static int
 handles_replace_maker(PyTypeObject *type, newfunc former, newfunc maker)
 {
@@ -358,7 +360,7 @@ wm_py_handles_watch_copies(void)
     };
     for (int i = 0; i < COPIED; ++i) {
         if (types[i]->tp_new == ours[i])
-            continue; // after an import that failed
+            continue; // a former import has failed
         makers[i] = types[i]->tp_new;
         if (handles_replace_maker(types[i], makers[i], ours[i]) < 0)
             return -1;

@@ -9,7 +9,7 @@
 #include "python/request/stock.h"
 
 static wm_py_start_t start;
-static unsigned long made; // of all
+static unsigned long made; // requests made so far
 
 bool
 wm_py_prequest_is_live(const wm_prequest_t *self)
@@ -81,11 +81,11 @@ prequest_traverse(PyObject *object, visitproc visit, void *arg)
 static int
 prequest_clear(PyObject *object)
 {
-    release(object); // a message under way keeps what it uses
+    release(object); // a message under way keeps what it needs
     return wm_py_request_clear(object);
 }
 
-// Its persistent request of MPI's, if the program has asked for that.
+// Frees MPI's persistent request, if the program has asked for it.
 static void
 prequest_let_go_of_handle(wm_prequest_t *self)
 {
@@ -94,7 +94,7 @@ prequest_let_go_of_handle(wm_prequest_t *self)
         return;
     if (wm_engine_check(NULL) == 0)
         WM_PY_UNLOCKED(wm_handle_free(handle));
-    self->request.handle = NULL; // behind it, which looks at ob_mpi
+    self->request.handle = NULL; // after the call, which reads ob_mpi
     self->request.base.ob_mpi = MPI_REQUEST_NULL;
 }
 
@@ -109,8 +109,8 @@ wm_py_prequest_dealloc(PyObject *object)
     wm_py_request_dealloc(object);
 }
 
-// Of one whose handle stays the same nothing tells that it was waited for by
-// that.
+// If the handle stays the same, nothing tells that the program waited for the
+// request by its handle.
 bool
 wm_py_prequest_is_under_way(const wm_prequest_t *self)
 {
@@ -135,7 +135,7 @@ wm_py_prequest_prepare(wm_prequest_t *self)
                               "the persistent request is active: wait for "
                               "it before it is started again");
     self->starting = true;
-    wm_py_request_forget(request); // waited for by MPI itself
+    wm_py_request_forget(request); // MPI itself has waited for it
     return 0;
 }
 
@@ -145,9 +145,9 @@ wm_py_prequest_again(wm_prequest_t *self, wm_buffer_t *buffer)
     return wm_py_message_again(self->array, "buf", &self->message, buffer);
 }
 
-// Both; the message is the caller's to begin. What asks the array may be
-// Python code: the request is taken first, and stays so until the caller has
-// begun it, or told of the failure.
+// Prepares a start and its buffer, with which the caller begins the message.
+// The array may run Python code: the request is taken first, and stays so
+// until the caller has begun it, or reported the failure.
 static int
 prepare(wm_prequest_t *self, wm_buffer_t *buffer, bool *taken)
 {
@@ -157,13 +157,13 @@ prepare(wm_prequest_t *self, wm_buffer_t *buffer, bool *taken)
     return wm_py_prequest_again(self, buffer);
 }
 
-// Begins prepared messages, without the GIL; returns how many, and the error
-// of the next.
+// Begins prepared messages, without the GIL. Returns how many have begun, and
+// the error of the next one.
 static int
 begin(wm_prequest_t **requests, wm_buffer_t *buffers, int count, wm_op_t **ops,
       wm_error_t *err)
 {
-    int last = count - 1; // the last that is sent
+    int last = count - 1; // the last send
     while (last > 0 && requests[last]->receives)
         --last;
     for (int i = 0; i < count; ++i) {
@@ -195,7 +195,7 @@ start(wm_prequest_t **requests, int count)
         ++prepared;
     wm_prequest_t *failed = prepared < count && taken ? requests[prepared]
                                                       : NULL;
-    PyObject *kind, *value, *trace; // of the one that could not be prepared
+    PyObject *kind, *value, *trace; // of the one that failed
     PyErr_Fetch(&kind, &value, &trace);
     Py_BEGIN_ALLOW_THREADS;
     begun = begin(requests, buffers, prepared, ops, &err);
@@ -232,7 +232,7 @@ start(wm_prequest_t **requests, int count)
     if (prepared == count)
         return 0;
     if (failed != NULL) {
-        // Behind those that were begun: messages do not overtake.
+        // After those that were begun: messages do not overtake.
         if (!failed->receives)
             wm_py_channel_tell_receiver(&failed->channel, &failed->envelope);
         failed->starting = false;
@@ -269,7 +269,7 @@ start_of(PyObject *object)
                : NULL;
 }
 
-// What others derive from it, and what is MPI's own.
+// Starts a request of a derived type, or of MPI's own.
 static int
 start_alone(PyObject *object)
 {
@@ -287,7 +287,7 @@ wm_py_prequest_begin_started(wm_prequest_t *self)
     if (handle == NULL || self->starting || self->started
         || wm_engine_check(NULL) < 0 || wm_py_prequest_is_under_way(self))
         return 0;
-    self->started = true; // others may have the GIL meanwhile
+    self->started = true; // other threads may run meanwhile
     WM_PY_UNLOCKED(started = wm_handle_is_started(handle));
     int code = 0;
     if (started && start_of(object) != NULL)
@@ -312,7 +312,7 @@ wm_py_prequest_notice(wm_request_t *request)
 static PyObject *
 prequest_startall(PyObject *Py_UNUSED(type), PyObject *given)
 {
-    // A list of the caller's may change while the GIL is released.
+    // The caller's list may change while the GIL is released.
     PyObject *each = wm_py_requests_tuple(given);
     PyObject *list = each != NULL ? wm_py_stock_resolve(each) : NULL;
     Py_XDECREF(each);
@@ -367,7 +367,7 @@ wm_py_prequest_free(PyObject *object, PyObject *Py_UNUSED(unused))
                              ? self->request.base.ob_mpi
                              : MPI_REQUEST_NULL;
     wm_op_t *op = self->request.op;
-    if (op != NULL) // for its end, below
+    if (op != NULL) // to end it, below
         wm_op_retain(op);
     wm_py_request_forget(&self->request);
     prequest_let_go_of_handle(self);
@@ -375,7 +375,7 @@ wm_py_prequest_free(PyObject *object, PyObject *Py_UNUSED(unused))
     release(object);
     wm_py_handles_remove(&self->request);
     wm_py_request_free(active);
-    if (op != NULL) // last: what it kept goes at once
+    if (op != NULL) // last: frees what it kept
         wm_op_release_told(op);
     Py_RETURN_NONE;
 }
@@ -388,7 +388,7 @@ prequest_bool(PyObject *object)
            || self->request.base.ob_mpi != MPI_REQUEST_NULL;
 }
 
-// Returns true if it has a handle that nobody has asked for.
+// Returns true if the program has not asked for the request's handle.
 static bool
 is_hidden(PyObject *object)
 {

@@ -18,7 +18,7 @@
 static bool
 interrupted(wm_op_t *op)
 {
-    if (!Py_IsInitialized()) // a thread that outlives it, at the process's end
+    if (!Py_IsInitialized()) // a thread may outlive it
         return false;
     PyGILState_STATE state = PyGILState_Ensure();
     bool raised = wm_op_hold(op) && PyErr_CheckSignals() < 0;
@@ -45,7 +45,7 @@ wm_py_waited(int code, wm_error_t *err)
     return code < 0 ? -1 : 0;
 }
 
-// The error handler is that of the communicator, unless this was freed.
+// Tells the error handler of the communicator, unless this was freed.
 static void
 tell_handler(const wm_op_t *op)
 {
@@ -97,7 +97,7 @@ wm_py_request_new(wm_op_t *op, MPI_Request handle, wm_message_t *message)
         self = (wm_request_t *)wm_py_mpi_new(wm_py_state->request_type);
     if (self == NULL) {
         wm_py_request_free(handle);
-        wm_op_release(op); // it ends by itself
+        wm_op_release(op); // the operation completes by itself
         wm_py_message_release(message);
         return NULL;
     }
@@ -141,7 +141,7 @@ wm_py_request_set(wm_request_t *self, wm_op_t *op, MPI_Request handle)
         self->base.ob_mpi = handle;
         return;
     }
-    // Another thread has asked for the handle meanwhile.
+    // Another thread has asked for the handle.
     wm_error_t err;
     WM_PY_UNLOCKED((void)!wm_handle_begin(self->handle, op, &err));
     wm_py_request_free(handle);
@@ -159,7 +159,7 @@ wm_py_request_begun(wm_request_t *self, wm_op_t *op, MPI_Request handle)
     return code < 0 ? (wm_py_raise(&err), -1) : 0;
 }
 
-// What a payload was received into is that's to give back.
+// Drops an operation. The payload gives back the buffer that it received into.
 static void
 let_go_of_op(wm_op_t *op, bool has_buffer)
 {
@@ -174,7 +174,7 @@ wm_py_request_forget(wm_request_t *self)
 {
     wm_op_t *op = self->op;
     MPI_Request lent = self->lent;
-    self->op = NULL; // first: to release it may let others run
+    self->op = NULL; // first: a release may let other threads run
     self->lent = MPI_REQUEST_NULL;
     if (self->handle == NULL) {
         if (op != NULL && atomic_load(&op->freed))
@@ -189,8 +189,8 @@ wm_py_request_forget(wm_request_t *self)
     Py_CLEAR(self->payload);
 }
 
-// MPI is asked about it: of a persistent one whose handle stays the same by
-// the request of the operation under way, which tells all of that.
+// Gives MPI the operation's own request: that of a persistent request, whose
+// handle stays the same, does not tell all about the operation.
 void
 wm_py_request_lend(wm_request_t *self)
 {
@@ -240,8 +240,8 @@ request_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     return (PyObject *)self;
 }
 
-// mpi4py's own lower-case calls know nothing of our objects: None instead of
-// one is an error that nobody would see.
+// Warns of an object that is lost: mpi4py's own lower-case calls do not know
+// our requests, and return None instead of the object.
 static void
 warn_of_lost_object(const wm_request_t *self)
 {
@@ -258,12 +258,13 @@ warn_of_lost_object(const wm_request_t *self)
                      "after warpmpi.install() alone; use "
                      "wm.Request.waitall, or the request's wait()",
                      1)
-        < 0) // a warning that raises; `self` is nobody's to hold any more
+        < 0) // a warning that raises; `self` is being freed
         PyErr_WriteUnraisable((PyObject *)Py_TYPE(self));
     PyErr_Restore(kind, value, trace);
 }
 
-// What an operation keeps that has ended, and is nobody else's.
+// Visits the objects that an ended operation keeps, if nobody else refers to
+// it.
 static int
 traverse_op(wm_op_t *op, int references, visitproc visit, void *arg)
 {
@@ -283,7 +284,7 @@ wm_py_request_traverse(PyObject *object, visitproc visit, void *arg)
     wm_request_t *self = (wm_request_t *)object;
     Py_VISIT(self->payload);
     int code = wm_py_message_traverse(&self->message, visit, arg);
-    // MPI's request has a reference, too.
+    // MPI's request holds a reference, too.
     bool requested = self->handle != NULL ? self->lent != MPI_REQUEST_NULL
                                           : wm_py_request_is_active(self);
     if (code == 0 && self->op != NULL)
@@ -293,7 +294,7 @@ wm_py_request_traverse(PyObject *object, visitproc visit, void *arg)
                                           visit, arg);
 }
 
-// What a message uses is not let go of: it may be under way.
+// Keeps what a message uses: the message may be under way.
 int
 wm_py_request_clear(PyObject *object)
 {
@@ -305,7 +306,7 @@ wm_py_request_dealloc(PyObject *object)
 {
     wm_request_t *self = (wm_request_t *)object;
     PyTypeObject *type = Py_TYPE(object);
-    PyObject_GC_UnTrack(object); // what is let go may run Python code
+    PyObject_GC_UnTrack(object); // releases below may run Python code
     bool known = self->known;
     wm_py_handles_adopt(object);
     warn_of_lost_object(self);
@@ -313,7 +314,7 @@ wm_py_request_dealloc(PyObject *object)
     if (active)
         wm_leftovers_keep(self->op);
     // A request dropped early, whose handle nobody knows: MPI frees it when
-    // the operation completes it. All others are their handle's.
+    // the operation completes. Other requests belong to their handles.
     MPI_Request own = active && self->handle == NULL && !known
                           ? self->base.ob_mpi
                           : MPI_REQUEST_NULL;
@@ -323,7 +324,7 @@ wm_py_request_dealloc(PyObject *object)
     wm_py_request_forget(self);
     self->base.ob_mpi = MPI_REQUEST_NULL;
     wm_py_request_free(own);
-    let_go_of_op(op, has_buffer); // last: what it kept goes at once
+    let_go_of_op(op, has_buffer); // last: frees what it kept
     wm_py_mpi_request_type()->tp_dealloc(object);
     Py_DECREF(type);
 }
@@ -359,7 +360,7 @@ wm_py_end_requests(wm_ended_t *ended, int count)
         any |= ended[i].handle != MPI_REQUEST_NULL;
     if (any) {
         Py_BEGIN_ALLOW_THREADS;
-        bool before = wm_request_keep_errors(true); // they were raised
+        bool before = wm_request_keep_errors(true); // were raised already
         for (int i = 0; i < count; ++i) {
             if (ended[i].handle == MPI_REQUEST_NULL)
                 continue;
@@ -374,8 +375,8 @@ wm_py_end_requests(wm_ended_t *ended, int count)
             wm_op_release_told(ended[i].op);
 }
 
-// mpi4py's own method of that name, on the request and a status or None, of
-// one that is not ours, or not under way.
+// Calls mpi4py's own method of that name, with the request and a status or
+// None, for a request that is not ours, or not under way.
 static PyObject *
 call_stock(const char *name, PyObject *object, PyObject *status)
 {
@@ -411,7 +412,7 @@ request_wait(PyObject *object, PyObject *args, PyObject *kwargs)
         || wm_py_check_running() < 0 || wm_py_prequest_notice(self) < 0)
         return NULL;
     if (!wm_py_request_is_active(self)) {
-        wm_py_request_forget(self); // waited for by MPI itself, or freed
+        wm_py_request_forget(self); // MPI waited for it, or it was freed
         return call_stock("Wait", object, given);
     }
     wm_op_t *op = self->op;
@@ -433,7 +434,7 @@ PyDoc_STRVAR(
     "Whether the message has been sent or received; advances all messages\n"
     "once. Errors as for Wait.");
 
-// Whether it has ended, or there is nothing of ours to end.
+// Returns true if the operation has ended, or there is none of ours.
 static bool
 look(wm_request_t *self)
 {
@@ -543,7 +544,7 @@ request_safe_free(PyObject *object, PyObject *Py_UNUSED(unused))
                : Py_NewRef(Py_None);
 }
 
-// Gives the handle away by mpi4py's own method.
+// Returns the handle, by mpi4py's own method.
 static PyObject *
 show(PyObject *object, const char *name)
 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// wm.Request: an MPI.Request whose own Wait and Test are the fast path. GIL
-// held; released while waiting.
+// wm.Request: an MPI.Request with fast Wait and Test of its own. GIL held;
+// released while waiting.
 #ifndef WM_PYTHON_REQUEST_PY_REQUEST_H
 #define WM_PYTHON_REQUEST_PY_REQUEST_H
 
@@ -12,79 +12,84 @@
 
 #include <mpi4py/mpi4py.h>
 
-// Of mpi4py's header only the layout is used here.
+// Only the layout of mpi4py's header is used here.
 typedef struct wm_request {
     PyMPIRequestObject base;
-    wm_op_t *op; // NULL once it has ended and was told
+    wm_op_t *op; // NULL once it has ended and was reported
     wm_message_t message;
-    PyObject *payload; // of an irecv: what it received, until it was told
-    // Of a persistent one whose handle the program has asked for: that stays
-    // the same, active or not. NULL: the handle is that of the operation under
-    // way, and else null.
+    PyObject *payload; // object that an irecv received, until reported
+    // For a persistent request whose handle the program has asked for: the
+    // handle stays the same, active or not. NULL: the handle is that of the
+    // operation under way, or null.
     wm_handle_t *handle;
-    MPI_Request lent; // that of the operation nevertheless, while MPI is asked
-    // For handles.c.
+    MPI_Request lent; // the operation's own request, while MPI is asked
+    // Private to handles.c.
     struct wm_request *next;
     MPI_Request key;
     bool known;   // the program has asked for the handle
-    bool adopted; // its object is gone
+    bool adopted; // the object is gone
 } wm_request_t;
 
-// A new request for an operation (takes over the reference), with its MPI
-// request, which null stands for where it has none yet, and the rest of its
-// message (moved). NULL with an exception.
+// Makes a request for an operation (takes over the reference), with its MPI
+// request, or null if it has none yet, and the rest of its message (moved).
+// Returns NULL with an exception.
 PyObject *
 wm_py_request_new(wm_op_t *op, MPI_Request handle, wm_message_t *message);
 
-// Gives an operation its MPI request: wm_request_start without the GIL. Who is
-// in MPI, or has the engine's lock, may wait for the GIL (a reduction by a
-// function written in Python): MPI is called without it.
+// Gives an operation its MPI request: wm_request_start without the GIL. A
+// thread in MPI, or with the engine's lock, may wait for the GIL (for a
+// reduction written in Python), so MPI is called without the GIL.
 WM_MUST_CHECK int
 wm_py_request_start(wm_op_t *op, MPI_Request *request, wm_error_t *err);
 
-// MPI_Request_free without the GIL, unless null, or MPI runs no more.
+// Calls MPI_Request_free without the GIL, unless the request is null, or MPI
+// has ended.
 void
 wm_py_request_free(MPI_Request request);
 
-// Whether there is an operation under way or not yet told, and MPI has not let
-// go of it: nobody has waited for it by its handle.
+// Returns true if the request has an operation under way or not yet reported,
+// and MPI has not completed the request: nobody has waited for it by its
+// handle.
 bool
 wm_py_request_is_active(const wm_request_t *self);
 
-// The handle while there is none.
+// Returns the handle of an inactive request.
 MPI_Request
 wm_py_request_inactive(const wm_request_t *self);
 
-// A persistent one has begun: `op` is taken over, and its MPI request, or null
-// where it has none. -1 with an exception: it has begun all the same.
+// Makes a persistent request active: takes over `op` and its MPI request,
+// which is null if there is none yet. Returns 0, or -1 with an exception: the
+// request is active nevertheless.
 WM_MUST_CHECK int
 wm_py_request_begun(wm_request_t *self, wm_op_t *op, MPI_Request handle);
 
-// The same without the GIL; then, with it, what of its object is to be set.
+// Do the same in two steps: without the GIL, and then, with the GIL, on the
+// object.
 WM_MUST_CHECK int
 wm_py_request_begin_unlocked(wm_request_t *self, wm_op_t *op,
                              MPI_Request *handle, wm_error_t *err);
 void
 wm_py_request_set(wm_request_t *self, wm_op_t *op, MPI_Request handle);
 
-// Lets go of an operation, which ends by itself if it has not, and of its
+// Drops the operation, which completes by itself if it has not ended, and the
 // message.
 void
 wm_py_request_forget(wm_request_t *self);
 
-// Around a call of MPI's that is given the request: what MPI is to have for
-// it, and what has become of that.
+// Called around an MPI call that is given the request: they set the handle
+// that MPI gets, and take over the result.
 void
 wm_py_request_lend(wm_request_t *self);
 void
 wm_py_request_take_back(wm_request_t *self);
 
-// After the operation has ended: MPI frees its request, Python the buffers.
+// Called after the operation has ended: MPI frees its request, Python frees
+// the buffers.
 void
 wm_py_request_retire(wm_request_t *self);
 
-// Its two halves: what is to be let go of, and that MPI frees the requests and
-// the operations go, all at once.
+// The two halves of this: take what is to be freed out of the request; then
+// let MPI free the requests and drop the operations, all at once.
 typedef struct {
     wm_op_t *op;        // NULL: none
     MPI_Request handle; // null: none
@@ -105,11 +110,11 @@ int
 wm_py_request_clear(PyObject *object);
 
 // Waits for an operation with the GIL released, fills `status` unless NULL,
-// raises what went wrong. 0 or -1.
+// and raises errors. Returns 0 or -1.
 int
 wm_py_wait(wm_op_t *op, MPI_Status *status);
 
-// Its two halves: the waiting, without the GIL, and what it gave, with it.
+// The two halves of this: the wait, without the GIL, and the result, with it.
 WM_MUST_CHECK int
 wm_py_wait_unlocked(wm_op_t *op, MPI_Status *status, wm_error_t *err);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The calls that wait for, or look at, several requests, ours and MPI's in any
+// The calls that wait for, or test, several requests, ours and MPI's in any
 // mix: class methods of wm.Request, and, after install(), of MPI.Request. GIL
 // held; released while waiting.
 #ifndef WM_PYTHON_REQUEST_REQUESTS_H
@@ -30,13 +30,13 @@ WM_REQUESTS(X)
     WM_PY_ROW(name, wm_py_requests_##function,                                \
               METH_VARARGS | METH_KEYWORDS | METH_CLASS),
 
-// The requests that were given, as a tuple; NULL with an exception.
+// Returns the given requests as a tuple; NULL with an exception.
 PyObject *
 wm_py_requests_tuple(PyObject *requests);
 
-// mpi4py's lower-case call of that name on a tuple of requests, whose result
-// has None for the objects of ours. waitany and waitsome may give what testany
-// and testsome do.
+// Calls mpi4py's lower-case call of that name on a tuple of requests; its
+// result has None for our objects. waitany and waitsome may return what
+// testany and testsome would.
 PyObject *
 wm_py_requests_objects(const char *name, PyObject *list, PyObject *other);
 

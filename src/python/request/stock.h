@@ -1,23 +1,24 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// mpi4py's own objects that have the handle of one of ours: their calls are
-// that one's, and they are null when it has ended. GIL held.
+// mpi4py's own objects that have the handle of one of our requests: their
+// calls go to our request, and they become null when it has ended. GIL held.
 #ifndef WM_PYTHON_REQUEST_STOCK_H
 #define WM_PYTHON_REQUEST_STOCK_H
 
 #include "python/core/module.h"
 
-// Calls a method of `other`, which `object` has the handle of, with an
-// argument, or none where it is NULL. Takes over the reference of `other`.
+// Calls a method of `other`, whose handle `object` has, with an argument, or
+// none if it is NULL. Takes over the reference of `other`.
 PyObject *
 wm_py_stock_forward(PyObject *object, PyObject *other, const char *name,
                     PyObject *argument);
 
-// A tuple of requests with ours in place of what has their handles; started
-// ones of ours have begun. A new reference, or NULL with an exception.
+// Returns a tuple of requests in which ours replace the objects that have
+// their handles; those that the program started have begun. A new reference,
+// or NULL with an exception.
 PyObject *
 wm_py_stock_resolve(PyObject *given);
 
-// After a call on that: what has become of them is seen in the given ones.
+// Called after a call on that tuple: updates the given objects.
 void
 wm_py_stock_settle(PyObject *given, PyObject *resolved);
 
