@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "array/fused.h"
 
-#include <stdatomic.h>
 #include <string.h>
 
 #include "array/kernels.h"
@@ -9,27 +8,12 @@
 #define BLOCK 512
 #define BLOCKS_PER_SM 2
 
-enum {
-#define X(name, ...) KERNEL_##name,
-    WM_REDUCE_KERNEL_ROWS(X)
-#undef X
-        KERNELS,
-};
-
-static const char *const names[KERNELS] = {
-#define X(name, ...) "wm_fused_" #name,
-    WM_REDUCE_KERNEL_ROWS(X)
-#undef X
-};
-
-static _Atomic(CUfunction) functions[WM_MAX_DEVICES][KERNELS];
-
 _Static_assert(sizeof(wm_fused_params_t) <= 4096, "what a kernel is given");
 
 int
 wm_fused_prepare(int device, wm_error_t *err)
 {
-    return wm_kernels_find_all(device, names, KERNELS, functions[device], err);
+    return wm_kernels_prepare(device, WM_KERNELS_FUSED, err);
 }
 
 bool
@@ -86,19 +70,14 @@ wm_fused_launch(int device, wm_fused_t *fused, const wm_signal_t *signal,
                 CUstream stream, wm_error_t *err)
 {
     const wm_device_t *facts;
-    wm_scope_t scope;
     int code = wm_device_get(device, &facts, err);
-    if (code == 0)
-        code = wm_device_enter(device, &scope, err);
     if (code == 0) {
         fused->params.blocks = share_blocks(
             fused, (uint64_t)facts->multiprocessors * BLOCKS_PER_SM);
         fused->params.signal = *signal;
-        code = WM_CU(err, LaunchKernel,
-                     atomic_load(&functions[device][fused->kernel]),
-                     fused->params.blocks, 1, 1, BLOCK, 1, 1, 0, stream,
-                     (void *[]){&fused->params}, NULL);
-        wm_device_leave(&scope);
+        code = wm_kernels_launch(device, WM_KERNELS_FUSED, fused->kernel,
+                                 fused->params.blocks, BLOCK, &fused->params,
+                                 stream, err);
     }
     fused->params.count = 0;
     return code;

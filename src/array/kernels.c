@@ -94,19 +94,57 @@ wm_kernels_find(int device, const char *name, CUfunction *function,
     return status < 0 ? wm_error_context(err, "kernel %s", name) : 0;
 }
 
+static const struct {
+    const char *prefix;
+    bool moves;
+} families[WM_KERNEL_FAMILY_COUNT] = {
+#define X(FAMILY, text, one_moves) {text, one_moves},
+    WM_KERNEL_FAMILIES(X)
+#undef X
+};
+
+static const char *const rows[WM_KERNEL_ROWS] = {
+#define X(name, ...) #name,
+    WM_REDUCE_KERNEL_ROWS(X)
+#undef X
+        "move",
+};
+
+static _Atomic(CUfunction) functions[WM_MAX_DEVICES][WM_KERNEL_FAMILY_COUNT]
+                                    [WM_KERNEL_ROWS];
+
 int
-wm_kernels_find_all(int device, const char *const *names, int count,
-                    _Atomic(CUfunction) *functions, wm_error_t *err)
+wm_kernels_prepare(int device, wm_kernel_family_t family, wm_error_t *err)
 {
+    _Atomic(CUfunction) *found = functions[device][family];
+    int count = WM_KERNEL_REDUCTIONS + families[family].moves;
     int code = 0;
-    if (atomic_load(&functions[count - 1]) != NULL)
+    if (atomic_load(&found[count - 1]) != NULL)
         return 0;
     for (int i = 0; i < count && code == 0; i++) {
         CUfunction function;
-        code = wm_kernels_find(device, names[i], &function, err);
+        char name[48];
+        snprintf(name, sizeof(name), "%s%s", families[family].prefix, rows[i]);
+        code = wm_kernels_find(device, name, &function, err);
         if (code == 0)
-            atomic_store(&functions[i], function);
+            atomic_store(&found[i], function);
     }
+    return code;
+}
+
+int
+wm_kernels_launch(int device, wm_kernel_family_t family, int row,
+                  uint32_t blocks, uint32_t threads, void *params,
+                  CUstream stream, wm_error_t *err)
+{
+    wm_scope_t scope;
+    int code = wm_device_enter(device, &scope, err);
+    if (code < 0)
+        return code;
+    CUfunction function = atomic_load(&functions[device][family][row]);
+    code = WM_CU(err, LaunchKernel, function, blocks, 1, 1, threads, 1, 1, 0,
+                 stream, (void *[]){params}, NULL);
+    wm_device_leave(&scope);
     return code;
 }
 

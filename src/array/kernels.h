@@ -6,6 +6,7 @@
 #define WM_ARRAY_KERNELS_H
 
 #include "array/layout.h"
+#include "kernels/reduce.h"
 
 // Loads the module of all kernels on `device`; idempotent.
 WM_MUST_CHECK int
@@ -16,10 +17,42 @@ WM_MUST_CHECK int
 wm_kernels_find(int device, const char *name, CUfunction *function,
                 wm_error_t *err);
 
-// Finds several kernels. Does nothing if the last of them was found before.
+// Families of kernels, each with one for every row of WM_REDUCE_KERNEL_ROWS:
+// X(FAMILY, prefix of the names, true if one more only moves data)
+#define WM_KERNEL_FAMILIES(X)                                                 \
+    X(REDUCE, "wm_reduce_", false)                                            \
+    X(FUSED, "wm_fused_", false)                                              \
+    X(LL, "wm_ll_", true)                                                     \
+    X(LL128, "wm_ll128_", true)                                               \
+    X(LL128_PARTS, "wm_ll128_parts_", false)                                  \
+    X(SIMPLE, "wm_simple_", true)                                             \
+    X(SIMPLE_ALL, "wm_simple_all_", false)
+
+typedef enum {
+#define X(FAMILY, ...) WM_KERNELS_##FAMILY,
+    WM_KERNEL_FAMILIES(X)
+#undef X
+        WM_KERNEL_FAMILY_COUNT,
+} wm_kernel_family_t;
+
+enum {
+#define X(name, ...) WM_KERNEL_##name,
+    WM_REDUCE_KERNEL_ROWS(X)
+#undef X
+        WM_KERNEL_move,
+    WM_KERNEL_ROWS,
+    WM_KERNEL_REDUCTIONS = WM_KERNEL_move,
+};
+
+// Finds the kernels of a family; idempotent. May wait for the device.
 WM_MUST_CHECK int
-wm_kernels_find_all(int device, const char *const *names, int count,
-                    _Atomic(CUfunction) *functions, wm_error_t *err);
+wm_kernels_prepare(int device, wm_kernel_family_t family, wm_error_t *err);
+
+// Launches the kernel of a row (WM_KERNEL_...). The family is prepared.
+WM_MUST_CHECK int
+wm_kernels_launch(int device, wm_kernel_family_t family, int row,
+                  uint32_t blocks, uint32_t threads, void *params,
+                  CUstream stream, wm_error_t *err);
 
 // Enqueue the strided copy, or fill every element at dst with the `itemsize`
 // bytes at `value`. `device` can reach both sides.

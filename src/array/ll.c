@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "array/ll.h"
 
-#include <stdatomic.h>
-
 #include "array/kernels.h"
 #include "array/eager_ll.h"
 #include "cuda/stream.h"
@@ -12,39 +10,6 @@
 #define BLOCKS 16 // a line for each thread, before threads take more
 #define LL128_BLOCKS 128
 #define LL128_LANES 8
-
-enum {
-#define X(name, ...) KERNEL_##name,
-    WM_REDUCE_KERNEL_ROWS(X)
-#undef X
-        KERNEL_move,
-#define X(name, ...) LL128_##name,
-    WM_REDUCE_KERNEL_ROWS(X)
-#undef X
-        LL128_move,
-#define X(name, ...) PARTS_##name,
-    WM_REDUCE_KERNEL_ROWS(X)
-#undef X
-        KERNELS,
-    LL128_FIRST = KERNEL_move + 1,
-    PARTS_FIRST = LL128_move + 1,
-};
-
-static const char *const names[KERNELS] = {
-#define X(name, ...) "wm_ll_" #name,
-    WM_REDUCE_KERNEL_ROWS(X)
-#undef X
-        "wm_ll_move",
-#define X(name, ...) "wm_ll128_" #name,
-    WM_REDUCE_KERNEL_ROWS(X)
-#undef X
-        "wm_ll128_move",
-#define X(name, ...) "wm_ll128_parts_" #name,
-    WM_REDUCE_KERNEL_ROWS(X)
-#undef X
-};
-
-static _Atomic(CUfunction) functions[WM_MAX_DEVICES][KERNELS];
 
 _Static_assert(sizeof(wm_ll_params_t) <= 4096, "what a kernel is given");
 _Static_assert(sizeof(wm_ll_head_t) <= WM_LL_HEAD, "before the LL buffers");
@@ -67,7 +32,12 @@ wm_ll_room(const wm_ll_t *ll, int size)
 int
 wm_ll_prepare(int device, wm_error_t *err)
 {
-    return wm_kernels_find_all(device, names, KERNELS, functions[device], err);
+    int code = wm_kernels_prepare(device, WM_KERNELS_LL, err);
+    if (code == 0)
+        code = wm_kernels_prepare(device, WM_KERNELS_LL128, err);
+    if (code == 0)
+        code = wm_kernels_prepare(device, WM_KERNELS_LL128_PARTS, err);
+    return code;
 }
 
 int
@@ -134,14 +104,11 @@ wm_ll_launch(int device, const wm_ll_t *ll, wm_reduce_type_t type,
              wm_reduce_op_t op, wm_ll_params_t *params, bool overlaid,
              CUstream stream, wm_error_t *err)
 {
-    wm_scope_t scope;
     bool ll128 = ll->ll128;
+    int row = WM_KERNEL_move;
     int code = wm_ll_prepare(device, err);
-    if (code == 0)
-        code = wm_device_enter(device, &scope, err);
     if (code < 0)
         return code;
-    int kernel = KERNEL_move;
     uint64_t out = lines_of(&params->gives, ll128);
     uint64_t in = lines_of(&params->takes, ll128);
     uint64_t jobs = (out > in ? out : in) * (ll128 ? LL128_LANES : 1);
@@ -150,9 +117,9 @@ wm_ll_launch(int device, const wm_ll_t *ll, wm_reduce_type_t type,
     params->buffer_bytes = (uint32_t)buffer_bytes(ll->nbytes,
                                                   (int)params->size);
     if (params->reduces)
-        kernel = wm_reduce_row(type, op, &params->op);
+        row = wm_reduce_row(type, op, &params->op);
     else if (params->in_parts) // with one rank nothing is added
-        kernel = wm_reduce_row(WM_REDUCE_UINT32, WM_REDUCE_SUM, &params->op);
+        row = wm_reduce_row(WM_REDUCE_UINT32, WM_REDUCE_SUM, &params->op);
     else if (!ll128)
         jobs *= params->size;
     uint64_t blocks = at_most((jobs + BLOCK - 1) / BLOCK,
@@ -160,10 +127,10 @@ wm_ll_launch(int device, const wm_ll_t *ll, wm_reduce_type_t type,
     uint64_t threads = at_most((jobs + WARP - 1) / WARP * WARP, BLOCK);
     blocks = overlaid || blocks < 1 ? 1 : at_most(blocks, ll->blocks);
     threads = threads < WARP ? WARP : threads;
-    kernel += params->in_parts ? PARTS_FIRST : ll128 ? LL128_FIRST : 0;
-    code = WM_CU(err, LaunchKernel, atomic_load(&functions[device][kernel]),
-                 (unsigned int)blocks, 1, 1, (unsigned int)threads, 1, 1, 0,
-                 stream, (void *[]){params}, NULL);
-    wm_device_leave(&scope);
-    return code;
+    return wm_kernels_launch(device,
+                             params->in_parts ? WM_KERNELS_LL128_PARTS
+                             : ll128          ? WM_KERNELS_LL128
+                                              : WM_KERNELS_LL,
+                             row, (uint32_t)blocks, (uint32_t)threads, params,
+                             stream, err);
 }

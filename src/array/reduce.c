@@ -2,8 +2,6 @@
 #include "array/reduce.h"
 
 #include <stdalign.h>
-#include <stdatomic.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "array/dtype.h"
@@ -14,22 +12,9 @@
 #define BLOCKS_PER_SM 2
 #define BLOCK_LOADS 1024 // loads of a block before another shares them
 
-enum {
-#define X(name, ...) KERNEL_##name,
-    WM_REDUCE_KERNEL_ROWS(X)
-#undef X
-        KERNELS,
-};
-
-static const char *const kernel_names[KERNELS] = {
-#define X(name, ...) "wm_reduce_" #name,
-    WM_REDUCE_KERNEL_ROWS(X)
-#undef X
-};
-
 static const struct {
     size_t size, alignment;
-} elements[KERNELS] = {
+} elements[WM_KERNEL_REDUCTIONS] = {
 #define X(name, element_t, acc_t) {sizeof(element_t), alignof(element_t)},
     WM_REDUCE_KERNEL_ROWS(X)
 #undef X
@@ -41,7 +26,7 @@ static const struct {
     int kernel;
     family_t family;
 } types[WM_REDUCE_TYPES] = {
-#define X(NAME, name, family) {KERNEL_##name, family},
+#define X(NAME, name, family) {WM_KERNEL_##name, family},
     WM_REDUCE_TYPE_ROWS(X)
 #undef X
 };
@@ -54,8 +39,6 @@ WM_DTYPE_ROWS(X)
 _Static_assert((int)WM_REDUCE_FLOAT_INT == (int)WM_DTYPES,
                "behind them come the pairs");
 _Static_assert(sizeof(wm_reduce_params_t) <= 4096, "what a kernel is given");
-
-static _Atomic(CUfunction) functions[WM_MAX_DEVICES][KERNELS];
 
 #define BIT(OP) (1u << WM_REDUCE_##OP)
 #define ARITHMETIC (BIT(SUM) | BIT(PROD))
@@ -88,8 +71,7 @@ wm_reduce_size(wm_reduce_type_t type)
 int
 wm_reduce_prepare(int device, wm_error_t *err)
 {
-    return wm_kernels_find_all(device, kernel_names, KERNELS,
-                               functions[device], err);
+    return wm_kernels_prepare(device, WM_KERNELS_REDUCE, err);
 }
 
 // Returns the number that kernels and folds have for the operation.
@@ -158,12 +140,9 @@ launch(int device, int kernel, wm_reduce_params_t *params, CUstream stream,
        wm_error_t *err)
 {
     const wm_device_t *facts;
-    wm_scope_t scope;
     int code = wm_reduce_prepare(device, err);
     if (code == 0)
         code = wm_device_get(device, &facts, err);
-    if (code == 0)
-        code = wm_device_enter(device, &scope, err);
     if (code < 0)
         return code;
     // The memory of several ranks comes over links, and results go over links:
@@ -174,11 +153,8 @@ launch(int device, int kernel, wm_reduce_params_t *params, CUstream stream,
     uint64_t blocks = wm_reduce_blocks(params);
     if (blocks > most && most > 0)
         blocks = most;
-    code = WM_CU(err, LaunchKernel, atomic_load(&functions[device][kernel]),
-                 (unsigned int)blocks, 1, 1, BLOCK, 1, 1, 0, stream,
-                 (void *[]){params}, NULL);
-    wm_device_leave(&scope);
-    return code;
+    return wm_kernels_launch(device, WM_KERNELS_REDUCE, kernel,
+                             (uint32_t)blocks, BLOCK, params, stream, err);
 }
 
 // Returns the kernel that copies bytes, as many at a time as addresses and
@@ -189,10 +165,10 @@ copy_kernel(const wm_reduce_params_t *params, size_t nbytes)
     uintptr_t all = (uintptr_t)params->src[0] | nbytes;
     for (uint32_t i = 0; i < params->targets; i++)
         all |= (uintptr_t)params->dst[i];
-    return all % 8 == 0   ? KERNEL_uint64
-           : all % 4 == 0 ? KERNEL_uint32
-           : all % 2 == 0 ? KERNEL_uint16
-                          : KERNEL_uint8;
+    return all % 8 == 0   ? WM_KERNEL_uint64
+           : all % 4 == 0 ? WM_KERNEL_uint32
+           : all % 2 == 0 ? WM_KERNEL_uint16
+                          : WM_KERNEL_uint8;
 }
 
 static bool
@@ -310,7 +286,7 @@ wm_reduce_host(wm_reduce_type_t type, wm_reduce_op_t op, void *dst,
 {
     typedef void (*fold_t)(uint32_t op, char *dst, const void *const *src,
                            int n, size_t count);
-    static const fold_t folds[KERNELS] = {
+    static const fold_t folds[WM_KERNEL_REDUCTIONS] = {
 #define X(name, ...) fold_##name,
         WM_REDUCE_KERNEL_ROWS(X)
 #undef X

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "array/simple.h"
 
-#include <stdatomic.h>
-
 #include "array/kernels.h"
 
 #define BLOCK 512
@@ -14,30 +12,6 @@
 #define HOST_CHANNELS 16
 #define LONGEST_HOST_SLOT 524288
 #define MOST_PAIRS 512 // channels of all ranks: more would have few bytes each
-
-enum {
-#define X(name, ...) KERNEL_##name,
-    WM_REDUCE_KERNEL_ROWS(X)
-#undef X
-        KERNEL_move,
-#define X(name, ...) KERNEL_all_##name,
-    WM_REDUCE_KERNEL_ROWS(X)
-#undef X
-        KERNELS,
-    ALL_FIRST = KERNEL_move + 1,
-};
-
-static const char *const names[KERNELS] = {
-#define X(name, ...) "wm_simple_" #name,
-    WM_REDUCE_KERNEL_ROWS(X)
-#undef X
-        "wm_simple_move",
-#define X(name, ...) "wm_simple_all_" #name,
-    WM_REDUCE_KERNEL_ROWS(X)
-#undef X
-};
-
-static _Atomic(CUfunction) functions[WM_MAX_DEVICES][KERNELS];
 
 _Static_assert(sizeof(wm_simple_params_t) <= 4096, "what a kernel is given");
 _Static_assert(sizeof(wm_simple_head_t) <= WM_SIMPLE_HEAD, "before the slots");
@@ -67,7 +41,9 @@ wm_simple_fit(size_t nbytes, int size, int blocks, bool on_host)
 int
 wm_simple_prepare(int device, wm_error_t *err)
 {
-    return wm_kernels_find_all(device, names, KERNELS, functions[device], err);
+    int code = wm_kernels_prepare(device, WM_KERNELS_SIMPLE, err);
+    return code < 0 ? code
+                    : wm_kernels_prepare(device, WM_KERNELS_SIMPLE_ALL, err);
 }
 
 // Returns how many chunks of a span of `nbytes` go through one channel.
@@ -122,24 +98,18 @@ wm_simple_launch(int device, const wm_simple_t *simple, wm_simple_work_t work,
                  wm_reduce_type_t type, wm_reduce_op_t op,
                  wm_simple_params_t *params, CUstream stream, wm_error_t *err)
 {
-    wm_scope_t scope;
+    int row = WM_KERNEL_move;
     int code = wm_simple_prepare(device, err);
-    if (code == 0)
-        code = wm_device_enter(device, &scope, err);
     if (code < 0)
         return code;
-    int kernel = KERNEL_move;
     if (work != WM_SIMPLE_MOVE)
-        kernel = wm_reduce_row(type, op, &params->op);
-    if (work == WM_SIMPLE_ALL)
-        kernel += ALL_FIRST;
+        row = wm_reduce_row(type, op, &params->op);
     params->channels = simple->channels;
     params->slots = simple->slots;
     params->slot_bytes = simple->slot_bytes;
     measure(params, work == WM_SIMPLE_ALL);
-    code = WM_CU(err, LaunchKernel, atomic_load(&functions[device][kernel]),
-                 2 * params->channels, 1, 1, BLOCK, 1, 1, 0, stream,
-                 (void *[]){params}, NULL);
-    wm_device_leave(&scope);
-    return code;
+    return wm_kernels_launch(
+        device,
+        work == WM_SIMPLE_ALL ? WM_KERNELS_SIMPLE_ALL : WM_KERNELS_SIMPLE, row,
+        2 * params->channels, BLOCK, params, stream, err);
 }

@@ -21,6 +21,9 @@
 #define LINGER_NS 1000000 // as in kernels
 #define NAPS 50000        // naps before we stop waiting
 
+_Static_assert((int)WM_LL_RANKS == WM_BARRIER_RANKS,
+               "a barrier has as many ranks as the kernels have room for");
+
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic(wm_symm_t *) list; // list_lock; not needed to test for NULL
 
