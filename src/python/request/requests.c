@@ -9,7 +9,7 @@
 #include "python/request/py_request.h"
 #include "python/request/stock.h"
 
-#define AT_ONCE 64 // requests waited for without the GIL in one go
+#define AT_ONCE 64 // requests waited for in one release of the GIL
 
 static wm_op_t *
 op_of(PyObject *item)
@@ -19,8 +19,9 @@ op_of(PyObject *item)
                : NULL;
 }
 
-// Waits for those of ours, without the GIL in one go; -1 with the exception
-// that interrupted it. Errors of messages are raised later.
+// Waits for our requests, in one release of the GIL for AT_ONCE of them.
+// Returns 0, or -1 with the exception that interrupted the wait. Errors of
+// messages are raised later.
 static int
 wait_for_all(PyObject *list)
 {
@@ -58,7 +59,7 @@ for_each(PyObject *list, void (*visit)(wm_request_t *request))
     }
 }
 
-// Raises the first error of those of ours that MPI has waited for.
+// Raises the first error of our requests that MPI has waited for.
 static int
 raise_errors(PyObject *list)
 {
@@ -90,7 +91,7 @@ forget_ended(wm_request_t *request)
         wm_py_request_forget(request);
 }
 
-// mpi4py's own, which lets go of those that it has waited for.
+// Calls mpi4py's own method, which frees the requests that it has waited for.
 static PyObject *
 call_stock(const char *name, PyObject *list, PyObject *other)
 {
@@ -111,7 +112,7 @@ call_stock(const char *name, PyObject *list, PyObject *other)
     return result;
 }
 
-// mpi4py's own call on what was given, where no request is ours.
+// Makes mpi4py's own call with the given arguments, when no request is ours.
 static PyObject *
 pass_on(const char *name, PyObject *args, PyObject *kwargs)
 {
@@ -130,7 +131,7 @@ const char wm_py_requests_waitall_doc[] = PyDoc_STR(
     "MPI.Request.Waitall, which works on ours as well under\n"
     "MPI_THREAD_MULTIPLE.");
 
-// `name` is MPI's Waitall or, whose result is a list of objects, waitall.
+// Does Waitall, or waitall, whose result is a list of objects.
 static PyObject *
 wait_for_each(const char *name, bool objects, PyObject *given,
               PyObject *statuses)
@@ -164,8 +165,7 @@ wait_for_each(const char *name, bool objects, PyObject *given,
                 (wm_request_t *)item);
         if (code == 0)
             continue;
-        // As MPI does: the others are waited for, then the first error is
-        // raised.
+        // MPI also waits for all, and then raises the first error.
         if (kind == NULL)
             PyErr_Fetch(&kind, &value, &trace);
         else
@@ -175,7 +175,7 @@ wait_for_each(const char *name, bool objects, PyObject *given,
     if (kind == NULL && PyErr_Occurred())
         PyErr_Fetch(&kind, &value, &trace); // interrupted
     wm_py_end_requests(taken_over, taken);
-    if (ended) // all of ours have been let go of where MPI is not asked
+    if (ended) // our requests are freed, if MPI is not asked
         result = ask_mpi ? call_stock(name, list, statuses)
                          : Py_NewRef(Py_True);
     wm_py_stock_settle(given, list);
@@ -199,8 +199,8 @@ wm_py_requests_tuple(PyObject *requests)
     return list;
 }
 
-// The requests of a call of mpi4py's as a tuple, which the caller's list may
-// not change meanwhile, and its other argument, or None.
+// Takes the requests of a mpi4py call as a tuple, since the caller's list may
+// change meanwhile, and the other argument, or None.
 static PyObject *
 take_list(const char *name, const char *second, PyObject *args,
           PyObject *kwargs, PyObject **other)
@@ -242,7 +242,7 @@ any_of_ours(PyObject *list)
     return false;
 }
 
-// A reference to the first of ours that has not ended, or NULL.
+// Returns a reference to our first operation that has not ended, or NULL.
 static wm_op_t *
 first_under_way(PyObject *list)
 {
@@ -256,7 +256,7 @@ first_under_way(PyObject *list)
     return NULL;
 }
 
-// What looks without waiting: MPI's own, after our messages were advanced.
+// Tests by MPI's own call, after our messages were advanced once.
 static PyObject *
 look_at(const char *name, PyObject *given, PyObject *other)
 {
@@ -282,7 +282,7 @@ look(const char *name, const char *second, PyObject *args, PyObject *kwargs)
     return result;
 }
 
-// Whether a test of MPI's own says that the wait is over.
+// Returns true if the result of an MPI test says that the wait is over.
 static bool
 is_over(PyObject *tested)
 {
@@ -291,12 +291,12 @@ is_over(PyObject *tested)
         first = PyTuple_GET_ITEM(tested, 0);
     if (PyLong_Check(first)) // (index, flag[, object])
         return PyObject_IsTrue(PyTuple_GET_ITEM(tested, 1)) != 0;
-    // None: no request is active; a list of indices
+    // None: no request is active; or a list of indices
     return !PyList_Check(first) || PyList_GET_SIZE(first) > 0;
 }
 
-// Where some are ours MPI is asked again and again, as waiting inside MPI
-// advances nothing of ours.
+// Waits by repeated tests if some requests are ours, as a wait inside MPI
+// advances none of our messages.
 static PyObject *
 wait_for_ours(const char *wait, const char *test, PyObject *list,
               PyObject *other)

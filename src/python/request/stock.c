@@ -6,7 +6,7 @@
 #include "python/request/handles.h"
 #include "python/request/prequest.h"
 
-#define MOST 8 // arguments of a method, with its object
+#define MOST 8 // most arguments of a method, with its object
 
 static void
 stock_settle_one(PyObject *object, PyObject *other)
@@ -68,7 +68,7 @@ wm_py_stock_settle(PyObject *given, PyObject *resolved)
                              PyTuple_GET_ITEM(resolved, i));
 }
 
-// The methods of mpi4py's types that are asked for a handle of ours.
+// The methods of mpi4py's types that may be called with a handle of ours.
 #define STOCK(X)                                                              \
     X(request, Wait)                                                          \
     X(request, Test)                                                          \
@@ -92,7 +92,7 @@ wm_py_stock_settle(PyObject *given, PyObject *resolved)
 typedef struct {
     const char *name;
     PyTypeObject *(*type)(void);
-    PyObject *own; // mpi4py's, borrowed from what is kept of its type
+    PyObject *own; // mpi4py's method, borrowed from its kept type
 } stock_t;
 
 enum {
@@ -107,8 +107,9 @@ static stock_t stock[] = {
 #undef X
 };
 
-// A matched message of ours behind an object of mpi4py's; a new reference, or
-// NULL, with an exception for a null message, for which Open MPI ends the job.
+// Returns our matched message behind a mpi4py object, a new reference. Returns
+// NULL if there is none; with an exception for a null message, for which Open
+// MPI ends the job.
 static PyObject *
 stock_find_message(PyObject *object)
 {
@@ -180,21 +181,21 @@ static PyMethodDef stock_methods[] = {
 #undef X
 };
 
-// With the documentation of mpi4py's, which it lives as long as.
+// Replaces a method of mpi4py, with mpi4py's docstring, which lives as long.
 static int
 stock_replace(stock_t *method, PyMethodDef *definition)
 {
     PyTypeObject *type = method->type();
     PyObject *own = PyDict_GetItemString(type->tp_dict, method->name);
     if (own == NULL || method->own != NULL)
-        return 0; // an older mpi4py
+        return 0; // an older mpi4py without the method
     PyObject *text = PyObject_GetAttrString(own, "__doc__");
     if (text != NULL && PyUnicode_Check(text))
         definition->ml_doc = PyUnicode_AsUTF8(text);
-    Py_XDECREF(text); // which the method has as well
+    Py_XDECREF(text); // the method holds it as well
     PyErr_Clear();
     method->own = own;
-    Py_INCREF(own); // in place of the dictionary's
+    Py_INCREF(own); // replaces the dictionary's reference
     PyObject *ours = PyDescr_NewMethod(type, definition);
     int code = ours == NULL
                    ? -1

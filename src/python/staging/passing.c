@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Calls of mpi4py's that are ours only where a buffer is no plain array of
-// NumPy's: those are handed on as they are, without Python code in between,
-// which would take longer than a short collective.
+// Calls of mpi4py that concern us only if a buffer is not a plain NumPy array.
+// Calls with plain arrays are passed on without Python code in between, which
+// would take longer than a short collective.
 #include <stdbool.h>
 #include <stddef.h>
 #include <string.h>
@@ -19,24 +19,24 @@
 #include "python/request/py_request.h"
 #include "python/view/view.h"
 
-#define MOST 8 // arguments of such a collective
+#define MOST 8 // most arguments of such a collective
 
 typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
-    PyObject *method;  // mpi4py's
-    PyObject *other;   // what serves all other buffers
-    PyObject *explain; // adds to an exception of MPI's
+    PyObject *method;  // mpi4py's method
+    PyObject *other;   // our method for all other buffers
+    PyObject *explain; // adds to MPI's exceptions
     PyObject *dict;    // name, documentation and signature
-    PyObject *again;   // of a persistent one: begins it by MPI; or None
-    PyObject *paired;  // of neighbours, where MPI is asked in another way
-    PyObject *where;   // of each buffer (position, name)
-    int begins;        // it makes a request
-    int direct;        // wm_call_kind_t of what GPUs may do by themselves
-    int computes;      // MPI is to compute with the elements
+    PyObject *again;   // persistent: starts the call by MPI; or None
+    PyObject *paired;  // neighbours, if MPI needs another form of the call
+    PyObject *where;   // (position, name) of each buffer
+    int begins;        // true: the call makes a request
+    int direct;        // wm_call_kind_t of a call that GPUs may do
+    int computes;      // true: MPI computes with the elements
 } passing_t;
 
-// Returns true for objects that can be nothing but plain host memory.
+// Returns true for objects that can only be plain host memory.
 static bool
 is_bytes(PyObject *value)
 {
@@ -48,7 +48,7 @@ is_bytes(PyObject *value)
                && wm_device_count() == 0);
 }
 
-// Returns true if MPI may have a buffer as it is.
+// Returns true if MPI can take a buffer directly.
 static bool
 is_plain(const passing_t *self, PyObject *value)
 {
@@ -69,7 +69,8 @@ is_host(const passing_t *Py_UNUSED(self), PyObject *value)
     return value == NULL || !wm_py_message_on_device(value);
 }
 
-// The argument at a position, or of that name; borrowed, NULL: not given.
+// Returns the argument at a position, or with that name; borrowed, NULL: not
+// given.
 static PyObject *
 find_argument(PyObject *where, PyObject *const *args, Py_ssize_t given,
               PyObject *names)
@@ -86,8 +87,8 @@ find_argument(PyObject *where, PyObject *const *args, Py_ssize_t given,
     return NULL;
 }
 
-// Returns true if all buffers of a call are such; a value of NULL: it was not
-// given.
+// Returns true if `is_such` is true for all buffers of a call; for a buffer
+// that was not given, its value is NULL.
 static bool
 are_all(bool (*is_such)(const passing_t *self, PyObject *value),
         const passing_t *self, PyObject *const *args, Py_ssize_t given,
@@ -100,7 +101,7 @@ are_all(bool (*is_such)(const passing_t *self, PyObject *value),
     return true;
 }
 
-// Of an exception of MPI's, which stays.
+// Adds an explanation to an exception of MPI's. The exception stays.
 static void
 explain(const passing_t *self, PyObject *const *args, Py_ssize_t given,
         PyObject *names)
@@ -124,7 +125,7 @@ explain(const passing_t *self, PyObject *const *args, Py_ssize_t given,
     PyErr_Restore(kind, value, trace);
 }
 
-// Memory is exported meanwhile: nobody can resize it.
+// Keeps a value, and exports its memory so that nobody can resize it.
 static int
 keep(PyObject *kept, PyObject *value)
 {
@@ -138,7 +139,8 @@ keep(PyObject *kept, PyObject *value)
     return code;
 }
 
-// What a call was given but its object, or NULL with an exception.
+// Keeps all arguments of a call but its object. Returns NULL with an
+// exception.
 static PyObject *
 keep_all(PyObject *const *args, Py_ssize_t count)
 {
@@ -158,9 +160,9 @@ keep_all(PyObject *const *args, Py_ssize_t count)
     return kept;
 }
 
-// mpi4py's requests of reductions and of Iallgatherv do not keep the buffers;
-// none keeps datatypes, which MPI has to for as long as a persistent one
-// lives.
+// Gives the kept objects to mpi4py's request. Requests of reductions and of
+// Iallgatherv do not keep the buffers, and none keeps datatypes, which MPI
+// needs as long as a persistent request lives.
 static void
 hand_over(PyObject *result, PyObject *kept, bool persistent)
 {
@@ -182,7 +184,8 @@ hand_over(PyObject *result, PyObject *kept, bool persistent)
     Py_DECREF(former);
 }
 
-// MPI's call, or what stands for it, on a communicator that may be another.
+// Makes MPI's call, or our call in its place, on a communicator that may be
+// another one.
 static PyObject *
 pass(const passing_t *self, bool ours, PyObject *const *args, size_t flags,
      PyObject *names)
@@ -202,7 +205,7 @@ pass(const passing_t *self, bool ours, PyObject *const *args, size_t flags,
     return result;
 }
 
-// Of a nonblocking collective that GPUs may do.
+// Begins a nonblocking collective that GPUs may do.
 static PyObject *
 begin(const passing_t *self, bool ours, PyObject *const *args, size_t flags,
       PyObject *names)
@@ -221,14 +224,14 @@ begin(const passing_t *self, bool ours, PyObject *const *args, size_t flags,
     memcpy(words + 1, args + 1, (size_t)(count - 1) * sizeof *words);
     PyObject *request = pass(self, ours, words, (size_t)given, names);
     if (request == NULL) {
-        wm_py_channel_fail(args[0], true); // another one's was asked
+        wm_py_channel_fail(args[0], true); // MPI used another communicator
         wm_py_direct_refused(args[0], true);
     }
     Py_DECREF(result);
     return request;
 }
 
-// Of a persistent one.
+// Makes a persistent collective that GPUs may do.
 static PyObject *
 init(const passing_t *self, bool ours, PyObject *const *args, size_t flags,
      PyObject *names)
@@ -241,8 +244,8 @@ init(const passing_t *self, bool ours, PyObject *const *args, size_t flags,
     return code > 0 ? pass(self, ours, args, flags, names) : result;
 }
 
-// Makes a persistent collective of neighbours in which all that a rank has for
-// another is one block for MPI (comm/comm/neighbor.h).
+// Makes a persistent collective of neighbours in which all data that a rank
+// has for another rank is one block for MPI (comm/comm/neighbor.h).
 static PyObject *
 init_paired(const passing_t *self, bool ours, PyObject *const *args,
             size_t flags, PyObject *names)
@@ -259,8 +262,8 @@ init_paired(const passing_t *self, bool ours, PyObject *const *args,
     return result;
 }
 
-// Of another, in the same case: begins it by MPI on a communicator, which is
-// let go.
+// Begins another collective of neighbours in this form by MPI, on a
+// communicator whose reference is dropped.
 static PyObject *
 ask_paired(const passing_t *self, PyObject *on, PyObject *const *args,
            Py_ssize_t given, PyObject *names)
@@ -290,7 +293,8 @@ begin_paired(const passing_t *self, bool ours, PyObject *const *args,
     return code <= 0 ? on : ask_paired(self, on, args, given, names);
 }
 
-// `met`: the others are not to be told that MPI does it.
+// Does a blocking collective of neighbours in this form. `met`: the other
+// ranks know already that MPI does it.
 static PyObject *
 call_paired(const passing_t *self, bool met, PyObject *const *args,
             Py_ssize_t given, PyObject *names)
@@ -305,7 +309,7 @@ call_paired(const passing_t *self, bool met, PyObject *const *args,
     return done != NULL ? Py_NewRef(Py_None) : NULL;
 }
 
-// Returns true if MPI cannot be given a call of neighbours as it is.
+// Returns true if MPI needs another form of a call of neighbours.
 static bool
 is_paired(const passing_t *self, PyObject *comm, Py_ssize_t given,
           PyObject *names)
@@ -364,7 +368,7 @@ serve(const passing_t *self, PyObject *const *args, size_t flags,
     return result;
 }
 
-// The communicator's error handler hears of errors of which MPI did not tell.
+// Tells the communicator's error handler of errors that MPI has not told it.
 static PyObject *
 call(PyObject *object, PyObject *const *args, size_t flags, PyObject *names)
 {
@@ -374,7 +378,7 @@ call(PyObject *object, PyObject *const *args, size_t flags, PyObject *names)
     return result;
 }
 
-// On a host-only communicator.
+// Calls on a host-only communicator.
 static PyObject *
 call_mpis(PyObject *object, PyObject *const *args, size_t flags,
           PyObject *names)
@@ -462,7 +466,7 @@ passing_dealloc(PyObject *object)
     Py_DECREF(type);
 }
 
-// As a method: bound where an object is asked for it.
+// Binds the method if it is looked up on an object.
 static PyObject *
 passing_get(PyObject *object, PyObject *owner, PyObject *Py_UNUSED(type))
 {

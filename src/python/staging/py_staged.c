@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The core of warpmpi/_staging/: the staging copy in host memory that MPI is
-// given instead of an array in GPU memory, the copies between the two, and
-// requests that end when the staging copy of what they received was copied
-// back.
+// given for an array in GPU memory, the copies between both, and requests that
+// end when received data was copied back from the staging copy.
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,8 +14,8 @@
 #include "python/message/raw.h"
 #include "python/request/py_request.h"
 
-// How many of MPI's elements one of an array is: its bytes, where MPI does not
-// know the type.
+// Returns how many MPI elements an element of the array is: its number of
+// bytes, if MPI does not know the type.
 static int64_t
 each_of(const wm_array_t *array)
 {
@@ -84,7 +83,8 @@ stage(PyObject *Py_UNUSED(module), PyObject *args)
     return wm_py_array_object(&staging);
 }
 
-// The runs of a list of (offset, length, rows, stride), within `nbytes`.
+// Parses the runs of a list of (offset, length, rows, stride), within
+// `nbytes`.
 static wm_staged_t *
 parse_runs(PyObject *list, size_t nbytes)
 {
@@ -117,8 +117,8 @@ parse_runs(PyObject *list, size_t nbytes)
     return staged;
 }
 
-// The array as memory and what is to be copied of it; the message is the
-// caller's to release on success.
+// Parses the array as memory, and its runs to copy. On success the caller
+// releases the message.
 static int
 look(PyObject *object, PyObject *staging, PyObject *runs, bool writable,
      const char *name, wm_message_t *message, wm_staged_t **staged)
@@ -181,8 +181,9 @@ stage_copy(PyObject *Py_UNUSED(module), PyObject *args)
     return wm_py_none(code, &err);
 }
 
-// A request of ours over one of MPI's, whose handle is taken over unless it is
-// persistent. `into`, unless None, is the wm.Prequest to be the request.
+// Makes a request of ours over an MPI request, whose handle is taken over
+// unless it is persistent. `into`, unless None, is the wm.Prequest to become
+// this request.
 static PyObject *
 begin(wm_comm_t *comm, wm_message_t *message, wm_staged_t *staged,
       PyMPIRequestObject *inner, PyObject *into)
@@ -202,7 +203,7 @@ begin(wm_comm_t *comm, wm_message_t *message, wm_staged_t *staged,
     if (code < 0)
         return wm_py_raise(&err);
     wm_request_t *request = (wm_request_t *)into;
-    wm_py_request_forget(request); // waited for by MPI itself
+    wm_py_request_forget(request); // MPI itself has waited for it
     return wm_py_request_begun(request, op, MPI_REQUEST_NULL) < 0
                ? NULL
                : Py_NewRef(into);
@@ -244,7 +245,7 @@ staged(PyObject *Py_UNUSED(module), PyObject *args)
     PyObject *kind = NULL, *value = NULL, *trace = NULL;
     if (staging != Py_None
         && look(object, staging, runs, true, name, &message, &staged) < 0) {
-        // MPI's part is under way all the same: it ends by itself.
+        // MPI's request is under way nevertheless, and completes by itself.
         PyErr_Fetch(&kind, &value, &trace);
         staging = Py_None;
     }
@@ -268,8 +269,7 @@ staged(PyObject *Py_UNUSED(module), PyObject *args)
 
 typedef struct {
     bool copied; // the array exports a copy of its memory
-    bool gaps;   // it is in host memory, not all of which from the first to
-                 // the last byte is its own
+    bool gaps;   // it is in host memory, and has gaps between its bytes
 } odd_t;
 
 static bool
@@ -281,9 +281,10 @@ has_gaps(const wm_view_t *view)
            && !wm_array_is_f_contiguous(&view->array);
 }
 
-// How many of MPI's elements one of an array is that mpi4py is given, and how
-// many the array has of its own. -1, with an exception, where it is not to be
-// understood; 1 and 0 of most. *odd: what else there is to know of it.
+// Returns how many MPI elements an element is of an array that mpi4py is
+// given, and writes how many elements the array has. Returns -1 with an
+// exception for an unknown array; 1, with 0 elements, for most arrays. *odd
+// gets other facts.
 static int64_t
 inner_of(PyObject *value, const char *name, int64_t *count, odd_t *odd)
 {
@@ -310,8 +311,8 @@ inner_of(PyObject *value, const char *name, int64_t *count, odd_t *odd)
     return each;
 }
 
-// mpi4py asks for the object's own memory, and believes that it is. 0 where
-// the object then gives that.
+// Refuses an object that exports copies: mpi4py asks for the object's own
+// memory, and does not check. Returns 0 if the object then gives this.
 static int
 refuse_copies(PyObject *value, const char *name)
 {
@@ -335,7 +336,7 @@ has_gaps_of(PyObject *Py_UNUSED(module), PyObject *value)
     int64_t count;
     odd_t odd;
     (void)inner_of(value, "buffer", &count, &odd);
-    PyErr_Clear(); // which is told later
+    PyErr_Clear(); // the call itself reports it
     return PyBool_FromLong(odd.gaps);
 }
 

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The DLPack ABI, as declarations of our own: tensors as frameworks hand them
-// to each other, and the table of C functions that a tensor type may offer as
-// the capsule `__dlpack_c_exchange_api__` (DLPack 1.2 on). The layouts are
-// fixed by the standard: dmlc.github.io/dlpack.
+// The DLPack ABI, as declarations of our own: tensors that frameworks
+// exchange, and the table of C functions that a tensor type may offer as the
+// capsule `__dlpack_c_exchange_api__` (since DLPack 1.2). The standard fixes
+// the layouts: dmlc.github.io/dlpack.
 #ifndef WM_PYTHON_VIEW_DLPACK_H
 #define WM_PYTHON_VIEW_DLPACK_H
 
 #include <stdint.h>
 
-// The version these declarations follow. A higher minor adds type codes only.
+// The version of these declarations. A higher minor version only adds type
+// codes.
 #define WM_DL_MAJOR 1
 #define WM_DL_MINOR 3
 
@@ -62,8 +63,8 @@ typedef struct wm_dl_versioned {
     wm_dl_tensor_t tensor;
 } wm_dl_versioned_t;
 
-// A type's functions: capsule "dlpack_exchange_api". All need the GIL and set
-// a Python exception when they return -1.
+// A type's functions: capsule "dlpack_exchange_api". The caller holds the GIL;
+// all set a Python exception when they return -1.
 typedef struct wm_dl_exchange {
     wm_dl_version_t version;
     struct wm_dl_exchange *previous; // for an older major version, or NULL
@@ -71,10 +72,10 @@ typedef struct wm_dl_exchange {
                     void *error_context,
                     void (*set_error)(void *error_context, const char *kind,
                                       const char *message));
-    // Neither waits for a stream; the first gives ownership.
+    // Neither function waits for a stream; the first gives ownership.
     int (*from_object)(void *object, wm_dl_versioned_t **made);
     int (*to_object)(wm_dl_versioned_t *tensor, void **made);
-    // Borrowed from the object; NULL where it is not offered.
+    // Borrowed from the object; NULL if not offered.
     int (*borrow)(void *object, wm_dl_tensor_t *tensor);
     int (*current_stream)(int32_t device_type, int32_t device_id,
                           void **stream);

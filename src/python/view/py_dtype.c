@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-// numpy.dtype, borrowed; NULL with an exception.
+// Returns numpy.dtype, borrowed; NULL with an exception.
 static PyObject *
 numpy_dtype(void)
 {
@@ -75,7 +75,8 @@ wm_py_dtype_of_ml_name(PyObject *name, wm_dtype_t *dtype)
     return true;
 }
 
-// The last word of an object's name: warp.float32, torch.bfloat16, "int8".
+// Finds a type by the last word of an object's name: warp.float32,
+// torch.bfloat16, "int8".
 static int
 dtype_of_object_name(PyObject *object, wm_dtype_t *dtype)
 {
@@ -142,7 +143,7 @@ wm_py_dtype_from_object(PyObject *object, wm_dtype_t *dtype)
         int status = dtype_of_numpy(made, dtype, &err);
         Py_DECREF(made);
         if (status == 0) {
-            Py_XDECREF(wm_py_dtype(*dtype)); // found above the next time
+            Py_XDECREF(wm_py_dtype(*dtype)); // found at once next time
             PyErr_Clear();
             return 0;
         }
@@ -150,9 +151,9 @@ wm_py_dtype_from_object(PyObject *object, wm_dtype_t *dtype)
     else if (!PyErr_ExceptionMatches(PyExc_TypeError)
              && !PyErr_ExceptionMatches(PyExc_ValueError)
              && !PyErr_ExceptionMatches(PyExc_SyntaxError)) {
-        return -1; // the latter two are NumPy's for some texts
+        return -1; // NumPy raises the latter two for some texts
     }
-    // Anything unknown is numpy.dtype("O"), or a TypeError.
+    // An unknown object is numpy.dtype("O"), or a TypeError.
     PyErr_Clear();
     if (dtype_of_object_name(object, dtype) == 0)
         return 0;

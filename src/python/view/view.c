@@ -7,15 +7,15 @@
 #include "python/view/array_object.h"
 #include "python/view/view_parts.h"
 
-// Libraries with arrays of their own, in the order in which they are asked
-// whether a type is theirs.
+// Libraries with special parsers, in the order in which they are asked whether
+// a type is theirs.
 static const wm_view_library_t *const libraries[] = {
     &wm_py_view_bytes,    &wm_py_view_masked, &wm_py_view_numpy,
     &wm_py_view_exchange, &wm_py_view_cupy,   &wm_py_view_warp,
     &wm_py_view_jax,
 };
 
-// Protocols that any object may speak, in the order of preference.
+// Protocols that any object may have, in the order of preference.
 static int
 parse_cai_or_better(PyObject *object, bool writable, const char *argument,
                     wm_view_t *view);
@@ -39,7 +39,7 @@ void
 wm_py_release_object(void *object)
 {
     if (!Py_IsInitialized())
-        return; // what is left at the end of the process stays
+        return; // at the end of the process objects are left
     PyGILState_STATE state = PyGILState_Ensure();
     Py_DECREF((PyObject *)object);
     PyGILState_Release(state);
@@ -52,8 +52,8 @@ wm_py_view_own_object(wm_view_t *view, PyObject *object)
     view->release = wm_py_release_object;
 }
 
-// Runs whatever code others have for the end of their memory, which must not
-// swallow the exception that is on its way.
+// Runs foreign code for the end of memory, which must not swallow a pending
+// exception.
 void
 wm_py_view_release_owner(void (*release)(void *owner), void *owner)
 {
@@ -84,9 +84,9 @@ wm_py_view_object(void (*release)(void *owner), void *owner)
                : wm_py_view_buffer_object(release, owner);
 }
 
-// A copy: whatever runs Python code may give the slot to another type. It is
-// read, and written, whole: the GIL is lock enough. The types are held on to,
-// so that an address is never another type's.
+// Returns a copy of the slot: Python code may give the slot to another type. A
+// slot is read, and written, as a whole, so the GIL is the lock. The cache
+// holds references to the types, so that no other type gets their addresses.
 static wm_library_of_type_t
 library_of(PyTypeObject *type)
 {
@@ -120,8 +120,8 @@ parse_own(PyObject *object, wm_view_t *view)
     return 1;
 }
 
-// The whole device is waited for where the CUDA array interface names no
-// stream; a handshake, where the object knows it, waits for less.
+// Prefers DLPack if the CUDA array interface names no stream: then the whole
+// device would be waited for, and the handshake of DLPack waits for less.
 static int
 parse_cai_or_better(PyObject *object, bool writable, const char *argument,
                     wm_view_t *view)
@@ -139,8 +139,7 @@ parse_cai_or_better(PyObject *object, bool writable, const char *argument,
         PyErr_Clear();
     }
     else if (status < 0 && PyErr_ExceptionMatches(PyExc_TypeError)) {
-        // An element type that typestrings cannot say (bfloat16) is known to
-        // DLPack.
+        // DLPack knows element types that typestrings lack (bfloat16).
         PyObject *type, *value, *traceback;
         PyErr_Fetch(&type, &value, &traceback);
         if (wm_py_view_parse_dlpack(object, writable, argument, view) > 0) {

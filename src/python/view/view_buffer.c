@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The buffer protocol: bytes, memoryview, array, and NumPy arrays that
-// view_numpy.c leaves to it.
+// The buffer protocol: bytes, memoryview, array, and the NumPy arrays that
+// view_numpy.c passes on.
 #include "python/view/py_dtype.h"
 #include "python/view/view_parts.h"
 
-// Py_buffers kept for the next views: taken, and put back once they are
-// released, in steps that run no Python code, so that the GIL is lock enough.
+// Py_buffers kept for the next views. They are taken and returned in steps
+// that run no Python code, so the GIL is the lock.
 #define KEPT 64
 
 static Py_buffer *kept[KEPT];
@@ -45,7 +45,8 @@ wm_py_view_buffer_object(void (*release)(void *owner), void *owner)
     return release == release_buffer ? ((Py_buffer *)owner)->obj : NULL;
 }
 
-// A signed or unsigned integer type, or a float or complex one, by its size.
+// Finds a type of a group (signed or unsigned integers, floats, complex) by
+// its size.
 static int
 sized(wm_dtype_t first, Py_ssize_t itemsize, wm_dtype_t *dtype)
 {
@@ -58,7 +59,7 @@ sized(wm_dtype_t first, Py_ssize_t itemsize, wm_dtype_t *dtype)
     return -1;
 }
 
-// Of one letter in the struct module's manner.
+// Finds the type of a letter of the struct module.
 static int
 dtype_of_letter(char letter, Py_ssize_t itemsize, wm_dtype_t *dtype)
 {
@@ -128,7 +129,8 @@ dtype_of_format(const char *format, Py_ssize_t itemsize, wm_dtype_t *dtype,
     return 0;
 }
 
-// Exporters may leave out what a contiguous buffer does not need (ctypes).
+// Copies the layout. Exporters may leave out what a contiguous buffer does not
+// need (ctypes).
 static void
 take_layout(const Py_buffer *buffer, wm_array_t *array)
 {
@@ -169,8 +171,8 @@ take_buffer(const Py_buffer *buffer, const char *argument, wm_view_t *view)
     return wm_py_view_set_memory(view, argument);
 }
 
-// Whether it is an array of a type of ml_dtypes, which the buffer protocol has
-// no letter for. No exception.
+// Returns true for an array of a type of ml_dtypes, for which the buffer
+// protocol has no letter. No exception.
 static bool
 is_of_ml_dtypes(PyObject *object, wm_dtype_t *ours)
 {
@@ -202,7 +204,7 @@ parse_words(PyObject *object, wm_dtype_t dtype, bool writable,
     return status;
 }
 
-// The exporter's own refusal, told in our words where it is about writing.
+// Reports the exporter's refusal, in our words if writing was refused.
 static int
 refused(PyObject *object, bool writable, const char *argument, wm_view_t *view)
 {

@@ -9,8 +9,8 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-// An entry of the dictionary, borrowed; NULL where it is missing or None. With
-// an exception only where hashing failed, which strings cannot.
+// Returns an entry of the dictionary, borrowed; NULL if it is missing or None.
+// An exception is set only if hashing failed, which strings cannot.
 static PyObject *
 entry(PyObject *dict, PyObject *name)
 {
@@ -49,7 +49,7 @@ read_typestr(PyObject *dict, const char *argument, wm_array_t *array)
     return 0;
 }
 
-// (address, read-only); an address of None is null.
+// Reads (address, read-only); None is a null address.
 static int
 read_data(PyObject *dict, const char *argument, wm_array_t *array)
 {
@@ -128,7 +128,7 @@ read_version(PyObject *dict, const char *argument, long *version)
     return 0;
 }
 
-// 1 where a stream is named, 0 where it is not.
+// Returns 1 if a stream is named, 0 if not; -1 with an exception.
 static int
 read_stream(PyObject *dict, const char *argument, long version,
             CUstream *stream)
@@ -194,7 +194,8 @@ read_array(PyObject *dict, const char *argument, wm_array_t *array,
     return 0;
 }
 
-// Whether the process may read a byte: asked of the system, not tried.
+// Returns true if the process may read a byte; asks the system, and does not
+// access it.
 static bool
 is_readable(const char *address)
 {
@@ -204,8 +205,9 @@ is_readable(const char *address)
            || errno != EFAULT;
 }
 
-// Host memory may be shown by the interface for CUDA as well; what is neither
-// that nor known to CUDA was freed, or never was.
+// Refuses host memory that the process cannot read: it was freed, or never
+// existed. Readable host memory may be exported through the CUDA interface,
+// too.
 static int
 check_known(const wm_view_t *view, const char *argument)
 {
@@ -259,7 +261,7 @@ wm_py_view_parse_array_interface(PyObject *object, bool Py_UNUSED(writable),
                                      wm_py_state->names.array_interface);
     if (dict == NULL)
         return PyErr_Occurred() ? -1 : 0;
-    // Without an address the buffer protocol is meant, which was tried.
+    // Without an address the buffer protocol applies, which was tried before.
     if (PyDict_Check(dict) && entry(dict, wm_py_state->names.data) == NULL) {
         status = PyErr_Occurred() ? -1 : 0;
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What every protocol's parser needs: errors that name the argument, shapes
-// and strides from Python, and the checks of what they say.
+// Functions that all protocols' parsers use: errors that name the argument,
+// shapes and strides from Python, and checks of their values.
 #include <string.h>
 
 #include "python/view/view_parts.h"
@@ -42,7 +42,7 @@ wm_py_view_is_of_package(PyTypeObject *type, const char *package)
     return result;
 }
 
-// Row-major strides; an extent of 0 counts as 1.
+// Fills row-major strides; an extent of 0 counts as 1.
 void
 wm_py_view_set_contiguous(wm_array_t *array)
 {
@@ -51,7 +51,7 @@ wm_py_view_set_contiguous(wm_array_t *array)
         int64_t extent = array->shape[i] > 0 ? array->shape[i] : 1;
         array->strides[i] = stride;
         if (__builtin_mul_overflow(stride, extent, &stride))
-            stride = INT64_MAX; // found out by the check of the extent
+            stride = INT64_MAX; // the check of the extent finds it
     }
 }
 
@@ -119,7 +119,7 @@ wm_py_view_set_strides(PyObject *strides, const char *argument,
     return 0;
 }
 
-// No arithmetic later overflows: extents are counted in 63 bits here.
+// Checks that extents fit in 63 bits, so that no later arithmetic overflows.
 static int
 check_shape(const wm_array_t *array, const char *argument, bool *empty)
 {
@@ -152,8 +152,8 @@ check_shape(const wm_array_t *array, const char *argument, bool *empty)
     return 0;
 }
 
-// A view that leaves its allocation is a mistake that would be found much
-// later. The ranges of other allocators' pools are not the driver's to tell.
+// Checks that a view is within its allocation: otherwise the error would show
+// much later. The driver does not know the ranges in other allocators' pools.
 static int
 check_range(const wm_view_t *view, const char *argument)
 {

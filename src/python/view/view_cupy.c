@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// CuPy's arrays, by their attributes: half the time of their interface.
+// CuPy's arrays, by their attributes: twice as fast as by their interface.
 // docs.cupy.dev/en/stable/reference/ndarray.html.
 #include <string.h>
 
 #include "python/view/py_dtype.h"
 #include "python/view/view_parts.h"
 
-// An attribute that is an address or a handle.
+// Reads an attribute that is an address or a handle.
 static bool
 read_address(PyObject *object, PyObject *name, uintptr_t *address)
 {
@@ -59,8 +59,8 @@ read_cupy_layout(PyObject *object, const char *argument, wm_array_t *array)
     return read;
 }
 
-// What CuPy's own extension modules call, which takes a tenth of the time;
-// NULL where this CuPy has it not, or with an exception.
+// Finds the C function of CuPy's own extension modules, which takes a tenth of
+// the time. Returns NULL if this CuPy lacks it, or with an exception.
 static intptr_t (*find_cupy_function(void))(void)
 {
     void *function = NULL;
@@ -71,13 +71,13 @@ static intptr_t (*find_cupy_function(void))(void)
     PyObject *capsule = table != NULL ? PyMapping_GetItemString(
                             table, "get_current_stream_ptr")
                                       : NULL;
-    if (capsule != NULL) // its name is the function's signature
+    if (capsule != NULL) // its name is the signature
         function = PyCapsule_GetPointer(capsule, "intptr_t (void)");
     if (PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_Exception))
         PyErr_Clear();
     Py_XDECREF(capsule);
     Py_XDECREF(table);
-    Py_XDECREF(module); // CuPy's modules hold on to it
+    Py_XDECREF(module); // CuPy's modules keep it
     return (intptr_t(*)(void))function;
 }
 
@@ -111,7 +111,7 @@ read_cupy_stream(CUstream *stream)
     bool read;
     if (!looked) {
         function = find_cupy_function();
-        looked = !PyErr_Occurred(); // an interrupt, say
+        looked = !PyErr_Occurred(); // false for example after an interrupt
         if (!looked)
             return false;
     }
@@ -126,7 +126,8 @@ read_cupy_stream(CUstream *stream)
     return read;
 }
 
-// Whether an exception is set that no reader of attributes should swallow.
+// Returns true if the exception set must not be swallowed by a reader of
+// attributes.
 static bool
 is_serious(void)
 {
@@ -136,7 +137,7 @@ is_serious(void)
            && !PyErr_ExceptionMatches(PyExc_ValueError);
 }
 
-// Whatever is not as expected is left to the CUDA array interface.
+// Parses an array; leaves unexpected attributes to the CUDA array interface.
 static int
 parse_cupy(PyObject *object, const void *Py_UNUSED(found),
            bool Py_UNUSED(writable), const char *argument, wm_view_t *view)

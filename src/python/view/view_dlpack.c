@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// DLPack, taken: by its C exchange API, where the type has one, or by
-// __dlpack__ and its capsules.
+// DLPack import: by its C exchange API, if the type has one, or by __dlpack__
+// and its capsules.
 #include <string.h>
 
 #include "python/view/view_parts.h"
 
-// Handshake streams of a device, taken in turn: a producer makes one wait for
-// its work, and our stream follows it. They carry nothing but such waits, and
-// live as long as the process.
+// Handshake streams of a device, used in turn: a producer makes one wait for
+// its work, and our stream follows it. They carry only such waits, and live as
+// long as the process.
 #define HANDSHAKES 8
 
-// What a capsule is called once its tensor is taken.
+// The names of a capsule after its tensor was taken.
 #define USED_VERSIONED "used_dltensor_versioned"
 #define USED_LEGACY "used_dltensor"
 
@@ -33,7 +33,7 @@ handshake_stream(int device, const char *argument, CUstream *stream)
     if (own->made < HANDSHAKES) {
         if (wm_stream_create(device, stream, &err) < 0)
             return wm_py_raise_of(argument, &err);
-        // Meanwhile others may have come here, and made theirs.
+        // Other threads may have made streams meanwhile.
         if (own->made < HANDSHAKES) {
             own->streams[own->made++] = *stream;
             return 0;
@@ -45,7 +45,7 @@ handshake_stream(int device, const char *argument, CUstream *stream)
     return 0;
 }
 
-// Strides come in elements, and missing ones mean row-major.
+// Reads strides, which are in elements; missing ones mean row-major.
 static int
 take_strides(const wm_dl_tensor_t *tensor, const char *argument,
              wm_array_t *array)
@@ -79,8 +79,8 @@ is_host(int32_t type)
     return type == WM_DL_CPU || type == WM_DL_CUDA_HOST;
 }
 
-// What a producer calls a GPU's memory CUDA must know, and it lies where the
-// pointer says.
+// Checks that CUDA knows memory that the producer declares as GPU memory. The
+// device is read from the pointer.
 static int
 check_device(const wm_dl_tensor_t *tensor, const char *argument,
              const wm_view_t *view)
@@ -136,7 +136,7 @@ take_tensor(const wm_dl_tensor_t *tensor, const char *argument,
                : check_device(tensor, argument, view);
 }
 
-// Whether a type offers a table that we can use, which is found then. No
+// Returns true, and the table, if a type offers a table that we can use. No
 // exception.
 static bool
 claims_exchange(PyTypeObject *type, const void **found)
@@ -156,7 +156,8 @@ claims_exchange(PyTypeObject *type, const void **found)
     return usable;
 }
 
-// Both kinds of owners: the deleter may need the GIL, and takes it itself.
+// Release the two kinds of tensors. The deleter takes the GIL itself if need
+// be.
 static void
 delete_versioned(void *owner)
 {
@@ -173,13 +174,13 @@ delete_legacy(void *owner)
         tensor->deleter(tensor);
 }
 
-// Some producers' tensors live in their capsule, and not until the deleter is
-// called as the protocol has it: the capsule is kept for as long.
+// Releases a capsule and its tensor. Some producers' tensors live in their
+// capsule, against the protocol, so the capsule is kept as long.
 static void
 release_capsule(void *owner)
 {
     if (!Py_IsInitialized())
-        return; // what is left at the end of the process stays
+        return; // at the end of the process objects are left
     PyGILState_STATE state = PyGILState_Ensure();
     PyObject *capsule = owner;
     if (PyCapsule_IsValid(capsule, USED_VERSIONED))
@@ -228,7 +229,7 @@ wm_py_view_share(PyObject *object, const char *argument, wm_view_t *view)
     return 0;
 }
 
-// Takes over the tensor, on failure too.
+// Takes over the tensor, also on failure.
 static int
 take_versioned(wm_dl_versioned_t *managed, const char *argument,
                wm_view_t *view, wm_dl_device_t *device)
@@ -244,7 +245,7 @@ take_versioned(wm_dl_versioned_t *managed, const char *argument,
         wm_py_view_release_owner(delete_versioned, managed);
         return -1;
     }
-    // The object does not show what is written into a copy.
+    // Writes into a copy do not reach the object.
     view->array.readonly = (managed->flags & (WM_DL_READ_ONLY | WM_DL_COPIED))
                            != 0;
     view->owner = managed;
@@ -265,7 +266,7 @@ take_legacy(wm_dl_managed_t *managed, const char *argument, wm_view_t *view,
     return 0;
 }
 
-// A tensor borrowed from the object, which is kept; or a managed one.
+// Takes a tensor borrowed from the object, which is kept; or a managed one.
 static int
 take_by_exchange(PyObject *object, const wm_dl_exchange_t *api,
                  const char *argument, wm_view_t *view, wm_dl_device_t *device)
@@ -284,8 +285,8 @@ take_by_exchange(PyObject *object, const wm_dl_exchange_t *api,
     return take_versioned(managed, argument, view, device);
 }
 
-// Torch marks conjugated and negated views by a bit that the exchange does
-// not show: their memory holds other numbers.
+// Refuses conjugated and negated views of Torch: the exchange does not show
+// their bit, and their memory has other numbers.
 static int
 check_lazy_bit(PyObject *object, PyObject *method, const char *argument)
 {
@@ -359,7 +360,7 @@ const wm_view_library_t wm_py_view_exchange = {
     .parse = parse_exchange,
 };
 
-// __dlpack__ with the arguments of version 1; where these are not known, again
+// Calls __dlpack__ with the arguments of version 1; after a TypeError again
 // without the newest of them. `stream` is NULL on the host.
 static PyObject *
 call_dlpack(PyObject *method, PyObject *stream, bool shared)
@@ -416,7 +417,7 @@ take_capsule(PyObject *capsule, const char *argument, wm_view_t *view,
     return status;
 }
 
-// The device as (type, id) by __dlpack_device__. 0, or -1.
+// Reads (type, id) from __dlpack_device__. Returns 0, or -1.
 static int
 ask_device(PyObject *object, const char *argument, wm_dl_device_t *device)
 {
@@ -444,8 +445,8 @@ ask_device(PyObject *object, const char *argument, wm_dl_device_t *device)
     return 0;
 }
 
-// With the exception of a producer that was asked not to copy: a refusal is
-// told in our words, with the cure.
+// Called with the exception of a producer that was asked not to copy: replaces
+// a refusal by one in our words, with the cure.
 static void
 tell_refusal(PyObject *object, const char *argument)
 {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// JAX's arrays: DLPack, and immutable, which that does not say; and the
-// buffers that jax.experimental.buffer_callback calls a function with, which
-// say whether they are to be written.
+// JAX's arrays are read by DLPack, and are immutable, which DLPack does not
+// say. The buffers that jax.experimental.buffer_callback passes to a function
+// say whether they are writable.
 #include "python/view/view_parts.h"
 
-// 1 or 0 of such a buffer, -1 of another object; -2 with an exception.
+// Returns 1 or 0 for such a buffer, -1 for another object; -2 with an
+// exception.
 static int
 writeable_of(PyObject *object)
 {
@@ -16,8 +17,8 @@ writeable_of(PyObject *object)
     return writeable < 0 ? -2 : writeable;
 }
 
-// A buffer takes part in no handshake: the stream of its callback's context,
-// which wrote it, is not to be learnt from it.
+// Parses a buffer without a handshake: it does not tell the stream of its
+// callback's context, which wrote it.
 static int
 parse_callbacks(PyObject *object, bool writeable, bool shared,
                 const char *argument, wm_view_t *view)

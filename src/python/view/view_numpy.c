@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// NumPy's arrays, read as the structures that they are: a third of the time
-// that the buffer protocol takes.
+// NumPy's arrays, read as C structures: this takes a third of the time of the
+// buffer protocol.
 #define NPY_NO_DEPRECATED_API NPY_1_22_API_VERSION
 #define NPY_TARGET_VERSION NPY_1_22_API_VERSION
 #include "python/view/view_parts.h"
 
 #include <numpy/arrayobject.h>
 
-// Of arrays up to so many bytes the driver is not asked whether somebody has
-// registered their memory with it: asking takes longer than copying.
+// For arrays up to this size the driver is not asked whether their memory is
+// registered: to ask takes longer than to copy.
 #define SHORT_BYTES 4096
 
-// An attribute of a module that the program has imported, else NULL; no
-// exception. A new reference.
+// Returns an attribute of a module that the program has imported, else NULL;
+// no exception. A new reference.
 static PyObject *
 imported(const char *module_name, const char *attribute)
 {
@@ -27,9 +27,9 @@ imported(const char *module_name, const char *attribute)
     return value;
 }
 
-static bool has_our_abi; // NumPy, as its own header has checked
+static bool has_our_abi; // NumPy's header has checked this
 
-// 0, or -1 with an exception, printed as NumPy does it.
+// Returns 0, or -1 with an exception, which NumPy also prints.
 static int
 import_functions(void)
 {
@@ -37,7 +37,7 @@ import_functions(void)
     return 0;
 }
 
-// NumPy's ndarray, NULL while the program has not imported it; no exception.
+// Returns numpy.ndarray, NULL until the program has imported it; no exception.
 static PyTypeObject *
 array_type(void)
 {
@@ -53,17 +53,18 @@ array_type(void)
     return (PyTypeObject *)state->numpy_array_type;
 }
 
-// Integers of a kind follow each other by size.
+// Integers of one kind are in order of size.
 #define OF_SIZE(first, type)                                                  \
     (1 + (first) + (sizeof(type) > 1) + (sizeof(type) > 2)                    \
      + (sizeof(type) > 4))
 
-// By NumPy's numbers; those that are not here are read by the protocol.
+// Finds a type by NumPy's number; arrays of other types use the buffer
+// protocol.
 static bool
 dtype_of_number(int number, wm_dtype_t *dtype)
 {
     static const uint8_t known[NPY_HALF + 1] = {
-        // 1 more, 0 for none
+        // the type plus 1; 0: none
         [NPY_BOOL] = 1 + WM_BOOL,
         [NPY_BYTE] = OF_SIZE(WM_INT8, npy_byte),
         [NPY_SHORT] = OF_SIZE(WM_INT8, npy_short),
@@ -87,24 +88,23 @@ dtype_of_number(int number, wm_dtype_t *dtype)
     return true;
 }
 
-// Whether NumPy took its memory from malloc(), as it does unless it was told
-// otherwise.
+// Returns true if NumPy allocated the memory with malloc(), its default.
 static bool
 is_malloced(PyArrayObject *array)
 {
     PyObject *base = PyArray_BASE(array);
     if (base != NULL && Py_TYPE(base) == Py_TYPE(array))
-        array = (PyArrayObject *)base; // NumPy's views are of what owns it
+        array = (PyArrayObject *)base; // NumPy's base owns the memory
     return (PyArray_FLAGS(array) & NPY_ARRAY_OWNDATA)
            && PyArray_HANDLER(array) == PyDataMem_DefaultHandler;
 }
 
-// Where the protocol has more to say, it is asked.
+// Returns true if the structure tells all; otherwise the protocol is asked.
 static bool
 is_plain(PyArrayObject *array, bool writable)
 {
     int flags = PyArray_FLAGS(array);
-    // The sign is a private flag: writing gives a warning.
+    // The sign is a private flag: writes give a warning.
     bool writes = (flags & NPY_ARRAY_WRITEABLE) && flags >= 0;
     return PyArray_ISNOTSWAPPED(array) && PyArray_NDIM(array) <= WM_MAX_NDIM
            && (writes || !writable);
@@ -145,8 +145,8 @@ parse_numpy(PyObject *object, const void *Py_UNUSED(found), bool writable,
     return 1;
 }
 
-// Whether the type is NumPy's own ndarray, or derives from it, and not just
-// called so; no exception.
+// Returns true if the type is NumPy's ndarray, or derives from it, whatever
+// its name; no exception.
 static bool
 claims_numpy(PyTypeObject *type, const void **Py_UNUSED(found))
 {
@@ -171,7 +171,7 @@ wm_py_view_is_plain(PyObject *object, bool computes)
            && !(computes && dtype == WM_FLOAT16);
 }
 
-// Likewise numpy.ma.MaskedArray.
+// Returns true for numpy.ma.MaskedArray and derived types.
 static bool
 claims_masked(PyTypeObject *type, const void **Py_UNUSED(found))
 {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Warp's arrays, whose interface names no stream, and whose elements may be
-// vectors: nvidia.github.io/warp/user_guide/interoperability.html.
+// Warp's arrays: their interface names no stream, and their elements may be
+// vectors. nvidia.github.io/warp/user_guide/interoperability.html.
 #include <string.h>
 
 #include "python/view/view_parts.h"
 
-// The array's device knows its current stream.
+// Finds the current stream of the array's device.
 static int
 stream_of_warp(PyObject *object, CUstream *stream)
 {
@@ -25,12 +25,12 @@ stream_of_warp(PyObject *object, CUstream *stream)
     Py_XDECREF(handle);
     Py_XDECREF(current);
     Py_XDECREF(device);
-    PyErr_Clear(); // whatever it was: the whole device is right too
+    PyErr_Clear(); // in any case the whole device is right too
     return known;
 }
 
-// Warp itself says how many dimensions its array has, whose elements may have
-// some more.
+// Returns the size of an element: Warp tells the dimensions of the array, and
+// the other dimensions are inside its elements.
 static int64_t
 inner_of_warp(PyObject *object, const wm_array_t *array)
 {
@@ -44,8 +44,8 @@ inner_of_warp(PyObject *object, const wm_array_t *array)
     return inner > 0 ? inner : 1;
 }
 
-// Where a TypeError is set and the elements are a structure of Warp's, it is
-// told so, with the cure.
+// Called with an exception set: after a TypeError, if the elements are a
+// structure of Warp's, raises an error that says so, with the cure.
 static void
 refuse_struct(PyObject *object, const char *argument)
 {
@@ -65,8 +65,8 @@ refuse_struct(PyObject *object, const char *argument)
     Py_XDECREF(traceback);
 }
 
-// The interface is of version 2, which names no stream; the array's device
-// does.
+// Parses the interface, whose version 2 names no stream, and takes the stream
+// of the array's device.
 static int
 parse_on_gpu(PyObject *object, const char *argument, wm_view_t *view)
 {
