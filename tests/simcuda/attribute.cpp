@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What a pointer is, and what is alive, for leak tests.
+// Pointer attributes, and counts of live objects, for leak tests.
 #include "sim.h"
 
 #include <cstring>
@@ -34,8 +34,8 @@ exportable(const Range *range)
     return range->kind == Kind::DEVICE && !range->pooled;
 }
 
-// `r` is null for memory that the driver does not know; its attributes are
-// zero then, but for the device.
+// Stores an attribute. `r` is null for memory that the driver does not know;
+// its attributes are zero then, except for the device.
 bool
 attribute(CUpointer_attribute what, const Range *r, uintptr_t ptr, void *out)
 {

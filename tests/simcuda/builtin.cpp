@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Kernels that stand for a user's own in tests. They sleep for `delay_us`
-// before they touch anything.
+// before they touch memory.
 #include "kernels/kernel.h"
 
 #include <unistd.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Initialisation, devices, primary contexts, and how functions are found.
+// Initialisation, devices, primary contexts, and the look-up of functions.
 #include "sim.h"
 
 #include <cstdio>
@@ -14,7 +14,7 @@ std::mutex &mu = *new std::mutex;
 bool initialised;
 Context *const contexts = new Context[MAX_DEVICES];
 
-// Without a destructor: threads call us until the very end.
+// No destructor: threads call us until the very end.
 constexpr int MAX_DEPTH = 256;
 static thread_local Context *stack[MAX_DEPTH];
 static thread_local int depth;
@@ -518,7 +518,7 @@ cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
     return call.result;
 }
 
-// For an MPI that cannot tell this driver from another.
+// Serves an MPI that cannot tell this driver from a real one.
 SIM_EXPORT int
 MPIX_Query_cuda_support(void)
 {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Copies and fills. Bytes are read
-// when the operation runs; only pageable sources are read when it is
-// submitted, as on real hardware, and only pageable destinations make the
-// host wait.
+// Copies and fills. Bytes are read when the operation runs. As on real
+// hardware, only pageable sources are read at submission, and only pageable
+// destinations make the host wait.
 #include "sim.h"
 
 #include <cstring>
@@ -11,7 +10,7 @@ namespace sim {
 
 struct Side {
     uintptr_t address = 0;
-    size_t pitch = 0, slice = 0; // bytes from row to row, layer to layer
+    size_t pitch = 0, slice = 0; // bytes between rows, between layers
     RangePtr range;
     char *bytes = nullptr;
 };
@@ -41,7 +40,7 @@ move(const Side &dst, const Side &src, const Box &box)
     }
 }
 
-// Reads a pageable source now, into memory that lives as long as the op.
+// Reads a pageable source at once, into memory that lives as long as the op.
 static std::shared_ptr<std::vector<char>>
 stage(Side *src, const Box &box)
 {
@@ -78,7 +77,7 @@ copy(Call &call, CUstream handle, Side dst, Side src, const Box &box,
         if (side->range != nullptr)
             op.uses.push_back(side->range);
     std::shared_ptr<std::vector<char>> staged;
-    bool captured = stream->capture != nullptr; // read when it runs
+    bool captured = stream->capture != nullptr; // read when the op runs
     if (src.range == nullptr && dst.range != nullptr && !captured)
         staged = stage(&src, box);
     op.run = [dst, src, box, staged] {
@@ -105,7 +104,7 @@ copy_line(const char *name, uintptr_t dst, uintptr_t src, size_t size,
     return copy(call, handle, to, from, {size, 1, 1}, blocking);
 }
 
-// One side of a 2-D or 3-D descriptor.
+// Reads one side of a 2-D or 3-D descriptor.
 static bool
 side_of(CUmemorytype type, const void *host, CUdeviceptr device, size_t pitch,
         size_t height, size_t x, size_t y, size_t z, const Box &box,

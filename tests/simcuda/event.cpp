@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Events. A record is a point in a stream; an interprocess event keeps the
-// number of its last record, and of the last that ended, in a slot that
+// Events. A record is a point in a stream. An interprocess event keeps the
+// number of its last record, and of the last record that ended, in a slot that
 // processes share.
 #include "sim.h"
 
@@ -17,7 +17,7 @@ struct Event {
     std::shared_ptr<Record> last;
     Slot *slot = nullptr;
     bool imported = false;
-    CapturePtr capture; // of the last record, and what that follows
+    CapturePtr capture; // of the last record, with its `follows`
     Follows follows;
 };
 using EventPtr = std::shared_ptr<Event>;
@@ -59,14 +59,16 @@ shared_pending(Slot *slot, uint64_t seq)
     return slot->done.load() < seq;
 }
 
-// Where the error of the stream an event was recorded on is told.
+// Returns the error of the context of the stream that the event was recorded
+// on.
 static CUresult
 error_of(const Event &event)
 {
     return event.last ? event.last->mark.stream->ctx->error : CUDA_SUCCESS;
 }
 
-// It stands for nothing that could end.
+// Returns true, and spoils the capture, if the event was recorded in a
+// capture: it has no work that could end.
 static bool
 is_captured(const Event &event)
 {

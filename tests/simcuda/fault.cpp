@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Counts every driver call and makes chosen ones fail: SIMCUDA_FAIL,
 // SIMCUDA_FAIL_ANY, SIMCUDA_FAIL_RANK, and simcuda_calls(), simcuda_fail().
-// Its own lock, so that it also serves in a forked child. SIMCUDA_TOOL_US:
-// what a tool does that tells Python's stack with each call.
+// Has a lock of its own, so that it also works in a forked child.
+// SIMCUDA_TOOL_US simulates a tool that reads Python's stack at each call.
 #include "sim.h"
 
 #include <cstdlib>
@@ -23,8 +23,8 @@ static std::mutex &fault_mu = *new std::mutex;
 static auto &counters = *new std::map<std::string, Counter>;
 static Counter any;
 static bool child;
-static long fail_us; // a call that fails takes
-static long tool_us; // what the tool takes for each call; 0: there is none
+static long fail_us; // duration of a failing call
+static long tool_us; // duration of the tool at each call; 0: no tool
 
 static std::string
 plain(const char *name)
@@ -49,7 +49,7 @@ static void
 arm(const char *name, long n, int code)
 {
     bool all = name == nullptr || strcmp(name, "*") == 0;
-    if (all && n <= 0) // nothing fails any more
+    if (all && n <= 0) // disarms all
         for (auto &item : counters)
             item.second.fail_at = 0;
     Counter &c = all ? any : counters[plain(name)];
@@ -76,8 +76,8 @@ of_python(const char *name)
     return (function_t *)dlsym(RTLD_DEFAULT, name);
 }
 
-// Takes Python's lock, as those do who look at Python's stack, and lets others
-// have it meanwhile, as any code in Python does (CUPTI's callbacks).
+// Takes the GIL, as tools do that read Python's stack, and releases it
+// meanwhile, as any Python code does (CUPTI's callbacks).
 static void
 take_gil()
 {

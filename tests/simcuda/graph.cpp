@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Captures and graphs. A graph is what its streams were given, in the order in
-// which they were: a launch gives it to a stream once more, so that branches
-// run one after the other.
+// Captures and graphs. A graph holds the operations that its streams were
+// given, in that order. A launch gives them to a stream again, so branches run
+// one after the other.
 #include "sim.h"
 
 #include <algorithm>
@@ -21,10 +21,10 @@ struct Capture {
 
 struct Graph {
     std::vector<Op> ops;
-    Mark last; // launched
+    Mark last; // of the last launch
 };
 
-static auto &captures = *new std::vector<CapturePtr>; // going on
+static auto &captures = *new std::vector<CapturePtr>; // captures under way
 static auto &graphs = *new std::unordered_map<void *, std::shared_ptr<Graph>>;
 
 long
@@ -33,7 +33,8 @@ graphs_live()
     return (long)graphs.size();
 }
 
-// What waits, or takes or frees memory, could come in between.
+// Returns true for calls that wait, or allocate or free memory: they could
+// interfere with a capture.
 static bool
 is_unsafe(const char *name)
 {
@@ -271,7 +272,7 @@ cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus *status)
     return CUDA_SUCCESS;
 }
 
-// The first of its versions.
+// The first version of the function.
 CUresult
 cuStreamGetCaptureInfo(CUstream handle, CUstreamCaptureStatus *status,
                        cuuint64_t *id)
@@ -312,7 +313,7 @@ cuGraphLaunch(CUgraphExec handle, CUstream stream_handle)
     CUresult admitted = capture_admits(stream);
     if (admitted != CUDA_SUCCESS)
         return admitted;
-    bool first = true; // one launch after the other
+    bool first = true; // launches run one after the other
     for (Op op : graph->ops) {
         if (first && stream->capture == nullptr && graph->last.stream)
             op.after.push_back(graph->last);

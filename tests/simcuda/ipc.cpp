@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Memory of one process in another.
+// Memory of one process, mapped in another.
 #include "ipc.h"
 
 #include <cerrno>
@@ -19,7 +19,7 @@ struct MemHandle {
     Home home;
     int32_t arena_fd;
     int16_t device;
-    uint16_t slot; // in Control.exports
+    uint16_t slot; // index in Control.exports
     uint64_t id;
     uint64_t offset;
     uint64_t size;
@@ -40,9 +40,9 @@ map_control(int fd)
     return p == MAP_FAILED ? nullptr : (Control *)p;
 }
 
-// Linux makes the table of files larger when it is full, and a process of
-// several threads waits then for each processor to have been elsewhere. Where
-// all of them spin that takes a minute: it is made large now.
+// Linux enlarges the table of files when it is full; a process with several
+// threads then waits until each processor has switched tasks. If all
+// processors spin, this takes a minute, so the table is enlarged now.
 static void
 make_room_for_files(int fd)
 {
@@ -142,8 +142,9 @@ offer(Range *range)
     return range->export_slot >= 0;
 }
 
-// Locks the allocation's first byte for reading: as long as anybody does,
-// the exporter counts it as taken. False when the exporter has freed it.
+// Locks the allocation's first byte for reading: as long as a process holds
+// such a lock, the exporter counts the memory as taken. Returns false if the
+// exporter has freed it.
 static bool
 hold(const MemHandle &h, int fd)
 {
@@ -217,7 +218,8 @@ opened_before(const Context *ctx, const MemHandle &h)
     return nullptr;
 }
 
-// Whether an earlier allocation at the same address over there is still open.
+// Returns true if an earlier allocation at the same address in the exporter is
+// still open.
 static bool
 overlaps_opened(const Context *ctx, const MemHandle &h)
 {

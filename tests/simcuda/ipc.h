@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What processes share: each has one control block, in a memfd that others
-// open through /proc/<pid>/fd, and one datagram socket in the abstract
-// namespace, on which others ask it to run what they wait for. Both vanish
-// with the process, however it ends.
+// State that processes share: each has one control block, in a memfd that
+// others open through /proc/<pid>/fd, and one datagram socket in the abstract
+// namespace, on which others ask it to run operations they wait for. Both
+// vanish with the process, however it ends.
 #ifndef SIMCUDA_IPC_H
 #define SIMCUDA_IPC_H
 
@@ -21,26 +21,27 @@ struct Control {
     Slot slots[MAX_SLOTS];
 };
 
-struct Home { // how a handle names the process that made it
+struct Home { // names the process that made a handle
     uint64_t nonce;
     int32_t pid;
     int32_t control_fd;
 };
 
-extern Control *control; // this process's
+extern Control *control; // of this process
 
 Home
 home();
 
-// The control block a handle speaks of, null when its process is gone.
+// Returns the control block that a handle refers to, null if its process is
+// gone.
 Control *
 control_of(const Home &home);
 
-// The same, only among those already open.
+// Does the same, only among the blocks that are already open.
 Control *
 control_known(uint64_t nonce);
 
-// The block that the slot lies in.
+// Returns the block that contains the slot.
 Control *
 control_holding(const Slot *slot);
 

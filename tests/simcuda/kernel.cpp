@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Kernels: the library's own, compiled for the host, and a few built in. A
-// kernel uses the addresses its program knows, which nobody may touch. When
-// it faults on one that its device may reach, the allocation is opened until
-// no kernel runs; any other fault is the device's illegal address.
+// kernel uses the addresses that its program knows, which have no access. When
+// it faults on an address that its device may reach, the allocation is opened
+// until no kernel runs; any other fault is an illegal address on the device.
 #include "sim.h"
 
 #include "kernels/kernel.h"
@@ -41,7 +41,7 @@ static auto &functions = *new std::unordered_map<CUfunction, Function *>;
 static auto &opened = *new std::vector<RangePtr>;
 static thread_local Running *running; // the kernel on this thread
 static struct sigaction old_actions[2];
-// Of kernels whose blocks have tasks of their own.
+// Blocks of kernels that give each block a task.
 constexpr size_t BLOCKS_AT_LEAST = 16;
 static_assert(BLOCKS_AT_LEAST >= WM_EAGER_LL_MESSAGES);
 static_assert(BLOCKS_AT_LEAST >= 2 * WM_EAGER_LL_WIDTH);
@@ -73,7 +73,7 @@ open_range(const Context *ctx, uintptr_t address)
 static void
 on_fault(int sig, siginfo_t *info, void *context)
 {
-    // A kernel's body holds no lock, so taking ours here is safe.
+    // The body of a kernel holds no lock, so it is safe to take ours here.
     if (running != nullptr) {
         if (!open_range(running->ctx, (uintptr_t)info->si_addr))
             siglongjmp(running->out, 1);
@@ -85,7 +85,7 @@ on_fault(int sig, siginfo_t *info, void *context)
     else if (old.sa_handler != SIG_DFL && old.sa_handler != SIG_IGN)
         old.sa_handler(sig);
     else
-        sigaction(sig, &old, nullptr); // faults again, for good
+        sigaction(sig, &old, nullptr); // faults again, and ends
 }
 
 static void
@@ -224,7 +224,7 @@ cuLaunchKernel(CUfunction handle, unsigned int gx, unsigned int gy,
     blocks = std::min(
         blocks, std::max(BLOCKS_AT_LEAST, config.kernel_threads / block));
     const wm_host_kernel *kernel = it->second->kernel;
-    // Rounded up to whole words of the strictest alignment.
+    // Rounded up to whole units of the strictest alignment.
     using Unit = std::max_align_t;
     auto copy = std::make_shared<std::vector<Unit>>(
         kernel->params_size / sizeof(Unit) + 1);

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Memory. Each device is a sparse memfd. An allocation is an extent of it,
-// mapped twice: without access at the address the program is given, so that
-// a stray dereference faults as with a GPU, and readably where only the
-// simulator looks. Addresses and extents are handed out apart from each
-// other, so that an address is used again at once although a peer still
-// holds the old bytes.
+// mapped twice: without access at the address that the program gets, so that a
+// stray dereference faults as with a GPU, and readable for the simulator only.
+// Addresses and extents are assigned independently, so that an address is
+// reused at once although a peer still holds the old bytes.
 #include "sim.h"
 
 #include <algorithm>
@@ -20,7 +19,7 @@ namespace sim {
 constexpr size_t POISON_SPAN = (size_t)32 << 20;
 constexpr int POISON = 0xCD;
 
-// Best fit over free extents.
+// Allocates by best fit over free extents.
 class Extents {
   public:
     void
@@ -71,7 +70,7 @@ struct Arena {
     int fd = -1;
     uint64_t inode = 0;
     char *bytes = nullptr;
-    size_t used = 0;    // what peers keep included
+    size_t used = 0;    // with memory that peers still map
     bool pools = false; // cuMemAllocAsync was called
     Extents extents;
     std::vector<Gone> gone;
@@ -135,7 +134,7 @@ new_id()
 uintptr_t
 reserve(size_t room)
 {
-    uint64_t start; // one page stays without access behind each range
+    uint64_t start; // one page behind each range has no access
     return addresses.take(room + PAGE, &start) ? start : 0;
 }
 
@@ -154,8 +153,8 @@ give(Arena &a, uint64_t offset, uint64_t room)
     a.used -= room;
 }
 
-// Whether a peer still maps the extent: an importer holds a read lock on its
-// first byte, and loses it when it dies.
+// Returns true if a peer still maps the extent: an importer holds a read lock
+// on its first byte, and loses the lock when it dies.
 static bool
 held(const Arena &a, uint64_t offset)
 {
@@ -289,8 +288,8 @@ device_free(Range *range)
         give(a, range->offset, range->room);
 }
 
-// The file behind registered memory, so that words in it have a name that
-// other processes share.
+// Finds the file behind registered memory, so that words in it have a name
+// that other processes share.
 static void
 find_file(Range *range)
 {
@@ -310,9 +309,9 @@ find_file(Range *range)
         fclose(maps);
 }
 
-// Real registration pins the pages, whatever becomes of the program's own
-// mapping. Shared memory is mapped once more for that; private memory cannot
-// be, and must outlive the work on it.
+// Keeps the pages, as real registration does, even if the program unmaps them.
+// Shared memory is mapped a second time for this. Private memory cannot be,
+// and must outlive the work on it.
 static void
 pin(Range *range)
 {
@@ -391,7 +390,7 @@ allocate(const char *name, size_t size, Kind kind, bool pooled, uintptr_t *out)
     Arena &a = arenas[call.ctx->device];
     a.pools |= pooled;
     CUresult result = device_alloc(call.ctx, size, pooled, out);
-    // The driver then looks for room in its memory pools, and waits for the
+    // The driver now looks for room in its memory pools, and waits for the
     // streams that may still use it (measured, driver 580).
     if (result == CUDA_ERROR_OUT_OF_MEMORY && a.pools) {
         wait_for_context(call.lock, call.ctx);

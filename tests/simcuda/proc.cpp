@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// How functions are found: by name and version, as the real driver does.
+// Finds functions by name and version, as the real driver does.
 #include "sim.h"
 
 #include <cstring>
@@ -8,7 +8,7 @@ namespace {
 
 struct Row {
     const char *name;
-    int version; // the first that had it
+    int version; // the first that had the function
     void *function;
 };
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Who runs when. Each stream is a queue of operations; worker threads take
-// the head of a queue when it was demanded or is due, and when what it waits
-// for has ended. In lazy mode an operation that nobody demands is left alone
-// for 20 to 40 ms, so that what forgot to wait reads what was there before.
+// The schedule. Each stream is a queue of operations. Worker threads take the
+// head of a queue when it was demanded or is due, and when the operations it
+// waits for have ended. In lazy mode an operation that nobody demands is left
+// alone for 20 to 40 ms, so that a program that forgets to wait reads the old
+// bytes.
 #include "sim.h"
 
 #include <algorithm>
@@ -40,7 +41,8 @@ demand(const Mark &mark)
     }
 }
 
-// Whether the head of the stream's queue can run now; demands what it needs.
+// Returns true if the head of the stream's queue can run. Demands what it
+// waits for.
 static bool
 runnable(Stream &s, Time now, Time *wake)
 {
@@ -160,7 +162,7 @@ spawn()
     sigfillset(&all);
     for (int sig : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT})
         sigdelset(&all, sig);
-    pthread_sigmask(SIG_SETMASK, &all, &old); // who calls may block all
+    pthread_sigmask(SIG_SETMASK, &all, &old); // the caller may block all
     std::thread(work_loop).detach();
     pthread_sigmask(SIG_SETMASK, &old, nullptr);
     workers++;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What the files of the simulated driver share. One lock, `mu`, guards all
-// state; it is released only while the bytes of an operation move, while a
-// kernel runs and while the host waits. Everything global is allocated once
-// and never destroyed, so that threads may outlive main().
+// Declarations that the files of the simulated driver share. One lock, `mu`,
+// guards all state; it is released only while the bytes of an operation move,
+// while a kernel runs and while the host waits. Everything global is allocated
+// once and never destroyed, so that threads may outlive main().
 #ifndef SIMCUDA_SIM_H
 #define SIMCUDA_SIM_H
 
 #pragma GCC visibility push(default)
 #include <cuda.h>
-// Of its versions the one that the library asks for.
+// The version of the function that the library asks for.
 #undef cuStreamGetCaptureInfo
 extern "C" CUresult
 cuStreamGetCaptureInfo(CUstream stream, CUstreamCaptureStatus *status,
@@ -52,19 +52,19 @@ struct Config {
     bool ipc = true;
     int access = 0; // of the host to device memory: PROT_...
     uint64_t seed = 0;
-    uint64_t delay_us = 2000;     // delay mode: the most an op is delayed
-    uint64_t lazy_us = 20000;     // lazy mode: the least it is left alone
-    size_t kernel_threads = 4096; // the most threads a kernel is run with
+    uint64_t delay_us = 2000;     // delay mode: longest delay of an op
+    uint64_t lazy_us = 20000;     // lazy mode: an op is left alone this long
+    size_t kernel_threads = 4096; // most threads of a kernel
 };
 
 struct Stream;
 using StreamPtr = std::shared_ptr<Stream>;
 
-// A primary context. Lives for ever, active while retained.
+// A primary context. Lives for ever; active while retained.
 struct Context {
     int device = 0;
     int retained = 0;
-    uint32_t peers = 0; // bit d: access to device d's memory was enabled
+    uint32_t peers = 0; // bit d: access to memory of device d is enabled
     CUresult error = CUDA_SUCCESS; // sticky
     StreamPtr legacy;
 };
@@ -74,22 +74,22 @@ enum class Kind { DEVICE, IMPORTED, MANAGED, PINNED, REGISTERED };
 // One allocation or mapping, found by the address its owner was given.
 struct Range {
     uintptr_t base = 0;
-    size_t size = 0; // as asked for
-    size_t room = 0; // as taken: whole pages
+    size_t size = 0; // as requested
+    size_t room = 0; // as allocated: whole pages
     Kind kind = Kind::DEVICE;
     Context *ctx = nullptr;
     uint64_t id = 0;
-    char *bytes = nullptr; // where the simulator reaches them
+    char *bytes = nullptr; // the simulator's own mapping
     bool pooled = false;   // from cuMemAllocAsync
     bool freed = false;
     bool open = false;  // a running kernel touched it
-    int busy = 0;       // operations moving its bytes now
+    int busy = 0;       // operations that move its bytes
     int64_t offset = 0; // in its file
-    uint64_t inode = 0; // of its file, 0 where it has none
+    uint64_t inode = 0; // of its file, 0: no file
     int export_slot = -1;
-    int fd = -1; // imported: holds the lock that tells the exporter
+    int fd = -1; // imported: file with the lock the exporter sees
     int references = 0;
-    // imported: nonce, id and address over there
+    // imported: nonce, id and address in the exporter
     uint64_t owner = 0, owner_id = 0, owner_base = 0;
 };
 using RangePtr = std::shared_ptr<Range>;
@@ -100,7 +100,7 @@ struct Mark {
     uint64_t pos = 0;
 };
 
-// A 32-bit word, named so that every process that maps it agrees.
+// A 32-bit word, with a name that is the same in all processes that map it.
 struct Word {
     uint64_t inode = 0;
     uint64_t offset = 0;
@@ -113,7 +113,7 @@ struct Word {
 
 struct Op {
     uint64_t pos = 0;
-    Time due;                      // runs by then, demanded or not
+    Time due;                      // runs then at the latest, demanded or not
     std::vector<Mark> after;       // runs after these
     std::function<bool()> ready;   // lock held; may demand; may be empty
     std::function<CUresult()> run; // lock not held; may be empty
@@ -126,7 +126,7 @@ struct Op {
 struct Capture;
 using CapturePtr = std::shared_ptr<Capture>;
 
-// In a capture: how much of each of its streams one stream follows.
+// In a capture: the position in each of its streams that one stream follows.
 using Follows = std::map<const Stream *, uint64_t>;
 
 struct Stream {
@@ -134,15 +134,15 @@ struct Stream {
     unsigned long long id = 0;
     bool blocking = true; // synchronises with the legacy stream
     std::deque<Op> queue;
-    uint64_t last = 0;   // submitted
-    uint64_t done = 0;   // ended
-    uint64_t demand = 0; // asked for
+    uint64_t last = 0;   // submitted operations
+    uint64_t done = 0;   // ended operations
+    uint64_t demand = 0; // operations asked for
     bool running = false;
     bool active = false; // in the scheduler's list
-    CapturePtr capture;  // it is in this one
+    CapturePtr capture;  // the capture it is in
     Follows follows;
-    bool capturing = false; // for a test, and nothing may be given to it
-    bool spoilt = false;    // the capture, by what may not be done in it
+    bool capturing = false; // in a test's capture, which admits no work
+    bool spoilt = false;    // the capture was spoilt by a forbidden call
 };
 
 // --- config.cpp ---------------------------------------------------------
@@ -154,8 +154,8 @@ extern Context *const contexts;
 
 enum class Need { NOTHING, INIT, CONTEXT };
 
-// The start of every driver function: counts it, injects failures, checks
-// that there is a context, and holds the lock. False: return `result`.
+// The start of every driver function: counts the call, injects failures,
+// checks that there is a context, and holds the lock. False: return `result`.
 struct Call {
     CUresult result;
     Context *ctx = nullptr;
@@ -175,7 +175,7 @@ Context *
 current();
 
 Context *
-context_of(CUcontext handle); // null for none of ours
+context_of(CUcontext handle); // null for a foreign context
 
 inline bool
 reaches(const Context *ctx, int device)
@@ -185,20 +185,20 @@ reaches(const Context *ctx, int device)
 
 // --- fault.cpp ----------------------------------------------------------
 
-// Counts a call; what it is to fail with, if it is to.
+// Counts a call. Returns the error that it must fail with, if any.
 CUresult
 count_call(const char *name, bool after_init);
 
 void
 fault_init();
 
-// Whether this is a child of a process that had initialised the driver.
+// Returns true in a child of a process that had initialised the driver.
 bool
 forked();
 
 // --- trace.cpp ----------------------------------------------------------
 
-// Writes down a line while a test asks for it.
+// Writes a line to the trace, if a test asked for one.
 __attribute__((format(printf, 1, 2))) void
 trace(const char *format, ...);
 
@@ -206,7 +206,7 @@ trace(const char *format, ...);
 
 extern std::unordered_map<CUstream, StreamPtr> &streams;
 
-// The stream behind a handle, null where there is none. Lock held.
+// Returns the stream of a handle, null if there is none. Lock held.
 StreamPtr
 stream_of(CUstream handle, Context *ctx);
 
@@ -215,32 +215,34 @@ stream_of(CUstream handle, Context *ctx);
 long
 graphs_live();
 
-// Whether a thread in this mode may make a call while others capture.
+// Checks that a thread in this mode may make a call while others capture.
 CUresult
 capture_allows(const char *name, CUstreamCaptureMode mode);
 
-// Whether work for `stream` has to do with the capture of the other: the
-// legacy stream stands for all blocking ones.
+// Returns true if work for `stream` concerns the capture of the other stream:
+// the legacy stream stands for all blocking ones.
 bool
 is_captured_with(const StreamPtr &captured, const StreamPtr &stream);
 
-// What a capture forbids to do with the stream: waiting for it, and asking
-// whether it is done. Whether a capture was spoilt.
+// Spoils the captures that forbid to wait for the stream or to query it.
+// Returns true if there was one.
 bool
 spoil_capture(const StreamPtr &stream);
 
 void
 capture_spoil(const CapturePtr &capture);
 
-// Whether work can be given to the stream.
+// Checks that work can be given to the stream.
 CUresult
 capture_admits(const StreamPtr &stream);
 
-// Takes it into the graph of the stream's capture; false: it is in none.
+// Takes the op into the graph of the stream's capture. Returns false if the
+// stream is in no capture.
 bool
 capture_take(const StreamPtr &stream, const Op &op);
 
-// The stream waits for an event that was recorded, in a capture or in none.
+// Makes the stream wait for an event that was recorded, in a capture or in
+// none.
 CUresult
 capture_join(const StreamPtr &stream, const CapturePtr &capture,
              const Follows &follows, bool recorded);
@@ -248,7 +250,7 @@ capture_join(const StreamPtr &stream, const CapturePtr &capture,
 // --- schedule.cpp (lock held everywhere) --------------------------------
 
 extern std::vector<StreamPtr> &active;
-extern std::condition_variable &progress; // something ended
+extern std::condition_variable &progress; // notified when an op has ended
 
 Mark
 enqueue(const StreamPtr &stream, Op op);
@@ -259,19 +261,20 @@ ended(const Mark &mark);
 void
 demand(const Mark &mark);
 
-// Demands and waits; the error the stream's context has then.
+// Demands and waits; returns the error of the stream's context.
 CUresult
 wait_for(Lock &lock, const Mark &mark);
 
-// Everything submitted in the context, as marks.
+// Returns marks for everything submitted in the context.
 std::vector<Mark>
 pending(const Context *ctx);
 
-// Waits for all of it, as on a GPU who frees or unmaps memory does.
+// Waits for all of it: a GPU's driver does so when memory is freed or
+// unmapped.
 void
 wait_for_context(Lock &lock, const Context *ctx);
 
-// Another process waits for this word: runs what we have that writes it.
+// Runs our operations that write this word, for which another process waits.
 bool
 demand_word(const Word &word);
 
@@ -285,8 +288,9 @@ memory_init();
 RangePtr
 range_find(uintptr_t address);
 
-// The range that holds [address, address + size): null for pageable memory,
-// INVALID_VALUE for device addresses that are not allocated, or not wholly.
+// Finds the range that holds [address, address + size): null for pageable
+// memory. Fails with INVALID_VALUE for device addresses that are not
+// allocated, or only in part.
 CUresult
 range_get(uintptr_t address, size_t size, RangePtr *range);
 
@@ -302,18 +306,20 @@ word_at(const RangePtr &range, uintptr_t address);
 uint64_t
 new_id();
 
-// Address space without access, for device memory; 0 when it is used up.
+// Reserves address space without access, for device memory; returns 0 when it
+// is used up.
 uintptr_t
 reserve(size_t room);
 
 void
 unreserve(uintptr_t base, size_t room);
 
-// Takes a range out of the table: work that is queued must not use it.
+// Takes a range out of the table: queued work must not use it.
 void
 range_withdraw(const RangePtr &range);
 
-// Withdraws it, waits until nothing moves its bytes, and frees what it holds.
+// Withdraws a range, waits until nothing moves its bytes, and frees its
+// memory.
 void
 range_free(Lock &lock, const RangePtr &range);
 
@@ -322,7 +328,7 @@ arena_fd(int device);
 
 // --- ipc.cpp (lock held) ------------------------------------------------
 
-// The state of an interprocess event, in memory that processes share.
+// The state of an interprocess event, in shared memory.
 struct alignas(64) Slot {
     std::atomic<uint64_t> generation;
     std::atomic<uint64_t> recorded;
@@ -335,7 +341,7 @@ struct alignas(64) Slot {
 void
 ipc_init();
 
-// An allocation is going: its handle stops working.
+// Makes the handle of an allocation that is freed invalid.
 void
 ipc_withdraw(Range *range);
 
@@ -348,7 +354,8 @@ slot_take(int device);
 void
 slot_give(Slot *slot);
 
-// A record of this process on a slot: its number, and how it is demanded.
+// Records of this process on a slot. The first returns the record's number;
+// the second stores the mark that is demanded for it.
 uint64_t
 slot_record(Slot *slot);
 
@@ -358,15 +365,15 @@ slot_recorded(Slot *slot, uint64_t seq, const Mark &mark);
 void
 slot_complete(Slot *slot, uint64_t seq);
 
-// The point in a stream of this process that `seq` is, if it is one.
+// Finds the mark of record `seq`, if this process made it.
 bool
 slot_mark(Slot *slot, uint64_t seq, Mark *mark);
 
-// Asks whoever recorded `seq` to run it.
+// Asks the process that recorded `seq` to run it.
 void
 slot_demand(Slot *slot, uint64_t seq);
 
-// Sleeps on the slot, without the lock, for a few milliseconds at most.
+// Sleeps on the slot, without the lock, for at most a few milliseconds.
 void
 slot_sleep(Lock &lock, Slot *slot, uint64_t seq);
 
@@ -376,7 +383,7 @@ slot_export(Slot *slot, CUipcEventHandle *handle);
 CUresult
 slot_import(const CUipcEventHandle *handle, Slot **slot);
 
-// Asks all other processes to run what writes this word.
+// Asks all other processes to run the operations that write this word.
 void
 word_broadcast(const Word &word);
 

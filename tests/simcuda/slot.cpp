@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Interprocess events, and one process asking another to run something.
+// Interprocess events, and requests of one process that another run an
+// operation.
 #include "ipc.h"
 
 #include <cstdio>
@@ -24,7 +25,7 @@ static_assert(sizeof(EventHandle) <= CU_IPC_HANDLE_SIZE, "handle");
 
 constexpr uint64_t MAGIC = 0x74766520736d6973u;
 
-struct Message { // run what I wait for
+struct Message { // a request to run an operation
     enum : uint32_t { EVENT = 0x53494d31, WORD } kind;
     int32_t index;
     uint64_t nonce, seq;
@@ -34,7 +35,7 @@ struct Message { // run what I wait for
 static int outgoing = -1;
 static int slots_used;
 static auto &slots_free = *new std::deque<Slot *>;
-// What this process recorded on which slot, by number.
+// The records that this process made on slots, by number.
 static auto &recorded = *new std::map<Slot *, std::map<uint64_t, Mark>>;
 
 static socklen_t
@@ -102,7 +103,7 @@ slot_init()
     sockaddr_un address;
     socklen_t length = address_of(getpid(), &address);
     if (bind(incoming, (sockaddr *)&address, length) != 0) {
-        perror("simcuda: bind"); // others' demands are then only timeouts
+        perror("simcuda: bind"); // demands of others then only time out
         return;
     }
     sigset_t all, old;
@@ -126,7 +127,7 @@ slot_take(int device)
     else {
         return nullptr;
     }
-    // Numbers only grow: what was recorded before counts as ended.
+    // Numbers only grow: earlier records count as ended.
     slot->generation++;
     slot->done.store(slot->recorded.load());
     slot->device.store(device);
@@ -235,7 +236,8 @@ slot_import(const CUipcEventHandle *handle, Slot **slot)
     return CUDA_SUCCESS;
 }
 
-// Everybody who has the simulated driver open, by their sockets' names.
+// Returns all processes that have the simulated driver open, by their sockets'
+// names.
 static const std::vector<int> &
 everybody()
 {

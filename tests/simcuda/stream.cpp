@@ -7,7 +7,7 @@ namespace sim {
 std::unordered_map<CUstream, StreamPtr> &streams =
     *new std::unordered_map<CUstream, StreamPtr>;
 
-// Handles of streams that are gone, which are given out again at once.
+// Handles of destroyed streams, which are reused at once.
 static auto &spare_handles = *new std::vector<CUstream>;
 
 static CUstream
@@ -47,8 +47,8 @@ stream_of(CUstream handle, Context *ctx)
     return it == streams.end() ? nullptr : it->second;
 }
 
-// What the host waits for when it waits for the stream. The legacy stream
-// stands for all blocking streams of its context.
+// Returns the point at which a wait of the host for the stream ends. The
+// legacy stream stands for all blocking streams of its context.
 static Mark
 end_of(const StreamPtr &stream)
 {
@@ -156,7 +156,7 @@ cuStreamGetId(CUstream handle, unsigned long long *id)
     StreamPtr stream = stream_of(handle, call.ctx);
     if (stream == nullptr)
         return CUDA_ERROR_INVALID_HANDLE;
-    if (spoil_capture(stream)) // as an H100's driver does, in all modes
+    if (spoil_capture(stream)) // an H100's driver does so in all modes
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     *id = stream->id;
     return CUDA_SUCCESS;

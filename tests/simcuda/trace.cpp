@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Writes down which calls are made, one a line: simcuda_trace(),
-// simcuda_note().
+// Writes a line for each call: simcuda_trace(), simcuda_note().
 #include "sim.h"
 
 #include <cstdarg>
@@ -29,8 +28,8 @@ trace(const char *format, ...)
 
 } // namespace sim
 
-// begin: forgets what there is and writes down what comes. Otherwise it ends,
-// and the lines are what it returns, until the next begins.
+// begin: drops all lines and starts to write. Otherwise stops, and returns the
+// lines, which are valid until the next begin.
 SIM_EXPORT const char *
 simcuda_trace(int begin)
 {
@@ -41,7 +40,7 @@ simcuda_trace(int begin)
     return lines.c_str();
 }
 
-// Adds a line, of another library's call.
+// Adds a line for another library's call.
 SIM_EXPORT void
 simcuda_note(const char *line)
 {

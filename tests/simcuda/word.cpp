@@ -71,7 +71,7 @@ wait(const RangePtr &range, CUdeviceptr address, uint32_t value,
     return op;
 }
 
-// All of them, or none.
+// Enqueues all operations, or none.
 static CUresult
 give(const char *name, CUstream handle, unsigned int count,
      const CUstreamBatchMemOpParams *params)
@@ -87,7 +87,7 @@ give(const char *name, CUstream handle, unsigned int count,
         return result;
     std::vector<Op> ops;
     for (unsigned int i = 0; i < count; i++) {
-        // Of both kinds the members, and where they lie, are the same.
+        // The members, and their offsets, are the same for both operations.
         const auto &each = params[i].waitValue;
         RangePtr range;
         result = find(each.address, &range);
