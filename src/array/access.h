@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Access to memory that we are about to read or write: the work that may still
 // use the memory (the producer, and the stream that the caller named), events
-// that mark what this work had been given when we were called, and the stream
-// of our own work, which is ordered behind it. An access has one owner at a
-// time. The GIL is not needed.
+// that mark the state of this work when we were called, and the stream of our
+// own work, which is ordered behind it. An access has one owner at a time. The
+// GIL is not needed.
 #ifndef WM_ARRAY_ACCESS_H
 #define WM_ARRAY_ACCESS_H
 

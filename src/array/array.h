@@ -16,7 +16,7 @@
 typedef struct wm_storage {
     void *ptr;
     size_t size;         // bytes
-    wm_pointer_t memory; // what it is: kind, device, allocation
+    wm_pointer_t memory; // kind, device, allocation
     wm_order_t *order;   // NULL for pageable host memory
     // True once the pointer was given away (CAI, DLPack, ptr) or came from
     // elsewhere, and never false again: others may write the memory without

@@ -165,8 +165,7 @@ launch_pair(int device, wm_eager_ll_pair_params_t *pair, bool large,
     int code = eager_ll_launch(&functions[device].pair, count, large, pair,
                                stream, err);
     if (code == 0 && groups)
-        atomic_store(wide, NULL); // a part of a device has no room for the
-                                  // cluster
+        atomic_store(wide, NULL); // no room for it in a part of a device
     return code;
 }
 

@@ -22,8 +22,7 @@ typedef struct {
     char *user;                  // the bytes, contiguous, if `strided` is NULL
     const wm_strided_t *strided; // the bytes, if they have gaps, else NULL
     size_t nbytes;
-    uint32_t flag;            // differs from all earlier flags in the buffer;
-                              // not 0
+    uint32_t flag;            // new in this buffer, and not 0
     uint32_t value;           // the value that *word gets
     _Atomic uint32_t *word;   // tells that the message was posted, or taken
     _Atomic uint32_t *status; // result of a fetch; may be NULL

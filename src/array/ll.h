@@ -20,8 +20,8 @@ typedef struct {
     uint32_t blocks;
 } wm_ll_t;
 
-// Returns the longest payload, in bytes, that an LL buffer holds where there
-// are `size` ranks.
+// Returns the longest payload, in bytes, that an LL buffer holds with `size`
+// ranks.
 size_t
 wm_ll_room(const wm_ll_t *ll, int size);
 

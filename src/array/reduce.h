@@ -47,8 +47,7 @@ wm_reduce_launch(int device, wm_reduce_type_t type, wm_reduce_op_t op,
 typedef struct {
     wm_reduce_type_t type;
     wm_reduce_op_t op;
-    void *const *dst; // 1 to WM_REDUCE_TARGETS addresses, all of which get the
-                      // result
+    void *const *dst; // 1 to WM_REDUCE_TARGETS, all get the result
     int targets;
     const void *const *src;
     int n;

@@ -29,7 +29,7 @@ wm_simple_prepare(int device, wm_error_t *err);
 
 typedef enum {
     WM_SIMPLE_MOVE,
-    WM_SIMPLE_REDUCE, // reduces what is received, to one place
+    WM_SIMPLE_REDUCE, // reduces received data to one place
     WM_SIMPLE_ALL,    // then sends the result back to all
 } wm_simple_work_t;
 

@@ -112,8 +112,8 @@ on_fork_child(void)
     atomic_store(&forked, true);
 }
 
-// Opens the driver's library; returns NULL if there is none. Refuses what is
-// no regular file: at a pipe the loader would wait for ever.
+// Opens the driver's library; returns NULL if there is none. Refuses other
+// than regular files: at a pipe the loader would wait for ever.
 static void *
 driver_open(int mode, wm_error_t *err)
 {

@@ -397,7 +397,7 @@ template <typename rule_t> struct wm_simple_folder {
                 && await_chunk(p, channel, from, step) == nullptr)
                 return false;
         }
-        if (part.nbytes == 0) // no data; who passes on has no `dst`
+        if (part.nbytes == 0) // no data, or no `dst`
             return true;
         const bool passes = p.onto != WM_SIMPLE_NOBODY;
         char *into = passes ? await_slot(p, channel, p.onto, step)

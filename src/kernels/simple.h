@@ -39,7 +39,7 @@ typedef struct {
 // State of a rank's kernels, in memory of its own GPU.
 typedef struct {
     uint32_t blocks; // blocks of a kernel that have ended
-    // Steps of this kernel whose data to give have all been read.
+    // Steps of this kernel whose data has been read by the giving block.
     uint32_t read[WM_SIMPLE_CHANNELS];
     uint32_t reduced[WM_SIMPLE_CHANNELS]; // steps that can be given back
     wm_simple_count_t counts[WM_SIMPLE_CHANNELS][WM_LL_RANKS];

@@ -41,7 +41,7 @@ class CudaError(Exception):
 
 
 class Driver:
-    """The driver with device 0 current (`context=False`: none)."""
+    """The driver API, with device 0 current unless `context` is false."""
 
     def __init__(self, device=0, context=True):
         self.lib = ct.CDLL(os.environ["WARPMPI_CUDA_DRIVER"])
@@ -52,7 +52,7 @@ class Driver:
             self.use(device)
 
     def call(self, name, *args):
-        """Calls cu<name> found as real programs find it; the CUresult."""
+        """Calls cu<name>, looked up as real programs do; returns the result."""
         function = Handle()
         result = self.lib.cuGetProcAddress_v2(
             b"cu" + name.encode(), ct.byref(function), 13000, Size(0), None
@@ -101,7 +101,7 @@ class Driver:
         self("LaunchKernel", kernel, 2, 1, 1, 64, 1, 1, 0, stream, array, 0)
 
     def read(self, ptr, size=4):
-        """Bytes at `ptr` now, not ordered after any non-blocking stream."""
+        """Returns the bytes at `ptr`, ordered after no non-blocking stream."""
         out = (ct.c_ubyte * size)()
         self("MemcpyDtoH", out, Ptr(ptr), Size(size))
         return bytes(out)
@@ -174,8 +174,8 @@ def driver_library(tmp_path_factory):
 def fresh(function=None, **env):
     """Makes a test of a function: a process of its own, with `env`.
 
-    What nobody demands is left alone for long, however busy the machine is:
-    what came within PROMPT seconds was demanded.
+    Operations that nobody demands run late: a result within PROMPT seconds
+    was demanded, even on a busy machine.
     """
     if function is None:
         return lambda f: fresh(f, **env)

@@ -59,8 +59,8 @@ read_message(PyObject *value, bool writable, bool reduces, wm_side_t *side)
     return 0;
 }
 
-// Reads, through Python, where the blocks of a v-form are, and the message
-// that has all blocks if they have a datatype.
+// Reads, through Python, the places of the blocks of a v-form, and the message
+// with all blocks if they have a datatype.
 static int
 read_spans(PyObject *value, bool writable, int size, wm_side_t *side)
 {

@@ -16,7 +16,7 @@ typedef struct {
     bool contiguous; // the buffer must be contiguous
     bool given;      // there is a message
     wm_message_t message;
-    bool varies; // `spans` tells where the blocks are
+    bool varies; // `spans` has the places of the blocks
     wm_span_t spans[WM_BARRIER_RANKS];
 } wm_side_t;
 

@@ -14,7 +14,8 @@ static bool called; // a pending call of release_waiting exists
 wm_owner_t *
 wm_py_owner_new(void)
 {
-    // Not calloc(), which has no cache; memset() keeps the compiler from it.
+    // Not calloc(), nor malloc() and memset(), which compilers turn into
+    // calloc(): it bypasses the C library's cache.
     wm_owner_t *owner = PyMem_RawMalloc(sizeof *owner);
     if (owner == NULL) {
         PyErr_NoMemory();
