@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Arrays: a strided view of a storage, and the storage, which owns device,
-// pinned or host memory or holds on to a foreign owner (an opaque pointer
-// with a release function). Storages are reference-counted atomically; a view
-// is a plain struct. Plain C: no MPI, no Python; the GIL is not needed,
-// except by a foreign owner's release function, which takes it itself.
+// Storages and arrays. A storage owns device, pinned or host memory, or holds
+// a foreign owner (an opaque pointer with a release function). Storages are
+// reference-counted atomically. An array is a strided view of a storage, a
+// plain struct. No MPI, no Python. The GIL is not needed, except by a foreign
+// owner's release function, which takes it itself.
 #ifndef WM_ARRAY_ARRAY_H
 #define WM_ARRAY_ARRAY_H
 
@@ -50,9 +50,14 @@ wm_storage_wrap(void *ptr, size_t size, const wm_pointer_t *memory,
                 bool readonly, void *owner, void (*release)(void *),
                 wm_storage_t **storage, wm_error_t *err);
 
+// Adds a reference; returns `storage`.
 wm_storage_t *
 wm_storage_retain(wm_storage_t *storage);
 
+// Drops a reference. The last one frees the memory: device memory in stream
+// order; other memory after a wait on the host for our work on it, or, while a
+// stream may be waiting for another process, by wm_storage_free_kept. Releases
+// the GIL while it waits.
 void
 wm_storage_release(wm_storage_t *storage);
 
@@ -68,11 +73,12 @@ WM_MUST_CHECK int
 wm_array_new(int device, bool pinned, wm_dtype_t dtype, int ndim,
              const int64_t *shape, wm_array_t *array, wm_error_t *err);
 
+// Drops the reference to the storage.
 void
 wm_array_clear(wm_array_t *array);
 
-// Copies all but the shape and strides beyond ndim; the storage's reference is
-// copied as it is.
+// Copies an array without the unused part of shape and strides. Copies the
+// storage pointer, and adds no reference.
 void
 wm_array_copy_header(wm_array_t *dst, const wm_array_t *src);
 

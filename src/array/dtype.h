@@ -58,6 +58,8 @@ wm_dtype_info(wm_dtype_t dtype);
 WM_MUST_CHECK int
 wm_dtype_from_typestr(const char *typestr, wm_dtype_t *dtype, wm_error_t *err);
 
+// Finds the type of a DLPack type. Fails with WM_ERR_TYPE for an unsupported
+// one.
 WM_MUST_CHECK int
 wm_dtype_from_dlpack(uint8_t code, uint8_t bits, uint16_t lanes,
                      wm_dtype_t *dtype, wm_error_t *err);

@@ -29,7 +29,7 @@ typedef struct {
     _Atomic uint32_t *stop;   // not 0: no message comes (fetch); may be NULL
 } wm_eager_ll_t;
 
-// True if the kernels can read and write this layout.
+// Returns true if the kernels can read and write this layout.
 bool
 wm_eager_ll_takes(const wm_strided_t *strided);
 

@@ -78,9 +78,9 @@ lines_of(const wm_ll_side_t *side, bool ll128)
 }
 
 // Returns the unit of a kernel's loads and stores: the greatest power of two
-// that divides the addresses and sizes of the given and
-// taken blocks; a rank that takes its own block has both. A rest of an LL128
-// line goes byte by byte.
+// that divides the addresses and sizes of the given and taken blocks; a rank
+// that takes its own block has both. The rest of an LL128 line goes byte by
+// byte.
 static uint32_t
 unit_of(const wm_ll_params_t *params, bool ll128)
 {

@@ -44,10 +44,10 @@ WM_MUST_CHECK int
 wm_order_after_write(wm_order_t *order, int device, CUstream stream,
                      wm_error_t *err);
 
-// Variants for a stream whose id is known (wm_stream_id; 0: unknown): it does
-// not wait for its own pending work. wm_order_after takes the order that the
-// stream read and the one that it wrote; either may be NULL, and both share
-// one event if possible.
+// Variants for a stream whose id is known (wm_stream_id; 0: unknown), which
+// does not wait for its own pending work. wm_order_after takes the order that
+// the stream read and the order that it wrote; either may be NULL, and both
+// share one event if possible.
 WM_MUST_CHECK int
 wm_order_before(wm_order_t *order, bool to_write, int device, CUstream stream,
                 uint64_t id, wm_error_t *err);

@@ -55,6 +55,7 @@ typedef struct {
     wm_signal_t signal; // its word may be NULL
 } wm_reduction_t;
 
+// Enqueues the reduction's kernel. Fails as wm_reduce_launch().
 WM_MUST_CHECK int
 wm_reduce_enqueue(int device, const wm_reduction_t *reduction, CUstream stream,
                   wm_error_t *err);

@@ -27,6 +27,7 @@ wm_holder_is_alive(void);
 void *
 wm_let_go(void);
 
+// Takes the GIL again. Does nothing if `held` is NULL.
 void
 wm_take_back(void *held);
 

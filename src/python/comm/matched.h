@@ -34,6 +34,7 @@ wm_py_matched_begin(PyObject *message, wm_buffer_t *buffer, bool blocking,
 wm_comm_t *
 wm_py_matched_comm(PyObject *message);
 
+// Drops the message's reference to its communicator.
 void
 wm_py_matched_let_go(PyObject *message);
 

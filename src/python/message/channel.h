@@ -38,6 +38,7 @@ wm_py_channel_get(PyObject *self, wm_channel_t *channel);
 PyObject *
 wm_py_channel_fail(PyObject *self, bool of_mpi);
 
+// Returns the envelope of a message with that rank and tag on the channel.
 wm_envelope_t
 wm_py_channel_envelope(const wm_channel_t *channel, int rank, int tag,
                        bool blocking);

@@ -16,9 +16,8 @@ PyObject *
 wm_py_handles_find(PyObject *object);
 
 // Called when the program asks for the handle: makes base.ob_mpi a handle that
-// the table knows. Does nothing
-// if the request is not live. Returns 0, or -1 with
-// an exception.
+// the table knows. Does nothing if the request is not live. Returns 0, or -1
+// with an exception.
 WM_MUST_CHECK int
 wm_py_handles_show(wm_request_t *self);
 
