@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// How a kernel that waits for another rank's kernel learns that this rank has
-// ended or aborted its call.
+// Aborts: a kernel that waits for another rank's kernel learns here that this
+// rank has ended or aborted its call.
 #ifndef WM_KERNELS_ABORT_H
 #define WM_KERNELS_ABORT_H
 

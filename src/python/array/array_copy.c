@@ -30,7 +30,7 @@ wm_py_array_wait_nogil(const wm_array_t *array)
     return wm_py_after_wait(status, &err);
 }
 
-// How an operation runs: the options of every method that moves data.
+// The options of every method that moves data.
 typedef struct {
     bool blocking;
     int device; // of the stream; -1: no stream
