@@ -10,13 +10,13 @@
 #include "comm/engine/hash.h"
 #include "comm/engine/hooks.h"
 
-// Before any other messages on the communicator.
+// Tags of the first messages on the communicator.
 #define TAG_OF_ENDPOINTS 0
 #define TAG_OF_FACTS 1
 
-static uint64_t made; // how many communicators, failed ones too; engine lock
+static uint64_t made; // communicators, failed ones too; engine lock
 
-// The same number on all ranks, who all know rank 0.
+// Returns the id, the same on all ranks, as all know rank 0.
 static uint64_t
 identity(const wm_endpoint_t *first)
 {
@@ -29,8 +29,8 @@ identity(const wm_endpoint_t *first)
 // Gathers `nbytes` bytes of each rank into `all`, by rank; `all` has room for
 // twice as many. Within a group log2(size) steps of messages do it (Bruck's
 // algorithm), since the first collective on a communicator of several hosts
-// makes Open MPI create others behind it. Where a rank has died only its
-// partners are told so: they revoke the communicator, which tells the others.
+// makes Open MPI create others behind it. If a rank has died, MPI tells only
+// its partners: they revoke the communicator, which tells the others.
 static int
 allgather(wm_comm_t *comm, bool inter, int tag, const void *mine,
           size_t nbytes, void *all, wm_error_t *err)
@@ -40,7 +40,8 @@ allgather(wm_comm_t *comm, bool inter, int tag, const void *mine,
         return wm_mpi_check(MPI_Allgather(mine, length, MPI_BYTE, all, length,
                                           MPI_BYTE, comm->match),
                             "MPI_Allgather", err);
-    char *blocks = (char *)all + (size_t)size * nbytes; // i: of rank + i
+    // Block i is that of rank + i.
+    char *blocks = (char *)all + (size_t)size * nbytes;
     memcpy(blocks, mine, nbytes);
     for (int have = 1; have < size && code == 0; have *= 2) {
         int count = have < size - have ? have : size - have;
@@ -62,9 +63,9 @@ allgather(wm_comm_t *comm, bool inter, int tag, const void *mine,
     return 0;
 }
 
-// Tells all ranks whether this one could open their segments. Offers are
-// answered in the sender's segment, so two ranks share memory only if each has
-// opened the other's. Two processes settle that once.
+// Tells each rank whether this one could open its segment. Offers are answered
+// in the sender's segment, so two ranks share memory only if each has opened
+// the other's. Two processes do this once.
 static int
 settle_segments(wm_comm_t *comm, wm_error_t *err)
 {
@@ -92,16 +93,16 @@ settle_segments(wm_comm_t *comm, wm_error_t *err)
     return code;
 }
 
-// All ranks must know these alike.
+// Facts that all ranks must know alike.
 typedef struct {
     int code;    // below 0: a rank cannot go on
-    int settled; // 1: all have settled whose segments can be opened
+    int settled; // 1: no pair of ranks has segments to settle
     int barrier; // 1: each rank has a slot, and can read all others' slots
 } facts_t;
 
-// Joins the facts of all ranks, in `scratch`, which has room for two of each.
-// An intercommunicator takes two rounds: the first tells of the other group,
-// the second of this one.
+// Joins the facts of all ranks; `scratch` has room for two of each rank. An
+// intercommunicator takes two rounds: the first tells of the other group, the
+// second of this one.
 static int
 join_facts(wm_comm_t *comm, bool inter, facts_t *facts, facts_t *scratch,
            wm_error_t *err)
@@ -131,7 +132,7 @@ drop_barrier(wm_comm_t *comm)
     }
 }
 
-// Returns false if this rank cannot read the slots of all.
+// Makes the barrier. Returns false if this rank cannot read the slots of all.
 static bool
 find_barrier(wm_comm_t *comm, const wm_endpoint_t *all)
 {
@@ -166,7 +167,7 @@ refuse_setting(const wm_comm_t *comm, int rank, const char *name, bool mine,
                         mine ? rank : comm->rank);
 }
 
-// Fills what this rank tells all others.
+// Fills the endpoint that this rank sends to all others.
 static void
 describe(const wm_comm_t *comm, bool inter, wm_endpoint_t *mine)
 {
@@ -185,7 +186,7 @@ describe(const wm_comm_t *comm, bool inter, wm_endpoint_t *mine)
     wm_engine_unlock();
 }
 
-// Finds the peer that each endpoint tells of, if all fit together.
+// Finds the peer of each endpoint, if all endpoints fit together.
 static int
 find_peers(wm_comm_t *comm, const wm_endpoint_t *mine,
            const wm_endpoint_t *all, wm_error_t *err)
@@ -218,7 +219,7 @@ find_peers(wm_comm_t *comm, const wm_endpoint_t *mine,
     return code;
 }
 
-// Returns what this rank knows, after the code with which it has come so far.
+// Returns the facts of this rank; `code` is its error so far, or 0.
 static facts_t
 look(wm_comm_t *comm, bool inter, const wm_endpoint_t *all, int code)
 {
@@ -237,14 +238,14 @@ wm_bootstrap(wm_comm_t *comm, bool inter, wm_error_t *err)
     size_t size = (size_t)comm->size;
     wm_endpoint_t mine;
     wm_endpoint_t *all = calloc(2 * size, sizeof *all);
-    wm_error_t lost; // where this rank's own error tells more
+    wm_error_t lost; // unused: this rank's own error says more
     describe(comm, inter, &mine);
     comm->peers = calloc(size, sizeof *comm->peers);
     comm->sequences = calloc(size, sizeof *comm->sequences);
     comm->orders = calloc(size, sizeof *comm->orders);
     if (all == NULL || comm->peers == NULL || comm->sequences == NULL
         || comm->orders == NULL) {
-        free(all); // and a slot is lost
+        free(all); // a barrier slot stays taken
         return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
     }
     int code = allgather(comm, inter, TAG_OF_ENDPOINTS, &mine, sizeof mine,

@@ -12,12 +12,12 @@
 static pthread_mutex_t key_lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic int comm_key = MPI_KEYVAL_INVALID;
 static wm_comm_t *attached; // engine lock
-static wm_comm_t *freed;    // likewise: by the user, and still in use
+static wm_comm_t *freed;    // freed by the user, still in use; engine lock
 
 static void
 free_comm(wm_comm_t *comm)
 {
-    wm_hooks.drop(comm); // which asks MPI for ranks that died
+    wm_hooks.drop(comm); // this asks MPI for ranks that died
     for (int i = 0; i < 2; ++i) {
         MPI_Comm *handle = i == 0 ? &comm->match : &comm->data;
         if (*handle != MPI_COMM_NULL)
@@ -54,8 +54,9 @@ wm_comm_each(void (*visit)(wm_comm_t *comm))
         visit(comm);
 }
 
-// Attached ones by their handle, near its place. Written with the engine lock,
-// read without: who asks for a handle does not free it meanwhile.
+// A table of attached ones, each near the place of its handle. Written with
+// the engine lock held, read without: whoever looks for a handle does not free
+// it meanwhile.
 #define PLACES 256
 #define NEAR 8
 static struct {
@@ -63,7 +64,7 @@ static struct {
     _Atomic(wm_comm_t *) comm;
 } places[PLACES];
 
-// Attached ones without a place, which are found by MPI's attribute.
+// Attached ones that are not in the table; MPI's attribute finds them.
 static _Atomic int unplaced;
 
 static size_t
@@ -118,8 +119,8 @@ wm_comm_release(wm_comm_t *comm)
     atomic_fetch_sub(&comm->owner->holders, 1);
 }
 
-// Frees those of the freed that nothing refers to any more. MPI_Comm_free asks
-// nothing of other ranks, whose own messages may go on for longer.
+// Frees the freed ones to which nothing refers any more. MPI_Comm_free does
+// not wait for other ranks, whose own messages may go on for longer.
 static void
 free_unused(void)
 {
@@ -142,7 +143,8 @@ free_unused(void)
     }
 }
 
-// From now on only what has begun refers to it.
+// Moves a communicator to the freed ones: only operations under way refer to
+// it.
 static void
 strike(wm_comm_t *comm)
 {
@@ -166,7 +168,8 @@ strike(wm_comm_t *comm)
     wm_engine_unlock();
 }
 
-// The user freed the handle: all ranks are in the same call.
+// MPI calls this when the user frees the handle; all ranks are in the same
+// call.
 static int
 on_delete(MPI_Comm user, int key, void *value, void *extra)
 {
@@ -182,7 +185,7 @@ on_delete(MPI_Comm user, int key, void *value, void *extra)
     return MPI_SUCCESS;
 }
 
-// Once, whichever threads attach first.
+// Makes the key once, whichever threads attach first.
 static int
 make_key(wm_error_t *err)
 {
@@ -234,7 +237,8 @@ make_object_comm(wm_comm_t *comm, wm_error_t *err)
     return 0;
 }
 
-// Of both groups, as MPI merges them: one after the other, in their order.
+// Makes the communicator of both groups, as MPI merges them: one group after
+// the other.
 static int
 make_whole(wm_comm_t *comm, wm_error_t *err)
 {
@@ -355,7 +359,7 @@ wm_comm_attach(MPI_Comm user, wm_comm_t **result, wm_error_t *err)
     void *watchdog = wm_hooks.wait_begin(user);
     if (code == 0)
         code = wm_mpi_duplicate(user, &comm->match, err);
-    // Calls of neighbours are begun there.
+    // Collectives of neighbors are begun on `data`.
     if (code == 0)
         code = inter ? wm_mpi_duplicate(comm->match, &comm->data, err)
                      : wm_neighbor_clone(user, comm->match, &comm->data,

@@ -15,9 +15,9 @@
 
 #if defined(MPIX_ERR_PROC_FAILED) && defined(MPIX_ERR_REVOKED)
 
-static _Atomic bool untold; // it was started without
+static _Atomic bool untold; // MPI does not report failures
 
-// Who of the group has died, by rank in `all`.
+// Marks the ranks of a group that have died, by rank in `all`.
 static void
 mark(wm_comm_t *comm, MPI_Group failed, MPI_Group all)
 {
@@ -118,7 +118,7 @@ wm_failure_revoke(wm_comm_t *comm, wm_error_t *err)
     int code = revoke(comm->match, err);
     int other = revoke(comm->data, code == 0 ? err : NULL);
     comm->looked = 0;
-    // Collectives on streams raise from now on, and wait for nobody.
+    // Collectives on streams raise after this, and wait for nobody.
     if (comm->symm != NULL || comm->graph_symm != NULL)
         (void)wm_barrier_poison(comm->barrier, comm->size);
     return code < 0 ? code : other;

@@ -14,10 +14,10 @@
 #include "comm/engine/posted.h"
 #include "cuda/device.h"
 
-static bool by_mpi; // by the setting
+static bool by_mpi; // WARPMPI_HOST_MESSAGES is mpi
 
 enum { UNKNOWN, HOST_ONLY, HAS_GPUS };
-static _Atomic int world; // what is known of MPI_COMM_WORLD
+static _Atomic int world; // the answer for MPI_COMM_WORLD
 static _Atomic bool asked;
 static _Atomic bool ended; // MPI was finalized
 
@@ -27,8 +27,8 @@ needs_us(void)
     return wm_device_count() > 0 || wm_check_wanted();
 }
 
-// How many processes of MPI_COMM_WORLD the launcher has started on this host:
-// by Open MPI, and by MPICH's and Intel's; 0: unknown.
+// Returns how many processes of MPI_COMM_WORLD the launcher has started on
+// this host, if it is Open MPI's, MPICH's or Intel's; 0: unknown.
 static int
 count_local_ranks(void)
 {
@@ -42,8 +42,8 @@ count_local_ranks(void)
     return text != NULL ? atoi(text) : 0;
 }
 
-// The kernel tells of its modules in containers, too, whatever devices these
-// are given.
+// Returns true if this host has no NVIDIA driver. Containers see the kernel's
+// modules, too, whatever devices they are given.
 static bool
 host_lacks_driver(void)
 {
@@ -133,7 +133,7 @@ decide(MPI_Comm user, wm_error_t *err)
     return answer;
 }
 
-// MPI calls it first thing in MPI_Finalize.
+// MPI calls this first in MPI_Finalize.
 static int
 end(MPI_Comm comm, int key, void *value, void *extra)
 {

@@ -6,7 +6,8 @@
 
 #include "comm/engine/posted.h"
 
-// Each: false where MPI fails, or there are more than WM_BARRIER_RANKS.
+// Each function returns false if MPI fails, or if there are more than
+// WM_BARRIER_RANKS neighbors.
 
 static bool
 find_cartesian(MPI_Comm user, wm_neighbors_t *neighbors)
@@ -102,18 +103,18 @@ wm_neighbor_find(MPI_Comm topology, int size, wm_neighbors_t *sources,
     return true;
 }
 
-// A topology as MPI tells of it, and who is next to this rank.
+// A topology as MPI describes it, and the neighbors of this rank.
 typedef struct {
     int kind;
-    int first, second; // dimensions, nodes and edges, or sources and others
-    int *numbers;      // the first ones, with what else tells of each, and
-                       // the second ones
-    int in, out;       // how many neighbours
+    // Numbers of dimensions; nodes, edges; or sources, others.
+    int first, second;
+    int *numbers; // arrays that MPI returns, one after the other
+    int in, out;  // numbers of neighbors
     int *sources, *destinations;
-    int *zeros; // as many
+    int *zeros; // weights, all 0
 } topology_t;
 
-// Each: as MPI tells; memory is there.
+// Each function reads a topology into memory that is allocated.
 
 static int
 read_cartesian(MPI_Comm user, topology_t *topology)
@@ -167,7 +168,7 @@ measure(MPI_Comm user, topology_t *topology)
                                                 &topology->second, &weighted);
 }
 
-// free(topology->numbers) frees the result.
+// Reads the topology. free(topology->numbers) frees the result.
 static int
 read_topology(MPI_Comm user, int rank, topology_t *topology, wm_error_t *err)
 {
@@ -198,7 +199,8 @@ compare_ranks(const void *one, const void *other)
     return (a > b) - (a < b);
 }
 
-// Leaves each rank once, in their order, and nobody out. How many.
+// Sorts the ranks, leaves each once, and drops MPI_PROC_NULL. Returns how
+// many.
 static int
 take_once(int *ranks, int count)
 {
@@ -240,7 +242,7 @@ kind_of_cartesian(const topology_t *topology)
     return NEIGHBOR_PLAIN;
 }
 
-// A graph is known to all.
+// All ranks know a graph, and find the same.
 static neighbor_kind_t
 kind_of_graph(const topology_t *topology, int *scratch)
 {
@@ -251,7 +253,7 @@ kind_of_graph(const topology_t *topology, int *scratch)
     return NEIGHBOR_PLAIN;
 }
 
-// A distributed one is not.
+// A rank knows its own neighbors only.
 static neighbor_kind_t
 kind_of_distributed(const topology_t *topology, int *scratch)
 {
@@ -262,7 +264,8 @@ kind_of_distributed(const topology_t *topology, int *scratch)
         if (topology->destinations[i] == MPI_PROC_NULL)
             return NEIGHBOR_NOT_FOR_MPI;
 #ifdef OPEN_MPI
-    // It does nothing where either count is 0, as mpi4py has it of no blocks.
+    // Open MPI does nothing if either count is 0, which mpi4py passes for no
+    // blocks.
     if ((topology->in == 0) != (topology->out == 0))
         return NEIGHBOR_NOT_FOR_MPI;
 #endif
@@ -272,8 +275,8 @@ kind_of_distributed(const topology_t *topology, int *scratch)
                : NEIGHBOR_PLAIN;
 }
 
-// A topology of two neighbours in each of two dimensions, or of as many, all
-// of which are the only rank.
+// Makes a topology in which this rank alone is its own neighbor four times:
+// twice in each of two dimensions, or in a graph.
 static int
 make_own(int kind, MPI_Comm *comm)
 {
@@ -319,7 +322,8 @@ measure_places(int kind)
     return right;
 }
 
-// Measured once for each kind; two threads find the same.
+// Returns true if this MPI misplaces blocks. Measured once for each kind; two
+// threads find the same.
 static bool
 are_misplaced(int kind)
 {
@@ -332,7 +336,7 @@ are_misplaced(int kind)
     return *one == 2;
 }
 
-// Collective over `base` where not all ranks know all.
+// Finds the rule. Collective over `base` if the topology is distributed.
 static int
 find_rule(const topology_t *topology, MPI_Comm base, wm_neighbor_rule_t *rule,
           wm_error_t *err)
@@ -362,9 +366,9 @@ find_rule(const topology_t *topology, MPI_Comm base, wm_neighbor_rule_t *rule,
     return code;
 }
 
-// Reads the topology of `user`, and finds the rule for it; kind MPI_UNDEFINED:
-// there is none. Collective over `base`, of the same ranks, where it is
-// distributed. free(topology->numbers) frees the result, also of a failure.
+// Reads the topology of `user`, and finds its rule; kind MPI_UNDEFINED: there
+// is none. Collective over `base`, of the same ranks, if it is distributed.
+// free(topology->numbers) frees the result, also after a failure.
 static int
 look_at_topology(MPI_Comm user, MPI_Comm base, topology_t *topology,
                  wm_neighbor_rule_t *rule, wm_error_t *err)
@@ -405,7 +409,7 @@ clone_distributed(MPI_Comm base, int in, const int *sources,
 static int
 clone_once(const topology_t *topology, MPI_Comm base, MPI_Comm *clone)
 {
-    int *to = topology->numbers; // which are not needed any more
+    int *to = topology->numbers; // the numbers are no longer needed
     memcpy(to, topology->destinations, (size_t)topology->out * sizeof *to);
     int in = take_once(topology->sources, topology->in);
     int out = take_once(to, topology->out);

@@ -9,11 +9,11 @@
 #include "comm/message/unexpected.h"
 #include "comm/diagnostics/report.h"
 
-#define LISTED 4  // messages
-#define OTHERS 4  // ranks that are told of
+#define LISTED 4  // messages in a report
+#define OTHERS 4  // ranks in a report
 #define RANKS 256 // ranks that are asked
 
-// NULL before the first communicator.
+// Returns our account; NULL before the first communicator.
 static wm_account_t *
 own_account(void)
 {
@@ -30,7 +30,8 @@ wm_cause_asked(void)
                : 0;
 }
 
-// Whether a rank is another process whose account we can read.
+// Returns the account of a rank in another process, if we can read it, else
+// NULL.
 static wm_account_t *
 account_of(const wm_comm_t *comm, int rank)
 {
@@ -39,7 +40,7 @@ account_of(const wm_comm_t *comm, int rank)
                                                 : NULL;
 }
 
-// The only rank it waits for, or -1.
+// Returns the only rank that an operation waits for, or -1.
 static int
 awaited(const wm_op_t *op)
 {
@@ -51,7 +52,7 @@ awaited(const wm_op_t *op)
                                            : about.rank;
 }
 
-// The ranks that may be asked; `count` 0: all.
+// Returns the first rank to ask, and sets how many; 0: none.
 static int
 first_asked(const wm_op_t *op, int *count)
 {
@@ -126,7 +127,8 @@ wm_cause_answer(const wm_hang_t *hang, const wm_op_t *op, int64_t now)
     wm_engine_unlock();
 }
 
-// What a peer has answered since it was asked; false where it has not.
+// Reads the answer of a peer. Returns false if it has not answered since it
+// was asked.
 static bool
 read_answer(wm_account_t *account, int64_t since, wm_waiting_t *waiting)
 {
@@ -140,7 +142,7 @@ read_answer(wm_account_t *account, int64_t since, wm_waiting_t *waiting)
     return false;
 }
 
-// Two that wait for each other.
+// Adds advice if two ranks wait for each other.
 static void
 add_mutual(wm_words_t *words, const wm_op_t *message, const wm_hang_t *hang,
            const wm_waiting_t *other, bool explained)
@@ -162,7 +164,7 @@ add_mutual(wm_words_t *words, const wm_op_t *message, const wm_hang_t *hang,
         wm_words_add(words, ": both send first: use Sendrecv or Isend");
 }
 
-// What one rank does instead; false where there is nothing to say of it.
+// Adds what one rank does instead. Returns false if there is nothing to add.
 static bool
 add_other(wm_words_t *words, const wm_hang_t *hang, const wm_op_t *message,
           int rank, bool explained)
@@ -210,7 +212,8 @@ is_from(const wm_result_t *come, int rank)
     return rank == MPI_ANY_SOURCE || come->source == rank;
 }
 
-// Messages that have come and are not what is waited for. Whether there are.
+// Adds messages that have come and do not match. Returns true if there are
+// any.
 static bool
 add_unmatched(wm_words_t *words, const wm_op_t *message, int rank)
 {
@@ -231,8 +234,8 @@ add_unmatched(wm_words_t *words, const wm_op_t *message, int rank)
     return true;
 }
 
-// Whether MPI can be asked about the user's own communicator: of one with a
-// dead rank its answer is an error, which may end the program.
+// Returns true if we can ask MPI about the user's own communicator. If a rank
+// is dead, MPI returns an error, which may end the program.
 static bool
 is_whole(wm_comm_t *comm)
 {
@@ -243,8 +246,8 @@ is_whole(wm_comm_t *comm)
     return whole && !comm->revoked && comm->user != MPI_COMM_NULL;
 }
 
-// A message that was sent by mpi4py's own communicator of the same ranks:
-// nothing of ours ever receives it. Whether there is one.
+// Adds a message that was sent by mpi4py's own communicator of the same ranks;
+// we never receive it. Returns true if there is one.
 static bool
 add_plain(wm_words_t *words, const wm_op_t *message, int rank)
 {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The cause of a long wait, as far as it can be seen: what the awaited ranks
-// do themselves, and what has come that the wait does not match. Peers of this
-// host are asked, and answer out of their own waits. Engine lock not held.
+// The cause of a long wait, as far as we can see it: the waits of the awaited
+// ranks, and messages that the wait does not match. We ask peers on this host,
+// which answer from their own waits. Engine lock not held.
 #ifndef WM_COMM_DIAGNOSTICS_CAUSE_H
 #define WM_COMM_DIAGNOSTICS_CAUSE_H
 
 #include "comm/diagnostics/hang.h"
 
-// How often this process was asked, ever.
+// Returns how often this process was asked so far.
 uint32_t
 wm_cause_asked(void);
 
@@ -15,12 +15,12 @@ wm_cause_asked(void);
 void
 wm_cause_ask(const wm_op_t *op);
 
-// Answers: what this thread waits for.
+// Answers with the wait of this thread.
 void
 wm_cause_answer(const wm_hang_t *hang, const wm_op_t *op, int64_t now);
 
-// Writes a line to stderr, with what was answered since hang->asked. Nothing
-// is received that any receive does not find again.
+// Writes a line to stderr, with the answers since hang->asked. Receives still
+// find all messages that it looks at.
 void
 wm_cause_report(const wm_hang_t *hang, const wm_op_t *op, int64_t now);
 

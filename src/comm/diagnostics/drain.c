@@ -10,24 +10,24 @@
 #include "comm/diagnostics/hang.h"
 #include "comm/diagnostics/report.h"
 
-// How long is waited at the end for what nobody may ever receive. A turn
-// counts as no more than TURN_US: a process that is stopped meanwhile, by a
-// debugger or because its host is busy, does not wait.
+// Time at the end for messages that may never be received. One turn counts as
+// TURN_US at most: while a process is stopped, by a debugger or because its
+// host is busy, it does not wait.
 #define DRAIN_US 5000000
 #define AGAIN_US 60000000
 #define TURN_US 100000
-#define TOLD 10 // operations
+#define TOLD 10 // operations in a report
 
-// NULL stands for all communicators.
+// Returns true if an operation is of a communicator; NULL: of any.
 static bool
 is_of(const wm_op_t *op, const wm_comm_t *comm)
 {
     return comm == NULL || op->comm == comm || op->comm == comm->whole;
 }
 
-// Whether who is to receive it still may. Of a peer without a segment that
-// cannot be seen: it is waited for as MPI waits, unless it is known to be
-// dead.
+// Returns true if the receiver may still receive the message. A peer without a
+// segment cannot be seen: we wait for it as MPI does, unless we know that it
+// is dead.
 static bool
 is_hopeful(const wm_op_t *op)
 {
@@ -40,7 +40,7 @@ is_hopeful(const wm_op_t *op)
                : wm_failure_look(op->comm, about.rank, NULL) == 0;
 }
 
-// Whether the operation can only end by what others may never do.
+// Returns true if the operation waits for a match, which may never come.
 static bool
 waits_for_match(const wm_op_t *op)
 {
@@ -49,9 +49,9 @@ waits_for_match(const wm_op_t *op)
     return wm_report_is_unmatched(&about);
 }
 
-// True likewise; of operations that were abandoned when their communicator was
-// freed only those which may be received yet, as a matched message or by a
-// persistent request.
+// Returns true if we must wait for an operation. If it was abandoned when its
+// communicator was freed, we wait only if it may still be received, by a
+// receive of a matched message or a persistent request.
 static bool
 is_awaited(const wm_op_t *op, const wm_comm_t *comm)
 {
@@ -60,8 +60,8 @@ is_awaited(const wm_op_t *op, const wm_comm_t *comm)
                || is_hopeful(op));
 }
 
-// Whether something on a communicator (NULL: on all) is to be waited for;
-// `hopeful` where who is to receive it still may.
+// Returns true if we must wait for some operation of a communicator (NULL: of
+// all). *hopeful becomes true if one may still be received.
 static bool
 is_busy(const wm_comm_t *comm, bool *hopeful)
 {
@@ -76,7 +76,8 @@ is_busy(const wm_comm_t *comm, bool *hopeful)
     return busy;
 }
 
-// Each in a line of its own: what is still waited for, or was in vain.
+// Reports each operation, in a line of its own, that we still wait for, or
+// (`abandoned`) waited for in vain.
 static void
 tell(const wm_comm_t *comm, int64_t waited, bool abandoned)
 {
@@ -85,7 +86,7 @@ tell(const wm_comm_t *comm, int64_t waited, bool abandoned)
     wm_engine_lock();
     for (wm_op_t *op = wm_engine_first(); op != NULL; op = op->next) {
         wm_words_t words = {.length = 0};
-        // Two in one are told by each.
+        // An operation with two parts is reported by its parts.
         if (!is_awaited(op, comm) || op->kind->about == NULL
             || op->parts_of[0] != NULL || ++count > TOLD)
             continue;
@@ -104,7 +105,7 @@ tell(const wm_comm_t *comm, int64_t waited, bool abandoned)
     wm_engine_unlock();
 }
 
-// Microseconds since *before, which becomes now, as far as they count.
+// Returns the microseconds since *before that count, and sets *before to now.
 static int64_t
 count_turn(int64_t *before)
 {
@@ -113,7 +114,8 @@ count_turn(int64_t *before)
     return spent < TURN_US ? spent : TURN_US;
 }
 
-// Returns whether all has ended. Looks before it judges by the time.
+// Waits for all operations. Returns true if all have ended. Looks once more
+// before the time is up.
 static bool
 wait_for(const wm_comm_t *comm)
 {
@@ -124,8 +126,7 @@ wait_for(const wm_comm_t *comm)
         wm_engine_poll();
         if (!is_busy(comm, &hopeful))
             return true;
-        // To free a communicator all ranks have come, to finalize they have
-        // not.
+        // All ranks have come to free a communicator, but not to finalize.
         if (hopeful && comm == NULL)
             in_vain = 0;
         if (in_vain >= DRAIN_US)
@@ -151,12 +152,13 @@ wm_drain_all(void)
     (void)wait_for(NULL);
     wm_engine_lock();
     for (wm_op_t *op = wm_engine_first(); op != NULL; op = op->next)
-        // In MPI, that is: of others their threads are told themselves.
+        // Only receives that MPI has are cancelled; the threads of others
+        // learn of the end themselves.
         if (waits_for_match(op) && op->kind->asks != NULL
             && op->kind->asks(op) != WM_ASKS_NOTHING)
             (void)op->kind->cancel(op);
     wm_engine_unlock();
-    wm_engine_step(); // tells them so
+    wm_engine_step(); // ends the cancelled ones
     wm_engine_lock();
     bool empty = wm_engine_first() == NULL;
     wm_engine_unlock();

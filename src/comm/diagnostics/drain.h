@@ -6,18 +6,18 @@
 
 #include "comm/comm/comm.h"
 
-// Ends all that can be ended: sends are given some seconds, receives that
-// nobody matched are cancelled. Whether nothing is left.
+// Ends all operations that can be ended: sends get some seconds, receives
+// without a match are cancelled. Returns true if nothing is left.
 bool
 wm_drain_all(void);
 
-// Gives the sends of a communicator, and what has been matched, some seconds
-// to end; not its receives and parts of objects, which may be waited for
+// Gives the sends of a communicator, and matched messages, some seconds to
+// end; not its receives and embedded arrays, which the program may wait for
 // later.
 void
 wm_drain_sends(wm_comm_t *comm);
 
-// Whether anything is under way on a communicator. Lock held.
+// Returns true if an operation is under way on a communicator. Lock held.
 bool
 wm_drain_is_used(const wm_comm_t *comm);
 

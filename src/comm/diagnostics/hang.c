@@ -16,17 +16,17 @@
 
 #define SECONDS 10
 #define INTERVAL_US 60000000
-// How long peers are given to answer; at most, and after the signal.
+// Time for peers to answer: at most, and after the signal.
 #define ANSWER_US 1000000
 #define ANSWER_NOW_US 200000
-#define LISTED 4 // messages, operations
+#define LISTED 4 // messages, operations in a report
 
 enum {
-    WAITING,  // half of the time, then how far it is is noted
-    NOTED,    // the other half, then the peers are asked
+    WAITING,  // first half of the time; then progress is noted
+    NOTED,    // second half; then peers are asked
     ASKED,    // a moment for their answers
-    SIGNALED, // likewise, and it is told whatever has moved
-    REPORTED, // once
+    SIGNALED, // likewise; reported even if there is progress
+    REPORTED, // reported once
 };
 
 _Thread_local wm_call_t wm_call;
@@ -36,14 +36,14 @@ static bool configured;
 static _Atomic unsigned signals;
 static pid_t process;
 static char idle_line[160];
-static char place[256]; // it is in, inside MPI
+static char place[256]; // the line of a call that is inside MPI
 static _Atomic bool placed;
 
-// Of all that a handler may do it writes, and counts.
+// The handler only writes and counts, which handlers may do.
 static void
 on_signal(int number)
 {
-    if (getpid() != process) { // a child's end is as it would be
+    if (getpid() != process) { // a child ends as it would without us
         signal(number, SIG_DFL);
         raise(number);
         return;
@@ -57,8 +57,8 @@ on_signal(int number)
         return;
 }
 
-// Only where the signal would have ended the process: whoever has a handler,
-// or sets one later, keeps it.
+// Installs the handler only if the signal would end the process: a handler of
+// the program stays, also one that is set later.
 static void
 install_handler(void)
 {
@@ -152,7 +152,7 @@ ask_and_wait(wm_hang_t *hang, const wm_op_t *op, int64_t now, int phase,
     hang->due = now + pause;
 }
 
-// It is time for the next phase.
+// Begins the next phase.
 static void
 go_on(wm_hang_t *hang, const wm_op_t *op, int64_t now)
 {
@@ -191,7 +191,7 @@ wm_hang_look(wm_watcher_t *watcher, const wm_op_t *op, int64_t now)
         go_on(hang, op, now);
 }
 
-// All that is under way, where nobody waits for it.
+// Reports all operations under way, if no thread waits.
 static void
 report_pending(void)
 {
@@ -205,7 +205,7 @@ report_pending(void)
                  words.length > 0 ? "" : "this rank");
     for (wm_op_t *op = wm_engine_first(); op != NULL; op = op->next) {
         if (op->parts_of[0] != NULL)
-            continue; // told by its message
+            continue; // its message is reported
         if (count == LISTED) {
             ++more;
             continue;

@@ -1,48 +1,47 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Hang reports: a call that has waited for WARPMPI_HANG_SECONDS without any
-// progress reports itself on stderr, with what its peers wait for and what has
-// come that it does not match; SIGUSR1 asks for the report at once. A short
-// wait writes nothing down, and reads no clock.
+// Hang reports. A call that has waited for WARPMPI_HANG_SECONDS without
+// progress reports itself on stderr, with the waits of its peers and the
+// messages that it does not match. SIGUSR1 asks for the report at once. A
+// short wait records nothing, and reads no clock.
 #ifndef WM_COMM_DIAGNOSTICS_HANG_H
 #define WM_COMM_DIAGNOSTICS_HANG_H
 
 #include "comm/engine/engine.h"
 
-// The blocking call that the thread is in, set by whoever knows it before it
-// waits.
+// The blocking call of this thread, set before the thread waits.
 typedef struct {
-    const char *name;  // "Recv", as long as the process
-    MPI_Datatype type; // of the elements; MPI_DATATYPE_NULL: not known
+    const char *name;  // such as "Recv"; never freed
+    MPI_Datatype type; // of elements; MPI_DATATYPE_NULL: not known
     bool collective;
     size_t nbytes; // of a collective
 } wm_call_t;
 
 extern _Thread_local wm_call_t wm_call;
 
-// One wait.
+// The state of one wait.
 typedef struct {
     wm_watcher_t watcher; // WM_HANG_WATCHER
     wm_call_t call;
     int64_t began, due;
-    uint64_t mark; // of how far the operation was
+    uint64_t mark; // progress mark of the operation
     int phase;
-    int64_t asked;      // when the peers were
-    unsigned signalled; // signals heeded
-    uint32_t answered;  // questions answered
+    int64_t asked;      // when the peers were asked
+    unsigned signalled; // signals handled so far
+    uint32_t answered;  // questions answered so far
 } wm_hang_t;
 
-// Reads WARPMPI_HANG_SECONDS (10; 0: never) when a communicator is made, and
-// installs the signal's handler where there is none, the first time.
-// WM_ERR_VALUE for what is no number. Engine lock held.
+// Reads WARPMPI_HANG_SECONDS (10; 0: never) for a new communicator. The first
+// time, installs the signal's handler unless there is one. WM_ERR_VALUE if it
+// is no number. Engine lock held.
 WM_MUST_CHECK int
 wm_hang_configure(wm_error_t *err);
 
-// Microseconds until the first report; 0: none is made.
+// Returns the microseconds until the first report; 0: never.
 int64_t
 wm_hang_limit(void);
 
-// Writes it down once a wait is no longer short, then looks whether there is
-// anything to say, or a peer to answer.
+// Records a wait that is no longer short; then looks for something to report,
+// or a peer to answer.
 #define WM_HANG_WATCHER                                                       \
     (wm_watcher_t)                                                            \
     {                                                                         \
@@ -55,11 +54,12 @@ wm_hang_begin(wm_watcher_t *watcher, int64_t now);
 void
 wm_hang_look(wm_watcher_t *watcher, const wm_op_t *op, int64_t now);
 
-// The progress thread's: answers the signal where nobody waits.
+// Answers the signal on the progress thread, if no thread waits.
 void
 wm_hang_serve(bool waited);
 
-// What the signal's handler writes itself, until it is set to NULL: a line.
+// Sets the line that the signal's handler itself writes, until it is set to
+// NULL.
 void
 wm_hang_set_place(const char *line);
 

@@ -12,10 +12,10 @@
 #include "comm/diagnostics/report.h"
 #include "cuda/lock.h"
 
-#define TOLD 10          // of a kind, one by one
-#define LISTED 1000      // messages of a communicator
-#define PEERS_US 5000000 // until all are at their end, too
-#define QUIET_US 50000   // for what MPI has yet to look at
+#define TOLD 10          // lines of each kind
+#define LISTED 1000      // messages of a communicator, at most
+#define PEERS_US 5000000 // for peers to reach their end
+#define QUIET_US 50000   // for messages that MPI has not looked at
 
 typedef struct request {
     struct request *next;
@@ -32,7 +32,7 @@ wm_leftovers_note(const wm_op_t *op)
     if (!wm_check_wanted())
         return;
     if (op->comm != NULL && op->comm == op->comm->owner->object_comm)
-        return; // of an embedded array, which nobody but us waits for
+        return; // an embedded array: only we wait for it
     request_t *request = calloc(1, sizeof *request);
     wm_words_t words = {.length = 0};
     if (request == NULL)
@@ -51,7 +51,8 @@ wm_leftovers_note(const wm_op_t *op)
     pthread_mutex_unlock(&lock);
 }
 
-// The place of an operation's; it holds NULL where there is none.
+// Returns the link to the record of an operation; it holds NULL if there is
+// none.
 static request_t **
 find_lock_held(const wm_op_t *op)
 {
@@ -115,7 +116,7 @@ tell_of_requests(void)
     tell_of_more(count, "requests were never waited for");
 }
 
-// The messages that came for a communicator and nobody received, `list`.
+// Messages of a communicator that nobody received.
 static wm_result_t list[LISTED];
 
 static int
@@ -142,7 +143,7 @@ tell_of_messages(void)
     tell_of_more(count, "messages were never received");
 }
 
-// Whether the program made it: neither a constant of MPI's nor our own.
+// Returns true if the program made it: not a constant of MPI, not our own.
 static bool
 is_made(const wm_comm_t *comm)
 {
@@ -179,7 +180,7 @@ are_peers_at_end(void)
     return ended;
 }
 
-// How many messages have come. MPI moves none unless it is asked.
+// Returns how many messages have come. MPI moves none unless it is asked.
 static int
 count_messages(void)
 {
@@ -189,7 +190,8 @@ count_messages(void)
     return count;
 }
 
-// Until nobody sends any more: all are at their end, and nothing came since.
+// Waits until nobody sends any more: all peers are at their end, and nothing
+// has come since.
 static void
 wait_for_peers(void)
 {

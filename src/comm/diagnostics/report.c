@@ -91,7 +91,7 @@ add_rank(wm_words_t *words, const char *before, int rank)
         wm_words_add(words, "%srank %d", before, rank);
 }
 
-// Of the parts of objects, and of partitioned messages, the tag is a number
+// Adds the tag. That of embedded arrays and partitioned messages is a number
 // of ours.
 static void
 add_tag(wm_words_t *words, const wm_comm_t *comm, int tag)

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Operations under way in words, for lines on stderr. Engine lock held.
+// Descriptions of operations under way, for lines on stderr. Engine lock held.
 #ifndef WM_COMM_DIAGNOSTICS_REPORT_H
 #define WM_COMM_DIAGNOSTICS_REPORT_H
 
 #include "comm/comm/comm.h"
 #include "comm/engine/op.h"
 
-// A line under construction; what is too long is cut.
+// A line under construction; text that is too long is cut.
 typedef struct {
     char text[1536];
     size_t length;
@@ -21,33 +21,35 @@ wm_words_add(wm_words_t *words, const char *format, ...)
 void
 wm_words_print(wm_words_t *words);
 
-// "rank 1 of MPI_COMM_WORLD (size 2)".
+// Adds "rank 1 of MPI_COMM_WORLD (size 2)".
 void
 wm_report_rank(wm_words_t *words, const wm_comm_t *comm);
 
-// The communicator's name, or "a communicator".
+// Adds the communicator's name, or "a communicator".
 void
 wm_report_comm(wm_words_t *words, MPI_Comm comm);
 
-// " (8000 bytes, float64)"; nothing of both.
+// Adds " (8000 bytes, float64)" if the size is known.
 void
 wm_report_size(wm_words_t *words, bool known, uint64_t nbytes,
                MPI_Datatype type);
 
-// What an operation is: "a send to rank 1 with tag 7 (8000 bytes)".
+// Adds the operation: "a send to rank 1 with tag 7 (8000 bytes)".
 void
 wm_report_op(wm_words_t *words, const wm_op_t *op);
 
-// What it waits for: "for a message from rank 0 with tag 7 (8000 bytes,
-// float64)". Of operations that are two, the one that has not ended.
+// Adds the awaited event: "for a message from rank 0 with tag 7 (8000 bytes,
+// float64)"; of an operation with two parts, that of the one that has not
+// ended.
 void
 wm_report_awaited(wm_words_t *words, const wm_op_t *op, MPI_Datatype type);
 
-// Whether no message has come for a receive, or a probe.
+// Returns true if no message has come for a receive, or a probe.
 bool
 wm_report_is_unmatched(const wm_about_t *about);
 
-// "from rank 0 with tag 5 (8000 bytes)", of up to `most`, then "and 2 more".
+// Adds "from rank 0 with tag 5 (8000 bytes)", for up to `most` messages, then
+// "and 2 more".
 void
 wm_report_messages(wm_words_t *words, const wm_result_t *list, int count,
                    int most);

@@ -25,15 +25,15 @@ wm_op_wait(wm_op_t *op, bool (*interrupted)(wm_op_t *op), wm_error_t *err)
         wm_engine_lock();
         bool back = op->kind->interrupt != NULL && op->kind->interrupt(op);
         wm_engine_unlock();
-        // A receive is taken back and loses no message; what is being sent,
-        // or can be waited for again, goes on.
+        // A withdrawn receive loses no message. A send, or an operation that
+        // can be waited for again, goes on.
         if (back)
             (void)!wm_op_wait(op, NULL, NULL);
         else
             wm_engine_notify();
         return wm_error_set(err, WM_ERR_PYTHON, 0, "interrupted");
     }
-    // It may have been told its end before it leaves the engine.
+    // The caller may know of the end before the operation leaves the engine.
     if (atomic_load(&op->done) != WM_DONE_ENDED && !wm_op_is_ended(op))
         wm_engine_notify();
     if (op->error.code != 0 && err != NULL)

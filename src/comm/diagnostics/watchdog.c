@@ -18,13 +18,13 @@
 
 struct wm_watchdog {
     struct wm_watchdog *next;
-    int64_t began, due; // when it is told of
-    char who[160];      // asked of MPI before, as the thread may not
+    int64_t began, due; // time of the next report
+    char who[160];      // filled at the begin, as the thread may not ask MPI
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static wm_watchdog_t *watched;
-static bool running; // a thread, which ends when no watchdog is left
+static bool running; // the thread, which ends with the last watchdog
 static int64_t wakes_at;
 
 static void
@@ -66,15 +66,16 @@ watchdog_run(void *unused)
     return unused;
 }
 
-// A thread for each would cost more than what MPI does, so one stays until it
-// wakes next. Lock held.
+// Starts the thread, which stays until its next wake. One thread for each
+// watchdog would cost more than MPI's call. Lock held.
 static bool
 start(void)
 {
     pthread_t thread;
     sigset_t all, old;
     sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old); // signals are the program's
+    // Signals go to the program's threads.
+    pthread_sigmask(SIG_SETMASK, &all, &old);
     bool started = pthread_create(&thread, NULL, watchdog_run, NULL) == 0;
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     if (started)
@@ -108,7 +109,7 @@ wm_watchdog_begin(MPI_Comm user)
     wm_lock(&lock);
     watchdog->next = watched;
     watched = watchdog;
-    if (!running || watchdog->due < wakes_at) { // the limit is shorter now
+    if (!running || watchdog->due < wakes_at) { // a shorter limit
         running = start() || running;
         wakes_at = watchdog->due;
     }

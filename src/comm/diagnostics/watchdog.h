@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Watchdog of a call that waits inside MPI, where no wait of ours is: a thread
-// reports the call when it has lasted long. GIL and engine lock not held.
+// The watchdog of a call that waits inside MPI, where we do not wait
+// ourselves: a thread reports the call if it lasts long. GIL and engine lock
+// not held.
 #ifndef WM_COMM_DIAGNOSTICS_WATCHDOG_H
 #define WM_COMM_DIAGNOSTICS_WATCHDOG_H
 
@@ -8,8 +9,8 @@
 
 typedef struct wm_watchdog wm_watchdog_t;
 
-// Before and after MPI makes what is behind a communicator of the user's,
-// collective. NULL if there is nothing to watch, or no memory.
+// Called before and after MPI makes the private communicators of a user's
+// communicator; collective. NULL: nothing to watch, or out of memory.
 wm_watchdog_t *
 wm_watchdog_begin(MPI_Comm user);
 

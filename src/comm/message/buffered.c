@@ -21,7 +21,7 @@ struct wm_room {
 typedef struct {
     wm_room_t *room; // NULL: not counted
     size_t taken;
-    wm_block_t *block; // of device memory, else
+    wm_block_t *block; // device memory; NULL: see memory
     void *memory;
 } copy_t;
 
@@ -85,7 +85,8 @@ wm_room_detach(wm_comm_t *comm, wm_error_t *err)
     return 0;
 }
 
-// The communicator's own, else that of the process; one reference, or NULL.
+// Returns the room of the communicator, else that of the process, with one
+// reference; or NULL.
 static wm_room_t *
 room_of(wm_comm_t *comm)
 {
@@ -155,7 +156,7 @@ release_copy(void *owner)
     free(copy);
 }
 
-// Into the block, or into host memory, which what only MPI can pack goes to.
+// Copies into the block, or, if only MPI can pack, into host memory.
 static int
 enqueue_copy(const wm_buffer_t *buffer, char *into, int device,
              CUstream stream, wm_error_t *err)
@@ -171,7 +172,7 @@ enqueue_copy(const wm_buffer_t *buffer, char *into, int device,
                                   buffer->nbytes, MPI_COMM_SELF, err);
 }
 
-// On a stream that follows all who write the buffer, and to its end.
+// Copies on a stream that follows all who write the buffer; waits for the end.
 static int
 copy_on_device(const wm_buffer_t *buffer, const wm_producer_t *producer,
                const wm_envelope_t *envelope, char *into, int device,
@@ -238,7 +239,7 @@ wm_buffer_duplicate(const wm_buffer_t *buffer, const wm_envelope_t *envelope,
     return code;
 }
 
-// Takes `bytes` of the room, whose reference passes to the copy.
+// Takes `bytes` of the room; its reference passes to the copy.
 static int
 count_in(wm_room_t *room, size_t bytes, wm_buffer_t *buffer, wm_error_t *err)
 {
@@ -291,7 +292,7 @@ send_copy(wm_comm_t *comm, const wm_buffer_t *buffer,
     return code;
 }
 
-// A send that has ended, of which WARPMPI_CHECK tells.
+// A send that has ended, for reports with WARPMPI_CHECK.
 typedef struct {
     wm_op_t op;
     int rank, tag;
@@ -316,7 +317,7 @@ static const wm_op_kind_t ended_kind = {.about = about_ended};
 static wm_op_t *
 ended(wm_comm_t *comm, const wm_envelope_t *envelope, size_t nbytes)
 {
-    if (!wm_check_wanted()) // else operations are listed
+    if (!wm_check_wanted()) // with it, operations are listed
         return wm_op_ended();
     ended_t *own = wm_op_new(&ended_kind, sizeof *own, comm);
     if (own == NULL)

@@ -4,7 +4,7 @@
 #include <stddef.h>
 #include <string.h>
 
-// The first of a name gives its number. Linux with 64 bits.
+// The first row with a name gives its number. For 64-bit Linux.
 static const struct {
     MPI_Datatype type;
     const char *name;

@@ -34,7 +34,7 @@ wm_end_new(const wm_op_kind_t *kind, wm_comm_t *comm, wm_buffer_t *buffer,
     end->paired = envelope->paired;
     end->eager = envelope->eager;
     end->buffer = *buffer;
-    // Managed memory that is on no GPU now is read by any.
+    // Any GPU reads managed memory that is on no GPU now.
     bool device = wm_buffer_on_device(buffer) && buffer->memory.device >= 0;
     wm_access_begin(&end->access, &buffer->producer, receives,
                     device ? buffer->memory.device : 0);
@@ -65,7 +65,7 @@ wm_end_begin_in_device(int (*begin)(wm_comm_t *, wm_buffer_t *,
                        const wm_envelope_t *envelope, wm_op_t **op,
                        wm_error_t *err)
 {
-    bool device = wm_buffer_on_device(buffer); // which it takes over
+    bool device = wm_buffer_on_device(buffer); // begin() takes over the buffer
     if (device)
         wm_device_stay();
     int code = begin(comm, buffer, envelope, op, err);
@@ -93,7 +93,7 @@ wm_settle_producer(const wm_buffer_t *buffer, wm_producer_t *producer,
         return code;
     if (envelope->stream_device >= 0 && producer->kind == WM_PRODUCER_DEVICE)
         producer->kind = producer->order == NULL
-                             ? WM_PRODUCER_NONE // the stream was declared
+                             ? WM_PRODUCER_NONE // the stream was named
                              : WM_PRODUCER_ORDER;
     bool unnamed = producer->kind == WM_PRODUCER_DEVICE;
     if (producer->kind == WM_PRODUCER_NONE || (!unnamed && device))
@@ -210,7 +210,7 @@ wm_end_synchronize(wm_op_t *op)
     wm_end_t *end = (wm_end_t *)op;
     wm_error_t err;
     atomic_store(&op->news, 0);
-    // The progress thread may have asked for it again meanwhile.
+    // The progress thread may have asked for the wait again.
     if (atomic_load(&end->pull.synchronized))
         return;
     end->pull.code = wm_stream_synchronize(end->access.device,

@@ -9,7 +9,7 @@
 
 enum { UNPACK_NEW, UNPACK_READ, UNPACK_WRITTEN };
 
-// Whether kernels pack it.
+// Returns true if kernels pack the buffer.
 static bool
 by_kernel(const wm_end_t *end)
 {
@@ -56,8 +56,8 @@ stand_in_on_host(wm_end_t *end, size_t nbytes, wm_error_t *err)
     return 0;
 }
 
-// A page-locked copy of the memory that elements of a datatype lie in, behind
-// whoever uses it.
+// Copies the memory of a datatype's elements to page-locked memory, after the
+// users of that memory.
 static int
 read_span(wm_end_t *end, wm_error_t *err)
 {
@@ -72,7 +72,8 @@ read_span(wm_end_t *end, wm_error_t *err)
                                      pattern->span, end->access.stream, err);
 }
 
-// Waits: what MPI packs is a host's message from then on.
+// Packs GPU memory by MPI, and waits: after that it is a message of host
+// memory.
 static int
 stage(wm_end_t *end, wm_error_t *err)
 {
@@ -85,7 +86,7 @@ stage(wm_end_t *end, wm_error_t *err)
                                 end->access.stream, end->gaps.host,
                                 end->buffer.nbytes, end->op.comm->data, err);
     end->access.idle = code == 0;
-    wm_access_forget_borrowed(&end->access); // it may be gone later
+    wm_access_forget_borrowed(&end->access); // the stream may be gone later
     end->access.producer.kind = WM_PRODUCER_NONE;
     return code;
 }
@@ -122,8 +123,8 @@ wm_pack_reserve(wm_end_t *end, wm_error_t *err)
                           : 0;
 }
 
-// On the user's stream it is behind all that writes the buffer, and what comes
-// next there may change it.
+// Packs on the user's stream, after all work that writes the buffer; later
+// work on that stream may change the buffer.
 static int
 pack_on_stream(wm_end_t *end, wm_error_t *err)
 {
@@ -131,7 +132,7 @@ pack_on_stream(wm_end_t *end, wm_error_t *err)
     CUstream stream = end->access.user_stream;
     int code = wm_producer_before(&end->access.producer, false, device, stream,
                                   err);
-    // The stream may be gone when the block is.
+    // The stream may be gone when the block is freed.
     if (code == 0)
         code = wm_event_acquire(device, &end->event, err);
     if (code == 0)
@@ -142,7 +143,7 @@ pack_on_stream(wm_end_t *end, wm_error_t *err)
         return code;
     code = wm_event_record(device, end->event, stream, err);
     end->recorded = code == 0;
-    if (code < 0) // what cannot be remembered is waited for
+    if (code < 0) // without an event, we wait
         (void)!wm_stream_synchronize(device, stream, NULL);
     return code;
 }
@@ -172,7 +173,7 @@ wm_pack_enqueue(wm_end_t *end, wm_error_t *err)
         .device = device,
         .stream = stream,
     };
-    // The payload is taken later, when a borrowed stream may be gone.
+    // The payload is read later, when a borrowed stream may be gone.
     if (end->header.kind == WM_MESSAGE_DATA && !end->access.pooled) {
         end->access.opened = false;
         wm_access_take_note(&end->access);
@@ -243,7 +244,8 @@ look_at_stream(wm_end_t *end, wm_error_t *err)
     return wm_access_look(&end->access, 16, err);
 }
 
-// MPI unpacks into a copy of the memory, gaps and all, which then goes back.
+// Unpacks by MPI into the copy of the memory, gaps included, which is then
+// copied back.
 static int
 unpack_span(wm_end_t *end, wm_error_t *err)
 {
@@ -304,7 +306,7 @@ wm_unpack_step(wm_end_t *end, wm_error_t *err)
 void
 wm_pack_drop(wm_end_t *end)
 {
-    // What packs may run still where a send failed.
+    // After a failed send, packing may still run.
     if (end->gaps.block != NULL && !end->receives && end->op.error.code != 0)
         wm_access_wait_for_notes(&end->access);
     if (end->gaps.block != NULL && end->recorded) {

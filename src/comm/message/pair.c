@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A receive and a send of one call, as one operation.
+// An operation for a receive and a send of one call.
 #include "comm/engine/engine.h"
 #include "comm/message/p2p.h"
 
@@ -17,7 +17,7 @@ step(wm_op_t *op)
 static bool
 cancel(wm_op_t *op)
 {
-    (void)op; // its send goes on
+    (void)op; // the send goes on
     return true;
 }
 

@@ -8,15 +8,15 @@
 #include "cuda/stream.h"
 
 struct wm_counted {
-    wm_counted_t *next; // of the communicator
+    wm_counted_t *next; // next of the communicator
     int rank, tag, first;
     bool receives;
-    unsigned made; // requests, ever
+    unsigned made; // requests so far
     unsigned held; // by the communicator, and by requests
     bool alive[WM_PARTITIONED_NUMBERS];
 };
 
-// Of all of them: the engine's may be held where Python code runs.
+// Protects all of them. The engine lock may be held while Python code runs.
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static wm_counted_t *
@@ -65,7 +65,7 @@ int
 wm_partitioned_number(wm_comm_t *comm, int rank, int tag, bool receives,
                       int *number, wm_counted_t **counted, wm_error_t *err)
 {
-    // Above those that are drawn, and below that of agreements.
+    // Numbers above those that are drawn, and below the tag of preflights.
     int numbers = comm->tag_limit - 1 - wm_comm_last_number(comm);
     int most = numbers / WM_PARTITIONED_NUMBERS - 1;
     if (tag > most)
@@ -82,7 +82,7 @@ wm_partitioned_number(wm_comm_t *comm, int rank, int tag, bool receives,
     return code;
 }
 
-// Lock held.
+// Releases a reference. Lock held.
 static void
 let_go(wm_counted_t *counted)
 {
@@ -112,8 +112,8 @@ wm_partitioned_drop(wm_counted_t *counted)
 }
 
 typedef struct {
-    wm_op_t op;    // its part is the message, once that is begun
-    int rank, tag; // the caller's
+    wm_op_t op;    // its part is the message, after that has begun
+    int rank, tag; // of the caller
     bool receives;
 } gate_t;
 
@@ -134,10 +134,10 @@ step_gate(wm_op_t *op)
 static bool
 cancel_gate(wm_op_t *op)
 {
-    return ((const gate_t *)op)->receives; // too late
+    return ((const gate_t *)op)->receives; // it is too late to cancel
 }
 
-// Until it has its part.
+// Describes the gate while it has no part.
 static void
 about_gate(const wm_op_t *op, wm_about_t *about)
 {
@@ -145,7 +145,7 @@ about_gate(const wm_op_t *op, wm_about_t *about)
     *about = (wm_about_t){
         .is_message = true,
         .receives = gate->receives,
-        .matched = true, // to nobody's wait
+        .matched = true, // nobody waits for a match
         .rank = gate->rank,
         .tag = gate->tag,
     };
@@ -199,7 +199,7 @@ wm_gate_begin(wm_op_t *gate, wm_comm_t *comm, const wm_envelope_t *envelope,
     return 0;
 }
 
-// The stream of our own comes behind the producer's, and is the producer.
+// Orders our own stream after the producer's, and makes it the producer.
 static int
 join(wm_partitions_t *partitions, wm_producer_t *producer, wm_error_t *err)
 {
@@ -236,7 +236,7 @@ in_turn(wm_partitions_t *partitions, int marked, wm_op_t *gate,
     int code = 0;
     if (streamed && (partitions->is_behind || !last))
         code = join(partitions, &buffer->producer, err);
-    else if (last && partitions->is_behind) // the last one's is no stream
+    else if (last && partitions->is_behind) // the last producer is no stream
         code = wm_stream_synchronize(partitions->device, partitions->behind,
                                      err);
     if (code == 0)
@@ -256,7 +256,8 @@ wm_partitions_ready(wm_partitions_t *partitions, int marked, wm_op_t *gate,
                     wm_comm_t *comm, const wm_envelope_t *envelope,
                     wm_buffer_t *buffer, bool *begun, wm_error_t *err)
 {
-    // What waits on the host, others need not wait for.
+    // Waits on the host before taking the lock, so that other threads need not
+    // wait.
     int code = wm_buffer_on_device(buffer) ? wm_settle_producer(
                    buffer, &buffer->producer, envelope, false, err)
                                            : 0;

@@ -35,7 +35,8 @@ wm_buffer_bounds(const wm_buffer_t *buffer, char **low, char **high)
         wm_pattern_bounds(buffer->pattern, low, high);
 }
 
-// The same for two buffers with strides, of one part each.
+// Returns true if two buffers share a byte; each has strides of one part, or
+// true is returned.
 static bool
 share_strided(const wm_buffer_t *one, const wm_buffer_t *other)
 {
@@ -82,7 +83,8 @@ wm_buffer_share(const wm_buffer_t *one, const wm_buffer_t *other)
     return low < behind && from < high && share_strided(one, other);
 }
 
-// The part in which byte `at` is, which is told from its begin then.
+// Returns the part that contains byte `at`, and its length. *at becomes the
+// offset in this part.
 static const wm_strided_t *
 find_part(const wm_pattern_t *pattern, size_t *at, size_t *nbytes)
 {
@@ -124,12 +126,14 @@ wm_pattern_copy_part(const wm_pattern_t *pattern, size_t at, char *packed,
     return code;
 }
 
-// MPI's own packing counts in int, before MPI 4: in portions of elements.
+// Packs or unpacks elements in portions, as MPI's packing counts in int before
+// MPI 4.
 static int
 pack_elements(const wm_pattern_t *pattern, char *packed, size_t count,
               char *base, bool packs, MPI_Comm comm, wm_error_t *err)
 {
-    size_t most = INT_MAX / pattern->size; // not 0: others are in parts
+    // Not 0: larger elements are in parts.
+    size_t most = INT_MAX / pattern->size;
     int code = 0;
     while (count > 0 && code == 0) {
         int portion = (int)(count < most ? count : most);
@@ -146,8 +150,8 @@ pack_elements(const wm_pattern_t *pattern, char *packed, size_t count,
     return code;
 }
 
-// A message may end inside of an element, of which MPI unpacks no part: the
-// rest of it is what is there.
+// Unpacks the first bytes of an element, inside of which a message may end.
+// MPI unpacks whole elements only, so the other bytes are packed first.
 static int
 unpack_part(const wm_pattern_t *pattern, const char *packed, size_t nbytes,
             char *base, MPI_Comm comm, wm_error_t *err)

@@ -7,8 +7,8 @@ typedef struct {
     wm_op_t op;
     int rank, tag;
     bool takes_out; // a matching probe
-    bool held;      // it looks for nothing now
-    bool withdrawn; // it never will
+    bool held;      // it must not look for messages
+    bool withdrawn; // it was cancelled
     wm_unexpected_t *matched;
 } probe_t;
 

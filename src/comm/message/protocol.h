@@ -9,53 +9,53 @@
 
 #include "comm/message/end.h"
 
-// At the sender. NULL where a row has nothing to say; no row at all where
-// nothing follows the header.
+// The row of a sender. Functions that a row does not need are NULL. No row at
+// all is used if nothing follows the header.
 struct wm_sending {
     const char *name;
     // Takes the message and returns true if the row serves it. NULL: other
     // rows alone hand over to this one.
     bool (*serves)(wm_end_t *end);
-    // Fills the header, which has nbytes. Another row may be chosen in it.
+    // Fills the header, whose nbytes is set. May choose another row.
     int (*offer)(wm_end_t *end, wm_error_t *err);
-    // When the header has left.
+    // Called when the header has left.
     int (*go)(wm_end_t *end, wm_error_t *err);
-    // One step: 1 when all is across and no word of ours is still to come, 0
-    // when not yet.
+    // Makes a step. Returns 1 when all data are across and no word of ours is
+    // still to come, 0 if not yet.
     int (*step)(wm_end_t *end, wm_error_t *err);
-    // Tells the caller the end where the buffer is no longer needed.
+    // Reports the end to the caller when the buffer is no longer needed.
     void (*let_go)(wm_end_t *end);
-    // The message has failed: tells the receiver. Whether it comes
-    // nevertheless, out of the caller's own buffer.
+    // Tells the receiver that the message has failed. Returns true if the
+    // message still comes, out of the caller's own buffer.
     bool (*fail)(wm_end_t *end);
-    // Whether a send that has failed can go: the receiver has heard of it, or
-    // wants nothing more, and nobody reads our memory any more.
+    // Returns true if a failed send can end: the receiver has learned of the
+    // failure, or wants nothing more, and nobody reads our memory any more.
     bool (*heard)(wm_end_t *end);
     void (*peer_died)(wm_end_t *end);
 };
 
-// At the receiver.
+// The row of a receiver.
 struct wm_receiving {
     const char *name;
     int serves; // WM_MESSAGE_…, headers of this kind; 0: rows hand over alone
-    // Whether the header says what such a message can say.
+    // Returns true if the header is valid for this protocol.
     bool (*check)(wm_end_t *end);
-    // It has matched, and fits unless it was refused: 1 when it has ended, 0
-    // when not yet, and is to be stepped at once where that is not `waits`.
+    // Begins the payload of a matched message, which fits unless `refused`.
+    // Returns 1 when the message has ended, 0 if not yet.
     int (*match)(wm_end_t *end, bool refused, wm_error_t *err);
     int (*step)(wm_end_t *end, wm_error_t *err);
-    // The message has failed: tells the sender, and sees that nothing of ours
-    // reaches for its memory. Whether the receive is to go on, to throw away
-    // what still comes.
+    // Tells the sender that the message has failed, and ensures that no work
+    // of ours accesses its memory. Returns true if the receive goes on, to
+    // discard data that still come.
     bool (*fail)(wm_end_t *end, const wm_error_t *err);
     void (*peer_died)(wm_end_t *end);
 };
 
-// A protocol has found an error outside of a step: the message fails.
+// Fails a message whose protocol has found an error outside of a step.
 void
 wm_send_fail(wm_end_t *end, const wm_error_t *err);
 
-// The error of a header that says what none can.
+// Returns the error of an invalid header.
 int
 wm_receive_damaged(const wm_end_t *end, wm_error_t *err);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The receiver's end: MPI matches the header, and the receiver, who alone
+// The receiver's end. MPI matches the header. Then the receiver, which alone
 // knows both ends, decides how the payload comes.
 #include <stdint.h>
 #include <stdio.h>
@@ -19,11 +19,11 @@
 
 enum {
     RECEIVE_HEADER, // not matched
-    RECEIVE_COMES,  // its protocol has it
-    RECEIVE_UNPACK, // all is there, but not in its place
+    RECEIVE_COMES,  // its protocol takes the payload
+    RECEIVE_UNPACK, // all has arrived, and must be unpacked
 };
 
-// Tells who sends synchronously that a receive has begun.
+// Tells a synchronous sender that a receive has begun.
 static void
 take_token(const wm_end_t *end)
 {
@@ -40,7 +40,7 @@ free_received(void *memory)
     free(memory);
 }
 
-// Host memory for a message of unknown size, now that it is known.
+// Allocates host memory for a message, whose size is known by now.
 static int
 grow(wm_end_t *end, wm_error_t *err)
 {
@@ -60,7 +60,8 @@ grow(wm_end_t *end, wm_error_t *err)
     return 0;
 }
 
-// What came is not what the receive is of: it is thrown away.
+// Returns true if the message does not fit the receive's type; it is
+// discarded.
 static bool
 is_refused(const wm_end_t *end, wm_error_t *err)
 {
@@ -84,8 +85,8 @@ is_refused(const wm_end_t *end, wm_error_t *err)
     return pickle || differ;
 }
 
-// A receive from anybody goes on where one has died. True when a message came
-// before it could be taken back.
+// Cancels a receive from any rank after a rank has died, as MPI does not end
+// it. Returns true if a message came before.
 static bool
 came_after_all(wm_end_t *end, MPI_Status *status)
 {
@@ -98,7 +99,8 @@ came_after_all(wm_end_t *end, MPI_Status *status)
     return !cancelled;
 }
 
-// The message is in the unexpected queue, but not yet complete.
+// Returns true if the message is in the unexpected queue, but not yet
+// complete.
 static bool
 is_coming(const wm_end_t *end)
 {
@@ -123,7 +125,7 @@ post_lock_held(wm_end_t *end, wm_unexpected_t *matched, wm_error_t *err)
                         "MPI_Irecv", err);
 }
 
-// Looks whether the header has come; 1 when it has, or none will.
+// Looks for the header. Returns 1 when it has come, or never will.
 static int
 look_for_header(wm_end_t *end, wm_error_t *err)
 {
@@ -137,7 +139,8 @@ look_for_header(wm_end_t *end, wm_error_t *err)
         return 1;
     }
     if (is_coming(end)) {
-        code = post_lock_held(end, NULL, err); // MPI, where nothing comes
+        // Posts to MPI if nothing is coming.
+        code = post_lock_held(end, NULL, err);
         if (code < 0 || !end->was_unexpected)
             return code;
     }
@@ -160,9 +163,9 @@ look_for_header(wm_end_t *end, wm_error_t *err)
     return 1;
 }
 
-// No header yet: there is time to ask whether those who used the buffer have
-// ended, which takes longer than noting them, and spares the copy a wait.
-// Once, and only for who is usually alone on his stream.
+// Asks, while no header has come, if the users of the buffer have ended. This
+// takes longer than noting them, but saves the copy a wait. Done once, and
+// only for a blocking caller, whose stream usually has no other work.
 static void
 ask_about_producer(wm_end_t *end)
 {
@@ -180,7 +183,7 @@ wm_receive_damaged(const wm_end_t *end, wm_error_t *err)
                         end->op.result.source);
 }
 
-// What its sender says, before it is believed.
+// Reads the header, and checks it.
 // Returns the protocol that a header asks for; NULL: there is none.
 static const wm_receiving_t *
 choose(const wm_header_t *header)
@@ -221,7 +224,7 @@ read_header(wm_end_t *end, wm_error_t *err)
     return 0;
 }
 
-// The header has come: 1 when the message has ended.
+// Handles the header. Returns 1 when the message has ended.
 static int
 match(wm_end_t *end, wm_error_t *err)
 {
@@ -236,7 +239,7 @@ match(wm_end_t *end, wm_error_t *err)
                      "tag %d, the receive buffer holds %zu",
                      (unsigned long long)header->nbytes, end->op.result.source,
                      end->op.result.tag, end->buffer.nbytes);
-    else if (end->buffer.grows) // what cannot be had is thrown away likewise
+    else if (end->buffer.grows) // without memory the data are discarded, too
         refused = grow(end, &end->op.error) < 0;
     end->op.result.nbytes = wm_end_fitting_bytes(end);
     refused = is_refused(end, &end->op.error) || refused;
@@ -263,17 +266,18 @@ advance(wm_end_t *end, wm_error_t *err)
     }
 }
 
-// It has failed. Whether it goes on, to throw away what still comes.
+// Handles a failure. Returns true if the receive goes on, to discard data that
+// still come.
 static bool
 fail(wm_end_t *end, const wm_error_t *err)
 {
-    if (atomic_load(&end->op.done)) // on a stream
+    if (atomic_load(&end->op.done)) // a receive on a stream
         wm_comm_keep_error(end->op.comm, true, end->op.result.source,
                            end->op.result.tag, err);
     wm_op_fail(&end->op, err);
     if (err->code == WM_ERR_MPI)
-        wm_failure_release(end->op.comm); // what our streams may wait for
-    wm_protocols.flush(); // what takes the data may not be launched yet
+        wm_failure_release(end->op.comm); // releases our streams
+    wm_protocols.flush();                 // the fetch may not be launched yet
     if (end->receiving == NULL || !end->receiving->fail(end, err)
         || end->discards || end->state != RECEIVE_COMES)
         return false;
@@ -297,7 +301,7 @@ step(wm_op_t *op)
     return true;
 }
 
-// MPI ends a cancelled receive locally, cancelled or matched after all.
+// Cancels a receive. MPI ends it locally, cancelled or matched after all.
 static bool
 cancel(wm_op_t *op)
 {
@@ -326,7 +330,7 @@ hold(wm_op_t *op, bool held)
     return end->held;
 }
 
-// Our kernels and streams wait for it no more.
+// Releases our kernels and streams that wait for the peer.
 static void
 peer_died(wm_op_t *op, const wm_peer_t *peer)
 {
@@ -355,9 +359,8 @@ wm_end_is_receive(const wm_op_t *op)
     return op->kind == &kind;
 }
 
-// Who uses the buffer now must be waited for, and usually nobody does: taken
-// note of here, while the message is on its way. Whatever cannot be is left to
-// the transport.
+// Notes the users of the buffer while the message is on its way; usually there
+// are none. The transport handles what cannot be noted.
 static void
 look_at_producer(wm_end_t *end)
 {
@@ -399,7 +402,7 @@ begin(wm_comm_t *comm, wm_buffer_t *buffer, const wm_envelope_t *envelope,
     if (code == 0) {
         wm_engine_lock();
         code = post_lock_held(end, envelope->matched, err);
-        if (code == 0 && device) { // which may take a while
+        if (code == 0 && device) { // may take a while
             wm_engine_unlock();
             look_at_producer(end);
             wm_engine_lock();
@@ -408,7 +411,8 @@ begin(wm_comm_t *comm, wm_buffer_t *buffer, const wm_envelope_t *envelope,
             wm_engine_add_lock_held(&end->op);
             if (device && comm->unexpected != NULL)
                 wm_unexpected_look_again(end);
-            if (envelope->requested) // else it is tried, and told, again
+            // On failure, the caller tries again and gets the error.
+            if (envelope->requested)
                 (void)!wm_request_start_lock_held(&end->op, NULL);
         }
         wm_engine_unlock();

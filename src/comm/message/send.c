@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The sender's end: the header, and what its protocol does behind it.
+// The sender's end sends the header; its protocol sends the payload after it.
 #include <string.h>
 
 #include "comm/engine/engine.h"
@@ -16,9 +16,9 @@ enum {
     SEND_FAILED,
 };
 
-// A probe takes the header as well, so of a synchronous send it tells nothing:
-// the empty message behind it does, which only a receive takes. What the
-// header's own request would tell is known by then.
+// Sends the header. A probe takes the header as well, so for a synchronous
+// send an empty message follows, which only a receive takes. Its request
+// replaces that of the header, which has ended by then.
 static int
 send_header(wm_end_t *end, int length, wm_error_t *err)
 {
@@ -35,8 +35,8 @@ send_header(wm_end_t *end, int length, wm_error_t *err)
                         "MPI_Issend", err);
 }
 
-// A CUDA error before anything was sent: the receiver, who may be waiting, is
-// told instead of the message.
+// Sends an error instead of the message, after a CUDA error before anything
+// was sent, as the receiver may be waiting.
 static void
 send_failure(wm_end_t *end, const wm_error_t *err)
 {
@@ -50,7 +50,7 @@ send_failure(wm_end_t *end, const wm_error_t *err)
     if (end->packet == NULL && wm_end_packet(end, false, &ignored) < 0)
         return;
     end->header.order = wm_comm_order(end->op.comm, end->rank);
-    wm_header_t failure = end->header; // which has its numbers yet
+    wm_header_t failure = end->header; // keeps the numbers of the header
     wm_error_cut(err->text, sizeof failure.text, failure.text);
     memcpy(end->packet, &failure, sizeof failure);
     if (send_header(end, (int)sizeof failure, &ignored) == 0)
@@ -70,14 +70,14 @@ wm_send_fail(wm_end_t *end, const wm_error_t *err)
     const wm_access_t *access = &end->access;
     wm_op_fail(&end->op, err);
     wm_protocols.flush(); // its kernel may not be launched yet
-    // What our stream was given must not touch ring or words any more. The
-    // user may have destroyed his by now: then slot and eager LL buffer leak.
+    // Our stream must not touch the ring or the words after this. If the user
+    // may have destroyed the stream, slot and eager LL buffer leak.
     if (access->opened
         && !(wm_access_is_named(access) && atomic_load(&end->op.done)))
         (void)!wm_stream_synchronize(access->device, access->stream, NULL);
     bool comes = end->sending != NULL && end->sending->fail(end);
     end->state = SEND_FAILED;
-    // The receiver may be reading the buffer until it has taken all.
+    // If the message comes, the receiver may be reading the buffer.
     if (!comes)
         wm_op_complete(&end->op);
 }
@@ -96,7 +96,7 @@ choose(wm_end_t *end)
     return *row;
 }
 
-// Puts the header on its way.
+// Begins the message, and sends its header.
 static int
 try_start(wm_end_t *end, wm_error_t *err)
 {
@@ -124,8 +124,8 @@ try_start(wm_end_t *end, wm_error_t *err)
     if (code < 0)
         return code;
     end->state = SEND_UNDER_WAY;
-    // Launching a copy, or asking whether a stream is idle, takes longer than
-    // the header does: both at once.
+    // The header is on its way while we launch a copy, or ask whether a stream
+    // is idle, which take longer.
     wm_error_t late;
     code = wm_pack_enqueue(end, &late);
     if (code == 0 && end->sending != NULL && end->sending->go != NULL)
@@ -200,7 +200,7 @@ wm_end_is_send(const wm_op_t *op)
     return op->kind == &kind;
 }
 
-// The engine's reference is its own; on failure it has none.
+// Begins a send. The engine holds its own reference; none after a failure.
 static int
 begin_sending(wm_end_t *end, const wm_envelope_t *envelope, wm_error_t *err)
 {
@@ -231,8 +231,8 @@ begin_sending(wm_end_t *end, const wm_envelope_t *envelope, wm_error_t *err)
     }
     if (code < 0)
         wm_end_drop(end);
-    // MPI has most short ones on their way by now: nobody waits. A payload in
-    // host memory goes behind its header at once.
+    // MPI has usually sent a short message by now: nobody waits. A payload in
+    // host memory follows its header at once.
     bool short_one = end->header.kind == WM_MESSAGE_EAGER && end->blocking;
     bool on_host = end->header.kind == WM_MESSAGE_DATA
                    && !wm_buffer_on_device(&end->buffer);

@@ -10,7 +10,7 @@
 struct wm_unexpected {
     wm_unexpected_t *next;
     int source, tag;
-    uint64_t number;       // grows in the order in which they came
+    uint64_t number;       // grows in the order of arrival
     MPI_Request request;   // null: complete
     MPI_Count length;      // of header and payload
     const wm_end_t *taker; // a receive that waits for it
@@ -18,7 +18,7 @@ struct wm_unexpected {
 };
 
 static uint64_t numbers;
-static wm_unexpected_t *spare; // a look at MPI needs one, and mostly fails
+static wm_unexpected_t *spare; // for a look at MPI, which mostly finds nothing
 
 static wm_unexpected_t *
 unexpected_make(void)
@@ -91,7 +91,7 @@ unexpected_pull(wm_comm_t *comm, int rank, wm_error_t *err)
     int code = wm_mpi_check(
         MPI_Improbe(rank, MPI_ANY_TAG, comm->match, &flag, &message, &status),
         "MPI_Improbe", err);
-    // Its payload may have to wait for the sender.
+    // The payload may have to wait for the sender.
     if (code == 0 && flag)
         code = wm_mpi_check(MPI_Imrecv(entry->packet,
                                        (int)sizeof entry->packet, MPI_BYTE,
@@ -119,7 +119,7 @@ order_of(const char *packet)
     return header.order;
 }
 
-// Inserts the entry by its sender's count.
+// Inserts the entry in the order of its sender.
 static void
 put_in_turn(wm_comm_t *comm, wm_unexpected_t *entry)
 {
@@ -147,7 +147,7 @@ take_back(wm_end_t *end)
     int flag = 0, cancelled = 0;
     if (MPI_Test(&end->matching, &flag, &status) != MPI_SUCCESS)
         return false;
-    bool asked = flag; // nobody but its owner can have cancelled it
+    bool asked = flag; // only its owner can have cancelled it
     if (!flag) {
         MPI_Cancel(&end->matching);
         if (MPI_Wait(&end->matching, &status) != MPI_SUCCESS)
@@ -163,7 +163,7 @@ take_back(wm_end_t *end)
     return !end->withdrawn;
 }
 
-// The receive has a message that was sent after the entry: exchanges the two.
+// Exchanges the entry with the message of the receive, if that was sent later.
 static bool
 unexpected_swap(wm_end_t *end, wm_unexpected_t *entry)
 {
@@ -305,7 +305,8 @@ wm_unexpected_open(wm_end_t *end, wm_unexpected_t *entry)
     free(entry);
 }
 
-// Bytes of the payload. A message that is still coming is no offer.
+// Returns the bytes of the payload. A message that is still coming is no
+// offer.
 static uint64_t
 nbytes_of(const wm_unexpected_t *entry)
 {
@@ -335,7 +336,7 @@ wm_unexpected_probe(wm_comm_t *comm, int rank, int tag,
     wm_unexpected_t **link;
     int code = 1;
     *found = NULL;
-    // All messages that came before it are taken, too, as are the next.
+    // Takes all earlier messages from MPI as well.
     while (*(link = unexpected_find(comm, rank, tag, NULL)) == NULL
            && code > 0)
         code = unexpected_pull(comm, rank, err);
@@ -357,7 +358,7 @@ wm_unexpected_list(wm_comm_t *comm, wm_result_t *list, int most)
         *link != NULL
         || (count < most && unexpected_pull(comm, MPI_ANY_SOURCE, NULL) > 0)) {
         if ((*link)->taker == NULL && unexpected_look(link, NULL) < 0)
-            continue; // it has gone
+            continue; // the message was removed
         if (count < most)
             list[count] = result_of(*link);
         ++count;

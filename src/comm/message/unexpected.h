@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The unexpected queue: messages that were taken from MPI without a receive,
 // by a probe, which needs the header to know the size, or by a receive that
-// was then interrupted. A receive looks here before it asks MPI. The queue is
-// the beginning of each source's messages, in order; MPI holds the later ones.
+// was then interrupted. A receive looks here before it asks MPI. The queue has
+// the first messages of each source, in order; MPI holds the later ones.
 // Engine lock held.
 #ifndef WM_COMM_MESSAGE_UNEXPECTED_H
 #define WM_COMM_MESSAGE_UNEXPECTED_H
@@ -25,12 +25,12 @@ wm_unexpected_put(wm_end_t *end);
 WM_MUST_CHECK int
 wm_unexpected_take(wm_end_t *end, wm_error_t *err);
 
-// The receive was given to MPI while the lock was not held: a message that was
-// put here since comes before those in MPI.
+// Looks again for a receive that was given to MPI while the lock was not held:
+// a message that came to the queue meanwhile precedes those in MPI.
 void
 wm_unexpected_look_again(wm_end_t *end);
 
-// The receive no longer wants the message that is reserved for it.
+// Releases the message that is reserved for the receive.
 void
 wm_unexpected_let_go(const wm_end_t *end);
 
@@ -51,8 +51,8 @@ wm_unexpected_remove(wm_comm_t *comm, wm_unexpected_t *entry);
 void
 wm_unexpected_open(wm_end_t *end, wm_unexpected_t *entry);
 
-// Lists messages that no posted receive matches, in order of arrival: at most
-// `most` of them. Returns their number. As many are taken from MPI.
+// Lists messages that no posted receive matches, in order of arrival, at most
+// `most` of them. Returns their number. Takes as many from MPI.
 int
 wm_unexpected_list(wm_comm_t *comm, wm_result_t *list, int most);
 

@@ -4,12 +4,12 @@
 #include "comm/engine/engine.h"
 
 #define ANNOUNCEMENTS 32
-// So many later ones there are when the driver is asked about the others: an
-// event just recorded has not ended for some microseconds, idle as its stream
-// may be.
+// We ask the driver about announcements when there are so many later ones. An
+// event that was just recorded has not ended for some microseconds, even if
+// its stream is idle.
 #define LATER 8
-#define SOON_US 10 // what has not ended then takes longer
-#define HOLD_US 8  // a header takes one or two
+#define SOON_US 10 // work that has not ended by then takes longer
+#define HOLD_US 8  // a header takes 1 or 2 us
 
 typedef struct {
     wm_end_t *end;
@@ -22,8 +22,8 @@ typedef struct {
     member_t members[WM_EAGER_LL_MESSAGES];
 } waiting_t;
 
-// The engine lock's. Both kinds go out as one kernel.
-static wm_batch_t common; // to what waits
+// Protected by the engine lock. Both kinds go out as one kernel.
+static wm_batch_t common; // of the waiting messages
 static waiting_t posts, fetches;
 static int64_t held_until; // microseconds; 0: not held
 
@@ -32,7 +32,7 @@ static struct {
     wm_pull_t pulls[WM_PULLS];
     member_t members[WM_PULLS];
     void (*alone[WM_PULLS])(wm_end_t *end);
-} pulls; // likewise
+} pulls; // engine lock
 
 static struct {
     int count;
@@ -41,7 +41,8 @@ static struct {
     void (*announced[ANNOUNCEMENTS])(wm_end_t *end);
 } announcements;
 
-// Telling an operation of a failure may come back here: nothing waits then.
+// The batch is empty before launched() is called, as a failed operation may
+// come back here.
 static void
 flush_eager_ll(void)
 {
@@ -83,7 +84,7 @@ wm_batch_add(const wm_batch_t *batch, const wm_eager_ll_t *message,
     common.stream = batch->stream;
     if (!batch->posts) {
         common.patience_us = batch->patience_us;
-        held_until = 0; // what was held for it goes with it
+        held_until = 0; // held messages go with it
     }
     waiting->messages[waiting->count] = *message;
     waiting->members[waiting->count++] = (member_t){end, launched};
@@ -96,8 +97,8 @@ wm_batch_hold(void)
         held_until = wm_engine_now() + HOLD_US;
 }
 
-// Asks about the buffers' users: of those on one stream the last tells of all,
-// where it has ended. True at the end where nobody uses the buffer.
+// Asks if the users of the buffers have ended, and notes it. Of users on one
+// stream, only the last is asked: if it has ended, so have the others.
 static void
 ask(wm_end_t *const *ends, int count)
 {
@@ -181,8 +182,8 @@ wm_batch_add_pull(const wm_pull_t *pull, wm_end_t *end,
     pulls.members[pulls.count++] = (member_t){end, launched};
 }
 
-// Announces, of the first `count`, those that nobody writes any more, or that
-// came before a time.
+// Announces, of the first `count` sends, those that nobody writes any more,
+// and those added before a time.
 static void
 announce(int count, int64_t before)
 {

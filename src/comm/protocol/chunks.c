@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Payloads that MPI carries on the data communicator: chunks under one tag,
-// two of them under way. Host memory is given to MPI as it is, and so is
-// device memory to a CUDA-aware one, once those who use it have ended; else
-// it goes through two page-locked chunks, so that the copy of one overlaps the
+// two of them under way. MPI gets host memory in place. A CUDA-aware MPI gets
+// device memory in place, too, after its users have ended. Else device memory
+// goes through two page-locked chunks, so that the copy of one overlaps the
 // flight of the other. An empty chunk says that the sender failed.
 #include "comm/protocol/chunks.h"
 
@@ -29,7 +29,8 @@ chunk_length(const wm_end_t *end, uint32_t index)
     return left < end->header.chunk ? left : end->header.chunk;
 }
 
-// A device's end stages two chunks, so none is larger than need be.
+// Returns the bytes of a chunk. A device's end stages two chunks, so they are
+// no larger than needed.
 static uint32_t
 chunk_size(const wm_end_t *end)
 {
@@ -53,7 +54,8 @@ chunk_place(const wm_end_t *end, uint32_t index)
     return end->buffer.data + (size_t)index * end->header.chunk;
 }
 
-// Device memory: two chunks of staging, a stream behind the producer. 1.
+// Takes staging for two chunks of device memory, and a stream after the
+// producer. Returns 1, or an error.
 static int
 prepare(wm_end_t *end, wm_error_t *err)
 {
@@ -66,14 +68,15 @@ prepare(wm_end_t *end, wm_error_t *err)
     return code < 0 ? code : 1;
 }
 
-// Whether device memory is staged here.
+// Returns true if this end stages device memory.
 static bool
 is_staged(const wm_end_t *end)
 {
     return wm_buffer_on_device(&end->buffer) && !end->chunks.carried;
 }
 
-// MPI looks at no stream: 1 once nobody uses the memory that it is to reach.
+// Returns 1 when nobody else uses the memory that MPI reaches, as MPI waits
+// for no stream.
 static int
 wait_for_users(wm_end_t *end, wm_error_t *err)
 {
@@ -87,8 +90,8 @@ wait_for_users(wm_end_t *end, wm_error_t *err)
     return code < 0 ? code : end->chunks.reachable;
 }
 
-// What MPI does with device memory it does in the current context. After an
-// error it must do without.
+// Enters the context in which MPI works with device memory. After an error MPI
+// must do without.
 static int
 enter(const wm_end_t *end, wm_scope_t *scope, wm_error_t *err)
 {
@@ -118,8 +121,8 @@ test_part(wm_end_t *end, uint32_t chunk, bool *ended, int *count,
     return code;
 }
 
-// What MPI sends of a chunk, or receives it into: the memory itself where MPI
-// is to reach that, else a stage.
+// Returns the memory that MPI sends a chunk from, or receives it into: the
+// buffer itself if MPI reaches it, else a stage.
 static char *
 chunk_memory(const wm_end_t *end, uint32_t index)
 {
@@ -129,7 +132,7 @@ chunk_memory(const wm_end_t *end, uint32_t index)
                                        : chunk_place(end, index);
 }
 
-// Gives MPI the next ones, of the first `there`, two at once at most.
+// Gives MPI the next of the first `there` chunks, two at once at most.
 static int
 give_chunks(wm_end_t *end, uint32_t there, wm_error_t *err)
 {
@@ -185,7 +188,8 @@ wm_chunks_drop(wm_end_t *end)
     end->chunks.scratch = NULL;
 }
 
-// The next out of the device, one ahead of MPI: 1 when it can be given away.
+// Copies the next chunk out of the device, one ahead of MPI. Returns 1 when it
+// can be given to MPI.
 static int
 stage_next(wm_end_t *end, wm_error_t *err)
 {
@@ -265,7 +269,7 @@ offer(wm_end_t *end, wm_error_t *err)
     return 0;
 }
 
-// The sender failed: what else was posted for it never comes.
+// Ends the receives of chunks that never come, as the sender failed.
 static void
 end_abandoned(wm_end_t *end, uint32_t total)
 {
@@ -278,7 +282,7 @@ end_abandoned(wm_end_t *end, uint32_t total)
     end->chunks.given = total;
 }
 
-// Those that have come, into the device unless they are thrown away.
+// Takes the chunks that have come; `staged`: copies them into the device.
 static int
 take_ended(wm_end_t *end, bool staged, wm_error_t *err)
 {
@@ -307,7 +311,8 @@ take_ended(wm_end_t *end, bool staged, wm_error_t *err)
     return code;
 }
 
-// After an error the rest is taken and thrown away, so that the sender ends.
+// Makes a step of the receiver. After an error it receives and discards the
+// rest, so that the sender ends.
 static int
 receive(wm_end_t *end, wm_error_t *err)
 {
@@ -324,7 +329,7 @@ receive(wm_end_t *end, wm_error_t *err)
         && (chunks->scratch = malloc(2 * (size_t)end->header.chunk)) == NULL)
         return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
     code = take_ended(end, staged, err);
-    // The stage of the next chunk may still be copied from.
+    // A copy may still read the stage of the next chunk.
     if (code == 0 && staged && chunks->done > 0
         && (chunks->done == total || chunks->given < chunks->done + 2))
         code = wm_stream_idle(end->access.device, end->access.stream, &idle,
@@ -384,7 +389,7 @@ match(wm_end_t *end, bool refused, wm_error_t *err)
     return code < 0 ? code : receive(end, err);
 }
 
-// The sender goes on sending: the rest is thrown away.
+// Goes on to discard the rest, as the sender goes on sending.
 static bool
 fail(wm_end_t *end, const wm_error_t *err)
 {

@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Payloads that MPI carries: of host memory beyond the header's, and of device
-// memory where no segment is shared, no slot is left, or the MPI is to carry
-// it. Engine lock held.
+// Payloads that MPI carries: host memory that does not fit with the header;
+// and device memory if no segment is shared, if no slot is left, or if MPI has
+// to carry it. Engine lock held.
 #ifndef WM_COMM_PROTOCOL_CHUNKS_H
 #define WM_COMM_PROTOCOL_CHUNKS_H
 
 #include "comm/message/end.h"
 
-// Sender: tells of them in the header.
+// Sender: announces the chunks in the header.
 void
 wm_chunks_announce(wm_end_t *end);
 
-// One step: 1 when all is across, 0 when not yet.
+// Makes a step of the sender. Returns 1 when all is across, 0 if not yet.
 WM_MUST_CHECK int
 wm_chunks_send(wm_end_t *end, wm_error_t *err);
 
-// Tells the receiver that no more comes.
+// Tells the receiver that no more chunks come.
 bool
 wm_chunks_fail(wm_end_t *end);
 
-// Whether MPI reads our memory no more.
+// Returns true when MPI no longer reads our memory.
 bool
 wm_chunks_are_sent(wm_end_t *end);
 

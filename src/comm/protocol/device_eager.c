@@ -13,7 +13,7 @@
 #include "cuda/word.h"
 
 #define BUFFERS 32
-// How long a kernel waits for data that were announced, microseconds.
+// Time that a kernel waits for announced data, microseconds.
 #define PATIENCE_US 100
 
 struct wm_eager_buffer {
@@ -59,7 +59,7 @@ device_eager_make(int device, device_buffers_t *buffers, wm_error_t *err)
     return 0;
 }
 
-// Acquires a free buffer, with a new flag; NULL if all are taken.
+// Acquires a free buffer, with a new flag; *buffer is NULL if all are taken.
 static int
 device_eager_acquire(int device, wm_eager_buffer_t **buffer,
                      wm_pointer_t *memory, wm_error_t *err)
@@ -81,8 +81,8 @@ device_eager_acquire(int device, wm_eager_buffer_t **buffer,
     return 0;
 }
 
-// True if the user's stream itself posts the message: the user's memory is
-// free behind the post, whenever the receiver comes.
+// Returns true if the user's stream itself posts the message: then the user's
+// memory is free after the post, whenever the receiver comes.
 static bool
 posts_on_stream(const wm_end_t *end)
 {
@@ -108,11 +108,12 @@ wm_device_eager_offer(wm_end_t *end, char **into, wm_pointer_t *memory,
     return 0;
 }
 
-// Call when the message was taken, and no kernel uses the buffer any more.
+// Releases the buffer. The message was taken, and no kernel uses the buffer
+// any more.
 static void
 device_eager_release(wm_end_t *end)
 {
-    // A buffer that has used its last flag is not used any more.
+    // A buffer that has used its last flag is never used again.
     end->eager_buffer->taken = end->eager_buffer->flag == UINT32_MAX;
     end->eager_buffer = NULL;
 }
@@ -141,7 +142,7 @@ wm_device_eager_release_unused(wm_end_t *end)
         device_eager_release(end);
 }
 
-// The batch has launched the kernel, or failed to.
+// Called when the batch has launched the kernel, or failed to.
 static void
 device_eager_posted(wm_end_t *end, const wm_error_t *failure)
 {
@@ -156,7 +157,7 @@ device_eager_posted(wm_end_t *end, const wm_error_t *failure)
         wm_send_fail(end, &err);
 }
 
-// A kernel writes the message into its eager LL buffer.
+// Launches a kernel that writes the message into its eager LL buffer.
 static int
 device_eager_go(wm_end_t *end, wm_error_t *err)
 {
@@ -219,9 +220,9 @@ wm_device_eager_is_used(const wm_end_t *end)
     return end->header.flag != 0 && end->transport->direct;
 }
 
-// True if the fetching kernel may be launched before the data are there. Not
-// on the sender's own device: where processes take turns on it, one would wait
-// through its turn for the other.
+// Returns true if the fetching kernel may be launched before the data are
+// there. Not on the sender's own device: if processes take turns on it, one
+// would wait through its turn for the other.
 static bool
 waits_in_kernel(const wm_end_t *end)
 {

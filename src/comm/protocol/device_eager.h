@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Device eager: kernels hand short messages off through eager LL buffers
-// (array/eager_ll.h), exportable device memory, made once a device: messages
-// out of memory that cannot be exported or has gaps, and those of users'
-// streams. Engine lock held.
+// (array/eager_ll.h), exportable device memory that is made once for each
+// device. Used for memory that cannot be exported or has gaps, and for
+// messages on users' streams. Engine lock held.
 #ifndef WM_COMM_PROTOCOL_DEVICE_EAGER_H
 #define WM_COMM_PROTOCOL_DEVICE_EAGER_H
 
@@ -17,9 +17,9 @@ wm_device_eager_offer(wm_end_t *end, char **into, wm_pointer_t *memory,
 void
 wm_device_eager_take_back_offer(wm_end_t *end);
 
-// Copies a posted message that is to go through the host after all out of its
-// buffer, on the operation's stream, then writes `ready`: the user's memory is
-// the user's again, or has gaps.
+// Copies a posted message that must go through the host after all out of its
+// buffer, on the operation's stream, then writes `ready`. The user's memory
+// may be in use again, or have gaps.
 WM_MUST_CHECK int
 wm_device_eager_copy_out(wm_end_t *end, char *into, uint32_t ready,
                          wm_error_t *err);
@@ -33,8 +33,8 @@ wm_device_eager_release_unused(wm_end_t *end);
 void
 wm_device_eager_drop(wm_end_t *end, bool quiet);
 
-// Receiver: true if the data come through an eager LL buffer. Staged data do
-// not.
+// Receiver: returns true if the data come through an eager LL buffer. Staged
+// data do not.
 bool
 wm_device_eager_is_used(const wm_end_t *end);
 
@@ -46,7 +46,7 @@ wm_device_eager_fetch_on_stream(wm_end_t *end,
                                                  const wm_error_t *failure),
                                 wm_error_t *err);
 
-// At the end: frees the buffers of all devices.
+// Frees the buffers of all devices, at the end.
 void
 wm_device_eager_free_all(void);
 

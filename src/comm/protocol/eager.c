@@ -11,7 +11,7 @@
 #include "comm/protocol/fragments.h"
 
 #define DEFAULT_LIMIT 65536
-#define PATIENCE_US 10              // a receiver that waits claims in less
+#define PATIENCE_US 10              // a waiting receiver claims sooner
 #define PATIENCE_WITH_PARTS_US 1000 // one that unpickles and allocates, too
 
 static size_t limit = DEFAULT_LIMIT;
@@ -35,8 +35,8 @@ wm_eager_configure(wm_error_t *err)
     return 0;
 }
 
-// The caller goes on, and nobody may be in our code until the receiver comes:
-// the progress thread must not sleep for good.
+// Lets the caller go on. Nobody may be in our code until the receiver comes,
+// so the progress thread must not sleep without an end.
 static void
 let_go(wm_end_t *end)
 {
@@ -44,20 +44,20 @@ let_go(wm_end_t *end)
     wm_engine_notify();
 }
 
-// What was handed off is a copy already: of all of it once it has been fed.
+// Handed-off data are a copy already, complete when all fragments are fed.
 void
 wm_eager_let_go_of_handed_off(wm_end_t *end)
 {
     const wm_fragments_t *fragments = &end->fragments;
     if (fragments->next < fragments->count || !wm_fragments_are_ready(end))
         return;
-    if (end->handoff != NULL) // should the host come to serve after all
+    if (end->handoff != NULL) // for the case that the host serves
         end->buffer.data = wm_block_pointer(end->handoff);
     let_go(end);
 }
 
-// Where there is no memory for it, or anything else fails, the sender waits:
-// a receiver may take the buffer itself this very moment.
+// Begins the copy. If there is no memory, or anything fails, the sender waits:
+// a receiver may be taking the buffer at this moment.
 static void
 begin_copy(wm_end_t *end)
 {
@@ -75,7 +75,7 @@ begin_copy(wm_end_t *end)
         end->copy.unmoved = false;
 }
 
-// The copy is there: the offer means it from now on, unless it was claimed.
+// Moves the offer to the finished copy, unless it was claimed.
 static void
 publish(wm_end_t *end)
 {
@@ -98,13 +98,14 @@ publish(wm_end_t *end)
     let_go(end);
 }
 
-// What was packed is a copy as well, and all there before it is ready.
+// Lets the caller go on when all is packed, which is a copy as well.
 static void
 end_packed(wm_end_t *end)
 {
     if (end->fragments.next == 0 || !wm_fragment_is_ready(end, 0))
         return;
-    wm_access_forget_borrowed(&end->access); // it may be gone from now on
+    // The stream may be gone after this.
+    wm_access_forget_borrowed(&end->access);
     let_go(end);
 }
 
@@ -176,7 +177,7 @@ wm_eager_drop(wm_end_t *end)
             count = 0;
         }
     }
-    // What cannot be remembered is waited for.
+    // Without an event, we wait.
     if (end->copy.stream != NULL && count == 0)
         (void)!wm_stream_synchronize(device, end->copy.stream, NULL);
     wm_block_free(end->copy.block, count, &event, &device);

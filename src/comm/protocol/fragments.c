@@ -4,7 +4,7 @@
 #include "array/eager_ll.h"
 #include "cuda/word.h"
 
-#define LOOKS 256 // at words, before the driver is asked for errors
+#define LOOKS 256 // looks at words until we ask the driver for errors
 
 uint32_t
 wm_fragments_count_ramped(uint64_t nbytes, uint64_t fragment)
@@ -13,8 +13,8 @@ wm_fragments_count_ramped(uint64_t nbytes, uint64_t fragment)
     return (uint32_t)(2 + (nbytes - short_ones + fragment - 1) / fragment);
 }
 
-// Where in the message a fragment begins. The first ones of a ring are
-// shorter: nothing can be taken before they are in it.
+// The first fragments of a ring are shorter, as nothing can be taken before a
+// fragment is complete.
 uint64_t
 wm_fragment_start(const wm_fragments_t *fragments, uint32_t index)
 {
@@ -94,7 +94,7 @@ wm_fragments_look_for_errors(wm_end_t *end, wm_error_t *err)
     if (!end->on_stream)
         return wm_stream_spin(end->access.device, end->access.stream, 1,
                               &unused, err);
-    // The caller has gone on: only what is lost for good is to be told.
+    // The caller has gone on: only final errors are reported.
     int code = wm_event_done(end->access.user_device, end->event, &unused,
                              err);
     return code < 0

@@ -17,7 +17,7 @@ wm_fragments_count_ramped(uint64_t nbytes, uint64_t fragment);
 void
 wm_fragments_set(wm_end_t *end, char *remote);
 
-// The offset of a fragment in the message, and its bytes.
+// Return the offset of a fragment in the message, and its bytes.
 uint64_t
 wm_fragment_start(const wm_fragments_t *fragments, uint32_t index);
 uint64_t
@@ -32,16 +32,16 @@ wm_fragments_are_ready(const wm_end_t *end);
 bool
 wm_fragments_are_taken(const wm_end_t *end);
 
-// Receiver: the word that tells how a kernel of ours has ended.
+// Receiver: returns the word in which a kernel of ours writes how it ended.
 _Atomic uint32_t *
 wm_fragments_status(const wm_end_t *end);
 
-// What a batch tells of launching it: the next step raises where it failed.
+// Called by a batch after the launch: if that failed, the next step raises.
 void
 wm_fragments_launched(wm_end_t *end, const wm_error_t *failure);
 
-// Words tell the end for nothing, but no errors: now and then the driver is
-// asked for those.
+// Asks the driver for errors now and then, as words tell the end but no
+// errors.
 WM_MUST_CHECK int
 wm_fragments_look_for_errors(wm_end_t *end, wm_error_t *err);
 

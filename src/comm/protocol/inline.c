@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Short messages, whose payload rides behind the header. MPI takes most of
-// them at once: then nothing is left to do, and there is no end but one
-// operation that all of them share.
+// Short messages, whose payload follows the header in one packet. MPI takes
+// most of them at once. Then nothing is left to do, and they share one
+// operation, which has ended.
 
 #include <string.h>
 
@@ -17,7 +17,7 @@
 #include "comm/protocol/pending_sends.h"
 #include "comm/protocol/transport.h"
 
-// A packet that MPI still reads, and nobody else.
+// A packet that MPI still reads.
 typedef struct {
     wm_op_t op;
     MPI_Request request;
@@ -84,7 +84,7 @@ wm_inline_fits(const wm_comm_t *comm, const wm_buffer_t *buffer,
            && buffer->pattern == NULL
            && buffer->producer.kind == WM_PRODUCER_NONE && envelope->rank >= 0
            && !envelope->synchronous && envelope->stream_device < 0
-           && !wm_check_wanted(); // which lists operations
+           && !wm_check_wanted(); // with it, operations are listed
 }
 
 static size_t
@@ -101,8 +101,8 @@ pack(const wm_buffer_t *buffer, uint32_t order, char *packet)
     return WM_HEADER_SHORT + buffer->nbytes;
 }
 
-// Sees the packet to its end. That an earlier one met a dead rank is told by
-// the next.
+// Follows the packet to its end. If an earlier packet met a dead rank, this
+// send raises it.
 static int
 follow(wm_comm_t *comm, const wm_envelope_t *envelope, size_t nbytes,
        MPI_Request request, char *packet, wm_op_t **op, wm_error_t *err)
@@ -110,7 +110,7 @@ follow(wm_comm_t *comm, const wm_envelope_t *envelope, size_t nbytes,
     int code = 0;
     *op = NULL;
     wm_engine_lock();
-    // MPI may have yet to send it.
+    // MPI may not have sent it yet.
     if (wm_engine_is_threaded()
         && wm_pending_sends_add(comm, envelope, nbytes, request, packet)) {
         if (comm->peers[envelope->rank]->dead)
@@ -124,7 +124,7 @@ follow(wm_comm_t *comm, const wm_envelope_t *envelope, size_t nbytes,
     if (code < 0 || *op != NULL)
         return code;
     code = wm_mpi_check(MPI_Wait(&request, MPI_STATUS_IGNORE), "MPI_Wait",
-                        err); // there was no memory
+                        err); // no memory for an operation
     wm_packet_give(packet);
     *op = wm_op_ended();
     return code;
@@ -150,7 +150,7 @@ wm_inline_send(wm_comm_t *comm, const wm_buffer_t *buffer,
                                       envelope->tag, comm->match, &request),
                             "MPI_Isend", err);
     }
-    if (code == 0) // an error of MPI's may come no sooner: the peer is dead
+    if (code == 0) // the first error if the peer is dead
         code = wm_mpi_check(MPI_Test(&request, &sent, MPI_STATUS_IGNORE),
                             "MPI_Test", err);
     if (code == 0 && !sent) {
@@ -181,7 +181,8 @@ check(wm_end_t *end)
     return end->header.nbytes <= WM_EAGER_BYTES;
 }
 
-// The payload into the buffer; 1 when it is there.
+// Copies the payload into the buffer. Returns 1 when it is there, 0 if not
+// yet.
 static int
 match(wm_end_t *end, bool refused, wm_error_t *err)
 {

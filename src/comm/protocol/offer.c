@@ -19,10 +19,10 @@
 #include "comm/protocol/transport.h"
 #include "cuda/word.h"
 
-// Sends begun so soon after each other are many: asking the driver about a
-// stream takes longer than recording an event on it.
+// Sends that begin so soon after each other are many. For these, asking the
+// driver about a stream takes longer than recording an event on it.
 #define AGAIN_US 20
-#define LOOKS 256 // at words, before the driver is asked for errors
+#define LOOKS 256 // looks at words until we ask the driver for errors
 #define LOOKS_FOR_PEER 16
 
 // A payload is offered where the peer can look into our segment.
@@ -37,8 +37,8 @@ serves(wm_end_t *end)
     return true;
 }
 
-// What the receiver is to map: the memory itself, else what it is handed off
-// through.
+// Prepares the memory that the receiver maps: the buffer itself, or the memory
+// through which it is handed off.
 static int
 prepare_memory(wm_end_t *end, wm_error_t *err)
 {
@@ -48,7 +48,7 @@ prepare_memory(wm_end_t *end, wm_error_t *err)
     if (code == 0 && into == NULL)
         code = wm_pack_reserve(end, err);
     if (code == 0
-        && end->gaps.block != NULL) // what the kernels could not pack
+        && end->gaps.block != NULL) // kernels cannot pack it in place
         code = wm_device_eager_offer(end, &into, &memory, err);
     if (code == 0 && into == NULL && end->buffer.memory.exportable)
         return wm_place_export(end->buffer.data, &end->buffer.memory,
@@ -71,9 +71,9 @@ prepare_memory(wm_end_t *end, wm_error_t *err)
     return 0;
 }
 
-// Fills the header. Where the memory can be neither exported nor handed off it
-// says that the host has to serve; a negative code is for failures of the
-// device alone.
+// Fills the header. If the memory can be neither exported nor handed off, the
+// header says that the host must serve. A negative code means a failure of the
+// device.
 static int
 offer(wm_end_t *end, wm_error_t *err)
 {
@@ -95,7 +95,7 @@ offer(wm_end_t *end, wm_error_t *err)
                              : WM_STAGE_NOT;
     if (!end->peer->self && !header->stage_only)
         code = prepare_memory(end, err);
-    if (code < 0) { // the host serves; the receiver's transport() tells it
+    if (code < 0) { // the host serves; wm.transport() at the receiver tells it
         header->stage_only = code == WM_ERR_MEMORY ? WM_STAGE_NOW
                                                    : WM_STAGE_UNEXPORTABLE;
         header->fragment = header->nbytes;
@@ -104,7 +104,7 @@ offer(wm_end_t *end, wm_error_t *err)
     }
     if (end->sending != &wm_sending_direct)
         return 0;
-    // Of one that is packed the sender may go on before it is taken (eager.c).
+    // After packing, the sender may go on before the data are taken (eager.c).
     header->pushes = end->blocking && end->access.user_device < 0
                      && !end->peer->self && !header->stage_only
                      && end->buffer.pattern == NULL;
@@ -127,7 +127,7 @@ ready_now(wm_end_t *end)
     wm_offer_posted(end);
 }
 
-// A stream writes the word, behind who writes the buffer.
+// Enqueues the write of `ready`, after the work that writes the buffer.
 static int
 promise(wm_end_t *end, wm_error_t *err)
 {
@@ -161,15 +161,15 @@ promise(wm_end_t *end, wm_error_t *err)
     return code;
 }
 
-// `ready` at once when nobody writes the buffer any more, else by whoever
-// does, in order.
+// Writes `ready` at once if nobody writes the buffer any more, else enqueues
+// the write after that work.
 static int
 announce(wm_end_t *end, wm_error_t *err)
 {
     const wm_producer_t *producer = &end->access.producer;
     bool idle = end->gaps.block == NULL; // else a kernel was just launched
     int code = 0;
-    // Whether it is being captured was asked when the message was begun.
+    // Captures were refused when the message began.
     if (idle)
         code = producer->kind == WM_PRODUCER_STREAM
                    ? wm_stream_spin(producer->device, producer->stream, 1,
@@ -186,12 +186,12 @@ announce(wm_end_t *end, wm_error_t *err)
     return 0;
 }
 
-// Whether the driver is to be asked about this send together with others: then
-// it has taken note of its buffer's stream.
+// Returns true if we ask the driver about this send together with others; then
+// the send has noted its buffer's stream.
 static bool
 waits_for_others(wm_end_t *end)
 {
-    static int64_t last; // the engine lock's
+    static int64_t last; // engine lock
     if (end->blocking || end->access.user_device >= 0
         || end->gaps.block != NULL
         || end->access.producer.kind != WM_PRODUCER_STREAM)
@@ -204,7 +204,7 @@ waits_for_others(wm_end_t *end)
     return wm_access_is_noted(&end->access);
 }
 
-// After that.
+// Announces a send about which the driver was asked.
 static void
 announce_noted(wm_end_t *end)
 {
@@ -250,7 +250,8 @@ wm_offer_end_for_stream(wm_end_t *end, wm_error_t *err)
     return code;
 }
 
-// A stream of the user's sends: it goes on when the receiver's has taken.
+// Lets the user's stream, which sends, go on when the receiver's stream has
+// taken the data.
 static int
 follow_receiver(wm_end_t *end, wm_error_t *err)
 {
@@ -304,8 +305,8 @@ wm_offer_step(wm_end_t *end, wm_error_t *err)
     return wm_offer_ended(end, false, err);
 }
 
-// Whether the message comes in spite of the failure: it was posted, and the
-// receiver's stream may wait for it already.
+// Returns true if the message comes in spite of the failure: it was posted,
+// and the receiver's stream may wait for it already.
 static bool
 is_on_its_way(const wm_end_t *end)
 {
@@ -336,7 +337,7 @@ wm_offer_peer_died(wm_end_t *end)
                                              + end->fragments.count);
 }
 
-// The slot serves no other, as somebody may look at it yet.
+// The slot is not used again, as the receiver may still look at it.
 bool
 wm_offer_is_abandoned(wm_end_t *end)
 {
@@ -363,7 +364,7 @@ wm_offer_heard(wm_end_t *end)
     uint32_t answer = atomic_load(&end->slot->answer);
     bool lost = end->looks % LOOKS == 0 && !wm_fragments_are_ready(end)
                 && wm_event_look_for_errors(end->access.device, NULL) < 0;
-    // It waits for what will not come any more.
+    // The receiver waits for data that will not come.
     if ((answer == WM_ANSWER_HOST || lost) && !atomic_load(&end->slot->failed))
         wm_slot_fail(end->slot, end->op.error.text);
     return answer == WM_ANSWER_ERROR || wm_fragments_are_taken(end);

@@ -8,7 +8,7 @@
 #include "comm/message/packet.h"
 
 #define PLACES 256     // packets of a communicator: 1 MiB
-#define SWEPT_EVERY 16 // added: nobody may step the engine meanwhile
+#define SWEPT_EVERY 16 // sends between sweeps, if nobody steps the engine
 
 typedef struct {
     MPI_Request request;
@@ -18,7 +18,7 @@ typedef struct {
 } left_t;
 
 struct wm_pending_sends {
-    unsigned first, end; // grow for ever
+    unsigned first, end; // numbers that only grow
     left_t left[PLACES];
 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A receive whose own stream copies, fragment by fragment, or this thread
-// does; short copies that are ready together share a kernel, and a long one
-// beside another has its own.
+// A receive whose own stream, or this thread, copies fragment by fragment.
+// Short copies that are ready together share a kernel; a long copy beside
+// another one has a kernel of its own.
 #include <string.h>
 
 #include "comm/message/pack.h"
@@ -14,7 +14,7 @@
 
 #define SYNC_BYTES 262144
 
-// Fragments are copied by this thread: host memory to host memory.
+// Copies fragments on this thread, from host memory to host memory.
 static int
 copy_here(wm_end_t *end)
 {
@@ -36,9 +36,9 @@ step_by_host(wm_end_t *end, wm_error_t *err)
     return wm_take_watch(end, copy_here(end), err);
 }
 
-// Fragments take turns on two streams, so that one is on its way while the
-// other's words are written; the last is on end->access.stream, behind all
-// others.
+// Chooses the stream of a fragment. Fragments take turns on two streams, so
+// that one is copied while the words of the other are written. The last one is
+// on end->access.stream, after all others.
 static int
 stream_of_fragment(wm_end_t *end, uint32_t at, CUstream *stream,
                    CUstream *other, wm_error_t *err)
@@ -61,7 +61,7 @@ stream_of_fragment(wm_end_t *end, uint32_t at, CUstream *stream,
     return code;
 }
 
-// Whether a kernel can copy all of it.
+// Returns true if a kernel can copy the whole message.
 static bool
 is_within_reach(const wm_end_t *end)
 {
@@ -107,11 +107,11 @@ submit_fragment(wm_end_t *end, wm_error_t *err)
         code = stream_of_fragment(end, at, &stream, &other, err);
     if (code == 0)
         code = copy_fragment(end, at, stream, err);
-    // The words tell of all fragments up to one.
+    // A word says that all fragments up to this one are taken.
     if (code == 0 && other != NULL)
         code = wm_stream_follow(end->access.device, stream, end->access.device,
                                 other, err);
-    // What came packed goes to its places behind the last one.
+    // Packed data are unpacked after the last fragment.
     if (code == 0 && last && !wm_unpack_is_direct(end))
         code = wm_unpack_enqueue(end, end->buffer.data, end->access.device,
                                  stream, err);
@@ -121,8 +121,8 @@ submit_fragment(wm_end_t *end, wm_error_t *err)
     return code;
 }
 
-// Short copies that are ready together share a kernel: an engine and a stream
-// of its own take each of them longer than its bytes do.
+// Returns true if the copy may share a kernel: a copy engine and a stream for
+// each short copy take longer than its bytes.
 static bool
 may_share(const wm_end_t *end)
 {
@@ -133,7 +133,7 @@ may_share(const wm_end_t *end)
                || end->access.producer.kind == WM_PRODUCER_NONE);
 }
 
-// At the next step.
+// Copies alone at the next step.
 static void
 pull_alone(wm_end_t *end)
 {
@@ -164,7 +164,7 @@ share(wm_end_t *end, wm_error_t *err)
     return 0;
 }
 
-// Whether all that was submitted has ended.
+// Sets *ended if all submitted work has ended.
 static int
 pull_ended(wm_end_t *end, bool *ended, wm_error_t *err)
 {
@@ -202,7 +202,8 @@ pull(wm_end_t *end, wm_error_t *err)
            && wm_fragment_is_ready(end, fragments->next))
         if ((code = submit_fragment(end, err)) < 0)
             return code;
-    if (fragments->next < fragments->count) // what can be done for who waits
+    // A blocking caller gets its stream early.
+    if (fragments->next < fragments->count)
         return end->blocking ? wm_end_open_stream(end, err) : 0;
     if ((code = pull_ended(end, &ended, err)) < 0 || !ended)
         return code;

@@ -11,11 +11,11 @@
 #include "comm/protocol/transport.h"
 #include "cuda/word.h"
 
-// Both ways: below it the question takes longer than it gains.
+// Below this size, asking takes longer than pushing both ways gains.
 #define BOTH_WAYS_BYTES ((uint64_t)4 << 20)
-#define PATIENCE_US 1000 // a sender that waits begins in less
+#define PATIENCE_US 1000 // a waiting sender begins sooner
 
-// Whether so many bytes or more are under way to a peer.
+// Returns true if a message of `nbytes` or more is under way to a peer.
 static bool
 is_sending(const wm_peer_t *peer, uint64_t nbytes)
 {
@@ -38,7 +38,8 @@ is_worth_it(const wm_end_t *end)
            && !wm_take_is_beside(end);
 }
 
-// Whether nobody uses the buffer any more: the sender could not wait for them.
+// Returns true if nobody uses the buffer any more: the sender could not wait
+// for its users.
 static bool
 is_free(wm_end_t *end)
 {
@@ -74,8 +75,8 @@ wm_push_withdraw(wm_end_t *end)
     return wm_slot_withdraw_push(end->slot);
 }
 
-// Whether the sender could have begun long ago: it has left our code, as an
-// interrupted one does.
+// Returns true if the sender could have begun long ago: it has left our code,
+// as an interrupted one does.
 static bool
 is_late(wm_end_t *end)
 {
@@ -111,7 +112,7 @@ wm_push_ended(wm_end_t *end)
     }
 }
 
-// What the copy needs; where it is not to be had, the receiver copies.
+// Prepares the copy. Returns false if this fails; then the receiver copies.
 static bool
 prepare(wm_end_t *end, const wm_place_t *into)
 {
@@ -126,7 +127,8 @@ prepare(wm_end_t *end, const wm_place_t *into)
         wm_slot_refuse_push(end->slot, wm_mapping_is_refused(code, &err));
         return false;
     }
-    wm_access_settle(&end->access); // who wrote the buffer wrote `ready`
+    // `ready`: all writes of the buffer have ended.
+    wm_access_settle(&end->access);
     if (wm_node_register(wm_node_self(), false, end->access.device, NULL) == 0
         && wm_end_open_stream(end, NULL) == 0)
         return true;
@@ -181,7 +183,7 @@ static int
 step_receiving(wm_end_t *end, wm_error_t *err)
 {
     int code = wm_push_ended(end);
-    if (code < 0) // the receiver's to copy
+    if (code < 0) // the receiver copies
         wm_receive_become(end, &wm_receiving_offer);
     return wm_take_watch(end, code > 0, err);
 }

@@ -1,36 +1,37 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Offers that the sender copies into the receiver's memory, because the
-// receiver asks it to: large ones where as much goes the other way (two copies
-// that write hinder each other less than two that read), and those between
-// processes that share a GPU, which each have it in turn: whoever copied last
-// still has it. Only of a sender who waits in our code. Engine lock held.
+// Pushes: the sender copies into the receiver's memory (rendezvous by put),
+// because the receiver asks it to. Used for large offers if as much goes the
+// other way (two copies that write hinder each other less than two that read).
+// Also used between processes that take turns on a GPU: the one that copied
+// last still has its turn. Only for a sender that waits in our code. Engine
+// lock held.
 #ifndef WM_COMM_PROTOCOL_PUSH_H
 #define WM_COMM_PROTOCOL_PUSH_H
 
 #include "comm/message/end.h"
 
-// Receiver, once it has claimed an offer and before that is accepted: whether
-// the sender was asked.
+// Receiver, after it has claimed an offer and before the offer is accepted:
+// returns true if it has asked the sender to push.
 bool
 wm_push_ask(wm_end_t *end);
 
-// Receiver: 1 when all is there, 0 when not yet, -1 when the receiver is to
-// copy after all (no error).
+// Receiver: returns 1 when all data are there, 0 if not yet, -1 if the
+// receiver must copy after all (no error).
 int
 wm_push_ended(wm_end_t *end);
 
-// Receiver: takes the question back; whether in time, so that nobody writes
-// its memory from now on.
+// Receiver: withdraws the request. Returns true if it was in time: then nobody
+// writes its memory.
 bool
 wm_push_withdraw(wm_end_t *end);
 
-// Sender: copies if it has been asked, and is pushed from then on; negative
-// when the receiver must be told.
+// Sender: begins to push if it was asked; its protocol is `pushed` then.
+// Returns a negative code if the receiver must be told.
 WM_MUST_CHECK int
 wm_push_serve(wm_end_t *end, wm_error_t *err);
 
-// Sender: an offer has been taken, by its own copy, of which nothing is
-// pending then, or the receiver's.
+// Sender: notes that an offer was taken, by its own copy, of which nothing is
+// pending then, or by the receiver's.
 void
 wm_push_note(wm_end_t *end, bool pushed);
 

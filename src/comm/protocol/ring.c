@@ -8,7 +8,7 @@
 #include "comm/protocol/rows.h"
 #include "cuda/word.h"
 
-// Each fragment costs a copy's start, 3 us or more.
+// Starting a copy costs 3 us or more for each fragment.
 #define RING_FRAGMENT ((uint64_t)24 << 20)
 #define RING_FRAGMENTS 3
 

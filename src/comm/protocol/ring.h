@@ -8,12 +8,13 @@
 
 #include "comm/message/end.h"
 
-// An exportable copy, or a ring, for the offer: its place and memory.
+// Takes an exportable copy, or a ring, for the offer; returns its address and
+// memory.
 WM_MUST_CHECK int
 wm_ring_offer(wm_end_t *end, char **into, wm_pointer_t *memory,
               wm_error_t *err);
 
-// One step of filling a ring or a staging ring.
+// Makes one step of filling a ring or a staging ring.
 WM_MUST_CHECK int
 wm_ring_feed(wm_end_t *end, wm_error_t *err);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The rows of all protocols, for table.c and for those that hand over to each
-// other.
+// The rows of all protocols, for table.c and for protocols that hand over to
+// each other.
 #ifndef WM_COMM_PROTOCOL_ROWS_H
 #define WM_COMM_PROTOCOL_ROWS_H
 

@@ -11,9 +11,9 @@
 #include "comm/protocol/ring.h"
 #include "comm/protocol/rows.h"
 
-// After so long without progress in any staging ring, payloads go by MPI.
+// Without progress in any staging ring for so long, payloads go by MPI.
 #define STUCK_US 10000
-#define LOOKS 16 // at words, before the clock, or the peer, is looked at
+#define LOOKS 16 // at words, until we look at the clock, or the peer
 
 enum { NO_RING = -1, RINGS_STUCK = -2 };
 
@@ -22,7 +22,7 @@ static const wm_slot_t *users[WM_STAGING_RINGS]; // NULL: the ring is free
 static int
 staging_ring_acquire(const wm_slot_t *slot)
 {
-    static uint32_t seen; // fragments taken from the rings, at `since`
+    static uint32_t seen; // fragments taken from all rings at that time
     static int64_t since; // 0: a ring was free
     static unsigned looks;
     uint32_t taken = 0;
@@ -52,7 +52,8 @@ wm_staging_ring_drop(wm_end_t *end)
     end->staging_ring = -1;
 }
 
-// Some eighth of the message a fragment, so that both copies overlap.
+// Fills the fragments: each is about an eighth of the message, so that both
+// copies overlap.
 static int
 staging_ring_fill(wm_end_t *end, wm_error_t *err)
 {
@@ -76,7 +77,7 @@ int
 wm_staging_ring_begin(wm_end_t *end, wm_error_t *err)
 {
     wm_slot_t *slot = end->slot;
-    // What was promised so far must be there, or its late word would mislead.
+    // All promised words must have come, as a late one would mislead.
     if (!wm_fragments_are_ready(end))
         return 0;
     int ring = staging_ring_acquire(slot), code = 0;
@@ -85,12 +86,13 @@ wm_staging_ring_begin(wm_end_t *end, wm_error_t *err)
     bool by_mpi = ring == RINGS_STUCK;
     end->staging_ring = by_mpi ? -1 : ring;
     wm_device_eager_release_unused(end);
-    wm_access_settle(&end->access); // who wrote the buffer wrote `ready`
+    // `ready`: all writes of the buffer have ended.
+    wm_access_settle(&end->access);
     end->fragments = (wm_fragments_t){
         .ready_base = atomic_load(&slot->ready),
         .taken_base = atomic_load(&slot->taken),
     };
-    if (by_mpi) { // the receiver takes one fragment, of nothing, when it knows
+    if (by_mpi) { // the receiver takes one empty fragment
         wm_chunks_announce(end);
         end->fragments.count = 1;
     }
@@ -129,7 +131,8 @@ const wm_sending_t wm_sending_staging_ring = {
     .peer_died = wm_offer_peer_died,
 };
 
-// Sends chunks; 1 when all have gone and the receiver needs the slot no more.
+// Sends chunks. Returns 1 when all are sent and the receiver no longer needs
+// the slot.
 static int
 staging_by_mpi_step(wm_end_t *end, wm_error_t *err)
 {
@@ -168,7 +171,7 @@ damaged(const wm_end_t *end, wm_error_t *err)
                         end->op.result.source);
 }
 
-// The payload goes by MPI, as to other hosts: the slot is no longer needed.
+// Continues by MPI, as with other hosts: the slot is no longer needed.
 static int
 follow_to_mpi(wm_end_t *end, const wm_slot_staging_t *staging, wm_error_t *err)
 {
@@ -182,7 +185,7 @@ follow_to_mpi(wm_end_t *end, const wm_slot_staging_t *staging, wm_error_t *err)
     return 0;
 }
 
-// Asks the sender to stage. Until it has, there are no fragments.
+// Asks the sender to stage; before it does, there are no fragments.
 int
 wm_staging_ring_accept(wm_end_t *end, wm_error_t *err)
 {

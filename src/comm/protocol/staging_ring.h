@@ -8,13 +8,13 @@
 
 #include "comm/message/end.h"
 
-// Sender: the receiver has answered that it cannot reach the memory. Another
-// protocol begins as soon as it can.
+// Sender, after the receiver has answered that it cannot reach the memory:
+// changes the protocol as soon as possible.
 WM_MUST_CHECK int
 wm_staging_ring_begin(wm_end_t *end, wm_error_t *err);
 
-// Receiver: answers that (wm_transport_t.accept). Without a slot after that,
-// the payload comes in chunks.
+// Receiver: gives this answer (wm_transport_t.accept). If the end has no slot
+// after that, the payload comes in chunks.
 WM_MUST_CHECK int
 wm_staging_ring_accept(wm_end_t *end, wm_error_t *err);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A receive that the user's stream does itself: the stream waits for `ready`,
-// copies, or fetches a device eager message, and writes `taken`. The call has
-// ended once this work is enqueued.
+// A receive on the user's stream: the stream waits for `ready`, copies, or
+// fetches a device eager message, and writes `taken`. The call ends when this
+// work is enqueued.
 #include "array/eager_ll.h"
 #include "comm/message/pack.h"
 #include "comm/protocol/device_eager.h"
@@ -10,18 +10,19 @@
 #include "comm/protocol/take.h"
 #include "cuda/word.h"
 
-// A user's stream is not given what waits for a sender who may yet fail.
+// Returns true if the message is sure to come. Before that the user's stream
+// must not wait for it, as the sender may fail.
 static bool
 is_posted(const wm_end_t *end)
 {
     return wm_word_reached(&end->slot->posted, end->fragments.ready_base + 1);
 }
 
-// The user's stream has been given what takes the data.
+// Ends the call: the user's stream has the work that takes the data.
 static int
 submitted(wm_end_t *end, wm_error_t *err)
 {
-    // Ours, where the user may destroy the stream.
+    // An event of ours, as the user may destroy the stream.
     int code = wm_event_record(end->access.user_device, end->event,
                                end->access.user_stream, err);
     if (code == 0 && end->buffer.order != NULL)
@@ -70,7 +71,8 @@ copy_on_stream(wm_end_t *end, wm_error_t *err)
     return code < 0 ? code : submitted(end, err);
 }
 
-// The user's stream takes the fragment: nothing is waited for here.
+// Enqueues the work that takes the fragment on the user's stream; does not
+// wait.
 static int
 pull_on_stream(wm_end_t *end, wm_error_t *err)
 {
@@ -110,7 +112,7 @@ step(wm_end_t *end, wm_error_t *err)
         return wm_take_watch(end, has_ended(end, err), err);
     if (!is_posted(end))
         return wm_take_watch(end, 0, err);
-    return pull_on_stream(end, err); // a failure is the next step's
+    return pull_on_stream(end, err); // the next step reports a failure
 }
 
 const wm_receiving_t wm_receiving_stream = {

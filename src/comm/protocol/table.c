@@ -28,7 +28,8 @@ drop(wm_end_t *end)
     wm_ring_drop(end);
     wm_chunks_drop(end);
     wm_staging_ring_drop(end);
-    // A slot or eager LL buffer that a stream of ours may still write leaks.
+    // A slot or an eager LL buffer leaks if a stream of ours may still write
+    // it.
     bool quiet = end->slot != NULL && wm_fragments_are_ready(end);
     wm_device_eager_drop(end, quiet);
     if (end->slot_index >= 0 && quiet)

@@ -17,7 +17,7 @@
 #include "comm/protocol/transport.h"
 
 #define BESIDE_BYTES ((uint64_t)4 << 20)
-#define LOOKS_FOR_PEER 16 // at words, before it is asked whether it lives
+#define LOOKS_FOR_PEER 16 // looks at words until we ask if it lives
 #define PATIENCE_US 10000
 
 bool
@@ -29,7 +29,7 @@ wm_take_is_on_same_gpu(const wm_end_t *end)
                   == 0;
 }
 
-// One fragment that is the message, or a ring of several.
+// Returns true for one fragment that is the message, or a ring of several.
 static bool
 is_sound_offer(const wm_header_t *header)
 {
@@ -60,8 +60,9 @@ check(wm_end_t *end)
     return find_slot(end) && is_sound_offer(&end->header);
 }
 
-// Whether another process takes long messages on this GPU, too, as far as was
-// seen: kernels of two take turns, copies do not.
+// Returns true if another process, as far as we have seen, receives long
+// messages on this GPU, too: kernels of two processes take turns, copies do
+// not.
 static bool
 is_shared(int device)
 {
@@ -112,8 +113,8 @@ choose(wm_end_t *end)
     return wm_transport_take(end->peer, &end->buffer.memory);
 }
 
-// Whether the progress thread leaves it to a thread of the program's, which
-// may close what stands in the way of a mapping, and comes soon as a rule.
+// Returns true if the progress thread leaves it to a thread of the program,
+// which may close mappings that are in the way, and usually comes soon.
 static bool
 is_left_to_program(wm_end_t *end)
 {
@@ -125,14 +126,14 @@ is_left_to_program(wm_end_t *end)
     return now - end->left_since < PATIENCE_US;
 }
 
-// Chooses the row that takes the fragments, which are reachable now.
+// Chooses the protocol that takes the fragments, which are reachable.
 static const wm_receiving_t *
 way_of_taking(const wm_end_t *end)
 {
     bool by_kernel = wm_device_eager_is_used(end);
     if (end->fragments.on_host)
         return &wm_receiving_by_host;
-    // A kernel reaches what its own device has mapped, a copy whatever is.
+    // A kernel reaches memory that its own device has mapped, a copy any.
     if (end->access.user_device >= 0 && end->fragments.count == 1
         && end->transport->direct && wm_unpack_on_stream(end)
         && (!by_kernel || end->access.user_device == end->access.device))
@@ -140,7 +141,8 @@ way_of_taking(const wm_end_t *end)
     return by_kernel ? &wm_receiving_device_eager : &wm_receiving_pull;
 }
 
-// A kernel may unpack from the offered memory as it is.
+// Takes memory for a buffer with gaps, unless a kernel can unpack from the
+// offered memory.
 static int
 accept_gaps(wm_end_t *end, wm_error_t *err)
 {
@@ -181,11 +183,11 @@ accept_offer(wm_end_t *end, wm_error_t *err)
 static int
 step(wm_end_t *end, wm_error_t *err)
 {
-    // A user's stream takes what cannot be taken back: asked first.
+    // Claims first: work on a user's stream cannot be taken back.
     wm_eager_claim(end);
     int code = atomic_load(&end->slot->failed) ? 0 : accept_offer(end, err);
     if (end->receiving == &wm_receiving_chunks)
-        return code; // the slot is no more its own
+        return code; // the slot is no longer its own
     return code < 0 || end->receiving == &wm_receiving_offer
                    || end->receiving == &wm_receiving_pushed
                ? wm_take_watch(end, code, err)
@@ -195,7 +197,7 @@ step(wm_end_t *end, wm_error_t *err)
 static int
 match(wm_end_t *end, bool refused, wm_error_t *err)
 {
-    if (refused) { // the sender completes, nothing is taken
+    if (refused) { // the sender completes; nothing is taken
         wm_slot_set_taken(end->slot,
                           end->header.taken_base + end->header.fragments);
         return 1;
@@ -205,8 +207,8 @@ match(wm_end_t *end, bool refused, wm_error_t *err)
     return code < 0 ? code : step(end, err);
 }
 
-// Whether the slot is still this message's: once all fragments are taken the
-// sender may have given it to another.
+// Returns true if the slot is still this message's. When all fragments are
+// taken, the sender may give it to another.
 static bool
 holds_slot(const wm_end_t *end)
 {
@@ -214,8 +216,8 @@ holds_slot(const wm_end_t *end)
            && (end->fragments.count == 0 || !wm_fragments_are_taken(end));
 }
 
-// It says so, or it is dead, as another message has found out: then `failed`
-// is ours, and there is no text.
+// Raises the failure of the sender. If the sender is dead, as another message
+// has found out, we have set `failed`, and there is no text.
 static int
 sender_failed(const wm_end_t *end, wm_error_t *err)
 {
@@ -234,7 +236,8 @@ wm_take_watch(wm_end_t *end, int code, wm_error_t *err)
     bool pushed = end->receiving == &wm_receiving_pushed;
     if (code != 0)
         return code;
-    // What a living peer has posted comes, whoever revoked the communicator.
+    // Data that a living peer has posted come, even if the communicator was
+    // revoked.
     if (++end->looks % LOOKS_FOR_PEER == 0
         && wm_failure_look(end->op.comm, end->op.result.source, err) < 0
         && (end->peer->dead || !end->on_stream)
@@ -250,14 +253,14 @@ bool
 wm_take_fail(wm_end_t *end, const wm_error_t *err)
 {
     wm_access_t *access = &end->access;
-    // A stream that waits for a sender who failed waits in vain.
+    // A stream waits in vain for a sender that has failed.
     if (end->on_stream && atomic_load(&end->slot->failed))
         wm_slot_ready_for_sender(end->slot, end->fragments.ready_base + 1);
-    // What our stream was given must not touch the slot any more.
+    // Our stream must not touch the slot after this.
     if ((access->opened || (end->batched && access->stream != NULL))
         && wm_stream_synchronize(access->device, access->stream, NULL) < 0
         && end->fetch.under_way)
-        end->packet = NULL; // abandoned: a kernel may write its status
+        end->packet = NULL; // leaks: a kernel may write its status
     if (end->pull.side != NULL)
         (void)!wm_stream_synchronize(access->device, end->pull.side, NULL);
     if (end->recorded)

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// In order of preference. The last one reaches everybody.
+// The transports in order of preference. The last one reaches every peer.
 static const wm_transport_t *const transports[] = {
     &wm_transport_self,
     &wm_transport_ipc,
@@ -13,7 +13,7 @@ static const wm_transport_t *const transports[] = {
 };
 #define TRANSPORTS (sizeof transports / sizeof *transports)
 
-static const wm_transport_t *forced; // by the setting, NULL where unset
+static const wm_transport_t *forced; // WARPMPI_TRANSPORT; NULL: unset
 
 int
 wm_transport_configure(wm_error_t *err)
@@ -47,8 +47,8 @@ wm_transport_forced(void)
     return forced;
 }
 
-// The reason of `host` is why ipc does not reach. `mpi` is no way for what was
-// offered.
+// Returns the first transport that reaches the peer. The reason of `host` is
+// why ipc does not. `mpi` takes no offers.
 static const wm_transport_t *
 first(const wm_peer_t *peer, const wm_pointer_t *into, bool offered,
       const char **reason)

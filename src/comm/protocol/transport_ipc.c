@@ -23,7 +23,7 @@ self_accept(wm_end_t *end, wm_error_t *err)
     wm_pointer_t memory;
     if (!wm_buffer_on_device(&end->buffer))
         end->access.device = end->header.device;
-    // Memory of a pool or of VMM is its own device's alone, unless its owner
+    // Only its own device reaches memory of a pool or of VMM, unless its owner
     // has opened it to others.
     if (end->access.device != end->header.device) {
         // NOLINTNEXTLINE(performance-no-int-to-ptr): our own address

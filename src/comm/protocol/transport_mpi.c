@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Device memory that a CUDA-aware MPI carries: nothing is offered, and the
-// chunks of chunks.c are given to MPI where they are. Where it is asked for,
-// or where no memory is shared and MPI says that it takes device memory.
+// Device memory that a CUDA-aware MPI carries: nothing is offered, and MPI
+// gets the chunks of chunks.c in place. Used if it is forced, or if no memory
+// is shared and MPI says that it takes device memory.
 #include <mpi.h>
 
 #include "comm/engine/stats.h"
 #include "comm/protocol/transport.h"
 
-// Of Open MPI and MPICH, where these were built with it.
+// Open MPI and MPICH have this function if they were built with CUDA.
 extern int
 MPIX_Query_cuda_support(void) __attribute__((weak));
 
