@@ -9,8 +9,8 @@
 #include "comm/comm/comm.h"
 
 // Returns WM_ERR_MPI, with MPI's code, if the rank is dead or the communicator
-// revoked. Asks MPI every 20 ms at most. If a rank is found dead, writes the
-// words that streams here may wait for in its place.
+// revoked. Asks MPI every 20 ms at most. If a rank is found dead, writes, in
+// its place, the words that streams here may wait for.
 WM_MUST_CHECK int
 wm_failure_look(wm_comm_t *comm, int rank, wm_error_t *err);
 
@@ -18,7 +18,8 @@ wm_failure_look(wm_comm_t *comm, int rank, wm_error_t *err);
 WM_MUST_CHECK int
 wm_failure_look_at_all(wm_comm_t *comm, wm_error_t *err);
 
-// Returns true now and then, if a repeated look should ask.
+// Called at each of many looks; returns true for every 64th one, which should
+// ask for failures.
 static inline bool
 wm_failure_is_due(unsigned *looks)
 {

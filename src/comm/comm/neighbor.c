@@ -106,7 +106,8 @@ wm_neighbor_find(MPI_Comm topology, int size, wm_neighbors_t *sources,
 // A topology as MPI describes it, and the neighbors of this rank.
 typedef struct {
     int kind;
-    // Numbers of dimensions; nodes, edges; or sources, others.
+    // Number of dimensions; numbers of nodes and edges; or numbers of sources
+    // and destinations.
     int first, second;
     int *numbers; // arrays that MPI returns, one after the other
     int in, out;  // numbers of neighbors
@@ -224,7 +225,7 @@ has_twice(const int *ranks, int count, int *sorted)
     return take_once(sorted, count) < count - nobody;
 }
 
-// The kinds of a rank's own neighbours. Each kind needs more of our help than
+// The kinds of a rank's own neighbors. Each kind needs more of our help than
 // the one before.
 typedef enum {
     NEIGHBOR_PLAIN,
@@ -291,7 +292,7 @@ make_own(int kind, MPI_Comm *comm)
 }
 
 // Returns true if MPI's blocking calls place the blocks as the standard says
-// for a rank whose neighbours are all itself. Every MPI that we know that is
+// for a rank whose neighbors are all itself. Every MPI that we know that is
 // right for one rank is right for two.
 static bool
 measure_places(int kind)

@@ -11,8 +11,8 @@
 #include "comm/diagnostics/report.h"
 
 // Time at the end for messages that may never be received. One turn counts as
-// TURN_US at most: while a process is stopped, by a debugger or because its
-// host is busy, it does not wait.
+// TURN_US at most, so that the time hardly counts in which a process is
+// stopped, by a debugger or because its host is busy.
 #define DRAIN_US 5000000
 #define AGAIN_US 60000000
 #define TURN_US 100000
@@ -114,8 +114,8 @@ count_turn(int64_t *before)
     return spent < TURN_US ? spent : TURN_US;
 }
 
-// Waits for all operations. Returns true if all have ended. Looks once more
-// before the time is up.
+// Waits for all operations. Returns true if all have ended. Looks before it
+// checks the time.
 static bool
 wait_for(const wm_comm_t *comm)
 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The end of a communicator, or of all: waits for operations under way, or
+// Waits for operations under way at the end of a communicator, or of all, or
 // abandons and reports them. Engine lock not held, GIL released.
 #ifndef WM_COMM_DIAGNOSTICS_DRAIN_H
 #define WM_COMM_DIAGNOSTICS_DRAIN_H

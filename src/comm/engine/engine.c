@@ -166,7 +166,8 @@ is_part_of(const wm_op_t *op, const wm_op_t *other)
 static wm_op_t *
 step_lock_held(const wm_op_t *wanted, bool all)
 {
-    static unsigned without_mpi, without_all; // rounds since the last of each
+    // Rounds since a call of MPI, and since all operations were looked at.
+    static unsigned without_mpi, without_all;
     wm_op_t *finished = NULL;
     bool asked = false;
     int looks = 0;

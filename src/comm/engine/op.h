@@ -141,7 +141,7 @@ wm_op_fail(wm_op_t *op, const wm_error_t *err);
 wm_buffer_t *
 wm_op_buffer(wm_op_t *op);
 
-// Returns the operation itself or, if it has two parts, the one that has not
+// Returns the operation itself or, if it has parts, the part that has not
 // ended. wm_op_about() describes the same one.
 const wm_op_t *
 wm_op_message(const wm_op_t *op);

@@ -11,7 +11,7 @@
 typedef struct {
     int rank, tag;
     bool blocking;    // the caller waits for it
-    bool synchronous; // completes only once matched (Ssend)
+    bool synchronous; // completes only when matched (Ssend)
     bool paired;      // a blocking receive was begun in the same call
     bool more;  // others begin at once and may share its kernel; the caller
                 // calls wm_send_flush()
@@ -53,7 +53,7 @@ wm_probe_begin(wm_comm_t *comm, int rank, int tag, bool matched, wm_op_t **op,
 wm_unexpected_t *
 wm_probe_take(wm_op_t *op);
 
-// Gives a matched message that nobody received back to the communicator.
+// Puts a matched message that nobody received back into the unexpected queue.
 void
 wm_matched_return(wm_comm_t *comm, wm_unexpected_t *matched);
 

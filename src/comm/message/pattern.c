@@ -35,8 +35,8 @@ wm_buffer_bounds(const wm_buffer_t *buffer, char **low, char **high)
         wm_pattern_bounds(buffer->pattern, low, high);
 }
 
-// Returns true if two buffers share a byte; each has strides of one part, or
-// true is returned.
+// Returns true if two buffers share a byte. Knows only strides of one part;
+// returns true for others.
 static bool
 share_strided(const wm_buffer_t *one, const wm_buffer_t *other)
 {

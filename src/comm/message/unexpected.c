@@ -77,8 +77,8 @@ unexpected_look(wm_unexpected_t **link, wm_error_t *err)
     return code;
 }
 
-// Takes the first message of `rank` (or of any) from MPI, whatever its tag,
-// and appends it. Returns 1 if there was one.
+// Takes the first message of `rank` (or of any rank) from MPI, with any tag,
+// and appends it. Returns 1 if there was one, 0, or an error.
 static int
 unexpected_pull(wm_comm_t *comm, int rank, wm_error_t *err)
 {

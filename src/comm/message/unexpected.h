@@ -34,9 +34,9 @@ wm_unexpected_look_again(wm_end_t *end);
 void
 wm_unexpected_let_go(const wm_end_t *end);
 
-// Finds a message from `rank` with `tag` (or the wildcards): *found (else
-// NULL) and *result. If the message is still in MPI, it is taken into the
-// queue, with all messages that came before it.
+// Finds a message from `rank` with `tag` (or the wildcards). Sets *found, NULL
+// if there is none, and *result. If the message is still in MPI, takes it into
+// the queue, with all messages that came before it.
 WM_MUST_CHECK int
 wm_unexpected_probe(wm_comm_t *comm, int rank, int tag,
                     wm_unexpected_t **found, wm_result_t *result,

@@ -57,9 +57,9 @@ wm_mapping_is_closing_wanted(void);
 void
 wm_mapping_close_stale(void);
 
-// Returns true if the device may never be idle, because one of its streams
-// waits for another rank: to close a mapping, or to free memory, would wait
-// for the device. The lock is not needed.
+// Returns true if a stream may be waiting for another rank. Then its device
+// may never be idle, and to close a mapping, or to free memory, would wait for
+// the device. The lock is not needed.
 bool
 wm_mapping_would_wait(void);
 

@@ -9,7 +9,7 @@
 #include "comm/message/end.h"
 
 // Sender: acquires a buffer for the offer if the message is short and a buffer
-// is free: *into is its address, *memory its memory. Else *into stays NULL.
+// is free. *into is its address, *memory its memory; else *into stays NULL.
 WM_MUST_CHECK int
 wm_device_eager_offer(wm_end_t *end, char **into, wm_pointer_t *memory,
                       wm_error_t *err);
@@ -24,8 +24,8 @@ WM_MUST_CHECK int
 wm_device_eager_copy_out(wm_end_t *end, char *into, uint32_t ready,
                          wm_error_t *err);
 
-// The offer goes through the host: releases its eager LL buffer, unless the
-// user's memory no longer holds the data, or not contiguously.
+// Releases the eager LL buffer of an offer that goes through the host, unless
+// the user's memory no longer holds the data, or has gaps.
 void
 wm_device_eager_release_unused(wm_end_t *end);
 

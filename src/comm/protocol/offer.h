@@ -38,9 +38,9 @@ wm_offer_heard(wm_end_t *end);
 void
 wm_offer_peer_died(wm_end_t *end);
 
-// Looks now and then. Returns true if the receiver never answers a message
-// that has failed, as it is dead, or its communicator was revoked before it
-// took the offer.
+// Returns true if the receiver never answers a message that has failed: it is
+// dead, or its communicator was revoked before it took the offer. Looks only
+// now and then.
 bool
 wm_offer_is_abandoned(wm_end_t *end);
 

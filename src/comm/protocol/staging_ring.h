@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// An offer that goes through the host: the sender fills a staging ring of its
-// segment, a ring of page-locked buffers. There are few staging rings, and a
-// receiver that computes, or is stopped, keeps its ring meanwhile. If all
-// rings are kept, a payload goes by MPI, as to other hosts. Engine lock held.
+// Offers through the host: the sender fills a staging ring of its segment, a
+// ring of page-locked buffers. There are few staging rings, and a receiver
+// that computes, or is stopped, keeps its ring meanwhile. If all rings are
+// kept, a payload goes by MPI, as to other hosts. Engine lock held.
 #ifndef WM_COMM_PROTOCOL_STAGING_RING_H
 #define WM_COMM_PROTOCOL_STAGING_RING_H
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Through the host: the sender fills a ring of page-locked shared memory that
-// the receiver empties, both at once. Serves wherever a segment is shared;
-// without one (other hosts) the sender never offers, and the payload goes
+// The transport through the host: the sender fills a ring of page-locked
+// shared memory while the receiver empties it. Serves if a segment is shared.
+// Without one (other hosts) the sender never offers, and the payload goes
 // through MPI (chunks.c).
 #include "comm/engine/stats.h"
 #include "comm/protocol/staging_ring.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// GPU to GPU on one host: the receiver copies from the sender's memory, which
-// CUDA IPC maps into its process (or the sender into the receiver's: push.c).
-// A rank to itself needs no mapping.
+// The transports from GPU to GPU on one host. The receiver copies from the
+// sender's memory, which CUDA IPC maps into its process (or the sender into
+// the receiver's: push.c). A rank needs no mapping for messages to itself.
 #include "array/eager_ll.h"
 #include "comm/engine/stats.h"
 #include "comm/node/mapping.h"

@@ -13,9 +13,8 @@
 // GPUs cannot do what this rank was asked for. Returns 0 if the GPUs of all
 // ranks can do the call, or if `always` is set; then *own is on *handle, which
 // the caller closes. Returns 1 if they cannot, or if few barrier slots are
-// left: the caller makes MPI's own call on `comm`. `failed` is 0, or the CUDA
-// error of this rank when it read its arguments. Then all ranks raise; with
-// `always`, the error is published at each start instead.
+// left: the caller makes MPI's own call on `comm`. `failed` is 0, or the error
+// of this rank when it read its arguments; then all ranks raise.
 WM_MUST_CHECK int
 wm_persistent_coll_open(wm_comm_t *comm, wm_call_kind_t kind,
                         const wm_coll_t *call, int failed, bool always,

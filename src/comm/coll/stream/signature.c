@@ -75,8 +75,8 @@ own_area(const wm_barrier_t *barrier)
     return wm_barrier_signatures(barrier, wm_barrier_rank(barrier));
 }
 
-// The row in which a rank publishes that call. Calls that are a multiple of
-// WM_SIGNATURE_CALLS apart share a row.
+// Returns the row in which a rank publishes a call. Calls that are a multiple
+// of WM_SIGNATURE_CALLS apart share a row.
 static wm_signature_row_t *
 row_of(const wm_barrier_t *barrier, int rank, uint32_t call)
 {
@@ -183,8 +183,8 @@ add_words(wm_signature_row_t *row, const wm_coll_desc_t *desc)
     atomic_store_explicit(&row->asked, asked, memory_order_relaxed);
 }
 
-// Each rank publishes before it looks at the others, so the later of two ranks
-// sees the earlier one.
+// Publishes a signature. Each rank publishes before it looks at the others, so
+// the later of two ranks sees the earlier one.
 static void
 signature_publish(wm_signatures_t *signatures, const wm_barrier_t *barrier,
                   int kind, const wm_coll_desc_t *desc)
@@ -410,8 +410,8 @@ raise_failure(const wm_signatures_t *signatures, const wm_barrier_t *barrier,
                         rank, name);
 }
 
-// Finds the first failure. If ranks differ, the call in which they began to is
-// not known.
+// Finds the first failure. If ranks differ, the first call in which they
+// differ is not known.
 static int
 find_failure(const wm_signatures_t *signatures, const wm_barrier_t *barrier,
              uint32_t *first, wm_error_t *err)

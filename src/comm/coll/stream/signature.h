@@ -4,8 +4,8 @@
 // different calls, the later one finds out, in that call. Arguments that must
 // be alike on all ranks are published to all; where counts vary, two ranks
 // compare the bytes that they have from each other. Calls are numbered from 1
-// on, also refused ones. GIL released by the caller; one thread at a time, but
-// for wm_signatures_may_fail.
+// on, also refused ones. GIL released by the caller; one thread at a time,
+// except for wm_signatures_may_fail.
 #ifndef WM_COMM_COLL_STREAM_SIGNATURE_H
 #define WM_COMM_COLL_STREAM_SIGNATURE_H
 
@@ -56,8 +56,8 @@ wm_signatures_compare(const wm_signatures_t *signatures,
                       const wm_barrier_t *barrier, uint32_t *first,
                       wm_error_t *err);
 
-// Raises if a rank has failed in a call that was begun here. Also raises if a
-// rank whose call has left the rows differs in its counts.
+// Raises if a rank has failed in a call that was begun here, or if a rank that
+// is further behind than there are rows has other counts.
 WM_MUST_CHECK int
 wm_signatures_find_failure(const wm_signatures_t *signatures,
                            const wm_barrier_t *barrier, uint32_t *first,

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Stream-ordered collectives, as NCCL's: a call is enqueued on a stream and
-// returns at once. All ranks make their calls in the same order. Nobody waits
-// on the host, but in the first call of a communicator, which is a barrier of
+// returns at once. All ranks make their calls in the same order. No call waits
+// on the host, except the first one of a communicator, which is a barrier of
 // all ranks. If each rank has a GPU of its own, a call is one kernel on each
 // (comm/coll/stream/kernel_coll.h). Else each rank copies fragment after
 // fragment into its symmetric memory, and the others copy or reduce a fragment
-// from there once all streams have come so far (comm/coll/stream/symm.h). A
-// stream that is being captured takes the call into its graph, once all ranks
-// have exchanged on the host that they capture the same call
+// from there when all streams have arrived (comm/coll/stream/symm.h). A stream
+// that is being captured takes the call into its graph, after all ranks have
+// found on the host that they capture the same call
 // (comm/coll/stream/capture.h). GIL released by the caller, engine lock not
 // held.
 #ifndef WM_COMM_COLL_STREAM_STREAM_COLL_H

@@ -83,7 +83,8 @@ wm_stream_failure_rest(void)
     return atomic_load(&rest);
 }
 
-static bool waiting, hopeful; // streams of ours; for any rank; lock
+// Streams of ours wait; some for a rank that may still come. Engine lock.
+static bool waiting, hopeful;
 
 static void
 stream_failure_leave_comm(wm_comm_t *comm)

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Collectives on streams through symmetric memory: memory of each rank
-// (symm_memory.h) that all ranks of a communicator have mapped, and words by
-// which their streams wait for each other. Calls are numbered, alike on all
-// ranks, and so are a call's steps. A call's fragments take turns in the
-// halves of a rank's memory, beginning with the half of the call's number: a
-// half is written again once all ranks have arrived after they read it.
-// Captured calls have symmetric memory and words of their own, so that graphs
-// and other calls need not wait for each other; a graph may be replayed any
-// number of times, on each rank in the same order as all others. GIL released
-// by the caller, engine lock not held.
+// Collectives on streams through symmetric memory (symm_memory.h), with words
+// by which the streams of the ranks wait for each other. Calls are numbered,
+// alike on all ranks, and so are a call's steps. The fragments of a call take
+// turns in the two halves of a rank's memory, beginning with the half of the
+// call's number; a half is written again after all ranks have arrived that
+// read it. Captured calls have symmetric memory and words of their own, so
+// that graphs and other calls need not wait for each other. A graph may be
+// replayed any number of times, on each rank in the same order as all others.
+// GIL released by the caller, engine lock not held.
 #ifndef WM_COMM_COLL_STREAM_SYMM_H
 #define WM_COMM_COLL_STREAM_SYMM_H
 
@@ -158,14 +157,14 @@ wm_symm_arrive_captured(wm_symm_t *symm, const char *name, wm_error_t *err);
 bool
 wm_symm_leave(wm_symm_t *symm);
 
-// Releases peers from waiting for us: after a rank has died, once our streams
-// have come to the end of their work; if ranks differ in the call that our
-// stream is in, from that call. Call repeatedly; never blocks.
+// Releases peers from waiting for us after a rank has died, when our streams
+// have ended their work. If ranks differ in the call that our stream is in,
+// releases them from that call. Call repeatedly; never blocks.
 void
 wm_symm_release_peers(wm_symm_t *symm);
 
 // Frees `symm` when nobody uses the communicator any more. Returns false, and
-// frees nothing, if streams may yet use the memory, as they wait for a rank
+// frees nothing, if streams may still use the memory, as they wait for a rank
 // that has left: then the barrier must stay, too.
 bool
 wm_symm_free(wm_symm_t *symm);
