@@ -49,7 +49,7 @@ def test_notices(build, case):
 
 
 def test_what_another_rank_tells_of_shared_memory_is_checked(build):
-    run(build("symm_memory", "coll/symm_memory"))
+    run(build("symm_memory", "coll/stream/symm_memory"))
 
 
 def test_strided_memory_that_shares_a_byte(build):
@@ -62,7 +62,7 @@ def test_host(build):
 
 
 @pytest.mark.parametrize(
-    ("name", "parts"), [("plan", ["coll/plan"]), ("ll", [])]
+    ("name", "parts"), [("plan", ["coll/direct/plan"]), ("ll", [])]
 )
 def test_all_ranks_count_alike(build, name, parts):
     run(build(name, *parts))
