@@ -126,7 +126,7 @@ is_in_use(const wm_storage_t *storage)
 }
 
 static void
-free_memory(wm_storage_t *storage)
+array_free_memory(wm_storage_t *storage)
 {
     if (storage->block != NULL) {
         CUevent events[MAX_EVENTS];
@@ -145,7 +145,7 @@ free_memory(wm_storage_t *storage)
 static void
 storage_free(wm_storage_t *storage)
 {
-    free_memory(storage);
+    array_free_memory(storage);
     wm_order_free(storage->order);
     free(storage);
 }
@@ -206,8 +206,8 @@ wm_storage_release(wm_storage_t *storage)
 
 // Fills row-major strides for the shape, and writes the bytes it takes.
 static int
-lay_out(wm_dtype_t dtype, int ndim, const int64_t *shape, wm_array_t *array,
-        size_t *size, wm_error_t *err)
+array_lay_out(wm_dtype_t dtype, int ndim, const int64_t *shape,
+              wm_array_t *array, size_t *size, wm_error_t *err)
 {
     if (ndim < 0 || ndim > WM_MAX_NDIM) {
         return wm_error_set(err, WM_ERR_VALUE, 0,
@@ -246,7 +246,7 @@ wm_array_new(int device, bool pinned, wm_dtype_t dtype, int ndim,
 {
     wm_array_t made;
     size_t size;
-    int status = lay_out(dtype, ndim, shape, &made, &size, err);
+    int status = array_lay_out(dtype, ndim, shape, &made, &size, err);
     if (status == 0)
         status = storage_new(device, pinned, size, &made.storage, err);
     if (status < 0)

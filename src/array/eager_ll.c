@@ -116,7 +116,7 @@ post_of(const wm_eager_ll_t *message)
 }
 
 static wm_eager_ll_fetch_t
-fetch_of(const wm_eager_ll_t *message)
+eager_ll_fetch_of(const wm_eager_ll_t *message)
 {
     return (wm_eager_ll_fetch_t){
         .dst = memory_of(message),
@@ -188,7 +188,7 @@ wm_eager_ll_launch(int device, const wm_eager_ll_t *posts, int post_count,
     for (int i = 0; i < post_count; ++i)
         post[i] = post_of(&posts[i]);
     for (int i = 0; i < fetch_count; ++i)
-        fetch[i] = fetch_of(&fetches[i]);
+        fetch[i] = eager_ll_fetch_of(&fetches[i]);
     many.posts = pair.posts = (uint32_t)post_count;
     many.patience_us = pair.patience_us = patience_us;
     bool large = any_long(posts, post_count) || any_long(fetches, fetch_count);

@@ -52,7 +52,7 @@ is_reachable(int device, const wm_pointer_t *memory, bool *reachable,
 }
 
 static bool
-is_host(const wm_pointer_t *memory)
+enqueue_is_host(const wm_pointer_t *memory)
 {
     return memory->device < 0;
 }
@@ -60,7 +60,7 @@ is_host(const wm_pointer_t *memory)
 static CUmemorytype
 memory_type(const wm_pointer_t *memory)
 {
-    return is_host(memory) ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
+    return enqueue_is_host(memory) ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
 }
 
 // Returns true if rows, or planes of rows, describe the layout. Such copies
@@ -161,7 +161,7 @@ is_of_host(const void *pointer)
 {
     wm_pointer_t memory;
     return wm_pointer_describe(pointer, &memory, NULL) == 0
-           && is_host(&memory);
+           && enqueue_is_host(&memory);
 }
 
 int
@@ -186,7 +186,7 @@ static int
 copy_in_place(const wm_layout_t *layout, const wm_pointer_t *place,
               const route_t *route, wm_error_t *err)
 {
-    if (is_host(place)) {
+    if (enqueue_is_host(place)) {
         wm_layout_copy_host(layout);
         return 0;
     }
@@ -225,7 +225,7 @@ temporary_new(const wm_array_t *like, const wm_pointer_t *memory,
                             "captured graph cannot keep: make one side "
                             "contiguous, or both of one device");
     }
-    return wm_array_new(is_host(memory) ? -1 : memory->device, false,
+    return wm_array_new(enqueue_is_host(memory) ? -1 : memory->device, false,
                         like->dtype, like->ndim, like->shape, made, err);
 }
 
@@ -280,7 +280,7 @@ through_packed_dst(const wm_array_t *dst, const wm_array_t *src,
     route_t first = *route;
     first.dst = packed.storage->memory;
     status = enqueue(&packed, src, &first, err);
-    if (status == 0 && is_host(&route->dst))
+    if (status == 0 && enqueue_is_host(&route->dst))
         status = wm_stream_synchronize(route->device, route->stream, err);
     if (status == 0) {
         wm_layout_init(&layout, dst, &packed);
@@ -303,9 +303,9 @@ enqueue(const wm_array_t *dst, const wm_array_t *src, const route_t *route,
         status = is_reachable(route->device, &route->src, &src_near, err);
     if (status < 0)
         return status;
-    bool staged = (!dst_near && !is_host(&route->dst))
-                  || (!src_near && !is_host(&route->src));
-    bool linked = is_host(&route->dst) || is_host(&route->src)
+    bool staged = (!dst_near && !enqueue_is_host(&route->dst))
+                  || (!src_near && !enqueue_is_host(&route->src));
+    bool linked = enqueue_is_host(&route->dst) || enqueue_is_host(&route->src)
                   || route->dst.device != route->src.device;
     if (!staged && linked && is_pitched(&layout))
         return copy_pitched(&layout, route, err);
@@ -336,7 +336,8 @@ is_same_view(const wm_array_t *a, const wm_array_t *b)
 }
 
 static int
-copy_on_host(const wm_array_t *dst, const wm_array_t *src, wm_error_t *err)
+enqueue_copy_on_host(const wm_array_t *dst, const wm_array_t *src,
+                     wm_error_t *err)
 {
     wm_layout_t layout;
     if (!overlap(dst, src)) {
@@ -369,13 +370,13 @@ wm_copy_enqueue(const wm_array_t *dst, const wm_array_t *src, int device,
         status = wm_array_memory(src, &route.src, err);
     if (status < 0)
         return status;
-    if (is_host(&route.dst) && is_host(&route.src)) {
+    if (enqueue_is_host(&route.dst) && enqueue_is_host(&route.src)) {
         // Pinned memory may have work pending on the stream that orders it.
         bool pinned = route.dst.kind != WM_MEMORY_HOST
                       || route.src.kind != WM_MEMORY_HOST;
         if (pinned && device >= 0)
             status = wm_stream_synchronize(device, stream, err);
-        return status < 0 ? status : copy_on_host(dst, src, err);
+        return status < 0 ? status : enqueue_copy_on_host(dst, src, err);
     }
     if (device < 0) {
         return wm_error_set(err, WM_ERR_VALUE, 0,

@@ -168,8 +168,8 @@ divisor_init(wm_divisor_t *divisor, uint32_t by)
 }
 
 static int
-launch(CUfunction function, uint64_t count, void *params, int device,
-       CUstream stream, wm_error_t *err)
+kernels_launch(CUfunction function, uint64_t count, void *params, int device,
+               CUstream stream, wm_error_t *err)
 {
     const wm_device_t *facts;
     wm_scope_t scope;
@@ -273,7 +273,8 @@ launch_copy(wm_copy_params_t *params, int unit, int device, CUstream stream,
     (void)context;
     drop_single_run(params);
     CUfunction function = modules[device].copy[unit_index(unit)];
-    return launch(function, params->count, params, device, stream, err);
+    return kernels_launch(function, params->count, params, device, stream,
+                          err);
 }
 
 int
@@ -298,7 +299,7 @@ launch_fill(wm_copy_params_t *params, int unit, int device, CUstream stream,
     memcpy(fill.divisors, params->divisors, sizeof(fill.divisors));
     memcpy(fill.pattern, context, sizeof(fill.pattern));
     CUfunction function = modules[device].fill[unit_index(unit)];
-    return launch(function, fill.count, &fill, device, stream, err);
+    return kernels_launch(function, fill.count, &fill, device, stream, err);
 }
 
 int

@@ -139,7 +139,8 @@ wm_layout_unit(const wm_layout_t *layout)
 // Goes on to the next run, the fastest dimension first. Returns false after
 // the last run.
 static bool
-advance(const wm_layout_t *layout, int64_t *index, char **dst, char **src)
+layout_advance(const wm_layout_t *layout, int64_t *index, char **dst,
+               char **src)
 {
     for (int i = layout->ndim - 1; i >= 0; i--) {
         *dst += layout->dst_strides[i];
@@ -197,7 +198,7 @@ wm_layout_copy_host(const wm_layout_t *layout)
     do {
         copy_line(dst, lines.dst_strides[last], src, lines.src_strides[last],
                   lines.shape[last], lines.run);
-    } while (advance(&lines, index, &dst, &src));
+    } while (layout_advance(&lines, index, &dst, &src));
 }
 
 void
@@ -214,5 +215,5 @@ wm_layout_fill_host(const wm_layout_t *layout, const void *value,
         }
         for (char *at = dst; at < dst + layout->run; at += itemsize)
             memcpy(at, value, itemsize);
-    } while (advance(layout, index, &dst, &src));
+    } while (layout_advance(layout, index, &dst, &src));
 }

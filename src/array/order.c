@@ -350,7 +350,7 @@ begin_wait(wm_order_t *order, bool to_write, mark_t *mark)
 }
 
 static void
-forget_lock_held(wm_order_t *order, const mark_t *mark)
+order_forget_lock_held(wm_order_t *order, const mark_t *mark)
 {
     if (order->written && order->write.serial == mark->serial) {
         drop_lock_held(order, mark);
@@ -374,7 +374,7 @@ end_wait(wm_order_t *order, const mark_t *mark, bool happened)
     if (order->orphaned)
         drop_lock_held(order, mark);
     else if (happened)
-        forget_lock_held(order, mark);
+        order_forget_lock_held(order, mark);
     pthread_mutex_unlock(&order->lock);
 }
 

@@ -87,7 +87,8 @@ find_width(int device, wm_pull_params_t *params, wm_error_t *err)
 }
 
 static int
-launch(int device, wm_pull_params_t *params, CUstream stream, wm_error_t *err)
+pull_launch(int device, wm_pull_params_t *params, CUstream stream,
+            wm_error_t *err)
 {
     wm_scope_t scope;
     int code = wm_device_enter(device, &scope, err);
@@ -112,7 +113,7 @@ wm_pull_launch(int device, wm_pull_params_t *params, CUstream stream,
     int code = wm_pull_prepare(device, err);
     if (code == 0)
         code = find_width(device, params, err);
-    return code < 0 ? code : launch(device, params, stream, err);
+    return code < 0 ? code : pull_launch(device, params, stream, err);
 }
 
 int
@@ -125,5 +126,5 @@ wm_pull_launch_long(int device, const wm_pull_t *pull, CUstream stream,
     params.signal = (wm_signal_t){0};
     params.pulls[0] = *pull;
     int code = wm_pull_prepare(device, err);
-    return code < 0 ? code : launch(device, &params, stream, err);
+    return code < 0 ? code : pull_launch(device, &params, stream, err);
 }

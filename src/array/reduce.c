@@ -102,7 +102,7 @@ copied(wm_reduce_op_t op, const void *const *src, int n)
 
 // Divides the elements into vectors and single ones, by the addresses.
 static void
-divide(wm_reduce_params_t *params, int kernel, size_t count)
+reduce_divide(wm_reduce_params_t *params, int kernel, size_t count)
 {
     const size_t size = elements[kernel].size;
     const uintptr_t dst = (uintptr_t)params->dst[0];
@@ -136,8 +136,8 @@ wm_reduce_blocks(const wm_reduce_params_t *params)
 }
 
 static int
-launch(int device, int kernel, wm_reduce_params_t *params, CUstream stream,
-       wm_error_t *err)
+reduce_launch(int device, int kernel, wm_reduce_params_t *params,
+              CUstream stream, wm_error_t *err)
 {
     const wm_device_t *facts;
     int code = wm_reduce_prepare(device, err);
@@ -172,7 +172,7 @@ copy_kernel(const wm_reduce_params_t *params, size_t nbytes)
 }
 
 static bool
-is_taken(const wm_reduction_t *reduction, wm_error_t *err)
+reduce_is_taken(const wm_reduction_t *reduction, wm_error_t *err)
 {
     const int n = reduction->n;
     if (n >= 1 && n <= WM_REDUCE_SOURCES && reduction->targets >= 1
@@ -187,8 +187,8 @@ is_taken(const wm_reduction_t *reduction, wm_error_t *err)
 
 // Fills the used members of the parameters; returns the kernel.
 static int
-describe(const wm_reduction_t *reduction, const void *only,
-         wm_reduce_params_t *params)
+reduce_describe(const wm_reduction_t *reduction, const void *only,
+                wm_reduce_params_t *params)
 {
     const size_t targets = (size_t)reduction->targets;
     int kernel = types[reduction->type].kernel;
@@ -205,7 +205,7 @@ describe(const wm_reduction_t *reduction, const void *only,
         kernel = copy_kernel(params, nbytes);
         count = nbytes / elements[kernel].size;
     }
-    divide(params, kernel, count);
+    reduce_divide(params, kernel, count);
     return kernel;
 }
 
@@ -213,7 +213,7 @@ int
 wm_reduce_enqueue(int device, const wm_reduction_t *reduction, CUstream stream,
                   wm_error_t *err)
 {
-    if (!is_taken(reduction, err))
+    if (!reduce_is_taken(reduction, err))
         return WM_ERR_VALUE;
     wm_reduce_params_t params;
     const void *only = copied(reduction->op, reduction->src, reduction->n);
@@ -221,8 +221,8 @@ wm_reduce_enqueue(int device, const wm_reduction_t *reduction, CUstream stream,
         || (reduction->targets == 1 && only == reduction->dst[0]
             && reduction->signal.word == NULL))
         return 0;
-    int kernel = describe(reduction, only, &params);
-    return launch(device, kernel, &params, stream, err);
+    int kernel = reduce_describe(reduction, only, &params);
+    return reduce_launch(device, kernel, &params, stream, err);
 }
 
 int
@@ -231,7 +231,7 @@ wm_reduce_describe(const wm_reduction_t *reduction, wm_reduce_params_t *params)
     const void *only = copied(reduction->op, reduction->src, reduction->n);
     return only != NULL || reduction->count == 0
                ? -1
-               : describe(reduction, NULL, params);
+               : reduce_describe(reduction, NULL, params);
 }
 
 int

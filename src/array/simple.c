@@ -48,7 +48,7 @@ wm_simple_prepare(int device, wm_error_t *err)
 
 // Returns how many chunks of a span of `nbytes` go through one channel.
 static uint32_t
-steps_of(const wm_simple_params_t *params, uint64_t nbytes)
+simple_steps_of(const wm_simple_params_t *params, uint64_t nbytes)
 {
     uint64_t chunks = (nbytes + params->slot_bytes - 1) / params->slot_bytes;
     return (uint32_t)((chunks + params->channels - 1) / params->channels);
@@ -71,7 +71,7 @@ reach(range_t *range, uintptr_t base, const wm_simple_span_t *span)
 // given back never count as overlap: they are written after all data there has
 // been read, or no rank could have reduced it.
 static void
-measure(wm_simple_params_t *params, bool gives_back)
+simple_measure(wm_simple_params_t *params, bool gives_back)
 {
     const wm_simple_span_t *sides[] = {params->gives, params->takes};
     uintptr_t bases[] = {(uintptr_t)params->src, (uintptr_t)params->dst};
@@ -80,7 +80,7 @@ measure(wm_simple_params_t *params, bool gives_back)
     params->steps = 0;
     for (uint32_t i = 0; i < 2 * params->size; ++i) {
         const wm_simple_span_t *span = &sides[i % 2][i / 2];
-        uint32_t steps = steps_of(params, span->nbytes);
+        uint32_t steps = simple_steps_of(params, span->nbytes);
         if (span->nbytes == 0)
             continue;
         all |= bases[i % 2] + span->at;
@@ -107,7 +107,7 @@ wm_simple_launch(int device, const wm_simple_t *simple, wm_simple_work_t work,
     params->channels = simple->channels;
     params->slots = simple->slots;
     params->slot_bytes = simple->slot_bytes;
-    measure(params, work == WM_SIMPLE_ALL);
+    simple_measure(params, work == WM_SIMPLE_ALL);
     return wm_kernels_launch(
         device,
         work == WM_SIMPLE_ALL ? WM_KERNELS_SIMPLE_ALL : WM_KERNELS_SIMPLE, row,

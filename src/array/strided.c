@@ -250,8 +250,8 @@ copy_box(const wm_strided_t *strided, int first, int64_t count, char *data,
 // indices cut at the begin and at the end are copied by recursion into the
 // next dimension.
 static int
-copy(const wm_strided_t *strided, int first, size_t all, char *data, size_t at,
-     size_t nbytes, way_t *way, wm_error_t *err)
+strided_copy(const wm_strided_t *strided, int first, size_t all, char *data,
+             size_t at, size_t nbytes, way_t *way, wm_error_t *err)
 {
     int code = 0;
     if (nbytes == 0)
@@ -266,7 +266,8 @@ copy(const wm_strided_t *strided, int first, size_t all, char *data, size_t at,
     data += (int64_t)(at / inner) * stride;
     if (inside > 0) {
         size_t rest = inner - inside < nbytes ? inner - inside : nbytes;
-        code = copy(strided, first + 1, inner, data, inside, rest, way, err);
+        code = strided_copy(strided, first + 1, inner, data, inside, rest, way,
+                            err);
         data += stride;
         nbytes -= rest;
     }
@@ -276,9 +277,9 @@ copy(const wm_strided_t *strided, int first, size_t all, char *data, size_t at,
         way->packed += count * inner;
     }
     return code < 0 ? code
-                    : copy(strided, first + 1, inner,
-                           data + (int64_t)count * stride, 0, nbytes % inner,
-                           way, err);
+                    : strided_copy(strided, first + 1, inner,
+                                   data + (int64_t)count * stride, 0,
+                                   nbytes % inner, way, err);
 }
 
 int
@@ -287,8 +288,8 @@ wm_strided_copy_part(const wm_strided_t *strided, size_t at, char *packed,
                      wm_error_t *err)
 {
     way_t way = {packs, packed, device, stream};
-    return copy(strided, 0, wm_strided_nbytes(strided), strided->data, at,
-                nbytes, &way, err);
+    return strided_copy(strided, 0, wm_strided_nbytes(strided), strided->data,
+                        at, nbytes, &way, err);
 }
 
 // A stride, and how often it may count between two bytes of a pair.

@@ -129,7 +129,8 @@ poll_some_lock_held(memory_t *memory)
 // Takes one idle region to be given back. Returns NULL if at most `bound`
 // bytes are idle, or if a stream might keep the driver waiting for ever.
 static wm_region_t *
-spare_lock_held(memory_t *memory, size_t bound, bool keep_slab, bool urgent)
+block_spare_lock_held(memory_t *memory, size_t bound, bool keep_slab,
+                      bool urgent)
 {
     size_t idle = memory->heap.idle_bytes;
     if (idle <= bound)
@@ -161,7 +162,7 @@ return_idle(int device, size_t bound, bool keep_slab, bool urgent)
     wm_region_t *region;
     do {
         wm_lock(&memory->lock);
-        region = spare_lock_held(memory, bound, keep_slab, urgent);
+        region = block_spare_lock_held(memory, bound, keep_slab, urgent);
         pthread_mutex_unlock(&memory->lock);
         if (region != NULL)
             return_region(device, region);
@@ -253,7 +254,7 @@ region_alloc(int device, size_t size, bool slab, wm_region_t **region,
 }
 
 static wm_block_t *
-take(memory_t *memory, size_t size, bool slab, bool poll_all)
+block_take(memory_t *memory, size_t size, bool slab, bool poll_all)
 {
     wm_lock(&memory->lock);
     if (poll_all)
@@ -268,11 +269,11 @@ take(memory_t *memory, size_t size, bool slab, bool poll_all)
 // Takes a block from kept or freed memory, else from a new region. Fails with
 // WM_ERR_MEMORY if the driver has no memory.
 static int
-grow(int device, size_t size, bool slab, size_t region_size,
-     wm_block_t **block, wm_error_t *err)
+block_grow(int device, size_t size, bool slab, size_t region_size,
+           wm_block_t **block, wm_error_t *err)
 {
     memory_t *memory = &memories[device];
-    wm_block_t *found = take(memory, size, slab, true);
+    wm_block_t *found = block_take(memory, size, slab, true);
     if (found != NULL) {
         *block = found;
         return 0;
@@ -326,30 +327,30 @@ wm_block_alloc(int device, size_t size, wm_block_t **block, wm_error_t *err)
     size_t need = round_up(size > 0 ? size : 1,
                            slab ? WM_MEMORY_ALIGN : SINGLE_ALIGN);
     size_t region_size = slab ? SLAB_SIZE : need;
-    wm_block_t *found = take(&memories[device], need, slab, false);
+    wm_block_t *found = block_take(&memories[device], need, slab, false);
     if (found != NULL) {
         *block = found;
         return 0;
     }
     trim(device, facts->total_memory / KEEP_FRACTION, false);
-    int status = grow(device, need, slab, region_size, block, err);
+    int status = block_grow(device, need, slab, region_size, block, err);
     if (status == WM_ERR_MEMORY) {
         trim(device, 0, true);
-        status = grow(device, need, slab, region_size, block, err);
+        status = block_grow(device, need, slab, region_size, block, err);
     }
     unsigned naps = 0;
     while (status == WM_ERR_MEMORY && need <= facts->total_memory
            && wait_for_room(device, &naps)) {
         trim(device, 0, true);
-        status = grow(device, need, slab, region_size, block, err);
+        status = block_grow(device, need, slab, region_size, block, err);
     }
     bool (*reclaim)(int) = atomic_load(&reclaim_hook);
     if (status == WM_ERR_MEMORY && reclaim != NULL && reclaim(device))
-        status = grow(device, need, slab, region_size, block, err);
+        status = block_grow(device, need, slab, region_size, block, err);
     if (status == WM_ERR_MEMORY && slab) {
         // No room for a slab: allocate a small region for this block alone.
-        status = grow(device, need, slab, round_up(need, SINGLE_ALIGN), block,
-                      err);
+        status = block_grow(device, need, slab, round_up(need, SINGLE_ALIGN),
+                            block, err);
     }
     if (status == WM_ERR_MEMORY)
         return out_of_memory(device, size, err);

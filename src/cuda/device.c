@@ -68,7 +68,7 @@ describe_lock_held(int ordinal, wm_error_t *err)
 }
 
 static int
-check_ordinal(int ordinal, wm_error_t *err)
+device_check_ordinal(int ordinal, wm_error_t *err)
 {
     if (wm_driver_load(err) < 0)
         return err != NULL ? err->code : WM_ERR_DRIVER;
@@ -98,7 +98,7 @@ wm_device_describe(int ordinal, const wm_device_t **device, wm_error_t *err)
     if (ordinal < 0 || ordinal >= WM_MAX_DEVICES
         || !atomic_load_explicit(&entries[ordinal].described,
                                  memory_order_acquire)) {
-        if (check_ordinal(ordinal, err) < 0)
+        if (device_check_ordinal(ordinal, err) < 0)
             return err->code;
         wm_lock(&lock);
         int status = entries[ordinal].described

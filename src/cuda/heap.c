@@ -125,7 +125,7 @@ find_in_bins(wm_heap_t *heap, size_t size)
 // Cuts off the bytes beyond `size` and frees them. Without host memory for the
 // bookkeeping, the block stays larger than needed.
 static void
-split(wm_heap_t *heap, wm_block_t *block, size_t size)
+heap_split(wm_heap_t *heap, wm_block_t *block, size_t size)
 {
     if (block->size - size < WM_MEMORY_ALIGN)
         return;
@@ -169,7 +169,7 @@ wm_heap_take(wm_heap_t *heap, size_t size, bool slab)
         idle_remove(heap, block->region);
     if (slab) {
         bin_remove(heap, block);
-        split(heap, block, size);
+        heap_split(heap, block, size);
     }
     block->free = false;
     heap->used_bytes += block->size;
@@ -186,7 +186,7 @@ wm_heap_retire(wm_heap_t *heap, wm_block_t *block)
 
 // Merges the block above into the block below.
 static wm_block_t *
-join(wm_block_t *below, wm_block_t *above)
+heap_join(wm_block_t *below, wm_block_t *above)
 {
     below->size += above->size;
     below->above = above->above;
@@ -208,11 +208,11 @@ wm_heap_give(wm_heap_t *heap, wm_block_t *block)
     }
     if (block->above != NULL && block->above->free) {
         bin_remove(heap, block->above);
-        block = join(block, block->above);
+        block = heap_join(block, block->above);
     }
     if (block->below != NULL && block->below->free) {
         bin_remove(heap, block->below);
-        block = join(block->below, block);
+        block = heap_join(block->below, block);
     }
     bin_add(heap, block);
     if (block->size == region->facts.size)

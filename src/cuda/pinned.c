@@ -160,7 +160,7 @@ push_lock_held(void *ptr, int class)
 
 // Takes the largest of the free blocks that are their own allocation.
 static void *
-spare_lock_held(void)
+pinned_spare_lock_held(void)
 {
     int class = CLASSES - 1;
     while (free_blocks[class] == NULL)
@@ -184,7 +184,7 @@ return_kept(size_t bound, bool urgent)
         wm_lock(&lock);
         bool over = kept_bytes > bound;
         if (over && !wm_memory_would_wait(urgent))
-            spare = spare_lock_held();
+            spare = pinned_spare_lock_held();
         pthread_mutex_unlock(&lock);
         if (spare == NULL) {
             if (over)
@@ -196,7 +196,7 @@ return_kept(size_t bound, bool urgent)
 }
 
 static int
-grow(int class, void **ptr, wm_error_t *err)
+pinned_grow(int class, void **ptr, wm_error_t *err)
 {
     size_t unit = (size_t)1 << class;
     size_t size = class > CLASS_CHUNKED_MAX ? unit : CHUNK_SIZE;
@@ -253,7 +253,7 @@ wm_pinned_alloc(size_t size, void **ptr, wm_error_t *err)
         *ptr = found;
         return 0;
     }
-    if (grow(class, ptr, err) < 0) {
+    if (pinned_grow(class, ptr, err) < 0) {
         return wm_error_context(err,
                                 "allocating %zu bytes of pinned host "
                                 "memory",

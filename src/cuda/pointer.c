@@ -19,7 +19,7 @@ typedef struct {
 } answers_t;
 
 static CUresult
-ask(const void *ptr, answers_t *answers)
+pointer_ask(const void *ptr, answers_t *answers)
 {
     static const CUpointer_attribute attributes[] = {
         CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
@@ -53,7 +53,7 @@ ask_in_any_context(const void *ptr, answers_t *answers)
         wm_scope_t scope;
         if (wm_device_active(i, &active, NULL) == 0 && active
             && wm_device_enter(i, &scope, NULL) == 0) {
-            result = ask(ptr, answers);
+            result = pointer_ask(ptr, answers);
             wm_device_leave(&scope);
         }
     }
@@ -61,7 +61,7 @@ ask_in_any_context(const void *ptr, answers_t *answers)
 }
 
 static wm_memory_kind_t
-kind_of(const answers_t *answers)
+pointer_kind_of(const answers_t *answers)
 {
     if (answers->managed != 0)
         return WM_MEMORY_MANAGED;
@@ -86,7 +86,7 @@ wm_pointer_describe(const void *ptr, wm_pointer_t *pointer, wm_error_t *err)
         return 0;
     }
     answers_t answers;
-    CUresult result = ask(ptr, &answers);
+    CUresult result = pointer_ask(ptr, &answers);
     if (result == CUDA_ERROR_INVALID_CONTEXT)
         result = ask_in_any_context(ptr, &answers);
     if (result == CUDA_ERROR_INVALID_CONTEXT
@@ -98,7 +98,7 @@ wm_pointer_describe(const void *ptr, wm_pointer_t *pointer, wm_error_t *err)
         (void)!wm_cu_check(result, "cuPointerGetAttributes(ptr)", err);
         return wm_error_context(err, "describing the pointer %p", ptr);
     }
-    wm_memory_kind_t kind = kind_of(&answers);
+    wm_memory_kind_t kind = pointer_kind_of(&answers);
     if (kind == WM_MEMORY_HOST) {
         *pointer = host;
         return 0;

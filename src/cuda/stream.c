@@ -75,7 +75,7 @@ wm_stream_destroy(int device, CUstream stream)
 // captured would spoil the capture, hence the first call; such a stream counts
 // as busy.
 static CUresult
-query(CUstream stream, bool *done)
+stream_query(CUstream stream, bool *done)
 {
     CUstreamCaptureStatus capture;
     CUresult result = wm_cu.StreamIsCapturing(stream, &capture);
@@ -105,13 +105,13 @@ take_lock_held(pool_t *pool, int at)
 // pending work is not blocked, as every pool stream waits only for submitted
 // work. Returns NULL if a stream is to be made.
 static CUstream
-find_lock_held(pool_t *pool)
+stream_find_lock_held(pool_t *pool)
 {
     for (int i = 0; i < POOL_TRIES && i < pool->count; i++) {
         int at = i == 0 ? pool->count - 1 : i - 1;
         bool done = pool->entries[at].idle;
         if (done
-            || (query(pool->entries[at].stream, &done) == CUDA_SUCCESS
+            || (stream_query(pool->entries[at].stream, &done) == CUDA_SUCCESS
                 && done))
             return take_lock_held(pool, at);
     }
@@ -151,7 +151,7 @@ wm_stream_acquire(int device, CUstream *stream, wm_error_t *err)
         return status;
     pool_t *pool = &pools[device];
     wm_lock(&pool->lock);
-    found = find_lock_held(pool);
+    found = stream_find_lock_held(pool);
     pthread_mutex_unlock(&pool->lock);
     wm_device_leave(&scope);
     if (found != NULL) {
@@ -168,7 +168,7 @@ wm_stream_acquire(int device, CUstream *stream, wm_error_t *err)
 }
 
 static void
-give_back(int device, CUstream stream, bool idle)
+stream_give_back(int device, CUstream stream, bool idle)
 {
     if (wm_device_forked())
         return;
@@ -187,13 +187,13 @@ give_back(int device, CUstream stream, bool idle)
 void
 wm_stream_release(int device, CUstream stream)
 {
-    give_back(device, stream, false);
+    stream_give_back(device, stream, false);
 }
 
 void
 wm_stream_release_idle(int device, CUstream stream)
 {
-    give_back(device, stream, true);
+    stream_give_back(device, stream, true);
 }
 
 uint64_t
@@ -219,7 +219,7 @@ wm_stream_idle(int device, CUstream stream, bool *idle, wm_error_t *err)
     if (status < 0)
         return status;
     bool done;
-    CUresult result = query(stream, &done);
+    CUresult result = stream_query(stream, &done);
     wm_device_leave(&scope);
     if (result != CUDA_SUCCESS) {
         (void)!wm_cu_check(result, "cuStreamQuery(stream)", err);

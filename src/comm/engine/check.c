@@ -9,7 +9,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static bool wanted;
 
 static void
-look(void)
+check_look(void)
 {
     const char *text = getenv("WARPMPI_CHECK");
     wanted = text != NULL && *text != '\0' && strcmp(text, "0") != 0;
@@ -18,6 +18,6 @@ look(void)
 bool
 wm_check_wanted(void)
 {
-    pthread_once(&once, look);
+    pthread_once(&once, check_look);
     return wanted;
 }

@@ -442,7 +442,7 @@ pause_after(int64_t quiet)
 // that of the driver, taken. It sleeps and is not woken, as a wake costs the
 // program more than a message takes.
 static void *
-serve(void *unused)
+engine_serve(void *unused)
 {
     (void)unused;
     background = true;
@@ -579,8 +579,8 @@ start_thread(void)
     sigfillset(&all);
     // Signals go to the program's threads.
     pthread_sigmask(SIG_SETMASK, &all, &old);
-    threaded = pthread_create(&thread, &attributes, serve, NULL) == 0
-               || pthread_create(&thread, NULL, serve, NULL) == 0;
+    threaded = pthread_create(&thread, &attributes, engine_serve, NULL) == 0
+               || pthread_create(&thread, NULL, engine_serve, NULL) == 0;
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     pthread_attr_destroy(&attributes);
     if (threaded)

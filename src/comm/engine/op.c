@@ -83,25 +83,25 @@ wm_op_release(wm_op_t *op)
 }
 
 static void
-give_back(wm_op_t *op)
+op_give_back(wm_op_t *op)
 {
     if (atomic_load(&op->done) != WM_DONE_ENDED || wm_is_child())
         return;
     for (int i = 0; i < 2; ++i)
         if (op->parts_of[i] != NULL)
-            give_back(op->parts_of[i]);
+            op_give_back(op->parts_of[i]);
     give_back_own(op);
 }
 
 void
 wm_op_release_told(wm_op_t *op)
 {
-    give_back(op);
+    op_give_back(op);
     wm_op_release(op);
 }
 
 static void
-tell(wm_op_t *op, wm_done_t done)
+op_tell(wm_op_t *op, wm_done_t done)
 {
     bool told = atomic_load(&op->done);
     atomic_store_explicit(&op->done, done, memory_order_release);
@@ -118,13 +118,13 @@ void
 wm_op_complete(wm_op_t *op)
 {
     if (!atomic_load(&op->done))
-        tell(op, WM_DONE_TOLD);
+        op_tell(op, WM_DONE_TOLD);
 }
 
 void
 wm_op_end(wm_op_t *op)
 {
-    tell(op, WM_DONE_ENDED);
+    op_tell(op, WM_DONE_ENDED);
 }
 
 void

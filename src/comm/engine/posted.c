@@ -62,12 +62,12 @@ wm_posted_asks(const wm_op_t *op)
 }
 
 static bool
-step(wm_op_t *op)
+posted_step(wm_op_t *op)
 {
     return wm_posted_has_ended(op, &((posted_t *)op)->request);
 }
 
-static const wm_op_kind_t kind = {.step = step, .asks = wm_posted_asks};
+static const wm_op_kind_t kind = {.step = posted_step, .asks = wm_posted_asks};
 
 wm_op_t *
 wm_posted_begin(wm_comm_t *comm, MPI_Request request)

@@ -40,7 +40,7 @@ wm_request_keep_errors(bool keep)
 // MPI passes an error returned here to the error handler of MPI_COMM_WORLD, as
 // it is of no communicator.
 static int
-query(void *op, MPI_Status *status)
+request_query(void *op, MPI_Status *status)
 {
     wm_request_status(op, status);
     if (keeps_errors)
@@ -49,7 +49,7 @@ query(void *op, MPI_Status *status)
 }
 
 static int
-let_go(void *given)
+request_let_go(void *given)
 {
     wm_op_t *op = given;
     wm_hooks.let_go(op);
@@ -62,7 +62,7 @@ let_go(void *given)
 }
 
 static int
-cancel(void *op, int complete)
+request_cancel(void *op, int complete)
 {
     if (!complete)
         (void)wm_op_cancel(op);
@@ -72,9 +72,10 @@ cancel(void *op, int complete)
 int
 wm_request_start_lock_held(wm_op_t *op, wm_error_t *err)
 {
-    int code = wm_mpi_check(
-        MPI_Grequest_start(query, let_go, cancel, op, &op->request),
-        "MPI_Grequest_start", err);
+    int code = wm_mpi_check(MPI_Grequest_start(request_query, request_let_go,
+                                               request_cancel, op,
+                                               &op->request),
+                            "MPI_Grequest_start", err);
     if (code < 0)
         return code;
     wm_op_retain(op);

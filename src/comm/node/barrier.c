@@ -48,7 +48,7 @@ arrival_word(const wm_peer_t *peer, int index, int bank)
 
 // Returns the index of our slot.
 static int
-index_of(const wm_barrier_t *barrier)
+barrier_index_of(const wm_barrier_t *barrier)
 {
     return (int)(barrier->of[barrier->rank].slot
                  - wm_node_self()->segment->barrier_slots);
@@ -68,7 +68,7 @@ look_at_closed(void)
             continue;
         }
         *link = barrier->next;
-        wm_barrier_slot_release(index_of(barrier));
+        wm_barrier_slot_release(barrier_index_of(barrier));
         free(barrier);
     }
 }
@@ -185,7 +185,7 @@ wm_barrier_arrive(wm_barrier_t *barrier, int step)
 
 // Returns the steps by which a rank is ahead of the beginning of this epoch.
 static int32_t
-steps_of(const wm_barrier_t *barrier, int rank)
+barrier_steps_of(const wm_barrier_t *barrier, int rank)
 {
     uint32_t arrived = atomic_load_explicit(barrier->of[rank].arrived,
                                             memory_order_acquire);
@@ -200,7 +200,7 @@ wm_barrier_all_arrived(wm_barrier_t *barrier, int step)
         barrier->arrived = 0;
     }
     while (barrier->arrived < barrier->size
-           && steps_of(barrier, barrier->arrived) >= step)
+           && barrier_steps_of(barrier, barrier->arrived) >= step)
         ++barrier->arrived;
     return barrier->arrived == barrier->size;
 }
@@ -209,7 +209,7 @@ bool
 wm_barrier_any_arrived(const wm_barrier_t *barrier, int step)
 {
     int rank = 0;
-    while (rank < barrier->size && steps_of(barrier, rank) < step)
+    while (rank < barrier->size && barrier_steps_of(barrier, rank) < step)
         ++rank;
     return rank < barrier->size;
 }
@@ -332,7 +332,7 @@ wm_barrier_set_streams(wm_barrier_t *barrier, int rank, uint32_t now)
 void
 wm_barrier_promise(const wm_barrier_t *barrier, uint32_t value)
 {
-    atomic_store(&promised[index_of(barrier)],
+    atomic_store(&promised[barrier_index_of(barrier)],
                  barrier->of[barrier->rank].streams + value);
 }
 
@@ -348,7 +348,7 @@ has_kept(int index)
 bool
 wm_barrier_have_kept(const wm_barrier_t *barrier)
 {
-    return has_kept(index_of(barrier));
+    return has_kept(barrier_index_of(barrier));
 }
 
 bool
@@ -495,7 +495,7 @@ wm_barrier_poison(const wm_barrier_t *barrier, int rank)
     atomic_store(&own->abort_flag, ABORTED | (uint32_t)rank);
     if (rank < barrier->size)
         atomic_store(&barrier->of[rank].slot->streams,
-                     atomic_load(&promised[index_of(barrier)])
+                     atomic_load(&promised[barrier_index_of(barrier)])
                          - barrier->of[barrier->rank].streams
                          + barrier->of[rank].streams + POISON);
     for (int i = 0; i < barrier->size; ++i) {

@@ -87,7 +87,7 @@ oldest_unused(void)
 // as much address space as the device has memory. A larger one still works,
 // alone; so does one more if none can be closed.
 static void
-make_room(int device, size_t size)
+mapping_make_room(int device, size_t size)
 {
     const wm_device_t *info;
     if (wm_device_describe(device, &info, NULL) < 0)
@@ -163,7 +163,7 @@ wm_mapping_open(wm_peer_t *peer, const wm_place_t *place, int device,
         return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
     close_overlapped(peer, place);
     if (closes)
-        make_room(device, place->size);
+        mapping_make_room(device, place->size);
     int code = wm_memory_map(device, &place->handle, &opened->pointer, err);
     if (code < 0 && !closes)
         atomic_store(&closing_wanted, true);

@@ -309,8 +309,8 @@ wm_staging_ring_pointer(const wm_peer_t *peer, int ring)
 // Allocates a part of our own segment, before the first write does. No-op for
 // a peer's.
 static int
-make_room(const wm_peer_t *peer, const char *from, size_t nbytes,
-          wm_error_t *err)
+node_make_room(const wm_peer_t *peer, const char *from, size_t nbytes,
+               wm_error_t *err)
 {
     size_t at = (size_t)(from - (const char *)peer->segment);
     int code = peer->self && self_fd >= 0 ? allocate(self_fd, at, nbytes) : 0;
@@ -334,8 +334,8 @@ wm_exchange_area_open(int index)
     static bool opened[WM_BARRIER_SLOTS];
     char *area = (char *)wm_exchange_area_pointer(self, index);
     if (!opened[index])
-        opened[index] = make_room(self, area, sizeof(wm_exchange_area_t), NULL)
-                        == 0;
+        opened[index] =
+            node_make_room(self, area, sizeof(wm_exchange_area_t), NULL) == 0;
     return opened[index];
 }
 
@@ -351,8 +351,9 @@ wm_node_register(wm_peer_t *peer, bool staging, int device, wm_error_t *err)
         return 0;
     int code = staging_allocated
                    ? 0
-                   : make_room(peer, wm_staging_ring_pointer(peer, 0),
-                               WM_STAGING_RINGS * WM_STAGING_RING_BYTES, err);
+                   : node_make_room(peer, wm_staging_ring_pointer(peer, 0),
+                                    WM_STAGING_RINGS * WM_STAGING_RING_BYTES,
+                                    err);
     if (code < 0)
         return code;
     staging_allocated |= peer->self;
@@ -406,7 +407,7 @@ wm_node_register_pinned_symm(wm_peer_t *peer, int index, int device,
     if (peer->pinned_symm_registered[index])
         return 0;
     char *memory = wm_pinned_symm_pointer(peer, index);
-    int code = make_room(peer, memory, WM_PINNED_SYMM_BYTES, err);
+    int code = node_make_room(peer, memory, WM_PINNED_SYMM_BYTES, err);
     if (code == 0
         && wm_host_register(device, memory, WM_PINNED_SYMM_BYTES, err) < 0)
         code = wm_error_context(err, "page-locking staging memory");

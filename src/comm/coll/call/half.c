@@ -52,7 +52,7 @@ static MPI_Datatype types[KIND_COUNT];
 static MPI_Op ops[KIND_COUNT][OP_COUNT];
 
 static int
-make(wm_error_t *err)
+half_make(wm_error_t *err)
 {
     int code = MPI_SUCCESS;
     for (int kind = 0; kind < KIND_COUNT && code == MPI_SUCCESS; ++kind) {
@@ -74,7 +74,7 @@ wm_half_prepare(wm_error_t *err)
     if (atomic_load(&made))
         return 0;
     wm_lock(&mutex);
-    int code = atomic_load(&made) ? 0 : make(err);
+    int code = atomic_load(&made) ? 0 : half_make(err);
     if (code == 0)
         atomic_store(&made, true);
     pthread_mutex_unlock(&mutex);
@@ -92,7 +92,7 @@ wm_half_type(wm_reduce_type_t reduced)
 
 // Returns KIND_COUNT for any other type.
 static int
-kind_of(MPI_Datatype type)
+half_kind_of(MPI_Datatype type)
 {
     int kind = 0;
     if (!atomic_load(&made))
@@ -103,7 +103,7 @@ kind_of(MPI_Datatype type)
 }
 
 static int
-index_of(MPI_Op op)
+half_index_of(MPI_Op op)
 {
     const MPI_Op known[OP_COUNT] = {
 #define KNOWN(OP, unused) [OP] = MPI_##OP,
@@ -117,20 +117,20 @@ index_of(MPI_Op op)
 bool
 wm_half_has(MPI_Op op)
 {
-    return index_of(op) < OP_COUNT;
+    return half_index_of(op) < OP_COUNT;
 }
 
 MPI_Op
 wm_half_op(MPI_Datatype type, MPI_Op op)
 {
-    int kind = kind_of(type), at = index_of(op);
+    int kind = half_kind_of(type), at = half_index_of(op);
     return kind < KIND_COUNT && at < OP_COUNT ? ops[kind][at] : op;
 }
 
 int64_t
 wm_half_number(MPI_Datatype type)
 {
-    int kind = kind_of(type);
+    int kind = half_kind_of(type);
     return kind < KIND_COUNT ? FIRST_NUMBER + kind : wm_element_number(type);
 }
 
@@ -145,7 +145,7 @@ wm_half_name(int64_t number)
 bool
 wm_half_is(MPI_Datatype type, wm_reduce_type_t *reduced)
 {
-    int kind = kind_of(type);
+    int kind = half_kind_of(type);
     if (kind < KIND_COUNT)
         *reduced = kinds[kind].reduced;
     return kind < KIND_COUNT;

@@ -69,7 +69,7 @@ merge(wm_preflight_values_t *mine, const wm_preflight_values_t *other)
 
 // Returns 1 after the last round, 0 if not yet, or an error.
 static int
-advance(wm_comm_t *comm, run_t *run, wm_error_t *err)
+preflight_values_advance(wm_comm_t *comm, run_t *run, wm_error_t *err)
 {
     int code = 0;
     while (code == 0) {
@@ -110,10 +110,10 @@ typedef struct {
 } rounds_t;
 
 static int
-look(void *context, wm_error_t *err)
+preflight_values_look(void *context, wm_error_t *err)
 {
     const rounds_t *rounds = context;
-    return advance(rounds->comm, rounds->run, err);
+    return preflight_values_advance(rounds->comm, rounds->run, err);
 }
 
 static int
@@ -129,7 +129,7 @@ values_by_messages(wm_comm_t *comm, wm_preflight_values_t *maxima,
     int code = begin_round(comm, run, err);
     rounds_t rounds = {comm, run};
     if (code == 0)
-        code = wm_coll_wait(comm, look, &rounds, LOOKS, err);
+        code = wm_coll_wait(comm, preflight_values_look, &rounds, LOOKS, err);
     else if (code > 0)
         code = 0;
     if (code == 0)

@@ -30,7 +30,7 @@ wm_direct_is_reached(const wm_comm_t *comm)
 // Returns true for memory of one GPU, contiguous or with gaps that kernels
 // step over; NULL fits any GPU.
 static bool
-is_taken(const wm_buffer_t *buffer, int *device)
+direct_is_taken(const wm_buffer_t *buffer, int *device)
 {
     if (buffer == NULL)
         return true;
@@ -125,8 +125,8 @@ come_behind_source(wm_direct_t *direct, const wm_buffer_t *source,
 
 // Makes the send data ready for others, before we arrive at the barrier.
 static int
-settle(wm_direct_t *direct, const wm_buffer_t *source, bool copied,
-       wm_error_t *err)
+direct_settle(wm_direct_t *direct, const wm_buffer_t *source, bool copied,
+              wm_error_t *err)
 {
     wm_pointer_t memory = source->memory;
     direct->source = source->data;
@@ -225,8 +225,9 @@ open_sides(wm_direct_t *direct, const wm_given_t *given, bool reopened,
     if (source != NULL) {
         code = wm_producer_refuse_capture(&source->producer, err);
         if (code == 0 && source->nbytes > 0)
-            code = reopened ? come_behind_source(direct, source, err)
-                            : settle(direct, source, given->copied, err);
+            code = reopened
+                       ? come_behind_source(direct, source, err)
+                       : direct_settle(direct, source, given->copied, err);
     }
     if (receive != NULL && code == 0 && direct->capable) {
         // If both have one producer, the target is ready when the source is.
@@ -260,8 +261,8 @@ wm_direct_open(wm_direct_t *direct, wm_comm_t *comm, wm_barrier_t *barrier,
     const wm_buffer_t *source = in_place ? receive : given->send;
     wm_direct_init(direct, comm, barrier);
     direct->capable = wm_direct_is_reached(comm)
-                      && is_taken(source, &direct->device)
-                      && is_taken(receive, &direct->device)
+                      && direct_is_taken(source, &direct->device)
+                      && direct_is_taken(receive, &direct->device)
                       && (source == NULL
                           || !is_too_long(source, given->copied));
     if (!direct->capable)

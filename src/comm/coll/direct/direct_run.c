@@ -143,7 +143,7 @@ run_publish(wm_direct_run_t *run)
 }
 
 static void
-follow(wm_direct_run_t *run)
+direct_run_follow(wm_direct_run_t *run)
 {
     if (run->why.code == 0)
         (void)!wm_phase_enqueue(run, &run->why);
@@ -177,7 +177,7 @@ wm_direct_restart(wm_direct_run_t *run)
     if (run->waits)
         allow(run);
     else
-        follow(run);
+        direct_run_follow(run);
 }
 
 void
@@ -251,14 +251,14 @@ wm_direct_go_on(wm_direct_run_t *run)
     }
     run->ended = run->result != 0 || ++run->phase == run->plan->phases;
     if (!run->ended)
-        follow(run);
+        direct_run_follow(run);
     return run->ended;
 }
 
 // Returns the result if a rank has failed: 1 if the host can do the call, else
 // an error, on all ranks.
 static int
-explain(const wm_direct_run_t *run, wm_error_t *err)
+direct_run_explain(const wm_direct_run_t *run, wm_error_t *err)
 {
     int failed = -1;
     const wm_direct_t *direct = run->direct;
@@ -285,7 +285,7 @@ explain(const wm_direct_run_t *run, wm_error_t *err)
 
 // Releases a mapping, or forgets it if the run rests.
 static void
-let_go(const wm_direct_run_t *run, wm_mapping_t *mapping)
+direct_run_let_go(const wm_direct_run_t *run, wm_mapping_t *mapping)
 {
     if (run->rests)
         wm_mapping_forget(mapping);
@@ -299,7 +299,7 @@ wm_direct_unmap(wm_direct_run_t *run)
     for (int i = 0; i < 2; ++i)
         for (int rank = 0; rank < run->direct->comm->size; ++rank)
             if (run->mappings[i][rank] != NULL) {
-                let_go(run, run->mappings[i][rank]);
+                direct_run_let_go(run, run->mappings[i][rank]);
                 run->mappings[i][rank] = NULL;
             }
 }
@@ -338,11 +338,11 @@ wm_direct_finish(const wm_direct_run_t *run, wm_error_t *err)
 {
     if (run->ended && run->result == 0)
         wm_stat_add(WM_STAT_ipc_collectives, 1);
-    return run->result == 0 ? 0 : explain(run, err);
+    return run->result == 0 ? 0 : direct_run_explain(run, err);
 }
 
 static int
-look(void *context, wm_error_t *err)
+direct_run_look(void *context, wm_error_t *err)
 {
     wm_direct_run_t *run = context;
     (void)err;
@@ -372,7 +372,8 @@ wm_direct_run(wm_direct_t *direct, const wm_plan_t *plan,
     wm_direct_start(&run, direct, plan, type, op, false, wrong);
     wm_engine_unlock();
     do
-        code = wm_coll_wait(direct->comm, look, &run, looks_of(&run), err);
+        code = wm_coll_wait(direct->comm, direct_run_look, &run,
+                            looks_of(&run), err);
     while (code == 0 && !wm_direct_go_on(&run));
     wm_engine_lock();
     wm_direct_unmap(&run);

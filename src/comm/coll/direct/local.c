@@ -7,7 +7,7 @@
 // Returns true if both are on one GPU and do not overlap; they may be the same
 // memory.
 static bool
-is_taken(const wm_buffer_t *read, const wm_buffer_t *into)
+local_is_taken(const wm_buffer_t *read, const wm_buffer_t *into)
 {
     return wm_buffer_on_device(read) && wm_buffer_on_device(into)
            && into->memory.device >= 0
@@ -25,7 +25,8 @@ wm_local_reduce(const wm_buffer_t *read, const wm_buffer_t *into,
     wm_reduce_type_t kind;
     wm_reduce_op_t by;
     wm_access_t from, to;
-    if (!is_taken(read, into) || !wm_reducible(type, size, op, &kind, &by))
+    if (!local_is_taken(read, into)
+        || !wm_reducible(type, size, op, &kind, &by))
         return 1;
     int device = into->memory.device;
     const void *sources[] = {read->data, into->data};

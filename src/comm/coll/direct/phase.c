@@ -136,8 +136,8 @@ compute(const wm_direct_run_t *run, const wm_move_t *move,
 }
 
 static int
-enqueue(const wm_direct_run_t *run, const wm_move_t *move,
-        const wm_signal_t *signal, wm_error_t *err)
+phase_enqueue(const wm_direct_run_t *run, const wm_move_t *move,
+              const wm_signal_t *signal, wm_error_t *err)
 {
     const wm_direct_t *direct = run->direct;
     computed_t computed;
@@ -247,7 +247,7 @@ wm_phase_enqueue(wm_direct_run_t *run, wm_error_t *err)
                               direct->into.stream, err);
     }
     for (int i = 0; i < phase.others && code == 0; ++i)
-        code = enqueue(run, phase.alone[i], &signal, err);
+        code = phase_enqueue(run, phase.alone[i], &signal, err);
     run->signals &= code == 0; // after an error there may be no kernel
     return code == 0 && unpacks ? unpack(run, err) : code;
 }

@@ -8,7 +8,7 @@
 #define APART_BYTES ((size_t)128 << 20)
 
 static void
-begin(wm_plan_t *plan)
+plan_begin(wm_plan_t *plan)
 {
     plan->count = 0;
     plan->writes_peers = false;
@@ -41,7 +41,7 @@ wm_move_reaches(const wm_move_t *move, int rank)
 
 // Returns the reduction of the part of the vector that belongs to `rank`.
 static wm_move_t
-part_of(const wm_facts_t *facts, int rank)
+plan_part_of(const wm_facts_t *facts, int rank)
 {
     int parts = facts->group.count, index = rank - facts->group.first;
     size_t at = wm_plan_part(facts->nbytes, facts->element, parts, index);
@@ -58,8 +58,8 @@ part_of(const wm_facts_t *facts, int rank)
 static void
 reduce_and_write(const wm_facts_t *facts, wm_plan_t *plan)
 {
-    wm_move_t move = part_of(facts, facts->rank);
-    begin(plan);
+    wm_move_t move = plan_part_of(facts, facts->rank);
+    plan_begin(plan);
     move.to = facts->group;
     add(plan, &move);
     plan->writes_peers = true;
@@ -70,7 +70,7 @@ reduce_and_write(const wm_facts_t *facts, wm_plan_t *plan)
 // from the ranks that reduced them. With two groups, both have as many phases
 // as the smaller group.
 static void
-reduce_parts(const wm_facts_t *facts, wm_plan_t *plan)
+plan_reduce_parts(const wm_facts_t *facts, wm_plan_t *plan)
 {
     wm_ranks_t group = facts->group;
     int others = facts->sources.count;
@@ -78,11 +78,11 @@ reduce_parts(const wm_facts_t *facts, wm_plan_t *plan)
     int least = group.count < others ? group.count : others;
     int apart = least < WM_PLAN_PHASES ? least : WM_PLAN_PHASES;
     int phases = least == 1 ? 1 : facts->nbytes >= APART_BYTES ? apart : 2;
-    begin(plan);
+    plan_begin(plan);
     for (int i = 0; i < group.count; ++i) {
         // Each rank begins elsewhere.
         int rank = group.first + (index + i) % group.count;
-        wm_move_t move = part_of(facts, rank);
+        wm_move_t move = plan_part_of(facts, rank);
         if (i > 0) {
             move.phase = 1 + (i - 1) * (phases - 1) / (group.count - 1);
             move.first = rank;
@@ -113,7 +113,7 @@ wm_plan_allreduce(const wm_facts_t *facts, wm_plan_t *plan)
                         && (once > twice + facts->thresholds.barrier_cost
                             || facts->nbytes > facts->thresholds.barrier_cost);
     if (least > 2 && facts->readable && facts->nbytes >= APART_BYTES)
-        reduce_parts(facts, plan);
+        plan_reduce_parts(facts, plan);
     else if (!facts->aliased && !writes_peers
              && (writable || !facts->readable
                  || once <= twice + facts->thresholds.phase))
@@ -121,7 +121,7 @@ wm_plan_allreduce(const wm_facts_t *facts, wm_plan_t *plan)
     else if (writable)
         reduce_and_write(facts, plan);
     else if (facts->readable)
-        reduce_parts(facts, plan);
+        plan_reduce_parts(facts, plan);
     else
         return false;
     return true;
@@ -232,7 +232,7 @@ wm_plan_bcast(const wm_facts_t *facts, wm_plan_t *plan)
     bool parts = takers > 1 && !writes_peers && facts->readable
                  && facts->nbytes > facts->thresholds.phase;
     bool gets = takes(facts, &own);
-    begin(plan);
+    plan_begin(plan);
     plan->writes_peers = writes_peers;
     if (gets && writes_peers)
         scatter_and_write(facts, own, plan);
@@ -251,7 +251,7 @@ wm_plan_exchange(const wm_facts_t *facts, wm_spans_t has, wm_spans_t wants,
 {
     wm_ranks_t sources = facts->sources;
     int own = facts->rank - facts->group.first;
-    begin(plan);
+    plan_begin(plan);
     for (int i = keeps; i < sources.count; ++i) {
         // Each rank begins elsewhere.
         int rank = sources.first + (own + i) % sources.count;
@@ -269,7 +269,7 @@ wm_plan_exchange(const wm_facts_t *facts, wm_spans_t has, wm_spans_t wants,
 void
 wm_plan_reduce(wm_ranks_t ranks, size_t from, size_t nbytes, wm_plan_t *plan)
 {
-    begin(plan);
+    plan_begin(plan);
     if (ranks.count > 0)
         add(plan, &(wm_move_t){.first = ranks.first,
                                .count = ranks.count,

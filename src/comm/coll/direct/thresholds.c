@@ -45,7 +45,8 @@ wm_thresholds_set(const wm_thresholds_row_t *rows, size_t count,
 }
 
 static bool
-fits(const wm_thresholds_row_t *row, int major, bool linked, int ranks)
+thresholds_fits(const wm_thresholds_row_t *row, int major, bool linked,
+                int ranks)
 {
     int of = ranks <= 2 ? 2 : ranks <= 4 ? 4 : WM_THRESHOLDS_MANY;
     return (row->major == 0 || row->major == major) && row->linked == linked
@@ -61,7 +62,7 @@ wm_thresholds_find(int device, bool linked, int ranks,
                                                               : 0;
     wm_lock(&lock);
     const wm_thresholds_row_t *row = table + WM_THRESHOLDS_MEASURED - measured;
-    while (!fits(row, major, linked, ranks))
+    while (!thresholds_fits(row, major, linked, ranks))
         ++row; // a built-in row always fits
     *thresholds = row->thresholds;
     pthread_mutex_unlock(&lock);

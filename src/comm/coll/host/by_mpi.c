@@ -10,7 +10,7 @@
 #include "comm/message/pattern.h"
 
 static size_t
-nbytes_of(const wm_buffer_t *buffer)
+by_mpi_nbytes_of(const wm_buffer_t *buffer)
 {
     return buffer != NULL ? buffer->nbytes : 0;
 }
@@ -18,14 +18,14 @@ nbytes_of(const wm_buffer_t *buffer)
 static int
 by_mpi_allocate(const wm_buffer_t *buffer, char **staging, wm_error_t *err)
 {
-    return nbytes_of(buffer) == 0
+    return by_mpi_nbytes_of(buffer) == 0
                ? 0
                : wm_pinned_alloc(buffer->nbytes, (void **)staging, err);
 }
 
 static int
-copy(const wm_by_mpi_t *by, const wm_buffer_t *buffer, char *staging,
-     bool to_host, wm_error_t *err)
+by_mpi_copy(const wm_by_mpi_t *by, const wm_buffer_t *buffer, char *staging,
+            bool to_host, wm_error_t *err)
 {
     if (staging == NULL)
         return 0;
@@ -51,7 +51,7 @@ wm_by_mpi_fetch(wm_by_mpi_t *by, wm_participant_t *participant,
         wm_stat_add(WM_STAT_staged_collectives, 1);
     by->access = &direct->into; // the send data are ready
     by->access->idle = true;
-    if (nbytes_of(call->send) + nbytes_of(call->receive) == 0)
+    if (by_mpi_nbytes_of(call->send) + by_mpi_nbytes_of(call->receive) == 0)
         return 0;
     int code = wm_access_open(by->access, err);
     if (code == 0)
@@ -60,16 +60,16 @@ wm_by_mpi_fetch(wm_by_mpi_t *by, wm_participant_t *participant,
         code = by_mpi_allocate(call->receive, &by->receive, err);
     by->access->idle = false;
     if (code == 0)
-        code = copy(by, call->send, by->send, true, err);
+        code = by_mpi_copy(by, call->send, by->send, true, err);
     if (code == 0) // MPI may not overwrite all of it
-        code = copy(by, call->receive, by->receive, true, err);
+        code = by_mpi_copy(by, call->receive, by->receive, true, err);
     return code;
 }
 
 static int
 take_spoilt(const wm_buffer_t *buffer, char **bytes)
 {
-    size_t nbytes = nbytes_of(buffer);
+    size_t nbytes = by_mpi_nbytes_of(buffer);
     *bytes = NULL;
     if (nbytes > 0 && (*bytes = malloc(nbytes)) == NULL)
         return -1;
@@ -102,14 +102,14 @@ wm_by_mpi_is_copied(wm_by_mpi_t *by, wm_error_t *err)
 }
 
 static MPI_Datatype
-type_of(const wm_by_mpi_t *by)
+by_mpi_type_of(const wm_by_mpi_t *by)
 {
     MPI_Datatype type = by->participant->call->type;
     return type != MPI_DATATYPE_NULL ? type : MPI_BYTE;
 }
 
 static int
-count(const wm_by_mpi_t *by, size_t nbytes, bool *fits)
+by_mpi_count(const wm_by_mpi_t *by, size_t nbytes, bool *fits)
 {
     MPI_Datatype type = by->participant->call->type;
     size_t size = type != MPI_DATATYPE_NULL ? by->participant->call->size : 1;
@@ -120,13 +120,13 @@ count(const wm_by_mpi_t *by, size_t nbytes, bool *fits)
 // Fills the counts of so many blocks, and their displacements after the counts
 // of all ranks.
 static void
-lay(const wm_by_mpi_t *by, const wm_span_t *spans, int blocks, int *counts,
-    bool *fits)
+by_mpi_lay(const wm_by_mpi_t *by, const wm_span_t *spans, int blocks,
+           int *counts, bool *fits)
 {
     int *at = counts + by->participant->comm->size;
     for (int i = 0; i < blocks && spans != NULL; ++i) {
-        counts[i] = count(by, spans[i].nbytes, fits);
-        at[i] = count(by, spans[i].at, fits);
+        counts[i] = by_mpi_count(by, spans[i].nbytes, fits);
+        at[i] = by_mpi_count(by, spans[i].at, fits);
     }
 }
 
@@ -156,19 +156,21 @@ bytes(void)
 }
 
 static int
-begin(wm_by_mpi_t *by, const int *sends, const int *receives, bool *fits)
+by_mpi_begin(wm_by_mpi_t *by, const int *sends, const int *receives,
+             bool *fits)
 {
     const wm_coll_t *call = by->participant->call;
     const wm_shape_t *shape = wm_coll_shape(call->kind);
     const wm_comm_t *comm = by->participant->comm;
     MPI_Comm on = comm->owner->data;
-    MPI_Datatype type = type_of(by);
+    MPI_Datatype type = by_mpi_type_of(by);
     MPI_Op op = wm_half_op(type, call->op);
     MPI_Request *request = &by->request;
     int size = comm->size, root = root_of(by);
     size_t blocks = (size_t)wm_comm_others(comm, comm->rank).count;
     bool in_place = call->send == NULL && wm_coll_sends(call, comm->rank);
-    size_t sent = nbytes_of(call->send), got = nbytes_of(call->receive);
+    size_t sent = by_mpi_nbytes_of(call->send),
+           got = by_mpi_nbytes_of(call->receive);
     // MPI may take two equal addresses, both NULL, for MPI_IN_PLACE.
     static char none;
     void *send = in_place ? MPI_IN_PLACE : by->send != NULL ? by->send : &none;
@@ -177,9 +179,10 @@ begin(wm_by_mpi_t *by, const int *sends, const int *receives, bool *fits)
     if (call->receive == NULL && shape->outward && comm->rank == root)
         receive = MPI_IN_PLACE;
     bool whole = !shape->scatters && !shape->gathers;
-    int all = whole ? count(by, call->send != NULL ? sent : got, fits) : 0;
-    int out = count(by, sent / (shape->scatters ? blocks : 1), fits);
-    int in = count(by, got / (shape->gathers ? blocks : 1), fits);
+    int all = whole ? by_mpi_count(by, call->send != NULL ? sent : got, fits)
+                    : 0;
+    int out = by_mpi_count(by, sent / (shape->scatters ? blocks : 1), fits);
+    int in = by_mpi_count(by, got / (shape->gathers ? blocks : 1), fits);
     const int *at = sends + size, *into = receives + size;
     if (!*fits)
         return MPI_SUCCESS;
@@ -217,7 +220,7 @@ begin(wm_by_mpi_t *by, const int *sends, const int *receives, bool *fits)
     case WM_CALL_ALLREDUCE:
         return MPI_Iallreduce(send, receive, all, type, op, on, request);
     case WM_CALL_REDUCE_SCATTER_BLOCK:
-        in = count(by, got / (in_place ? blocks : 1), fits);
+        in = by_mpi_count(by, got / (in_place ? blocks : 1), fits);
         return MPI_Ireduce_scatter_block(send, receive, in, type, op, on,
                                          request);
     case WM_CALL_REDUCE_SCATTER:
@@ -245,16 +248,17 @@ begin_of_all(wm_by_mpi_t *by, bool *fits, wm_error_t *err)
     int got = wm_coll_shape(call->kind)->reduces
                   ? wm_comm_group(comm, comm->rank).count
                   : others;
-    lay(by, call->sends, others, by->counts, fits);
-    lay(by, call->receives, got, by->counts + 2 * size, fits);
-    return wm_mpi_check(begin(by, by->counts, by->counts + 2 * size, fits),
-                        wm_call_name(call->kind), err);
+    by_mpi_lay(by, call->sends, others, by->counts, fits);
+    by_mpi_lay(by, call->receives, got, by->counts + 2 * size, fits);
+    return wm_mpi_check(
+        by_mpi_begin(by, by->counts, by->counts + 2 * size, fits),
+        wm_call_name(call->kind), err);
 }
 
 static int
 begin_of_neighbors(wm_by_mpi_t *by, bool *fits, wm_error_t *err)
 {
-    MPI_Datatype type = type_of(by);
+    MPI_Datatype type = by_mpi_type_of(by);
     size_t size = by->participant->call->type != MPI_DATATYPE_NULL
                       ? by->participant->call->size
                       : 1;
@@ -295,7 +299,8 @@ wm_by_mpi_store(wm_by_mpi_t *by, wm_error_t *err)
         return 0;
     if (by->receive != NULL)
         by->access->idle = false;
-    return copy(by, by->participant->call->receive, by->receive, false, err);
+    return by_mpi_copy(by, by->participant->call->receive, by->receive, false,
+                       err);
 }
 
 void

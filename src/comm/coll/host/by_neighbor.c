@@ -25,7 +25,7 @@ wm_by_neighbor_serves(wm_call_kind_t kind)
 }
 
 static int
-count(size_t nbytes, size_t size, bool *fits)
+by_neighbor_count(size_t nbytes, size_t size, bool *fits)
 {
     *fits &= nbytes / size <= INT_MAX;
     return (int)(nbytes / size);
@@ -35,29 +35,30 @@ count(size_t nbytes, size_t size, bool *fits)
 // block. `paired`: the span of a rank holds all blocks that this rank has for
 // it.
 static void
-lay(side_t *side, bool paired, const wm_buffer_t *buffer,
-    const wm_span_t *spans, MPI_Datatype type, size_t size, bool *fits)
+by_neighbor_lay(side_t *side, bool paired, const wm_buffer_t *buffer,
+                const wm_span_t *spans, MPI_Datatype type, size_t size,
+                bool *fits)
 {
     for (int i = 0; i < side->neighbors.count; ++i) {
         int rank = side->neighbors.ranks[i];
         wm_span_t span = rank >= 0 ? spans[rank] : (wm_span_t){0, 0};
-        side->counts[i] = count(span.nbytes, size, fits);
-        side->at[i] = count(span.at, size, fits);
+        side->counts[i] = by_neighbor_count(span.nbytes, size, fits);
+        side->at[i] = by_neighbor_count(span.at, size, fits);
         side->bytes_at[i] = (MPI_Aint)span.at;
         side->types[i] = type;
     }
     if (paired)
         return;
-    side->all = count(buffer->nbytes, size, fits);
+    side->all = by_neighbor_count(buffer->nbytes, size, fits);
     if (side->neighbors.count > 0)
-        side->each = count(buffer->nbytes / (size_t)side->neighbors.count,
-                           size, fits);
+        side->each = by_neighbor_count(
+            buffer->nbytes / (size_t)side->neighbors.count, size, fits);
 }
 
 static int
-begin(const wm_by_neighbor_t *by, wm_call_kind_t kind, bool paired,
-      MPI_Comm on, char *send, char *receive, MPI_Datatype type,
-      MPI_Request *request)
+by_neighbor_begin(const wm_by_neighbor_t *by, wm_call_kind_t kind, bool paired,
+                  MPI_Comm on, char *send, char *receive, MPI_Datatype type,
+                  MPI_Request *request)
 {
     const side_t *out = &by->sends, *in = &by->receives;
     switch (paired ? WM_CALL_NEIGHBOR_ALLTOALLW : kind) {
@@ -98,11 +99,13 @@ wm_by_neighbor_begin(const wm_comm_t *comm, const wm_coll_t *call, char *send,
                           &by->sends.neighbors))
         return wm_error_set(err, WM_ERR_MPI, MPI_ERR_TOPOLOGY,
                             "the neighbours are not known any more");
-    lay(&by->sends, paired, call->send, call->sends, type, size, fits);
-    lay(&by->receives, paired, call->receive, call->receives, type, size,
-        fits);
+    by_neighbor_lay(&by->sends, paired, call->send, call->sends, type, size,
+                    fits);
+    by_neighbor_lay(&by->receives, paired, call->receive, call->receives, type,
+                    size, fits);
     return !*fits ? 0
-                  : wm_mpi_check(begin(by, call->kind, paired, comm->data,
-                                       send, receive, type, request),
+                  : wm_mpi_check(by_neighbor_begin(by, call->kind, paired,
+                                                   comm->data, send, receive,
+                                                   type, request),
                                  wm_call_name(call->kind), err);
 }

@@ -27,7 +27,7 @@ wm_runs_fit(const wm_run_t *runs, size_t count, size_t nbytes)
 }
 
 static void
-describe(wm_array_t *array, char *base, const wm_run_t *run)
+staged_describe(wm_array_t *array, char *base, const wm_run_t *run)
 {
     array->storage = NULL;
     array->data = base + run->offset;
@@ -56,16 +56,16 @@ copy_run(const wm_buffer_t *buffer, char *staging, const wm_run_t *run,
     }
     if (buffer->pattern != NULL)
         return code;
-    describe(&memory, buffer->data, run);
-    describe(&host, staging, run);
+    staged_describe(&memory, buffer->data, run);
+    staged_describe(&host, staging, run);
     return wm_copy_enqueue(to_host ? &host : &memory,
                            to_host ? &memory : &host, device, stream, err);
 }
 
 static int
-enqueue(const wm_buffer_t *buffer, char *staging, const wm_run_t *runs,
-        size_t count, bool to_host, int device, CUstream stream,
-        wm_error_t *err)
+staged_enqueue(const wm_buffer_t *buffer, char *staging, const wm_run_t *runs,
+               size_t count, bool to_host, int device, CUstream stream,
+               wm_error_t *err)
 {
     int code = 0;
     size_t nbytes = 0;
@@ -81,21 +81,23 @@ enqueue(const wm_buffer_t *buffer, char *staging, const wm_run_t *runs,
 
 // Copies host memory whose producer has settled.
 static int
-copy_on_host(const wm_buffer_t *buffer, char *staging, const wm_run_t *runs,
-             size_t count, bool to_host, wm_error_t *err)
+staged_copy_on_host(const wm_buffer_t *buffer, char *staging,
+                    const wm_run_t *runs, size_t count, bool to_host,
+                    wm_error_t *err)
 {
-    return enqueue(buffer, staging, runs, count, to_host, -1, NULL, err);
+    return staged_enqueue(buffer, staging, runs, count, to_host, -1, NULL,
+                          err);
 }
 
 static int
-device_of(const wm_buffer_t *buffer)
+staged_device_of(const wm_buffer_t *buffer)
 {
     return buffer->memory.device >= 0 ? buffer->memory.device : 0;
 }
 
 static int
-settle(const wm_buffer_t *buffer, wm_producer_t *producer, bool to_write,
-       wm_error_t *err)
+staged_settle(const wm_buffer_t *buffer, wm_producer_t *producer,
+              bool to_write, wm_error_t *err)
 {
     wm_envelope_t nowhere = {.stream_device = -1};
     return wm_settle_producer(buffer, producer, &nowhere, to_write, err);
@@ -106,17 +108,18 @@ wm_staged_copy(wm_buffer_t *buffer, char *staging, const wm_run_t *runs,
                size_t count, bool to_host, wm_error_t *err)
 {
     wm_access_t access;
-    int code = settle(buffer, &buffer->producer, !to_host, err);
+    int code = staged_settle(buffer, &buffer->producer, !to_host, err);
     if (!wm_buffer_on_device(buffer))
-        return code < 0
-                   ? code
-                   : copy_on_host(buffer, staging, runs, count, to_host, err);
-    wm_access_begin(&access, &buffer->producer, !to_host, device_of(buffer));
+        return code < 0 ? code
+                        : staged_copy_on_host(buffer, staging, runs, count,
+                                              to_host, err);
+    wm_access_begin(&access, &buffer->producer, !to_host,
+                    staged_device_of(buffer));
     if (code == 0)
         code = wm_access_open(&access, err);
     if (code == 0)
-        code = enqueue(buffer, staging, runs, count, to_host, access.device,
-                       access.stream, err);
+        code = staged_enqueue(buffer, staging, runs, count, to_host,
+                              access.device, access.stream, err);
     // Also after an error: nothing stays in flight.
     int ended = wm_access_synchronize(&access, code == 0 ? err : NULL);
     access.idle = ended == 0;
@@ -134,26 +137,26 @@ typedef struct {
 } call_t;
 
 static int
-begin_copy(call_t *call, wm_error_t *err)
+staged_begin_copy(call_t *call, wm_error_t *err)
 {
     const wm_staged_t *staged = call->staged;
     wm_access_t *access = &call->access;
     if (!wm_buffer_on_device(&call->buffer)) {
         access->idle = true;
-        return copy_on_host(&call->buffer, staged->staging, staged->runs,
-                            staged->count, false, err);
+        return staged_copy_on_host(&call->buffer, staged->staging,
+                                   staged->runs, staged->count, false, err);
     }
     int code = wm_access_open(access, err);
     access->idle = false;
     return code < 0 ? code
-                    : enqueue(&call->buffer, staged->staging, staged->runs,
-                              staged->count, false, access->device,
-                              access->stream, err);
+                    : staged_enqueue(&call->buffer, staged->staging,
+                                     staged->runs, staged->count, false,
+                                     access->device, access->stream, err);
 }
 
 // Returns true if MPI's request has ended, with or without an error.
 static bool
-test(call_t *call)
+staged_test(call_t *call)
 {
     wm_error_t err;
     int flag = 0;
@@ -166,13 +169,13 @@ test(call_t *call)
 }
 
 static bool
-step(wm_op_t *op)
+staged_step(wm_op_t *op)
 {
     wm_error_t err;
     call_t *call = (call_t *)op;
     wm_access_t *access = &call->access;
     if (!call->has_ended) {
-        if (!test(call))
+        if (!staged_test(call))
             return false;
         int cancelled = 0;
         MPI_Test_cancelled(&call->staged->status, &cancelled);
@@ -180,7 +183,7 @@ step(wm_op_t *op)
             call->staged->count = 0; // nothing was received
         call->has_ended = true;
         access->idle = op->error.code != 0 || call->staged->count == 0;
-        if (!access->idle && begin_copy(call, &err) < 0) {
+        if (!access->idle && staged_begin_copy(call, &err) < 0) {
             wm_op_fail(op, &err);
             access->idle = wm_access_synchronize(access, NULL) == 0;
             wm_access_close(access);
@@ -199,13 +202,13 @@ step(wm_op_t *op)
 }
 
 static wm_asks_t
-asks(const wm_op_t *op)
+staged_asks(const wm_op_t *op)
 {
     return ((const call_t *)op)->has_ended ? WM_ASKS_NOTHING : WM_ASKS_ALONE;
 }
 
 static wm_buffer_t *
-buffer_of(wm_op_t *op)
+staged_buffer_of(wm_op_t *op)
 {
     return &((call_t *)op)->buffer;
 }
@@ -217,7 +220,7 @@ get_status(const wm_op_t *op, MPI_Status *status)
 }
 
 static bool
-cancel(wm_op_t *op)
+staged_cancel(wm_op_t *op)
 {
     call_t *call = (call_t *)op;
     bool can = call->staged->cancels && !call->has_ended
@@ -234,10 +237,10 @@ free_call(wm_op_t *op)
 }
 
 static const wm_op_kind_t kind = {
-    .step = step,
-    .asks = asks,
-    .buffer = buffer_of,
-    .cancel = cancel,
+    .step = staged_step,
+    .asks = staged_asks,
+    .buffer = staged_buffer_of,
+    .cancel = staged_cancel,
     .status = get_status,
     .free = free_call,
 };
@@ -259,13 +262,14 @@ wm_staged_begin(wm_comm_t *comm, wm_buffer_t *buffer, wm_staged_t *staged,
     call->buffer = *buffer;
     call->staged = staged;
     call->request = request;
-    wm_access_begin(&call->access, &buffer->producer, true, device_of(buffer));
+    wm_access_begin(&call->access, &buffer->producer, true,
+                    staged_device_of(buffer));
     MPI_Status_set_elements(&staged->status, MPI_BYTE, 0);
     MPI_Status_set_cancelled(&staged->status, 0);
     staged->status.MPI_SOURCE = MPI_ANY_SOURCE;
     staged->status.MPI_TAG = MPI_ANY_TAG;
     if (staged->count > 0
-        && settle(buffer, &call->access.producer, true, err) < 0) {
+        && staged_settle(buffer, &call->access.producer, true, err) < 0) {
         wm_op_fail(&call->op, err); // raised at its end
         staged->count = 0;
     }

@@ -121,7 +121,7 @@ open_call(wm_comm_t *comm, const wm_coll_t *asked, wm_nonblocking_op_t **op,
 }
 
 static void
-enlist(wm_nonblocking_t *nonblocking, wm_nonblocking_op_t *op)
+nonblocking_enlist(wm_nonblocking_t *nonblocking, wm_nonblocking_op_t *op)
 {
     wm_nonblocking_call_t *call = op->call;
     wm_error_t wrong;
@@ -178,7 +178,7 @@ wm_nonblocking_begin(wm_comm_t *comm, const wm_coll_t *asked,
         return code;
     made->kept = *kept;
     *op = &made->op;
-    enlist(nonblocking, made);
+    nonblocking_enlist(nonblocking, made);
     see_to_others();
     return 0;
 }

@@ -57,7 +57,7 @@ read_decision(wm_nonblocking_op_t *op, bool *waits)
 }
 
 static bool
-publish(wm_nonblocking_op_t *op, bool *waits)
+nonblocking_call_publish(wm_nonblocking_op_t *op, bool *waits)
 {
     wm_nonblocking_call_t *call = op->call;
     wm_error_t err;
@@ -108,7 +108,7 @@ arrive(wm_nonblocking_op_t *op, bool *waits)
 }
 
 static bool
-follow(wm_nonblocking_op_t *op, bool *waits)
+nonblocking_call_follow(wm_nonblocking_op_t *op, bool *waits)
 {
     wm_nonblocking_call_t *call = op->call;
     wm_error_t err;
@@ -173,7 +173,7 @@ post(wm_nonblocking_op_t *op, bool *waits)
 }
 
 static bool
-test(wm_nonblocking_op_t *op, bool *waits)
+nonblocking_call_test(wm_nonblocking_op_t *op, bool *waits)
 {
     wm_nonblocking_call_t *call = op->call;
     wm_error_t err;
@@ -204,12 +204,12 @@ static bool (*const steps[])(wm_nonblocking_op_t *op, bool *waits) = {
     [WM_NONBLOCKING_ALIKE] = wm_persistent_restart_arrive,
     [WM_NONBLOCKING_AHEAD] = wm_nonblocking_vote,
     [WM_NONBLOCKING_VOTED] = read_decision,
-    [WM_NONBLOCKING_GPUS] = publish,
+    [WM_NONBLOCKING_GPUS] = nonblocking_call_publish,
     [WM_NONBLOCKING_ARRIVING] = arrive,
-    [WM_NONBLOCKING_FOLLOWING] = follow,
+    [WM_NONBLOCKING_FOLLOWING] = nonblocking_call_follow,
     [WM_NONBLOCKING_MPIS] = fetch,
     [WM_NONBLOCKING_FETCHING] = post,
-    [WM_NONBLOCKING_POSTED] = test,
+    [WM_NONBLOCKING_POSTED] = nonblocking_call_test,
     [WM_NONBLOCKING_STORING] = store,
 };
 
@@ -223,7 +223,7 @@ wm_nonblocking_call_free(wm_nonblocking_call_t *call)
 }
 
 static void
-end(wm_nonblocking_call_t *call)
+nonblocking_call_end(wm_nonblocking_call_t *call)
 {
     wm_turn_pass(&call->turn);
     wm_by_mpi_end(&call->by);
@@ -232,21 +232,21 @@ end(wm_nonblocking_call_t *call)
 }
 
 static bool
-step(wm_op_t *base)
+nonblocking_call_step(wm_op_t *base)
 {
     wm_nonblocking_op_t *op = (wm_nonblocking_op_t *)base;
     bool waits = false, ended = false;
     while (!waits && !ended)
         ended = steps[op->call->state](op, &waits);
     if (ended) {
-        end(op->call);
+        nonblocking_call_end(op->call);
         op->call = NULL;
     }
     return ended;
 }
 
 static wm_asks_t
-asks(const wm_op_t *base)
+nonblocking_call_asks(const wm_op_t *base)
 {
     const wm_nonblocking_op_t *op = (const wm_nonblocking_op_t *)base;
     return op->call != NULL && op->call->state == WM_NONBLOCKING_POSTED
@@ -255,15 +255,15 @@ asks(const wm_op_t *base)
 }
 
 static wm_buffer_t *
-buffer_of(wm_op_t *op)
+nonblocking_call_buffer_of(wm_op_t *op)
 {
     return &((wm_nonblocking_op_t *)op)->kept;
 }
 
 static const wm_op_kind_t kind = {
-    .step = step,
-    .asks = asks,
-    .buffer = buffer_of,
+    .step = nonblocking_call_step,
+    .asks = nonblocking_call_asks,
+    .buffer = nonblocking_call_buffer_of,
 };
 
 wm_nonblocking_call_t *

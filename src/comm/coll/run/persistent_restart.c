@@ -97,8 +97,8 @@ resume(wm_nonblocking_op_t *op, const wm_buffer_t *kept)
 }
 
 static bool
-begin(wm_comm_t *comm, wm_nonblocking_call_t *call, const wm_buffer_t *kept,
-      wm_op_t **op)
+persistent_restart_begin(wm_comm_t *comm, wm_nonblocking_call_t *call,
+                         const wm_buffer_t *kept, wm_op_t **op)
 {
     wm_error_t err; // the ordinary start will raise it
     wm_nonblocking_op_t *made = wm_nonblocking_op_new(comm, call);
@@ -123,7 +123,7 @@ wm_persistent_restart_begin(wm_comm_t *comm, const wm_coll_t *asked,
     if (!comm->nonblocking->restart.went)
         return false;
     if (call != NULL && call->participant.call == asked
-        && begin(comm, call, kept, op))
+        && persistent_restart_begin(comm, call, kept, op))
         return true;
     wm_persistent_restart_differ(comm);
     return false;

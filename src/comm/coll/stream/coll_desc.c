@@ -13,7 +13,8 @@
 
 // Fills the spans of the blocks: as given, or equal parts of `nbytes`.
 static void
-lay(wm_span_t *spans, const wm_span_t *given, size_t nbytes, int blocks)
+coll_desc_lay(wm_span_t *spans, const wm_span_t *given, size_t nbytes,
+              int blocks)
 {
     for (int i = 0; i < blocks; ++i) {
         size_t each = nbytes / (size_t)blocks;
@@ -60,7 +61,7 @@ find_runs(const wm_buffer_t *buffer, int size, wm_span_t *spans,
 }
 
 static void
-lay_out(wm_coll_desc_t *desc)
+coll_desc_lay_out(wm_coll_desc_t *desc)
 {
     const wm_coll_t *call = desc->call;
     const wm_shape_t *shape = desc->shape;
@@ -76,7 +77,8 @@ lay_out(wm_coll_desc_t *desc)
         if (in_place && shape->scatters && shape->reduces)
             nbytes /= (size_t)size; // into the first block of the send data
         desc->target = call->receive->data;
-        lay(desc->into, call->receives, nbytes, shape->gathers ? size : 1);
+        coll_desc_lay(desc->into, call->receives, nbytes,
+                      shape->gathers ? size : 1);
         if (has_parts(desc, call->receive))
             desc->unpacks = find_runs(call->receive, size, desc->into,
                                       &desc->unpacks_nbytes);
@@ -87,9 +89,9 @@ lay_out(wm_coll_desc_t *desc)
     if (in_place && shape->gathers && !shape->scatters)
         desc->out[0] = desc->into[rank];
     else
-        lay(desc->out,
-            in_place || shape->uneven ? call->receives : call->sends,
-            send->nbytes, shape->scatters ? size : 1);
+        coll_desc_lay(desc->out,
+                      in_place || shape->uneven ? call->receives : call->sends,
+                      send->nbytes, shape->scatters ? size : 1);
     if (has_parts(desc, send))
         desc->packs = find_runs(send, size, desc->out, &desc->packs_nbytes);
 }
@@ -174,7 +176,7 @@ own_of(const wm_coll_desc_t *desc, bool sent)
 }
 
 static int
-check(wm_coll_desc_t *desc, wm_error_t *err)
+coll_desc_check(wm_coll_desc_t *desc, wm_error_t *err)
 {
     const wm_coll_t *call = desc->call;
     const wm_buffer_t *sides[] = {call->send, call->receive};
@@ -220,8 +222,8 @@ wm_coll_desc_fill(wm_coll_desc_t *desc, wm_error_t *err)
     desc->shape = wm_coll_shape(desc->call->kind);
     desc->sends = wm_coll_sends(desc->call, desc->comm->rank);
     desc->receives = wm_coll_receives(desc->call, desc->comm->rank);
-    lay_out(desc);
-    return check(desc, err);
+    coll_desc_lay_out(desc);
+    return coll_desc_check(desc, err);
 }
 
 void

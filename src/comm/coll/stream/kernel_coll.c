@@ -165,7 +165,8 @@ side(const wm_span_t *blocks, bool many)
 }
 
 static void
-divide(const wm_coll_desc_t *desc, size_t part, wm_ll_params_t *params)
+kernel_coll_divide(const wm_coll_desc_t *desc, size_t part,
+                   wm_ll_params_t *params)
 {
     const wm_shape_t *shape = desc->shape;
     uint32_t root = shape->rooted ? (uint32_t)desc->call->root : WM_LL_NOBODY;
@@ -214,7 +215,7 @@ wm_kernel_coll_enqueue(wm_kernel_coll_t *exchange, const wm_coll_desc_t *desc,
     bool overlaid = shape->reduces && !params.reduces && params.takes.count > 0
                     && params.gives.count > 0;
     if (part > 0)
-        divide(desc, part, &params);
+        kernel_coll_divide(desc, part, &params);
     return wm_ll_launch(desc->device, ll, desc->type, desc->op, &params,
                         overlaid, desc->stream, err);
 }

@@ -6,9 +6,9 @@
 // Packs each rank's block, at `given` in a pattern, into `copies`, or unpacks
 // it.
 static int
-move(const wm_coll_desc_t *desc, const wm_pattern_t *pattern,
-     const wm_span_t *given, char *memory, const wm_span_t *copies, bool packs,
-     wm_error_t *err)
+packed_move(const wm_coll_desc_t *desc, const wm_pattern_t *pattern,
+            const wm_span_t *given, char *memory, const wm_span_t *copies,
+            bool packs, wm_error_t *err)
 {
     int code = 0;
     for (int rank = 0; rank < desc->comm->size && code == 0; ++rank)
@@ -37,8 +37,9 @@ wm_packed_open(wm_coll_desc_t *desc, wm_block_t **copy, wm_error_t *err)
     if (desc->packs == NULL)
         return 0;
     desc->source = memory;
-    return move(desc, desc->packs, in_place ? call->receives : call->sends,
-                memory, desc->out, true, err);
+    return packed_move(desc, desc->packs,
+                       in_place ? call->receives : call->sends, memory,
+                       desc->out, true, err);
 }
 
 int
@@ -46,6 +47,6 @@ wm_packed_unpack(const wm_coll_desc_t *desc, wm_error_t *err)
 {
     return desc->unpacks == NULL
                ? 0
-               : move(desc, desc->unpacks, desc->call->receives, desc->target,
-                      desc->into, false, err);
+               : packed_move(desc, desc->unpacks, desc->call->receives,
+                             desc->target, desc->into, false, err);
 }

@@ -27,7 +27,7 @@
 #define PART_OF(asked, shift) ((uint16_t)((asked) >> (shift)))
 
 static uint64_t
-number(uint32_t call)
+signature_number(uint32_t call)
 {
     return (uint64_t)(call & 0xffff) << MARK_BITS;
 }
@@ -39,7 +39,7 @@ number_of(uint64_t mark)
 }
 
 static int
-kind_of(uint64_t mark)
+signature_kind_of(uint64_t mark)
 {
     return (int)(mark >> ASKED_BITS & ((1 << KIND_BITS) - 1));
 }
@@ -47,7 +47,7 @@ kind_of(uint64_t mark)
 static uint64_t
 make_mark(uint32_t call, int kind, uint64_t asked)
 {
-    return number(call) | (uint64_t)kind << ASKED_BITS
+    return signature_number(call) | (uint64_t)kind << ASKED_BITS
            | (asked & (((uint64_t)1 << ASKED_BITS) - 1));
 }
 
@@ -64,7 +64,7 @@ static uint64_t
 pair_mark(const wm_signatures_t *signatures, const wm_barrier_t *barrier,
           uint32_t call, int side, int rank)
 {
-    return number(call)
+    return signature_number(call)
            | pairs_of(signatures, barrier, call, side)[rank]
                  >> (64 - MARK_BITS);
 }
@@ -78,7 +78,7 @@ own_area(const wm_barrier_t *barrier)
 // Returns the row in which a rank publishes a call. Calls that are a multiple
 // of WM_SIGNATURE_CALLS apart share a row.
 static wm_signature_row_t *
-row_of(const wm_barrier_t *barrier, int rank, uint32_t call)
+signature_row_of(const wm_barrier_t *barrier, int rank, uint32_t call)
 {
     return &wm_barrier_signatures(barrier, rank)
                 ->calls[call % WM_SIGNATURE_CALLS];
@@ -97,7 +97,7 @@ static uint64_t
 own_mark(const wm_barrier_t *barrier, uint32_t call)
 {
     return atomic_load_explicit(
-        &row_of(barrier, wm_barrier_rank(barrier), call)->mark,
+        &signature_row_of(barrier, wm_barrier_rank(barrier), call)->mark,
         memory_order_relaxed);
 }
 
@@ -191,8 +191,8 @@ signature_publish(wm_signatures_t *signatures, const wm_barrier_t *barrier,
 {
     uint64_t before = own_mark(barrier, signatures->calls - 1);
     uint64_t asked = desc != NULL ? wm_coll_desc_hash(desc) : 0;
-    wm_signature_row_t *row = row_of(barrier, wm_barrier_rank(barrier),
-                                     signatures->calls);
+    wm_signature_row_t *row = signature_row_of(
+        barrier, wm_barrier_rank(barrier), signatures->calls);
     if (desc != NULL)
         add_words(row, desc);
     atomic_store(&row->mark, make_mark(signatures->calls, kind,
@@ -267,8 +267,9 @@ static int
 add_difference(const wm_barrier_t *barrier, int rank, uint32_t call, int code,
                const char *name, wm_error_t *err)
 {
-    wm_signature_row_t *its = row_of(barrier, rank, call);
-    wm_signature_row_t *own = row_of(barrier, wm_barrier_rank(barrier), call);
+    wm_signature_row_t *its = signature_row_of(barrier, rank, call);
+    wm_signature_row_t *own = signature_row_of(barrier,
+                                               wm_barrier_rank(barrier), call);
     uint64_t there = atomic_load(&its->asked), here = atomic_load(&own->asked);
     uint64_t block = atomic_load(&its->block), mine = atomic_load(&own->block);
     char text[256] = "in its other counts, or in an earlier call";
@@ -300,12 +301,13 @@ compare_calls(const wm_signatures_t *signatures, const wm_barrier_t *barrier,
 {
     uint32_t which;
     for (int rank = 0; rank < wm_barrier_size(barrier); ++rank) {
-        uint64_t its = atomic_load(&row_of(barrier, rank, call)->mark);
+        uint64_t its = atomic_load(
+            &signature_row_of(barrier, rank, call)->mark);
         if (rank == wm_barrier_rank(barrier)
             || !is_known(signatures, its, &which))
             continue;
         uint64_t here = own_mark(barrier, which);
-        int there = kind_of(its), own = kind_of(here);
+        int there = signature_kind_of(its), own = signature_kind_of(here);
         if (its == here || there >= RECOVERS || own >= RECOVERS)
             continue;
         const char *name = wm_call_name((wm_call_kind_t)there);
@@ -350,13 +352,13 @@ compare_pair(const wm_signatures_t *signatures, const wm_barrier_t *barrier,
         snprintf(text, sizeof text, "%llu bytes, this rank %s %llu",
                  (unsigned long long)there, side == 0 ? "expects" : "gives",
                  (unsigned long long)mine);
-    return wm_error_set(
-        err, WM_ERR_VALUE, 0,
-        "the ranks' collectives on streams differ: of a call "
-        "in which counts vary, rank %d %s %s (%s): give the "
-        "same counts on both",
-        rank, side == 0 ? "gives" : "expects", text,
-        wm_call_name((wm_call_kind_t)kind_of(own_mark(barrier, which))));
+    return wm_error_set(err, WM_ERR_VALUE, 0,
+                        "the ranks' collectives on streams differ: of a call "
+                        "in which counts vary, rank %d %s %s (%s): give the "
+                        "same counts on both",
+                        rank, side == 0 ? "gives" : "expects", text,
+                        wm_call_name((wm_call_kind_t)signature_kind_of(
+                            own_mark(barrier, which))));
 }
 
 static int
@@ -390,8 +392,9 @@ raise_failure(const wm_signatures_t *signatures, const wm_barrier_t *barrier,
     const char *name = "a call that was refused here as well";
     wm_signatures_why_t why = (wm_signatures_why_t)(failed & 0xff);
     if (signatures->calls - call < WM_SIGNATURE_CALLS
-        && kind_of(own_mark(barrier, call)) < RECOVERS)
-        name = wm_call_name((wm_call_kind_t)kind_of(own_mark(barrier, call)));
+        && signature_kind_of(own_mark(barrier, call)) < RECOVERS)
+        name = wm_call_name(
+            (wm_call_kind_t)signature_kind_of(own_mark(barrier, call)));
     if (why == WM_SIGNATURES_CAPTURES)
         return wm_error_set(err, WM_ERR_STATE, 0,
                             "rank %d captured into a graph what this rank "
@@ -556,10 +559,11 @@ wm_signatures_all_recover(const wm_signatures_t *signatures,
     bool all = true;
     for (int rank = 0; rank < wm_barrier_size(barrier); ++rank) {
         uint64_t its = atomic_load(
-            &row_of(barrier, rank, signatures->calls)->mark);
+            &signature_row_of(barrier, rank, signatures->calls)->mark);
         int its_ahead = ahead(signatures, its);
         all &= its_ahead == 0;
-        if (its_ahead > 0 || (its_ahead == 0 && kind_of(its) != RECOVERS))
+        if (its_ahead > 0
+            || (its_ahead == 0 && signature_kind_of(its) != RECOVERS))
             return wm_error_set(
                 err, WM_ERR_STATE, 0,
                 "an earlier collective on a stream failed, as "
@@ -600,8 +604,8 @@ find_ahead(const wm_signatures_t *signatures, const wm_barrier_t *barrier,
 {
     for (int rank = 0; rank < wm_barrier_size(barrier); ++rank) {
         uint64_t next = atomic_load(
-            &row_of(barrier, rank, signatures->calls + 1)->mark);
-        *kind = kind_of(next);
+            &signature_row_of(barrier, rank, signatures->calls + 1)->mark);
+        *kind = signature_kind_of(next);
         if (ahead(signatures, next) > 0)
             return rank;
     }

@@ -12,7 +12,7 @@ typedef struct {
 } run_t;
 
 static wm_simple_params_t
-begin(const run_t *run, const char *src, char *dst)
+simple_coll_begin(const run_t *run, const char *src, char *dst)
 {
     const wm_kernel_coll_t *exchange = run->exchange;
     const wm_kernel_coll_words_t *words = run->words;
@@ -37,8 +37,8 @@ begin(const run_t *run, const char *src, char *dst)
 }
 
 static int
-launch(const run_t *run, wm_simple_params_t *params, wm_simple_work_t work,
-       wm_error_t *err)
+simple_coll_launch(const run_t *run, wm_simple_params_t *params,
+                   wm_simple_work_t work, wm_error_t *err)
 {
     const wm_coll_desc_t *desc = run->desc;
     return wm_simple_launch(desc->device, &run->exchange->simple, work,
@@ -64,15 +64,16 @@ whole(const run_t *run, wm_error_t *err)
     wm_ll_side_t gives = {.count = 0}, takes = gives;
     wm_coll_desc_sides(desc, &gives, &takes);
     bool reduces = wm_coll_desc_reduces(desc, &takes);
-    wm_simple_params_t params = begin(run, desc->source, desc->target);
+    wm_simple_params_t params = simple_coll_begin(run, desc->source,
+                                                  desc->target);
     fill(params.gives, &gives, desc->out, desc->shape->scatters);
     fill(params.takes, &takes, desc->into, desc->shape->gathers);
-    return launch(run, &params, reduces ? WM_SIMPLE_REDUCE : WM_SIMPLE_MOVE,
-                  err);
+    return simple_coll_launch(
+        run, &params, reduces ? WM_SIMPLE_REDUCE : WM_SIMPLE_MOVE, err);
 }
 
 static wm_simple_span_t
-part_of(const wm_span_t *all, size_t element, int parts, int index)
+simple_coll_part_of(const wm_span_t *all, size_t element, int parts, int index)
 {
     size_t at = wm_plan_part(all->nbytes, element, parts, index);
     size_t end = wm_plan_part(all->nbytes, element, parts, index + 1);
@@ -81,20 +82,20 @@ part_of(const wm_span_t *all, size_t element, int parts, int index)
 
 // Each rank reduces its part of the vector, then takes the other parts.
 static int
-reduce_parts(const run_t *run, wm_error_t *err)
+simple_coll_reduce_parts(const run_t *run, wm_error_t *err)
 {
     const wm_coll_desc_t *desc = run->desc;
     const wm_span_t *out = &desc->out[0], *into = &desc->into[0];
     size_t element = desc->call->size;
     int rank = desc->comm->rank, size = desc->comm->size;
-    wm_simple_params_t params = begin(run, desc->source + out->at,
-                                      desc->target + into->at);
+    wm_simple_params_t params = simple_coll_begin(run, desc->source + out->at,
+                                                  desc->target + into->at);
     wm_span_t all = {.nbytes = out->nbytes};
     for (int other = 0; other < size; ++other) {
-        params.gives[other] = part_of(&all, element, size, other);
-        params.takes[other] = part_of(&all, element, size, rank);
+        params.gives[other] = simple_coll_part_of(&all, element, size, other);
+        params.takes[other] = simple_coll_part_of(&all, element, size, rank);
     }
-    return launch(run, &params, WM_SIMPLE_ALL, err);
+    return simple_coll_launch(run, &params, WM_SIMPLE_ALL, err);
 }
 
 // Each rank but the root reduces a part, and sends the result to the root.
@@ -106,19 +107,21 @@ reduce_to_root(const run_t *run, wm_error_t *err)
     size_t element = desc->call->size;
     int rank = desc->comm->rank, size = desc->comm->size;
     int root = desc->call->root, own = (rank - root - 1 + size) % size;
-    wm_simple_params_t params = begin(run, desc->source, desc->target);
+    wm_simple_params_t params = simple_coll_begin(run, desc->source,
+                                                  desc->target);
     for (int i = 0; i < size - 1; ++i) {
         int other = (root + 1 + i) % size;
-        params.gives[other] = part_of(out, element, size - 1, i);
+        params.gives[other] = simple_coll_part_of(out, element, size - 1, i);
         if (rank == root)
-            params.takes[other] = part_of(into, element, size - 1, i);
+            params.takes[other] = simple_coll_part_of(into, element, size - 1,
+                                                      i);
     }
     for (int other = 0; other < size && rank != root; ++other)
-        params.takes[other] = part_of(out, element, size - 1, own);
+        params.takes[other] = simple_coll_part_of(out, element, size - 1, own);
     if (rank != root)
         params.onto = (uint32_t)root;
-    return launch(run, &params,
-                  rank == root ? WM_SIMPLE_MOVE : WM_SIMPLE_REDUCE, err);
+    return simple_coll_launch(
+        run, &params, rank == root ? WM_SIMPLE_MOVE : WM_SIMPLE_REDUCE, err);
 }
 
 // The root sends a part to each other rank, which passes it on to all ranks
@@ -130,21 +133,22 @@ scatter_parts(const run_t *run, wm_error_t *err)
     const wm_span_t *out = &desc->out[0], *into = &desc->into[0];
     int rank = desc->comm->rank, size = desc->comm->size;
     int root = desc->call->root, own = (rank - root - 1 + size) % size;
-    wm_simple_params_t params = begin(run, desc->source, desc->target);
+    wm_simple_params_t params = simple_coll_begin(run, desc->source,
+                                                  desc->target);
     for (int i = 0; i < size - 1; ++i) {
         int other = (root + 1 + i) % size;
         if (rank == root)
-            params.gives[other] = part_of(out, 1, size - 1, i);
+            params.gives[other] = simple_coll_part_of(out, 1, size - 1, i);
         else if (rank == other)
-            params.takes[root] = part_of(into, 1, size - 1, i);
+            params.takes[root] = simple_coll_part_of(into, 1, size - 1, i);
         else {
-            params.gives[other] = part_of(into, 1, size - 1, own);
-            params.takes[other] = part_of(into, 1, size - 1, i);
+            params.gives[other] = simple_coll_part_of(into, 1, size - 1, own);
+            params.takes[other] = simple_coll_part_of(into, 1, size - 1, i);
         }
     }
     if (rank != root)
         params.from = (uint32_t)root;
-    return launch(run, &params, WM_SIMPLE_MOVE, err);
+    return simple_coll_launch(run, &params, WM_SIMPLE_MOVE, err);
 }
 
 int
@@ -155,7 +159,7 @@ wm_simple_coll_enqueue(const wm_kernel_coll_t *exchange,
     run_t run = {exchange, desc, words};
     bool several = desc->comm->size > 2;
     if (several && desc->call->kind == WM_CALL_ALLREDUCE)
-        return reduce_parts(&run, err);
+        return simple_coll_reduce_parts(&run, err);
     bool long_one = wm_coll_desc_longest(desc) > exchange->thresholds.parts;
     if (several && long_one && desc->call->kind == WM_CALL_REDUCE)
         return reduce_to_root(&run, err);

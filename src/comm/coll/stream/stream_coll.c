@@ -84,7 +84,7 @@ put(const run_t *run, wm_error_t *err)
 
 // Counts the bytes that this rank sends through the host.
 static void
-count_staged(const wm_coll_desc_t *desc)
+stream_coll_count_staged(const wm_coll_desc_t *desc)
 {
     int blocks = desc->shape->scatters ? desc->comm->size : 1;
     for (int i = 0; i < blocks && desc->source != NULL; ++i)
@@ -94,7 +94,7 @@ count_staged(const wm_coll_desc_t *desc)
 // Returns where symmetric memory of `from` has the block for `to`; the length
 // is not set.
 static wm_span_t
-has(const void *context, int from, int to)
+stream_coll_has(const void *context, int from, int to)
 {
     const run_t *run = context;
     (void)from;
@@ -103,7 +103,7 @@ has(const void *context, int from, int to)
 }
 
 static wm_span_t
-wants(const void *context, int from, int to)
+stream_coll_wants(const void *context, int from, int to)
 {
     const run_t *run = context;
     (void)to;
@@ -133,13 +133,15 @@ make_plan(const run_t *run, wm_plan_t *plan)
         .thresholds = *wm_symm_thresholds(run->symm),
     };
     (void)wm_coll_make_plan(run->desc.call, &facts, (size_t)rank * run->room,
-                            has, wants, run, plan); // never fails here
+                            stream_coll_has, stream_coll_wants, run,
+                            plan); // never fails here
 }
 
 // Makes a move: in the last phase into the user's memory, before that into the
 // area that others read.
 static int
-move(const run_t *run, const wm_move_t *move, bool last, wm_error_t *err)
+stream_coll_move(const run_t *run, const wm_move_t *move, bool last,
+                 wm_error_t *err)
 {
     const void *sources[WM_REDUCE_SOURCES];
     char *own = wm_symm_at(run->symm, run->desc.comm->rank, run->fragment)
@@ -179,13 +181,13 @@ take_own(const run_t *run, const wm_plan_t *plan, wm_error_t *err)
             .nbytes = made->nbytes,
         };
         if (made->phase < plan->phases - 1)
-            code = move(run, &own, true, err);
+            code = stream_coll_move(run, &own, true, err);
     }
     return code;
 }
 
 static int
-follow(const run_t *run, wm_error_t *err)
+stream_coll_follow(const run_t *run, wm_error_t *err)
 {
     wm_plan_t plan;
     make_plan(run, &plan);
@@ -198,13 +200,13 @@ follow(const run_t *run, wm_error_t *err)
             code = take_own(run, &plan, err);
         for (int i = 0; i < plan.count && code == 0; ++i)
             if (plan.moves[i].phase == phase)
-                code = move(run, &plan.moves[i], last, err);
+                code = stream_coll_move(run, &plan.moves[i], last, err);
     }
     return code;
 }
 
 static bool
-is_nothing(const wm_buffer_t *buffer)
+stream_coll_is_nothing(const wm_buffer_t *buffer)
 {
     return buffer == NULL || buffer->nbytes == 0;
 }
@@ -213,7 +215,7 @@ static int
 before(const run_t *run, const wm_buffer_t *buffer, bool to_write,
        wm_error_t *err)
 {
-    if (is_nothing(buffer))
+    if (stream_coll_is_nothing(buffer))
         return 0;
     const wm_producer_t *producer = &buffer->producer;
     if (run->capture != 0)
@@ -228,9 +230,9 @@ before(const run_t *run, const wm_buffer_t *buffer, bool to_write,
 }
 
 static wm_order_t *
-order_of(const wm_buffer_t *buffer)
+stream_coll_order_of(const wm_buffer_t *buffer)
 {
-    return is_nothing(buffer) ? NULL : buffer->order;
+    return stream_coll_is_nothing(buffer) ? NULL : buffer->order;
 }
 
 // Notes the call in the orders of our arrays; not for graphs, which run at any
@@ -241,7 +243,8 @@ after(const run_t *run, wm_error_t *err)
     const wm_coll_t *call = run->desc.call;
     return run->capture != 0
                ? 0
-               : wm_order_after(order_of(call->send), order_of(call->receive),
+               : wm_order_after(stream_coll_order_of(call->send),
+                                stream_coll_order_of(call->receive),
                                 run->desc.device, run->desc.stream,
                                 wm_symm_stream_id(run->symm), err);
 }
@@ -251,7 +254,7 @@ in_fragments(run_t *run, wm_error_t *err)
 {
     int code = wm_symm_take_turn(run->symm, err);
     for (; run->fragment < run->fragments && code == 0; ++run->fragment)
-        code = follow(run, err);
+        code = stream_coll_follow(run, err);
     return code < 0 ? code : wm_symm_leave_turn(run->symm, err);
 }
 
@@ -274,10 +277,11 @@ exchange(run_t *run, wm_error_t *err)
 }
 
 static int
-enqueue(run_t *run, wm_error_t *err)
+stream_coll_enqueue(run_t *run, wm_error_t *err)
 {
     const wm_coll_t *call = run->desc.call;
-    bool same = !is_nothing(call->send) && !is_nothing(call->receive)
+    bool same = !stream_coll_is_nothing(call->send)
+                && !stream_coll_is_nothing(call->receive)
                 && wm_producer_is_same(&call->send->producer,
                                        &call->receive->producer);
     int code = before(run, call->send, false, err);
@@ -292,7 +296,7 @@ enqueue(run_t *run, wm_error_t *err)
 // before it. If all ranks fail alike (`desc`), the call counts as any other;
 // else it has failed.
 static void
-refuse(wm_symm_t *symm, const wm_coll_desc_t *desc, int code)
+stream_coll_refuse(wm_symm_t *symm, const wm_coll_desc_t *desc, int code)
 {
     CUstream stream;
     int device = wm_symm_device(symm);
@@ -328,7 +332,7 @@ capture(run_t *run, int code, wm_error_t *err)
     code = wm_symm_begin_captured(run->symm, run->capture, run->desc.stream,
                                   err);
     if (code == 0)
-        code = wm_symm_end(run->symm, enqueue(run, err), err);
+        code = wm_symm_end(run->symm, stream_coll_enqueue(run, err), err);
     code = wm_capture_end(run->desc.comm, code, err);
     if (code < 0)
         wm_symm_forget(run->symm);
@@ -358,7 +362,8 @@ static int
 give(run_t *run, int code, wm_error_t *err)
 {
     if (code < 0) {
-        refuse(run->symm, run->desc.refused ? &run->desc : NULL, code);
+        stream_coll_refuse(run->symm, run->desc.refused ? &run->desc : NULL,
+                           code);
         return code;
     }
     if (wm_symm_is_lost(run->symm)) {
@@ -368,7 +373,9 @@ give(run_t *run, int code, wm_error_t *err)
             return code;
     }
     code = wm_symm_begin(run->symm, &run->desc, run->desc.stream, err);
-    return code < 0 ? code : wm_symm_end(run->symm, enqueue(run, err), err);
+    return code < 0
+               ? code
+               : wm_symm_end(run->symm, stream_coll_enqueue(run, err), err);
 }
 
 static int
@@ -430,7 +437,7 @@ call_on(wm_comm_t *comm, const wm_coll_t *call, int device, CUstream stream,
         wm_stat_add(
             on_host ? WM_STAT_staged_collectives : WM_STAT_ipc_collectives, 1);
     if (code == 0 && on_host)
-        count_staged(&run.desc);
+        stream_coll_count_staged(&run.desc);
     return code;
 }
 
@@ -456,7 +463,7 @@ typedef struct {
 } given_t;
 
 static bool
-step(wm_op_t *op)
+stream_coll_step(wm_op_t *op)
 {
     given_t *given = (given_t *)op;
     wm_error_t err;
@@ -472,7 +479,7 @@ step(wm_op_t *op)
 }
 
 static wm_buffer_t *
-buffer_of(wm_op_t *op)
+stream_coll_buffer_of(wm_op_t *op)
 {
     return &((given_t *)op)->kept;
 }
@@ -487,8 +494,8 @@ free_given(wm_op_t *op)
 }
 
 static const wm_op_kind_t kind = {
-    .step = step,
-    .buffer = buffer_of,
+    .step = stream_coll_step,
+    .buffer = stream_coll_buffer_of,
     .free = free_given,
 };
 

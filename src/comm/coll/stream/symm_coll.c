@@ -13,7 +13,7 @@
 
 // Returns the GPU of the buffers; -1: not contiguous memory of one GPU.
 static int
-device_of(const wm_coll_t *call)
+symm_coll_device_of(const wm_coll_t *call)
 {
     const wm_buffer_t *sides[] = {call->send, call->receive};
     int device = -1;
@@ -34,8 +34,9 @@ wm_symm_coll_serves(const wm_comm_t *comm, const wm_coll_t *call)
 {
     wm_reduce_type_t type;
     wm_reduce_op_t op;
-    int device = comm->barrier != NULL && comm->split == 0 ? device_of(call)
-                                                           : -1;
+    int device = comm->barrier != NULL && comm->split == 0
+                     ? symm_coll_device_of(call)
+                     : -1;
     const wm_shape_t *shape = wm_coll_shape(call->kind);
     if (device < 0 || (shape->uneven && call->receives == NULL)
         || (shape->reduces
@@ -75,7 +76,7 @@ symm_coll_run(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err)
     wm_access_t access;
     wm_error_t later;
     const wm_producer_t nobody = {.kind = WM_PRODUCER_NONE};
-    wm_access_begin(&access, &nobody, true, device_of(call));
+    wm_access_begin(&access, &nobody, true, symm_coll_device_of(call));
     int code = wm_access_open(&access, err);
     if (code < 0) // the call must still end on the other ranks
         later = *err;
