@@ -37,8 +37,8 @@ int
 wm_neighbor_parts(const wm_neighbors_t *neighbors, int size,
                   wm_neighbor_part_t *parts);
 
-// How to call MPI for the collectives of neighbors in a topology; the same on
-// all ranks.
+// The way to call MPI for the collectives of neighbors in a topology; the same
+// on all ranks.
 typedef struct {
     // Some rank is another's neighbor twice, and MPIs disagree on which block
     // is which. The clone has each neighbor once, in the order of ranks.

@@ -25,7 +25,7 @@ typedef struct {
     int64_t began, due;
     uint64_t mark; // progress mark of the operation
     int phase;
-    int64_t asked;      // when the peers were asked
+    int64_t asked;      // time when the peers were asked
     unsigned signalled; // signals handled so far
     uint32_t answered;  // questions answered so far
 } wm_hang_t;

@@ -35,6 +35,7 @@ typedef struct wm_buffer {
 bool
 wm_buffer_on_device(const wm_buffer_t *buffer);
 
+// Calls release(owner), once.
 void
 wm_buffer_release(wm_buffer_t *buffer);
 

@@ -42,6 +42,7 @@ wm_engine_count_session(int change);
 void
 wm_engine_lock(void);
 
+// Takes the lock if it is free; else returns false.
 bool
 wm_engine_try_lock(void);
 

@@ -8,6 +8,8 @@
 
 #define WM_HASH_OF_NOTHING 14695981039346656037ull
 
+// Returns the hash of a number after those hashed before; begin with
+// WM_HASH_OF_NOTHING.
 static inline uint64_t
 wm_hash(uint64_t before, uint64_t number)
 {

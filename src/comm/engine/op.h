@@ -27,7 +27,7 @@ typedef enum {
     WM_DONE_ENDED,    // nobody uses it any more
 } wm_done_t;
 
-// How a step uses MPI. Each use costs a round of MPI progress.
+// The use that a step makes of MPI. Each use costs a round of MPI progress.
 typedef enum {
     WM_ASKS_NOTHING = 0,
     WM_ASKS_TOO,
@@ -109,6 +109,7 @@ struct wm_op {
 void *
 wm_op_new(const wm_op_kind_t *kind, size_t size, wm_comm_t *comm);
 
+// Takes a reference.
 void
 wm_op_retain(wm_op_t *op);
 

@@ -53,7 +53,7 @@ typedef struct {
     wm_block_t *block;
     CUstream stream;
     bool unmoved;  // the offer stays where it is
-    int64_t since; // when the offer began to wait, microseconds
+    int64_t since; // time when the offer began to wait, microseconds
 } wm_copy_t;
 
 // Copies on our own streams (protocol/pulling.c).
@@ -90,7 +90,7 @@ typedef struct {
     wm_buffer_t buffer;
     wm_access_t access;
 
-    // For a receive that has not matched:
+    // Only of a receive:
     bool was_unexpected;  // the message was in the unexpected queue
     bool held;            // it does not look for its header
     bool withdrawn;       // a message that still comes is put back
@@ -127,8 +127,8 @@ typedef struct {
     wm_eager_buffer_t *eager_buffer; // the sender's, or NULL
     wm_block_t *handoff;             // exportable copy, or ring
     int staging_ring;                // -1: none
-    int64_t left_since;   // when it was left to a thread of the program
-    int64_t pushed_since; // since when the sender could have begun
+    int64_t left_since;   // time when it was left to a thread of the program
+    int64_t pushed_since; // time from which the sender could have begun
 } wm_end_t;
 
 _Static_assert(sizeof(wm_end_t) <= WM_OP_BYTES, "it finds room in what is "

@@ -48,7 +48,7 @@ typedef struct {
     // rest. More short headers than long ones find room on their way to a
     // peer.
     union {
-        char text[160];   // why the sender failed
+        char text[160];   // reason why the sender failed
         struct {          // OFFER
             int32_t slot; // in the sender's segment
             uint32_t ready_base, taken_base;

@@ -27,6 +27,7 @@ wm_mapping_reach(wm_peer_t *peer, const wm_place_t *place, int device,
 bool
 wm_mapping_is_refused(int code, const wm_error_t *err);
 
+// Ends a use of the mapping. Closes it if its memory was freed.
 void
 wm_mapping_release(wm_mapping_t *mapping);
 

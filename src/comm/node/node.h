@@ -116,6 +116,7 @@ wm_node_refuse(wm_peer_t *peer, const char *reason);
 void
 wm_node_leave(void);
 
+// Returns the struct of this process; NULL before the first communicator.
 wm_peer_t *
 wm_node_self(void);
 
@@ -138,6 +139,7 @@ wm_exchange_area_pointer(const wm_peer_t *peer, int index);
 WM_MUST_CHECK bool
 wm_exchange_area_open(int index);
 
+// Returns the memory of a staging ring.
 char *
 wm_staging_ring_pointer(const wm_peer_t *peer, int ring);
 
@@ -155,6 +157,7 @@ wm_pinned_symm_acquire(void);
 void
 wm_pinned_symm_release(int index);
 
+// Returns true if an area is free.
 bool
 wm_pinned_symm_is_left(void);
 

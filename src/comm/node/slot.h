@@ -92,9 +92,11 @@ WM_MUST_CHECK int
 wm_slot_enqueue_ready(wm_slot_t *slot, int device, CUstream stream,
                       uint32_t ready, wm_error_t *err);
 
+// Sets `posted`.
 void
 wm_slot_set_posted(wm_slot_t *slot, uint32_t posted);
 
+// Publishes how the offer is staged.
 void
 wm_slot_stage(wm_slot_t *slot, const wm_slot_staging_t *staging);
 
@@ -135,9 +137,11 @@ WM_MUST_CHECK int
 wm_slot_enqueue_taken(wm_slot_t *slot, int device, CUstream stream,
                       uint32_t taken, wm_error_t *err);
 
+// Sets `submitted`.
 void
 wm_slot_set_submitted(wm_slot_t *slot, uint32_t submitted);
 
+// Answers that the receiver cannot reach the memory.
 void
 wm_slot_answer_host(wm_slot_t *slot);
 
@@ -145,6 +149,7 @@ wm_slot_answer_host(wm_slot_t *slot);
 void
 wm_slot_answer_error(wm_slot_t *slot, const char *text);
 
+// Asks the sender to push into a place.
 void
 wm_slot_ask_push(wm_slot_t *slot, const wm_place_t *into);
 

@@ -23,6 +23,7 @@ wm_chunks_fail(wm_end_t *end);
 bool
 wm_chunks_are_sent(wm_end_t *end);
 
+// Frees the staging chunks.
 void
 wm_chunks_drop(wm_end_t *end);
 

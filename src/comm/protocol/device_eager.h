@@ -14,6 +14,7 @@ WM_MUST_CHECK int
 wm_device_eager_offer(wm_end_t *end, char **into, wm_pointer_t *memory,
                       wm_error_t *err);
 
+// Releases the buffer of an offer that cannot be made.
 void
 wm_device_eager_take_back_offer(wm_end_t *end);
 

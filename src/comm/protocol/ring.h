@@ -18,6 +18,7 @@ wm_ring_offer(wm_end_t *end, char **into, wm_pointer_t *memory,
 WM_MUST_CHECK int
 wm_ring_feed(wm_end_t *end, wm_error_t *err);
 
+// Frees the copy or the ring.
 void
 wm_ring_drop(wm_end_t *end);
 

@@ -90,7 +90,7 @@ typedef struct {
     int op, root; // positions; -1: none
 } wm_coll_arguments_t;
 
-// How a call uses its buffers.
+// The use that a call makes of its buffers.
 typedef struct {
     bool scatters; // a rank sends a block to each rank
     bool gathers;  // a rank receives a block from each rank

@@ -16,8 +16,8 @@
 #include "comm/comm/comm.h"
 #include "comm/node/place.h"
 
-// How others read the send buffer: without gaps, by one layout with gaps, or
-// by one such layout for each rank.
+// The way in which others read the send buffer: without gaps, by one layout
+// with gaps, or by one such layout for each rank.
 typedef enum {
     WM_PUBLISHED_DENSE,
     WM_PUBLISHED_GAPS,
@@ -26,7 +26,7 @@ typedef enum {
 
 #define WM_PUBLISHED_EACH 16 // most ranks with a layout for each
 
-// What a rank publishes in the preflight after its numbers.
+// The data that a rank publishes in the preflight after its numbers.
 typedef struct {
     wm_place_t sends, receives;
     wm_thresholds_t thresholds; // the thresholds of one rank are used by all
@@ -115,6 +115,7 @@ wm_direct_reopen(wm_direct_t *direct, const wm_given_t *given,
 WM_MUST_CHECK int
 wm_direct_is_ready(wm_direct_t *direct, wm_error_t *err);
 
+// Waits until the send data are ready.
 WM_MUST_CHECK int
 wm_direct_wait(wm_direct_t *direct, wm_error_t *err);
 
@@ -128,6 +129,7 @@ wm_direct_take_landing(wm_direct_t *direct, wm_error_t *err);
 void
 wm_direct_facts(const wm_direct_t *direct, wm_facts_t *facts);
 
+// Waits for work of ours under way after an error, and frees our memory.
 void
 wm_direct_end(wm_direct_t *direct);
 

@@ -18,7 +18,7 @@ typedef struct {
     const wm_plan_t *plan;
     wm_reduce_type_t type;
     wm_reduce_op_t op;
-    wm_error_t why;     // why this rank cannot go on; code 0: it can
+    wm_error_t why;     // error that stops this rank; code 0: none
     bool unmapped;      // it could not map another rank's memory
     bool moves;         // our stream is busy; else we wait for other ranks
     bool signals;       // one kernel does all, and signals its end
@@ -31,9 +31,8 @@ typedef struct {
     bool rests; // it rests between two starts
     int phase;  // current phase; -1: before the first
     int result;
-    // By send or receive memory, and by rank.
-    wm_mapping_t *mappings[2][WM_BARRIER_RANKS]; // mappings of send memory,
-                                                 // and of receive memory
+    // [0] for send memory, [1] for receive memory; then by rank.
+    wm_mapping_t *mappings[2][WM_BARRIER_RANKS]; // of peers
     char *places[2][WM_BARRIER_RANKS];           // addresses in this process
 } wm_direct_run_t;
 

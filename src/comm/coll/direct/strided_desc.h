@@ -20,6 +20,7 @@ bool
 wm_strided_desc_describe(const wm_strided_t *strided, const char *origin,
                          wm_strided_desc_t *gaps);
 
+// Returns the bytes of all elements.
 size_t
 wm_strided_desc_nbytes(const wm_strided_desc_t *gaps);
 

@@ -33,6 +33,7 @@ wm_by_mpi_spoil(wm_by_mpi_t *by, wm_participant_t *participant,
 WM_MUST_CHECK int
 wm_by_mpi_is_copied(wm_by_mpi_t *by, wm_error_t *err);
 
+// Begins MPI's call, after the staging copies are filled.
 WM_MUST_CHECK int
 wm_by_mpi_begin(wm_by_mpi_t *by, wm_error_t *err);
 
@@ -44,6 +45,7 @@ wm_by_mpi_test(wm_by_mpi_t *by, wm_error_t *err);
 WM_MUST_CHECK int
 wm_by_mpi_store(wm_by_mpi_t *by, wm_error_t *err);
 
+// Frees the staging copies. After an error, waits for copies under way.
 void
 wm_by_mpi_end(wm_by_mpi_t *by);
 

@@ -11,6 +11,7 @@
 // Counts and displacements. MPI reads them until the call has ended.
 typedef struct wm_by_neighbor wm_by_neighbor_t;
 
+// Returns true for neighborhood collectives.
 bool
 wm_by_neighbor_serves(wm_call_kind_t kind);
 

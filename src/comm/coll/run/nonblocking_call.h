@@ -15,13 +15,13 @@
 
 typedef enum {
     WM_NONBLOCKING_RESTART,   // restart: the send data are not ready
-    WM_NONBLOCKING_ALIKE,     // until all have published if they restart
+    WM_NONBLOCKING_ALIKE,     // waits until all have published if they restart
     WM_NONBLOCKING_AHEAD,     // too far ahead of other ranks to vote
-    WM_NONBLOCKING_VOTED,     // until it is decided who does the call
-    WM_NONBLOCKING_GPUS,      // GPUs do it: until it has a bank and is ready
-    WM_NONBLOCKING_ARRIVING,  // until all have published their memory
+    WM_NONBLOCKING_VOTED,     // waits for the decision who does the call
+    WM_NONBLOCKING_GPUS,      // GPUs do it: waits for a bank, then its data
+    WM_NONBLOCKING_ARRIVING,  // waits until all have published their memory
     WM_NONBLOCKING_FOLLOWING, // follows its plan
-    WM_NONBLOCKING_MPIS,      // MPI does it: until its turn
+    WM_NONBLOCKING_MPIS,      // MPI does it: waits for its turn
     WM_NONBLOCKING_FETCHING,  // fills the staging copies
     WM_NONBLOCKING_POSTED,    // with MPI
     WM_NONBLOCKING_STORING,   // copies the result back

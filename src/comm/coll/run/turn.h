@@ -53,9 +53,11 @@ wm_turn_take(wm_turns_t *turns, wm_turn_t *turn);
 void
 wm_turn_enlist(wm_turns_t *turns, wm_turn_t *turn);
 
+// Returns true if no call before this one is in the queue.
 bool
 wm_turn_is_first(const wm_turn_t *turn);
 
+// Returns true if the bank of the call is free for it.
 bool
 wm_turn_has_bank(const wm_turn_t *turn);
 

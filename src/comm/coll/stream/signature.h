@@ -32,6 +32,7 @@ typedef enum {
 void
 wm_signatures_open(wm_signatures_t *signatures, const wm_barrier_t *barrier);
 
+// Frees the hashes of pairs.
 void
 wm_signatures_close(wm_signatures_t *signatures);
 
