@@ -12,7 +12,7 @@
 // A stream whose kernel signals its end is looked at only now and then: the
 // signal is missing only if the stream has failed.
 #define LOOKS_A_STREAM 128
-#define LOOKS_AT_ENDS 6400 // of look() for a signal, before the engine waits
+#define LOOKS_AT_ENDS 6400 // calls of look() before the engine waits
 #define LOOKS_AT_ONCE 100  // looks at the signal in each of these calls
 
 #define MOVED 2 // the step at the end of the first phase

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/coll/direct/plan.h"
 
-#define ALIGN 16 // of a rank's part, as far as elements allow
+#define ALIGN 16 // alignment of parts, as far as elements allow
 // From this size on, each rank reads from a different peer in each phase, with
 // a barrier between phases: two ranks that read from one peer at once get half
 // of its bandwidth.
@@ -80,7 +80,7 @@ plan_reduce_parts(const wm_facts_t *facts, wm_plan_t *plan)
     int phases = least == 1 ? 1 : facts->nbytes >= APART_BYTES ? apart : 2;
     plan_begin(plan);
     for (int i = 0; i < group.count; ++i) {
-        // Each rank begins elsewhere.
+        // Each rank begins with another source.
         int rank = group.first + (index + i) % group.count;
         wm_move_t move = plan_part_of(facts, rank);
         if (i > 0) {
@@ -253,7 +253,7 @@ wm_plan_exchange(const wm_facts_t *facts, wm_spans_t has, wm_spans_t wants,
     int own = facts->rank - facts->group.first;
     plan_begin(plan);
     for (int i = keeps; i < sources.count; ++i) {
-        // Each rank begins elsewhere.
+        // Each rank begins with another source.
         int rank = sources.first + (own + i) % sources.count;
         wm_span_t from = has(context, rank, facts->rank);
         wm_span_t into = wants(context, rank, facts->rank);

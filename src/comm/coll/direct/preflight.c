@@ -9,7 +9,7 @@ enum {
     CALL,
     MINUS_CALL,
     NOTICES,   // some rank has posted notices
-    INCAPABLE, // some rank cannot use GPUs alone
+    INCAPABLE, // some rank is not capable
     SYMM_NOT,  // symm_coll does not serve some rank
 };
 

@@ -76,7 +76,7 @@ is_linked_to_all(int device)
     const wm_device_t *peer;
     if (device < 0 || known[device] != 0)
         return device < 0 || known[device] > 0;
-    bool linked = wm_device_count() > 1; // of one device this is not known
+    bool linked = wm_device_count() > 1; // with one device we cannot know
     for (int i = 0; i < wm_device_count() && linked; ++i)
         if (wm_device_describe(i, &peer, NULL) < 0
             || wm_device_is_linked(device, &peer->uuid, &linked, NULL) < 0)

@@ -16,7 +16,7 @@ restart_publish(wm_barrier_t *barrier, bool alike)
 {
     (void)wm_barrier_epoch_begin(barrier);
     wm_published_t *mine = wm_preflight_own_data(barrier);
-    if (mine->failed != 0) // else the others keep the line
+    if (mine->failed != 0) // else no write: others cache the line
         mine->failed = 0;
     wm_barrier_arrive(barrier, alike ? 0 : DIFFERS);
 }

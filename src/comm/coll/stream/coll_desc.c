@@ -9,7 +9,7 @@
 #include "comm/engine/hash.h"
 #include "comm/message/pattern.h"
 
-#define ALIGN 256 // of a rank's blocks in a packed copy
+#define ALIGN 256 // alignment of the blocks in a packed copy
 
 // Fills the spans of the blocks: as given, or equal parts of `nbytes`.
 static void

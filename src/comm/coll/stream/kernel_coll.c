@@ -10,7 +10,7 @@
 // before them.
 #define LL128_BYTES ((size_t)55 << 19)
 #define LL_BYTES ((size_t)2 << 20)
-#define BLOCK_ALIGN 16 // of parts that use LL128
+#define BLOCK_ALIGN 16 // alignment of parts that use LL128
 
 static size_t
 simple_bytes(const wm_symm_memory_t *symm)

@@ -19,7 +19,7 @@
 // and data that it has reduced, or taken, for others to read. The blocks for
 // all ranks share the first area.
 #define ALIGN 256
-#define FRAGMENT_PHASES 2 // of a payload as short as a fragment
+#define FRAGMENT_PHASES 2 // phases of a plan for one fragment, at most
 
 typedef struct {
     wm_coll_desc_t desc;

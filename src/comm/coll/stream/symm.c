@@ -137,7 +137,7 @@ wm_symm_find_dead(const wm_symm_t *symm, wm_error_t *err)
     int dead = wm_barrier_dead(symm->barrier);
     if (dead < 0)
         return 0;
-    // Another rank may have found it.
+    // Another rank may have found the dead one first.
     (void)wm_barrier_poison(symm->barrier, dead);
     return wm_failure_set(symm->comm, dead, err);
 }
@@ -494,7 +494,7 @@ leave_amiss(const wm_symm_t *symm)
 {
     uint32_t at = wm_barrier_streams_at(symm->barrier),
              last = symm->signatures.calls;
-    // Between calls: the next one.
+    // If our stream is between calls, the next one counts.
     bool between = at == 0 || (at & 0xffff) == ENDED;
     uint32_t call = last - (uint16_t)(last - (at >> 16)) + between;
     if (call <= last
