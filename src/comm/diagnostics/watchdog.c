@@ -19,7 +19,7 @@
 struct wm_watchdog {
     struct wm_watchdog *next;
     int64_t began, due; // time of the next report
-    char who[160];      // filled at the begin, as the thread may not ask MPI
+    char who[160];      // filled at the start, as the thread may not ask MPI
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;

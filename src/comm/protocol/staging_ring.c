@@ -13,7 +13,7 @@
 
 // Without progress in any staging ring for so long, payloads go by MPI.
 #define STUCK_US 10000
-#define LOOKS 16 // at words, until we look at the clock, or the peer
+#define LOOKS 16 // looks at words until we ask the clock, or the peer
 
 enum { NO_RING = -1, RINGS_STUCK = -2 };
 

@@ -17,7 +17,7 @@
 #include "comm/protocol/transport.h"
 
 #define BESIDE_BYTES ((uint64_t)4 << 20)
-#define LOOKS_FOR_PEER 16 // looks at words until we ask if it lives
+#define LOOKS_FOR_PEER 16 // looks at words until we ask if the peer lives
 #define PATIENCE_US 10000
 
 bool
