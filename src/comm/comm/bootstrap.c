@@ -221,7 +221,7 @@ find_peers(wm_comm_t *comm, const wm_endpoint_t *mine,
 
 // Returns the facts of this rank; `code` is its error so far, or 0.
 static facts_t
-look(wm_comm_t *comm, bool inter, const wm_endpoint_t *all, int code)
+bootstrap_look(wm_comm_t *comm, bool inter, const wm_endpoint_t *all, int code)
 {
     facts_t facts = {.code = code, .settled = code == 0};
     wm_engine_lock();
@@ -254,7 +254,7 @@ wm_bootstrap(wm_comm_t *comm, bool inter, wm_error_t *err)
     if (code == 0)
         code = find_peers(comm, &mine, all, err);
     comm->id = identity(&all[0]);
-    facts_t facts = look(comm, inter, all, code);
+    facts_t facts = bootstrap_look(comm, inter, all, code);
     int joined = join_facts(comm, inter, &facts, scratch,
                             code < 0 ? &lost : err);
     if (code == 0 && joined == 0 && facts.code < 0)
@@ -265,7 +265,7 @@ wm_bootstrap(wm_comm_t *comm, bool inter, wm_error_t *err)
     if (code == 0 && !facts.settled) {
         drop_barrier(comm);
         code = settle_segments(comm, err);
-        facts = look(comm, inter, all, code);
+        facts = bootstrap_look(comm, inter, all, code);
         if (code == 0)
             code = join_facts(comm, inter, &facts, scratch, err);
     }

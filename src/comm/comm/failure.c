@@ -19,7 +19,7 @@ static _Atomic bool untold; // MPI does not report failures
 
 // Marks the ranks of a group that have died, by rank in `all`.
 static void
-mark(wm_comm_t *comm, MPI_Group failed, MPI_Group all)
+failure_mark(wm_comm_t *comm, MPI_Group failed, MPI_Group all)
 {
     int count = 0;
     MPI_Group_size(failed, &count);
@@ -40,7 +40,7 @@ mark(wm_comm_t *comm, MPI_Group failed, MPI_Group all)
 }
 
 static void
-ask(wm_comm_t *comm)
+failure_ask(wm_comm_t *comm)
 {
     MPI_Group failed, all;
     int unused, class = MPI_SUCCESS, inter = 0;
@@ -57,7 +57,7 @@ ask(wm_comm_t *comm)
     code = inter ? MPI_Comm_remote_group(comm->match, &all)
                  : MPI_Comm_group(comm->match, &all);
     if (code == MPI_SUCCESS) {
-        mark(comm, failed, all);
+        failure_mark(comm, failed, all);
         MPI_Group_free(&all);
     }
     MPI_Group_free(&failed);
@@ -67,7 +67,7 @@ void
 wm_failure_release(wm_comm_t *comm)
 {
     comm->looked = wm_engine_now();
-    ask(comm);
+    failure_ask(comm);
 }
 
 int

@@ -135,7 +135,7 @@ decide(MPI_Comm user, wm_error_t *err)
 
 // MPI calls this first in MPI_Finalize.
 static int
-end(MPI_Comm comm, int key, void *value, void *extra)
+host_only_end(MPI_Comm comm, int key, void *value, void *extra)
 {
     (void)comm, (void)key, (void)value, (void)extra;
     atomic_store(&ended, true);
@@ -147,7 +147,8 @@ watch_end(void)
 {
     int key = MPI_KEYVAL_INVALID;
     if (!atomic_load(&asked)
-        && MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, end, &key, NULL)
+        && MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, host_only_end, &key,
+                                  NULL)
                == MPI_SUCCESS)
         MPI_Comm_set_attr(MPI_COMM_SELF, key, NULL);
 }

@@ -158,7 +158,7 @@ read_distributed(MPI_Comm user, topology_t *topology)
 }
 
 static int
-measure(MPI_Comm user, topology_t *topology)
+neighbor_measure(MPI_Comm user, topology_t *topology)
 {
     int weighted;
     topology->second = 0;
@@ -173,7 +173,7 @@ measure(MPI_Comm user, topology_t *topology)
 static int
 read_topology(MPI_Comm user, int rank, topology_t *topology, wm_error_t *err)
 {
-    int code = measure(user, topology);
+    int code = neighbor_measure(user, topology);
     if (code != MPI_SUCCESS)
         return wm_mpi_check(code, "MPI_Topo_test", err);
     size_t count = 3 * ((size_t)topology->first + (size_t)topology->second);

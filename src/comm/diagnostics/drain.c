@@ -53,7 +53,7 @@ waits_for_match(const wm_op_t *op)
 // communicator was freed, we wait only if it may still be received, by a
 // receive of a matched message or a persistent request.
 static bool
-is_awaited(const wm_op_t *op, const wm_comm_t *comm)
+drain_is_awaited(const wm_op_t *op, const wm_comm_t *comm)
 {
     return is_of(op, comm) && !waits_for_match(op)
            && (comm != NULL || op->comm == NULL || !op->comm->abandoned
@@ -68,7 +68,7 @@ is_busy(const wm_comm_t *comm, bool *hopeful)
     bool busy = false;
     wm_engine_lock();
     for (wm_op_t *op = wm_engine_first(); op != NULL; op = op->next)
-        if (is_awaited(op, comm)) {
+        if (drain_is_awaited(op, comm)) {
             busy = true;
             *hopeful = *hopeful || is_hopeful(op);
         }
@@ -79,7 +79,7 @@ is_busy(const wm_comm_t *comm, bool *hopeful)
 // Reports each operation, in a line of its own, that we still wait for, or
 // (`abandoned`) waited for in vain.
 static void
-tell(const wm_comm_t *comm, int64_t waited, bool abandoned)
+drain_tell(const wm_comm_t *comm, int64_t waited, bool abandoned)
 {
     const char *call = comm == NULL ? "MPI_Finalize" : "MPI_Comm_free";
     int count = 0;
@@ -87,7 +87,7 @@ tell(const wm_comm_t *comm, int64_t waited, bool abandoned)
     for (wm_op_t *op = wm_engine_first(); op != NULL; op = op->next) {
         wm_words_t words = {.length = 0};
         // An operation with two parts is reported by its parts.
-        if (!is_awaited(op, comm) || op->kind->about == NULL
+        if (!drain_is_awaited(op, comm) || op->kind->about == NULL
             || op->parts_of[0] != NULL || ++count > TOLD)
             continue;
         wm_report_rank(&words, op->comm->owner);
@@ -132,7 +132,7 @@ wait_for(const wm_comm_t *comm)
         if (in_vain >= DRAIN_US)
             break;
         if (waited >= due) {
-            tell(comm, waited, false);
+            drain_tell(comm, waited, false);
             due = waited + AGAIN_US;
         }
         sched_yield();
@@ -142,7 +142,7 @@ wait_for(const wm_comm_t *comm)
         waited += spent;
         in_vain += spent;
     }
-    tell(comm, waited, true);
+    drain_tell(comm, waited, true);
     return false;
 }
 

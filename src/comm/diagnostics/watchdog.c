@@ -69,7 +69,7 @@ watchdog_run(void *unused)
 // Starts the thread, which stays until its next wake. One thread for each
 // watchdog would cost more than MPI's call. Lock held.
 static bool
-start(void)
+watchdog_start(void)
 {
     pthread_t thread;
     sigset_t all, old;
@@ -110,7 +110,7 @@ wm_watchdog_begin(MPI_Comm user)
     watchdog->next = watched;
     watched = watchdog;
     if (!running || watchdog->due < wakes_at) { // a shorter limit
-        running = start() || running;
+        running = watchdog_start() || running;
         wakes_at = watchdog->due;
     }
     pthread_mutex_unlock(&lock);

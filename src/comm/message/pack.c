@@ -75,7 +75,7 @@ read_span(wm_end_t *end, wm_error_t *err)
 // Packs GPU memory by MPI, and waits: after that it is a message of host
 // memory.
 static int
-stage(wm_end_t *end, wm_error_t *err)
+pack_stage(wm_end_t *end, wm_error_t *err)
 {
     int device = end->access.device;
     int code = wm_end_open_stream(end, err);
@@ -99,7 +99,7 @@ wm_pack_prepare(wm_end_t *end, wm_error_t *err)
     if (!by_host(end))
         return 0;
     if (wm_buffer_on_device(&end->buffer))
-        return stage(end, err);
+        return pack_stage(end, err);
     int code = stand_in_on_host(end, end->buffer.nbytes, err);
     return code < 0 ? code
                     : wm_pattern_pack(end->buffer.pattern, end->gaps.host,

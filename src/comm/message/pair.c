@@ -4,7 +4,7 @@
 #include "comm/message/p2p.h"
 
 static bool
-step(wm_op_t *op)
+pair_step(wm_op_t *op)
 {
     const wm_op_t *receiving = op->parts_of[0], *sending = op->parts_of[1];
     if (!atomic_load(&receiving->done) || !atomic_load(&sending->done))
@@ -15,13 +15,13 @@ step(wm_op_t *op)
 }
 
 static bool
-cancel(wm_op_t *op)
+pair_cancel(wm_op_t *op)
 {
     (void)op; // the send goes on
     return true;
 }
 
-static const wm_op_kind_t kind = {.step = step, .cancel = cancel};
+static const wm_op_kind_t kind = {.step = pair_step, .cancel = pair_cancel};
 
 wm_op_t *
 wm_pair_begin(wm_op_t *receiving, wm_op_t *sending)

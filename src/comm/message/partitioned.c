@@ -20,7 +20,7 @@ struct wm_counted {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static wm_counted_t *
-find(wm_comm_t *comm, int rank, int tag, bool receives)
+partitioned_find(wm_comm_t *comm, int rank, int tag, bool receives)
 {
     wm_counted_t *counted = comm->partitioned;
     while (counted != NULL
@@ -74,7 +74,7 @@ wm_partitioned_number(wm_comm_t *comm, int rank, int tag, bool receives,
                             "use 0 to %d",
                             tag, most);
     wm_lock(&lock);
-    *counted = find(comm, rank, tag, receives);
+    *counted = partitioned_find(comm, rank, tag, receives);
     int code = *counted != NULL
                    ? take(*counted, number, err)
                    : wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
@@ -84,7 +84,7 @@ wm_partitioned_number(wm_comm_t *comm, int rank, int tag, bool receives,
 
 // Releases a reference. Lock held.
 static void
-let_go(wm_counted_t *counted)
+partitioned_let_go(wm_counted_t *counted)
 {
     if (--counted->held == 0)
         free(counted);
@@ -95,7 +95,7 @@ wm_partitioned_give_back(wm_counted_t *counted, int number)
 {
     wm_lock(&lock);
     counted->alive[number - counted->first] = false;
-    let_go(counted);
+    partitioned_let_go(counted);
     pthread_mutex_unlock(&lock);
 }
 
@@ -105,7 +105,7 @@ wm_partitioned_drop(wm_counted_t *counted)
     wm_lock(&lock);
     while (counted != NULL) {
         wm_counted_t *next = counted->next;
-        let_go(counted);
+        partitioned_let_go(counted);
         counted = next;
     }
     pthread_mutex_unlock(&lock);

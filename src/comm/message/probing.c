@@ -13,7 +13,7 @@ typedef struct {
 } probe_t;
 
 static bool
-step(wm_op_t *op)
+probing_step(wm_op_t *op)
 {
     wm_error_t err;
     wm_unexpected_t *found = NULL;
@@ -36,7 +36,7 @@ step(wm_op_t *op)
 }
 
 static void
-about(const wm_op_t *op, wm_about_t *about)
+probing_about(const wm_op_t *op, wm_about_t *about)
 {
     const probe_t *probe = (const probe_t *)op;
     *about = (wm_about_t){
@@ -49,7 +49,7 @@ about(const wm_op_t *op, wm_about_t *about)
 }
 
 static bool
-cancel(wm_op_t *op)
+probing_cancel(wm_op_t *op)
 {
     probe_t *probe = (probe_t *)op;
     probe->withdrawn = true;
@@ -58,7 +58,7 @@ cancel(wm_op_t *op)
 }
 
 static bool
-hold(wm_op_t *op, bool held)
+probing_hold(wm_op_t *op, bool held)
 {
     probe_t *probe = (probe_t *)op;
     probe->held = held && !atomic_load(&op->done);
@@ -66,11 +66,11 @@ hold(wm_op_t *op, bool held)
 }
 
 static const wm_op_kind_t kind = {
-    .step = step,
-    .about = about,
-    .cancel = cancel,
-    .interrupt = cancel,
-    .hold = hold,
+    .step = probing_step,
+    .about = probing_about,
+    .cancel = probing_cancel,
+    .interrupt = probing_cancel,
+    .hold = probing_hold,
 };
 
 int

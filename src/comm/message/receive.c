@@ -226,7 +226,7 @@ read_header(wm_end_t *end, wm_error_t *err)
 
 // Handles the header. Returns 1 when the message has ended.
 static int
-match(wm_end_t *end, wm_error_t *err)
+receive_match(wm_end_t *end, wm_error_t *err)
 {
     const wm_header_t *header = &end->header;
     int code = read_header(end, err);
@@ -258,7 +258,8 @@ advance(wm_end_t *end, wm_error_t *err)
         code = look_for_header(end, err);
         if (code == 0)
             ask_about_producer(end);
-        return code <= 0 || end->op.result.cancelled ? code : match(end, err);
+        return code <= 0 || end->op.result.cancelled ? code
+                                                     : receive_match(end, err);
     case RECEIVE_COMES:
         return end->receiving->step(end, err);
     default:
@@ -269,7 +270,7 @@ advance(wm_end_t *end, wm_error_t *err)
 // Handles a failure. Returns true if the receive goes on, to discard data that
 // still come.
 static bool
-fail(wm_end_t *end, const wm_error_t *err)
+receive_fail(wm_end_t *end, const wm_error_t *err)
 {
     if (atomic_load(&end->op.done)) // a receive on a stream
         wm_comm_keep_error(end->op.comm, true, end->op.result.source,
@@ -286,7 +287,7 @@ fail(wm_end_t *end, const wm_error_t *err)
 }
 
 static bool
-step(wm_op_t *op)
+receive_step(wm_op_t *op)
 {
     wm_error_t err;
     wm_end_t *end = (wm_end_t *)op;
@@ -295,7 +296,7 @@ step(wm_op_t *op)
         end->state = RECEIVE_UNPACK;
         code = wm_unpack_step(end, &err);
     }
-    if (code == 0 || (code < 0 && fail(end, &err)))
+    if (code == 0 || (code < 0 && receive_fail(end, &err)))
         return false;
     wm_end_drop(end);
     return true;
@@ -303,7 +304,7 @@ step(wm_op_t *op)
 
 // Cancels a receive. MPI ends it locally, cancelled or matched after all.
 static bool
-cancel(wm_op_t *op)
+receive_cancel(wm_op_t *op)
 {
     wm_end_t *end = (wm_end_t *)op;
     if (end->state == RECEIVE_HEADER && end->matching != MPI_REQUEST_NULL)
@@ -316,11 +317,11 @@ cancel(wm_op_t *op)
 static bool
 interrupt(wm_op_t *op)
 {
-    return ((wm_end_t *)op)->blocking && cancel(op);
+    return ((wm_end_t *)op)->blocking && receive_cancel(op);
 }
 
 static bool
-hold(wm_op_t *op, bool held)
+receive_hold(wm_op_t *op, bool held)
 {
     wm_end_t *end = (wm_end_t *)op;
     if (!end->blocking)
@@ -332,7 +333,7 @@ hold(wm_op_t *op, bool held)
 
 // Releases our kernels and streams that wait for the peer.
 static void
-peer_died(wm_op_t *op, const wm_peer_t *peer)
+receive_peer_died(wm_op_t *op, const wm_peer_t *peer)
 {
     wm_end_t *end = (wm_end_t *)op;
     if (end->peer == peer && end->receiving != NULL
@@ -341,15 +342,15 @@ peer_died(wm_op_t *op, const wm_peer_t *peer)
 }
 
 static const wm_op_kind_t kind = {
-    .step = step,
+    .step = receive_step,
     .asks = wm_end_asks,
     .about = wm_end_about,
     .buffer = wm_end_buffer,
-    .cancel = cancel,
+    .cancel = receive_cancel,
     .interrupt = interrupt,
-    .hold = hold,
+    .hold = receive_hold,
     .synchronize = wm_end_synchronize,
-    .peer_died = peer_died,
+    .peer_died = receive_peer_died,
     .free = wm_end_free,
 };
 
@@ -377,8 +378,8 @@ look_at_producer(wm_end_t *end)
 }
 
 static int
-begin(wm_comm_t *comm, wm_buffer_t *buffer, const wm_envelope_t *envelope,
-      wm_op_t **result, wm_error_t *err)
+receive_begin(wm_comm_t *comm, wm_buffer_t *buffer,
+              const wm_envelope_t *envelope, wm_op_t **result, wm_error_t *err)
 {
     wm_end_t *end;
     int code = wm_comm_raise_kept(comm, err);
@@ -435,5 +436,6 @@ wm_receive_begin(wm_comm_t *comm, wm_buffer_t *buffer,
                  const wm_envelope_t *envelope, wm_op_t **result,
                  wm_error_t *err)
 {
-    return wm_end_begin_in_device(begin, comm, buffer, envelope, result, err);
+    return wm_end_begin_in_device(receive_begin, comm, buffer, envelope,
+                                  result, err);
 }

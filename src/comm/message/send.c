@@ -136,7 +136,7 @@ try_start(wm_end_t *end, wm_error_t *err)
 }
 
 static int
-start(wm_end_t *end, wm_error_t *err)
+send_start(wm_end_t *end, wm_error_t *err)
 {
     int code = try_start(end, err);
     if (!wm_send_tells(code))
@@ -153,7 +153,7 @@ start(wm_end_t *end, wm_error_t *err)
 }
 
 static bool
-step(wm_op_t *op)
+send_step(wm_op_t *op)
 {
     wm_error_t err;
     wm_end_t *end = (wm_end_t *)op;
@@ -176,7 +176,7 @@ step(wm_op_t *op)
 }
 
 static void
-peer_died(wm_op_t *op, const wm_peer_t *peer)
+send_peer_died(wm_op_t *op, const wm_peer_t *peer)
 {
     wm_end_t *end = (wm_end_t *)op;
     if (end->peer == peer && end->sending != NULL
@@ -185,12 +185,12 @@ peer_died(wm_op_t *op, const wm_peer_t *peer)
 }
 
 static const wm_op_kind_t kind = {
-    .step = step,
+    .step = send_step,
     .asks = wm_end_asks,
     .about = wm_end_about,
     .buffer = wm_end_buffer,
     .synchronize = wm_end_synchronize,
-    .peer_died = peer_died,
+    .peer_died = send_peer_died,
     .free = wm_end_free,
 };
 
@@ -223,7 +223,7 @@ begin_sending(wm_end_t *end, const wm_envelope_t *envelope, wm_error_t *err)
     wm_engine_lock();
     wm_engine_add_lock_held(&end->op);
     if (settled == 0)
-        code = start(end, err);
+        code = send_start(end, err);
     else {
         send_failure(end, &end->op.error);
         wm_op_complete(&end->op);
@@ -238,7 +238,7 @@ begin_sending(wm_end_t *end, const wm_envelope_t *envelope, wm_error_t *err)
                    && !wm_buffer_on_device(&end->buffer);
     bool ended = code < 0
                  || (end->state == SEND_UNDER_WAY && (short_one || on_host)
-                     && step(&end->op));
+                     && send_step(&end->op));
     if (ended)
         wm_engine_remove_lock_held(&end->op);
     if (!end->blocking)
@@ -250,8 +250,8 @@ begin_sending(wm_end_t *end, const wm_envelope_t *envelope, wm_error_t *err)
 }
 
 static int
-begin(wm_comm_t *comm, wm_buffer_t *buffer, const wm_envelope_t *envelope,
-      wm_op_t **result, wm_error_t *err)
+send_begin(wm_comm_t *comm, wm_buffer_t *buffer, const wm_envelope_t *envelope,
+           wm_op_t **result, wm_error_t *err)
 {
     wm_end_t *end;
     int code = wm_comm_raise_kept(comm, err);
@@ -285,7 +285,8 @@ int
 wm_send_begin(wm_comm_t *comm, wm_buffer_t *buffer,
               const wm_envelope_t *envelope, wm_op_t **result, wm_error_t *err)
 {
-    return wm_end_begin_in_device(begin, comm, buffer, envelope, result, err);
+    return wm_end_begin_in_device(send_begin, comm, buffer, envelope, result,
+                                  err);
 }
 
 void

@@ -141,7 +141,7 @@ put_in_turn(wm_comm_t *comm, wm_unexpected_t *entry)
 // Takes a receive back from MPI. Returns true if it now waits for this queue,
 // or has received the message that came before it could be taken back.
 static bool
-take_back(wm_end_t *end)
+unexpected_take_back(wm_end_t *end)
 {
     MPI_Status status;
     int flag = 0, cancelled = 0;
@@ -215,7 +215,7 @@ unexpected_offer(wm_comm_t *comm, wm_unexpected_t *entry)
             || end->header.magic != 0 || end->was_unexpected || end->withdrawn
             || !matches(entry, end->rank, end->tag))
             continue;
-        if (end->matching != MPI_REQUEST_NULL && !take_back(end))
+        if (end->matching != MPI_REQUEST_NULL && !unexpected_take_back(end))
             continue;
         if (end->was_unexpected) {
             (void)unexpected_swap(end, entry);

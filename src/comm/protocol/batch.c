@@ -100,7 +100,7 @@ wm_batch_hold(void)
 // Asks if the users of the buffers have ended, and notes it. Of users on one
 // stream, only the last is asked: if it has ended, so have the others.
 static void
-ask(wm_end_t *const *ends, int count)
+batch_ask(wm_end_t *const *ends, int count)
 {
     for (int i = count - 1; i >= 0; --i) {
         wm_access_t *access = &ends[i]->access;
@@ -146,7 +146,7 @@ flush_some_pulls(void)
     for (int i = 0; i < count; ++i)
         ends[i] = pulls.members[i].end;
     if (count > 1)
-        ask(ends, count);
+        batch_ask(ends, count);
     for (int i = 0; i < count; ++i) {
         if (count == 1 || !wm_access_is_free(&ends[i]->access)) {
             pulls.alone[i](ends[i]);
@@ -185,12 +185,12 @@ wm_batch_add_pull(const wm_pull_t *pull, wm_end_t *end,
 // Announces, of the first `count` sends, those that nobody writes any more,
 // and those added before a time.
 static void
-announce(int count, int64_t before)
+batch_announce(int count, int64_t before)
 {
     wm_end_t *ends[ANNOUNCEMENTS];
     void (*announced[ANNOUNCEMENTS])(wm_end_t * end);
     int all = announcements.count, kept = 0, ended = 0;
-    ask(announcements.ends, count);
+    batch_ask(announcements.ends, count);
     for (int i = 0; i < all; ++i) {
         wm_end_t *end = announcements.ends[i];
         if (i < count
@@ -220,13 +220,13 @@ wm_batch_add_announcement(wm_end_t *end, void (*announced)(wm_end_t *end))
     announcements.since[count] = wm_engine_now();
     announcements.announced[count] = announced;
     if (count + 1 == ANNOUNCEMENTS)
-        announce(ANNOUNCEMENTS - LATER, INT64_MAX);
+        batch_announce(ANNOUNCEMENTS - LATER, INT64_MAX);
 }
 
 void
 wm_batch_flush(void)
 {
-    announce(announcements.count, INT64_MAX);
+    batch_announce(announcements.count, INT64_MAX);
     flush_eager_ll();
     flush_pulls();
 }
@@ -235,7 +235,7 @@ void
 wm_batch_flush_due(void)
 {
     if (announcements.count > 0)
-        announce(announcements.count, wm_engine_now() - SOON_US);
+        batch_announce(announcements.count, wm_engine_now() - SOON_US);
     if (held_until == 0 || wm_engine_now() >= held_until)
         flush_eager_ll();
     flush_pulls();

@@ -57,7 +57,7 @@ chunk_place(const wm_end_t *end, uint32_t index)
 // Takes staging for two chunks of device memory, and a stream after the
 // producer. Returns 1, or an error.
 static int
-prepare(wm_end_t *end, wm_error_t *err)
+chunks_prepare(wm_end_t *end, wm_error_t *err)
 {
     if (end->chunks.staging != NULL)
         return 1;
@@ -218,7 +218,7 @@ wm_chunks_send(wm_end_t *end, wm_error_t *err)
     bool device = is_staged(end), ended = true;
     int code = wait_for_users(end, err);
     if (code > 0 && device)
-        code = prepare(end, err);
+        code = chunks_prepare(end, err);
     if (code <= 0)
         return code;
     while (chunks->done < chunks->given && ended) {
@@ -257,7 +257,7 @@ wm_chunks_are_sent(wm_end_t *end)
 }
 
 static int
-offer(wm_end_t *end, wm_error_t *err)
+chunks_offer(wm_end_t *end, wm_error_t *err)
 {
     end->header.kind = WM_MESSAGE_DATA;
     int code = wm_pack_reserve(end, err);
@@ -314,7 +314,7 @@ take_ended(wm_end_t *end, bool staged, wm_error_t *err)
 // Makes a step of the receiver. After an error it receives and discards the
 // rest, so that the sender ends.
 static int
-receive(wm_end_t *end, wm_error_t *err)
+chunks_receive(wm_end_t *end, wm_error_t *err)
 {
     wm_chunks_t *chunks = &end->chunks;
     uint32_t total = chunk_count(end);
@@ -322,7 +322,7 @@ receive(wm_end_t *end, wm_error_t *err)
     bool staged = is_staged(end) && !discard;
     int code = discard ? 1 : wait_for_users(end, err);
     if (code > 0 && staged)
-        code = prepare(end, err);
+        code = chunks_prepare(end, err);
     if (code <= 0)
         return code;
     if (discard && chunks->scratch == NULL
@@ -350,7 +350,7 @@ wm_chunks_announce(wm_end_t *end)
 }
 
 static bool
-serves(wm_end_t *end)
+chunks_serves(wm_end_t *end)
 {
     bool device = wm_buffer_on_device(&end->buffer);
     end->chunks.carried = device && wm_transport_is_carried(end->peer);
@@ -359,15 +359,15 @@ serves(wm_end_t *end)
 
 const wm_sending_t wm_sending_chunks = {
     .name = "chunks",
-    .serves = serves,
-    .offer = offer,
+    .serves = chunks_serves,
+    .offer = chunks_offer,
     .step = wm_chunks_send,
     .fail = wm_chunks_fail,
     .heard = wm_chunks_are_sent,
 };
 
 static bool
-check(wm_end_t *end)
+chunks_check(wm_end_t *end)
 {
     const wm_header_t *header = &end->header;
     return header->chunk > 0 && header->chunk <= WM_CARRIED_BYTES
@@ -377,7 +377,7 @@ check(wm_end_t *end)
 }
 
 static int
-match(wm_end_t *end, bool refused, wm_error_t *err)
+chunks_match(wm_end_t *end, bool refused, wm_error_t *err)
 {
     bool device = wm_buffer_on_device(&end->buffer);
     end->chunks.carried = device && wm_transport_is_carried(end->peer);
@@ -386,12 +386,12 @@ match(wm_end_t *end, bool refused, wm_error_t *err)
     else
         wm_transport_mpi.count(end);
     int code = refused ? 0 : wm_unpack_reserve(end, err);
-    return code < 0 ? code : receive(end, err);
+    return code < 0 ? code : chunks_receive(end, err);
 }
 
 // Goes on to discard the rest, as the sender goes on sending.
 static bool
-fail(wm_end_t *end, const wm_error_t *err)
+chunks_fail(wm_end_t *end, const wm_error_t *err)
 {
     (void)err;
     if (end->access.opened)
@@ -402,8 +402,8 @@ fail(wm_end_t *end, const wm_error_t *err)
 const wm_receiving_t wm_receiving_chunks = {
     .name = "chunks",
     .serves = WM_MESSAGE_DATA,
-    .check = check,
-    .match = match,
-    .step = receive,
-    .fail = fail,
+    .check = chunks_check,
+    .match = chunks_match,
+    .step = chunks_receive,
+    .fail = chunks_fail,
 };

@@ -38,7 +38,7 @@ wm_eager_configure(wm_error_t *err)
 // Lets the caller go on. Nobody may be in our code until the receiver comes,
 // so the progress thread must not sleep without an end.
 static void
-let_go(wm_end_t *end)
+eager_let_go(wm_end_t *end)
 {
     wm_op_complete(&end->op);
     wm_engine_notify();
@@ -53,7 +53,7 @@ wm_eager_let_go_of_handed_off(wm_end_t *end)
         return;
     if (end->handoff != NULL) // for the case that the host serves
         end->buffer.data = wm_block_pointer(end->handoff);
-    let_go(end);
+    eager_let_go(end);
 }
 
 // Begins the copy. If there is no memory, or anything fails, the sender waits:
@@ -95,7 +95,7 @@ publish(wm_end_t *end)
     end->access.producer = (wm_producer_t){0};
     end->buffer.order = NULL;
     wm_stat_add(WM_STAT_handed_off_bytes, (int64_t)end->header.nbytes);
-    let_go(end);
+    eager_let_go(end);
 }
 
 // Lets the caller go on when all is packed, which is a copy as well.
@@ -106,7 +106,7 @@ end_packed(wm_end_t *end)
         return;
     // The stream may be gone after this.
     wm_access_forget_borrowed(&end->access);
-    let_go(end);
+    eager_let_go(end);
 }
 
 static void

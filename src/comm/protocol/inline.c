@@ -27,13 +27,13 @@ typedef struct {
 } sent_t;
 
 static bool
-step(wm_op_t *op)
+inline_step(wm_op_t *op)
 {
     return wm_posted_has_ended(op, &((sent_t *)op)->request);
 }
 
 static void
-about(const wm_op_t *op, wm_about_t *about)
+inline_about(const wm_op_t *op, wm_about_t *about)
 {
     const sent_t *sent = (const sent_t *)op;
     *about = (wm_about_t){
@@ -53,15 +53,15 @@ free_sent(wm_op_t *op)
 }
 
 static const wm_op_kind_t kind = {
-    .step = step,
+    .step = inline_step,
     .asks = wm_posted_asks,
-    .about = about,
+    .about = inline_about,
     .free = free_sent,
 };
 
 static wm_op_t *
-begin(wm_comm_t *comm, const wm_envelope_t *envelope, size_t nbytes,
-      MPI_Request request, char *packet)
+inline_begin(wm_comm_t *comm, const wm_envelope_t *envelope, size_t nbytes,
+             MPI_Request request, char *packet)
 {
     sent_t *sent = wm_op_new(&kind, sizeof *sent, comm);
     if (sent == NULL)
@@ -104,8 +104,8 @@ pack(const wm_buffer_t *buffer, uint32_t order, char *packet)
 // Follows the packet to its end. If an earlier packet met a dead rank, this
 // send raises it.
 static int
-follow(wm_comm_t *comm, const wm_envelope_t *envelope, size_t nbytes,
-       MPI_Request request, char *packet, wm_op_t **op, wm_error_t *err)
+inline_follow(wm_comm_t *comm, const wm_envelope_t *envelope, size_t nbytes,
+              MPI_Request request, char *packet, wm_op_t **op, wm_error_t *err)
 {
     int code = 0;
     *op = NULL;
@@ -119,7 +119,7 @@ follow(wm_comm_t *comm, const wm_envelope_t *envelope, size_t nbytes,
             *op = wm_op_ended();
     }
     else
-        *op = begin(comm, envelope, nbytes, request, packet);
+        *op = inline_begin(comm, envelope, nbytes, request, packet);
     wm_engine_unlock();
     if (code < 0 || *op != NULL)
         return code;
@@ -154,8 +154,8 @@ wm_inline_send(wm_comm_t *comm, const wm_buffer_t *buffer,
         code = wm_mpi_check(MPI_Test(&request, &sent, MPI_STATUS_IGNORE),
                             "MPI_Test", err);
     if (code == 0 && !sent) {
-        code = follow(comm, envelope, buffer->nbytes, request, packet, op,
-                      err);
+        code = inline_follow(comm, envelope, buffer->nbytes, request, packet,
+                             op, err);
         packet = NULL;
     }
     else if (code == 0)
@@ -176,7 +176,7 @@ wm_inline_send(wm_comm_t *comm, const wm_buffer_t *buffer,
 // --- the receiver --------------------------------------------------------
 
 static bool
-check(wm_end_t *end)
+inline_check(wm_end_t *end)
 {
     return end->header.nbytes <= WM_EAGER_BYTES;
 }
@@ -184,7 +184,7 @@ check(wm_end_t *end)
 // Copies the payload into the buffer. Returns 1 when it is there, 0 if not
 // yet.
 static int
-match(wm_end_t *end, bool refused, wm_error_t *err)
+inline_match(wm_end_t *end, bool refused, wm_error_t *err)
 {
     size_t length = end->header.nbytes;
     const char *payload = end->packet + wm_header_length(&end->header);
@@ -210,13 +210,13 @@ match(wm_end_t *end, bool refused, wm_error_t *err)
 }
 
 static int
-look(wm_end_t *end, wm_error_t *err)
+inline_look(wm_end_t *end, wm_error_t *err)
 {
     return wm_access_look(&end->access, 16, err);
 }
 
 static bool
-fail(wm_end_t *end, const wm_error_t *err)
+inline_fail(wm_end_t *end, const wm_error_t *err)
 {
     (void)err;
     if (end->access.opened)
@@ -227,8 +227,8 @@ fail(wm_end_t *end, const wm_error_t *err)
 const wm_receiving_t wm_receiving_inline = {
     .name = "inline",
     .serves = WM_MESSAGE_EAGER,
-    .check = check,
-    .match = match,
-    .step = look,
-    .fail = fail,
+    .check = inline_check,
+    .match = inline_match,
+    .step = inline_look,
+    .fail = inline_fail,
 };

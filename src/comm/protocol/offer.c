@@ -27,7 +27,7 @@
 
 // A payload is offered where the peer can look into our segment.
 static bool
-serves(wm_end_t *end)
+offer_serves(wm_end_t *end)
 {
     if (!wm_buffer_on_device(&end->buffer)
         || wm_transport_is_carried(end->peer) || end->peer->segment == NULL
@@ -75,7 +75,7 @@ prepare_memory(wm_end_t *end, wm_error_t *err)
 // header says that the host must serve. A negative code means a failure of the
 // device.
 static int
-offer(wm_end_t *end, wm_error_t *err)
+offer_fill(wm_end_t *end, wm_error_t *err)
 {
     wm_header_t *header = &end->header;
     const wm_device_t *device;
@@ -164,7 +164,7 @@ promise(wm_end_t *end, wm_error_t *err)
 // Writes `ready` at once if nobody writes the buffer any more, else enqueues
 // the write after that work.
 static int
-announce(wm_end_t *end, wm_error_t *err)
+offer_announce(wm_end_t *end, wm_error_t *err)
 {
     const wm_producer_t *producer = &end->access.producer;
     bool idle = end->gaps.block == NULL; // else a kernel was just launched
@@ -219,7 +219,7 @@ static int
 go(wm_end_t *end, wm_error_t *err)
 {
     if (!waits_for_others(end))
-        return announce(end, err);
+        return offer_announce(end, err);
     wm_batch_add_announcement(end, announce_noted);
     return 0;
 }
@@ -372,8 +372,8 @@ wm_offer_heard(wm_end_t *end)
 
 const wm_sending_t wm_sending_direct = {
     .name = "direct",
-    .serves = serves,
-    .offer = offer,
+    .serves = offer_serves,
+    .offer = offer_fill,
     .go = go,
     .step = wm_offer_step,
     .let_go = wm_eager_let_go,

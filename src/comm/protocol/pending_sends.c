@@ -63,7 +63,7 @@ typedef struct {
 } follower_t;
 
 static bool
-step(wm_op_t *op)
+pending_sends_step(wm_op_t *op)
 {
     if (!sweep(op->comm, ((follower_t *)op)->sends))
         return false;
@@ -72,7 +72,7 @@ step(wm_op_t *op)
 }
 
 static void
-about(const wm_op_t *op, wm_about_t *about)
+pending_sends_about(const wm_op_t *op, wm_about_t *about)
 {
     wm_pending_sends_t *sends = ((const follower_t *)op)->sends;
     const left_t *left = at(sends, sends->first);
@@ -94,14 +94,14 @@ free_sends(wm_op_t *op)
 }
 
 static const wm_op_kind_t kind = {
-    .step = step,
+    .step = pending_sends_step,
     .asks = wm_posted_asks,
-    .about = about,
+    .about = pending_sends_about,
     .free = free_sends,
 };
 
 static wm_pending_sends_t *
-begin(wm_comm_t *comm)
+pending_sends_begin(wm_comm_t *comm)
 {
     wm_pending_sends_t *sends = malloc(sizeof *sends);
     follower_t *follower = sends != NULL
@@ -125,7 +125,7 @@ wm_pending_sends_add(wm_comm_t *comm, const wm_envelope_t *envelope,
     wm_pending_sends_t *sends = comm->pending_sends;
     if (sends != NULL && sends->end % SWEPT_EVERY == 0)
         (void)sweep(comm, sends);
-    if (sends == NULL && (sends = begin(comm)) == NULL)
+    if (sends == NULL && (sends = pending_sends_begin(comm)) == NULL)
         return false;
     if (sends->end - sends->first == PLACES)
         return false;

@@ -215,14 +215,14 @@ pull(wm_end_t *end, wm_error_t *err)
 }
 
 static int
-step(wm_end_t *end, wm_error_t *err)
+pulling_step(wm_end_t *end, wm_error_t *err)
 {
     return wm_take_watch(end, pull(end, err), err);
 }
 
 const wm_receiving_t wm_receiving_pull = {
     .name = "pull",
-    .step = step,
+    .step = pulling_step,
     .fail = wm_take_fail,
     .peer_died = wm_take_peer_died,
 };

@@ -114,7 +114,7 @@ wm_push_ended(wm_end_t *end)
 
 // Prepares the copy. Returns false if this fails; then the receiver copies.
 static bool
-prepare(wm_end_t *end, const wm_place_t *into)
+push_prepare(wm_end_t *end, const wm_place_t *into)
 {
     if (!wm_place_holds(into, end->header.nbytes)) {
         wm_slot_refuse_push(end->slot, true);
@@ -144,7 +144,7 @@ wm_push_serve(wm_end_t *end, wm_error_t *err)
         || !wm_fragment_is_ready(end, 0) || !wm_slot_accept_push(slot))
         return 0;
     wm_place_t into = slot->into;
-    if (!prepare(end, &into))
+    if (!push_prepare(end, &into))
         return 0;
     end->access.idle = false;
     int code = wm_memory_copy(

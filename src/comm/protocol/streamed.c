@@ -106,7 +106,7 @@ has_ended(wm_end_t *end, wm_error_t *err)
 }
 
 static int
-step(wm_end_t *end, wm_error_t *err)
+streamed_step(wm_end_t *end, wm_error_t *err)
 {
     if (end->on_stream)
         return wm_take_watch(end, has_ended(end, err), err);
@@ -117,7 +117,7 @@ step(wm_end_t *end, wm_error_t *err)
 
 const wm_receiving_t wm_receiving_stream = {
     .name = "stream",
-    .step = step,
+    .step = streamed_step,
     .fail = wm_take_fail,
     .peer_died = wm_take_peer_died,
 };

@@ -16,7 +16,7 @@
 #include "comm/protocol/transport.h"
 
 static void
-drop(wm_end_t *end)
+table_drop(wm_end_t *end)
 {
     if (end->pull.side != NULL)
         wm_stream_release(end->access.device, end->pull.side);
@@ -59,5 +59,5 @@ const wm_protocols_t wm_protocols = {
     .fits_inline = wm_inline_fits,
     .send_inline = wm_inline_send,
     .flush = wm_batch_flush,
-    .drop = drop,
+    .drop = table_drop,
 };

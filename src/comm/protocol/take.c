@@ -55,7 +55,7 @@ find_slot(wm_end_t *end)
 }
 
 static bool
-check(wm_end_t *end)
+take_check(wm_end_t *end)
 {
     return find_slot(end) && is_sound_offer(&end->header);
 }
@@ -181,7 +181,7 @@ accept_offer(wm_end_t *end, wm_error_t *err)
 }
 
 static int
-step(wm_end_t *end, wm_error_t *err)
+take_step(wm_end_t *end, wm_error_t *err)
 {
     // Claims first: work on a user's stream cannot be taken back.
     wm_eager_claim(end);
@@ -195,7 +195,7 @@ step(wm_end_t *end, wm_error_t *err)
 }
 
 static int
-match(wm_end_t *end, bool refused, wm_error_t *err)
+take_match(wm_end_t *end, bool refused, wm_error_t *err)
 {
     if (refused) { // the sender completes; nothing is taken
         wm_slot_set_taken(end->slot,
@@ -204,7 +204,7 @@ match(wm_end_t *end, bool refused, wm_error_t *err)
     }
     int code = wm_unpack_match(end, err);
     end->transport = choose(end);
-    return code < 0 ? code : step(end, err);
+    return code < 0 ? code : take_step(end, err);
 }
 
 // Returns true if the slot is still this message's. When all fragments are
@@ -284,9 +284,9 @@ wm_take_peer_died(wm_end_t *end)
 const wm_receiving_t wm_receiving_offer = {
     .name = "offer",
     .serves = WM_MESSAGE_OFFER,
-    .check = check,
-    .match = match,
-    .step = step,
+    .check = take_check,
+    .match = take_match,
+    .step = take_step,
     .fail = wm_take_fail,
     .peer_died = wm_take_peer_died,
 };
