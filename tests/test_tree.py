@@ -415,6 +415,16 @@ def test_functions_that_the_design_names_are_there():
     assert named <= set(re.findall(r"\bwm_\w+", words))
 
 
+def test_static_functions_that_the_design_names_are_there():
+    """`x` of `y.c`, or in it."""
+    text = (ROOT / "docs" / "design.md").read_text()
+    files = {path.name: path for path in (*SOURCES, *KERNELS)}
+    named = re.findall(r"`([a-z]\w+)`,? (?:of|in)\s`(\w+\.(?:c|h|cu))`", text)
+    assert len(named) > 10
+    for function, file in named:
+        assert re.search(rf"\b{function}\b", files[file].read_text()), function
+
+
 # Files of partitioned messages, whose operation is a gate.
 PARTITIONED = {"partitioned.c", "partitioned.h", "py_partitioned.c"}
 

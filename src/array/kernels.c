@@ -57,10 +57,8 @@ load_lock_held(int device, wm_error_t *err)
     if (status == 0)
         status = find_functions(module, err);
     wm_device_leave(&scope);
-    if (status < 0) {
-        return wm_error_context(err, "loading the copy kernels on cuda:%d",
-                                device);
-    }
+    if (status < 0)
+        return wm_error_context(err, "loading the kernels on cuda:%d", device);
     atomic_store(&module->loaded, true);
     return 0;
 }
@@ -168,8 +166,8 @@ divisor_init(wm_divisor_t *divisor, uint32_t by)
 }
 
 static int
-kernels_launch(CUfunction function, uint64_t count, void *params, int device,
-               CUstream stream, wm_error_t *err)
+launch_units(CUfunction function, uint64_t count, void *params, int device,
+             CUstream stream, wm_error_t *err)
 {
     const wm_device_t *facts;
     wm_scope_t scope;
@@ -273,8 +271,7 @@ launch_copy(wm_copy_params_t *params, int unit, int device, CUstream stream,
     (void)context;
     drop_single_run(params);
     CUfunction function = modules[device].copy[unit_index(unit)];
-    return kernels_launch(function, params->count, params, device, stream,
-                          err);
+    return launch_units(function, params->count, params, device, stream, err);
 }
 
 int
@@ -299,7 +296,7 @@ launch_fill(wm_copy_params_t *params, int unit, int device, CUstream stream,
     memcpy(fill.divisors, params->divisors, sizeof(fill.divisors));
     memcpy(fill.pattern, context, sizeof(fill.pattern));
     CUfunction function = modules[device].fill[unit_index(unit)];
-    return kernels_launch(function, fill.count, &fill, device, stream, err);
+    return launch_units(function, fill.count, &fill, device, stream, err);
 }
 
 int

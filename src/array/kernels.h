@@ -18,7 +18,8 @@ wm_kernels_find(int device, const char *name, CUfunction *function,
                 wm_error_t *err);
 
 // Families of kernels, each with one for every row of WM_REDUCE_KERNEL_ROWS:
-// X(FAMILY, prefix of the names, true if one more only moves data)
+// X(FAMILY, prefix of the names, true if there is a `<prefix>move`, which
+// copies)
 #define WM_KERNEL_FAMILIES(X)                                                 \
     X(REDUCE, "wm_reduce_", false)                                            \
     X(FUSED, "wm_fused_", false)                                              \

@@ -256,8 +256,8 @@ after_read_lock_held(wm_order_t *order, comer_t *comer, wm_error_t *err)
     return 0;
 }
 
-// Makes the stream wait for what other streams submitted since before_write(),
-// so that one event stands for all earlier work.
+// Makes the stream wait for what other streams submitted since
+// wm_order_before_write(), so that one event stands for all earlier work.
 static int
 after_write_lock_held(wm_order_t *order, comer_t *comer, wm_error_t *err)
 {

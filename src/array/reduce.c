@@ -20,7 +20,15 @@ static const struct {
 #undef X
 };
 
-typedef enum { LOGICAL, SIGNED, UNSIGNED, FLOAT, COMPLEX, PAIR } family_t;
+typedef enum {
+    LOGICAL,
+    SIGNED,
+    UNSIGNED,
+    FLOAT,
+    COMPLEX,
+    PAIR,
+    FAMILIES,
+} family_t;
 
 static const struct {
     int kernel;
@@ -49,7 +57,7 @@ _Static_assert(sizeof(wm_reduce_params_t) <= 4096, "what a kernel is given");
 bool
 wm_reduce_takes(wm_reduce_type_t type, wm_reduce_op_t op)
 {
-    static const unsigned int taken[] = {
+    static const unsigned int taken[FAMILIES] = {
         [LOGICAL] = LOGIC,
         [SIGNED] = ARITHMETIC | ORDER | LOGIC | BITS,
         [UNSIGNED] = ARITHMETIC | ORDER | LOGIC | BITS,

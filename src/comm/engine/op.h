@@ -93,7 +93,7 @@ struct wm_op {
     bool has_request;
     MPI_Request request;   // the generalized request
     _Atomic bool freed;    // MPI has freed that request
-    _Atomic bool orphaned; // only MPI has a reference: see wm_request_orphan
+    _Atomic bool orphaned; // only MPI has a reference: see request.c
     wm_handle_t *handle;   // persistent request that ends with it, or NULL
     wm_comm_t *comm;       // NULL: no communicator
     wm_op_t *parts_of[2];  // it ends after these; NULL: none

@@ -119,7 +119,7 @@ typedef struct {
     CUevent event;  // end of our use of the memory
     bool recorded;  // the event is recorded
 
-    // State of one protocol each, whose file has its name.
+    // State of one protocol each (see OWN in tests/test_tree.py).
     wm_chunks_t chunks;
     wm_copy_t copy;
     wm_pulling_t pull;

@@ -71,8 +71,8 @@ wm_receive_become(wm_end_t *end, const wm_receiving_t *protocol)
     end->receiving = protocol;
 }
 
-// All protocols, which src/comm/protocol/table.c knows. The rows stand in
-// order of preference and end with NULL.
+// All protocols, which src/comm/protocol/table.c knows. Both lists end with
+// NULL; the senders' rows stand in order of preference.
 typedef struct {
     const wm_sending_t *const *sending;
     const wm_receiving_t *const *receiving;

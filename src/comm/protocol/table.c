@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// All protocols, in order of preference. A row that another alone hands over
-// to need not be here: offer.c and take.c choose among those.
+// All protocols; rows of senders in order of preference. A row that another
+// alone hands over to need not be here: offer.c and take.c choose among those.
 #include "comm/message/protocol.h"
 #include "comm/node/mapping.h"
 #include "comm/protocol/batch.h"

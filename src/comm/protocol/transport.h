@@ -3,8 +3,9 @@
 // sender's segment. All functions must be set, except those of `mpi`, which
 // gets no offers: a CUDA-aware MPI is given device memory (chunks.c). One
 // const array gives the order of preference (transport.c). Before that, the
-// sender decides whether to offer at all (table.c), and the receiver whether
-// the host must serve (take.c, choose). Engine lock held. No Python.
+// sender decides whether to offer at all (`serves` of offer.c), and the
+// receiver whether the host must serve (take.c, choose). Engine lock held. No
+// Python.
 #ifndef WM_COMM_PROTOCOL_TRANSPORT_H
 #define WM_COMM_PROTOCOL_TRANSPORT_H
 
@@ -32,7 +33,7 @@ extern const wm_transport_t wm_transport_ipc;
 extern const wm_transport_t wm_transport_host;
 extern const wm_transport_t wm_transport_mpi;
 
-// Returns the transport for `wm.transport()`, as table.c and
+// Returns the transport for `wm.transport()`, as offer.c and
 // wm_transport_take() choose it: the forced one if it reaches the peer, else
 // the first that does; `host` always does. *reason says why this one or, for
 // `host`, why not ipc.

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Collectives of one phase, in which each rank reads its blocks from the
-// others, and Bcast and Allreduce.
 #include "comm/coll/direct/participant.h"
 
 #include <stddef.h>

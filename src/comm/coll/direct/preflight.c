@@ -57,8 +57,8 @@ published_of(const wm_preflight_t *preflight, size_t *nbytes)
 }
 
 static int
-preflight_conclude(const wm_comm_t *comm, wm_preflight_t *preflight,
-                   const int64_t *most, int exchanged, wm_error_t *err)
+preflight_judge(const wm_comm_t *comm, wm_preflight_t *preflight,
+                const int64_t *most, int exchanged, wm_error_t *err)
 {
     int code = preflight->code;
     preflight->stages = most[STAGES] != 0;
@@ -93,7 +93,7 @@ wm_preflight_conclude(const wm_comm_t *comm, const wm_barrier_t *barrier,
     wm_preflight_values_t maxima;
     preflight_fill(comm, preflight, maxima.values);
     wm_preflight_values_merge(barrier, &maxima);
-    return preflight_conclude(comm, preflight, maxima.values, 0, err);
+    return preflight_judge(comm, preflight, maxima.values, 0, err);
 }
 
 typedef int
@@ -112,8 +112,8 @@ preflight_make(wm_comm_t *comm, wm_preflight_t *preflight,
     int exchanged = exchange(comm, &maxima, published, nbytes,
                              preflight->code < 0 ? &later : err);
     return exchanged > 0 ? 1
-                         : preflight_conclude(comm, preflight, maxima.values,
-                                              exchanged, err);
+                         : preflight_judge(comm, preflight, maxima.values,
+                                           exchanged, err);
 }
 
 int

@@ -2,7 +2,8 @@
 // Stream-ordered collectives, as NCCL's: a call is enqueued on a stream and
 // returns at once. All ranks make their calls in the same order. No call waits
 // on the host, except the first one of a communicator, which is a barrier of
-// all ranks. If each rank has a GPU of its own, a call is one kernel on each
+// all ranks, calls that are captured, and the one that recovers from a
+// failure. If each rank has a GPU of its own, a call is one kernel on each
 // (comm/coll/stream/kernel_coll.h). Else each rank copies fragment after
 // fragment into its symmetric memory, and the others copy or reduce a fragment
 // from there when all streams have arrived (comm/coll/stream/symm.h). A stream
