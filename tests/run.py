@@ -48,6 +48,7 @@ LOG_TAIL = 200  # lines of each other rank's log that are shown
 TEXT_TAIL = 12  # lines of a failure that are said once more at the end
 ERROR_LINES = 5  # of its error, which are said before them
 LANES = 3  # of two cores: there is always one that waits
+FAILURES = "===== what failed"  # before the last list of failures
 EVERY = 5  # one in so many of a test's parameters runs, unless asked for
 PROGRAMS = 3  # parts of the tests that start programs
 
@@ -251,19 +252,26 @@ class Lanes:
         return self.done
 
     def lane(self):
-        with contextlib.suppress(IndexError):
-            while True:
-                self.suite(*self.left.pop(0))
+        while suite := self.next():
+            self.suite(*suite)
+
+    def next(self):
+        with self.lock:
+            return self.left.pop(0) if self.left else None
 
     def suite(self, title, run):
         started = time.monotonic()
         with tempfile.TemporaryFile("w+", errors="replace") as out:
-            counts, bad = run(out)
+            try:
+                counts, bad = run(out)
+            except BaseException:
+                with self.lock:
+                    show(out)
+                raise
             with self.lock:
                 self.done.append((counts, bad))
                 if bad:
-                    out.seek(0)
-                    shutil.copyfileobj(out, sys.stdout)
+                    show(out)
                 print(
                     f"[{len(self.done)}/{self.total}] {title}: "
                     f"{summary(counts, time.monotonic() - started)}",
@@ -277,6 +285,13 @@ class Lanes:
                 ended += sum(map(lines_of, list(_results)))
                 seconds = time.monotonic() - self.started
                 print(f"{seconds:5.0f} s: {ended} tests", flush=True)
+
+
+def show(file):
+    """Copies what was written to a file."""
+    file.seek(0)
+    shutil.copyfileobj(file, sys.stdout)
+    sys.stdout.flush()
 
 
 def lines_of(path):
@@ -317,7 +332,8 @@ def main():
         parser.error(f"a suite is one of {', '.join(names)}")
     if options.gpu:
         os.environ["WARPMPI_TEST_GPU"] = "1"
-    asked = passed_on or options.gpu or "WARPMPI_TEST_FULL" in os.environ
+    full = os.environ.get("WARPMPI_TEST_FULL") == "1"
+    asked = passed_on or options.gpu or full
     os.environ.setdefault("WARPMPI_TEST_EVERY", "1" if asked else str(EVERY))
     make_starts_cheap()
     started = time.monotonic()
@@ -368,8 +384,9 @@ def main():
     runs = [(title, run) for _, title, run in chosen]
     done = in_turn(runs) if options.gpu or named else Lanes(runs).run()
     total = sum((counts for counts, _ in done), Counter())
-    for text in (text for _, bad in done for text in bad):
-        print(f"\nFAILED {text}", flush=True)
+    failures = [text for _, bad in done for text in bad]
+    if failures:
+        print(f"\n{FAILURES}", *failures, sep="\n\n", flush=True)
     print(f"\n{summary(total, time.monotonic() - started)}", flush=True)
     return 1 if total["failed"] else 0
 

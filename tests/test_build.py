@@ -269,14 +269,18 @@ def test_lanes_tell_how_many_tests_have_ended(capsys, monkeypatch, tmp_path):
     assert re.search(r"^ +\d+ s: 2 tests$", capsys.readouterr().out, re.M)
 
 
-def test_a_suite_that_raises_ends_the_others():
-    def fail(out):
-        raise ZeroDivisionError
+def test_a_suite_that_raises_ends_the_others(capsys):
+    for error in (ZeroDivisionError, IndexError):
 
-    for others in (0, 3):
-        suites = [("fails", fail), *[("ends", lambda out: (Counter(), []))]]
-        with pytest.raises(ZeroDivisionError):
-            run.Lanes(suites * (1 + others)).run()
+        def fail(out, error=error):
+            print("said before", file=out, flush=True)
+            raise error
+
+        for others in (0, 3):
+            ends = [("ends", lambda out: (Counter(), []))] * others
+            with pytest.raises(error):
+                run.Lanes([("fails", fail), *ends]).run()
+            assert "said before" in capsys.readouterr().out
 
 
 def test_a_failure_is_told_by_its_error_first():

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Whether two pieces of strided memory share a byte, against a look at every
-// byte of them. Built and run by tests/test_comm_floor.py.
+// byte of them. Built and run by tests/test_comm_layer.py.
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>

@@ -11,7 +11,7 @@
 
 #define NBYTES ((size_t)4096)
 
-// As shared.c has it.
+// As symm_memory.c has it.
 typedef struct {
     wm_place_t place;
     CUuuid device;
@@ -25,7 +25,7 @@ static wm_peer_t peers[2];
 static published_t own, other;
 static int reached; // how often the other rank's memory was asked for
 
-// What shared.c needs of the rest.
+// What symm_memory.c needs of the rest.
 int
 wm_error_set(wm_error_t *err, int code, int detail, const char *format, ...)
 {

@@ -52,7 +52,7 @@ class Driver:
             self.use(device)
 
     def call(self, name, *args):
-        """Calls cu<name>, looked up as real programs do; returns the result."""
+        """Calls cu<name>, looked up as programs do; returns the result."""
         function = Handle()
         result = self.lib.cuGetProcAddress_v2(
             b"cu" + name.encode(), ct.byref(function), 13000, Size(0), None

@@ -71,17 +71,19 @@ wm_receive_become(wm_end_t *end, const wm_receiving_t *protocol)
     end->receiving = protocol;
 }
 
-// All protocols, which src/comm/protocol/table.c knows. Both lists end with
-// NULL; the senders' rows stand in order of preference.
+// All protocols, which src/comm/protocol/table.c knows. The senders' rows
+// stand in order of preference, and the last one serves every message; NULL
+// ends the receivers' rows.
 typedef struct {
     const wm_sending_t *const *sending;
     const wm_receiving_t *const *receiving;
     // A short message of host memory without an end: see protocol/inline.h.
     bool (*fits_inline)(const wm_comm_t *comm, const wm_buffer_t *buffer,
                         const wm_envelope_t *envelope);
-    int (*send_inline)(wm_comm_t *comm, const wm_buffer_t *buffer,
-                       const wm_envelope_t *envelope, wm_op_t **op,
-                       wm_error_t *err);
+    WM_MUST_CHECK int (*send_inline)(wm_comm_t *comm,
+                                     const wm_buffer_t *buffer,
+                                     const wm_envelope_t *envelope,
+                                     wm_op_t **op, wm_error_t *err);
     // Launches the kernels that wait for others of their kind.
     void (*flush)(void);
     // Releases the slot, mapping, staging buffers of an end that has ended.

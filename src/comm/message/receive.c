@@ -183,7 +183,6 @@ wm_receive_damaged(const wm_end_t *end, wm_error_t *err)
                         end->op.result.source);
 }
 
-// Reads the header, and checks it.
 // Returns the protocol that a header asks for; NULL: there is none.
 static const wm_receiving_t *
 choose(const wm_header_t *header)
@@ -195,6 +194,7 @@ choose(const wm_header_t *header)
     return *row;
 }
 
+// Reads the header, and checks it.
 static int
 read_header(wm_end_t *end, wm_error_t *err)
 {

@@ -91,7 +91,7 @@ choose(wm_end_t *end)
     const wm_sending_t *const *row = wm_protocols.sending;
     if (nbytes == 0 || (!device && nbytes <= WM_EAGER_BYTES))
         return NULL;
-    while (*row != NULL && ((*row)->serves == NULL || !(*row)->serves(end)))
+    while ((*row)->serves == NULL || !(*row)->serves(end))
         ++row;
     return *row;
 }

@@ -42,8 +42,7 @@ table_drop(wm_end_t *end)
 // as to other hosts.
 static const wm_sending_t *const sending[] = {
     &wm_sending_direct,
-    &wm_sending_chunks,
-    NULL,
+    &wm_sending_chunks, // serves every message
 };
 
 static const wm_receiving_t *const receiving[] = {

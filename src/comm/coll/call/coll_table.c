@@ -55,7 +55,9 @@ static const wm_coll_row_t rows[WM_CALL_KINDS] = {
         }},
     WM_COLLECTIVES(X)
 #undef X
-        [WM_CALL_UNKNOWN] = {.name = NULL},
+        [WM_CALL_UNKNOWN] = {.arguments = &lists.NONE},
+    [WM_CALL_ON_STREAM] = {.arguments = &lists.NONE},
+    [WM_CALL_CAPTURED] = {.arguments = &lists.NONE},
 };
 
 const wm_coll_row_t *

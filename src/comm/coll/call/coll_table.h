@@ -39,6 +39,7 @@ enum {
     WM_NEIGHBORS = 32, // between neighbors of a topology
 };
 
+// Ranks publish the number of a row: a new one counts WM_WIRE_VERSION up.
 // X(NAME, Name, nonblocking name, arguments, form of the send buffer,
 // form of the receive buffer, flags)
 #define WM_COLLECTIVES(X)                                                     \

@@ -10,7 +10,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "comm/node/exchange_area.h"
 #include "cuda/error.h"
 
 // X(field, name that users know, built-in value with NVLink for two ranks,
@@ -47,7 +46,7 @@ typedef struct {
 #undef X
 } wm_thresholds_t;
 
-#define WM_THRESHOLDS_MANY WM_BARRIER_RANKS // more than 4 ranks
+#define WM_THRESHOLDS_MANY 64 // more than 4 ranks; a key of users' files
 
 // A row of the table. The first row that fits is used.
 typedef struct {

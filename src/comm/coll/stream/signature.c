@@ -566,7 +566,7 @@ wm_signatures_all_recover(const wm_signatures_t *signatures,
             || (its_ahead == 0 && signature_kind_of(its) != RECOVERS))
             return wm_error_set(err, WM_ERR_STATE, 0,
                                 "an earlier collective on a stream failed, as "
-                                "an error tells, and rank %d made this call "
+                                "an error told, and rank %d made this call "
                                 "before it had heard of that, or was refused "
                                 "it: no rank's has been made; go on with the "
                                 "next",
