@@ -356,7 +356,7 @@ def main():
 
         for ranks in options.ranks:
             title = f"{ranks} rank{'s' if ranks > 1 else ''}"
-            seconds = {1: 50, 2: 120}.get(ranks, 100)
+            seconds = {1: 50, 2: 250}.get(ranks, 120)
             mpi(seconds, title, ranks, "-m", "not programs")
         parts = 1 if options.gpu or named else PROGRAMS
         for part in range(1, parts + 1) if 1 in options.ranks else ():
@@ -368,7 +368,7 @@ def main():
         paths = [] if named else ["tests", "--ignore=tests/mpi"]
         words = [*common, *paths]
         run = partial(pytest_suite, "unit", 0, words, limit, {})
-        chosen.append((110, "unit", run))
+        chosen.append((100, "unit", run))
     if "mpi4py" in suites or "host-only" in suites:
         import mpi4py_suite
 
