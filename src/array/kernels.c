@@ -131,19 +131,28 @@ wm_kernels_prepare(int device, wm_kernel_family_t family, wm_error_t *err)
 }
 
 int
-wm_kernels_launch(int device, wm_kernel_family_t family, int row,
-                  uint32_t blocks, uint32_t threads, void *params,
-                  CUstream stream, wm_error_t *err)
+wm_kernels_launch_function(int device, CUfunction function, uint32_t blocks,
+                           uint32_t threads, void *params, CUstream stream,
+                           wm_error_t *err)
 {
     wm_scope_t scope;
     int code = wm_device_enter(device, &scope, err);
     if (code < 0)
         return code;
-    CUfunction function = atomic_load(&functions[device][family][row]);
     code = WM_CU(err, LaunchKernel, function, blocks, 1, 1, threads, 1, 1, 0,
                  stream, (void *[]){params}, NULL);
     wm_device_leave(&scope);
     return code;
+}
+
+int
+wm_kernels_launch(int device, wm_kernel_family_t family, int row,
+                  uint32_t blocks, uint32_t threads, void *params,
+                  CUstream stream, wm_error_t *err)
+{
+    CUfunction function = atomic_load(&functions[device][family][row]);
+    return wm_kernels_launch_function(device, function, blocks, threads,
+                                      params, stream, err);
 }
 
 static int
@@ -170,22 +179,15 @@ launch_units(CUfunction function, uint64_t count, void *params, int device,
              CUstream stream, wm_error_t *err)
 {
     const wm_device_t *facts;
-    wm_scope_t scope;
     int status = wm_device_get(device, &facts, err);
-    if (status == 0)
-        status = wm_device_enter(device, &scope, err);
     if (status < 0)
         return status;
     uint64_t blocks = (count + BLOCK - 1) / BLOCK;
     uint64_t most = (uint64_t)facts->multiprocessors * BLOCKS_PER_SM;
     if (blocks > most && most > 0)
         blocks = most;
-    void *arguments[] = {params};
-    unsigned int grid = (unsigned int)blocks;
-    status = WM_CU(err, LaunchKernel, function, grid, 1, 1, BLOCK, 1, 1, 0,
-                   stream, arguments, NULL);
-    wm_device_leave(&scope);
-    return status;
+    return wm_kernels_launch_function(device, function, (uint32_t)blocks,
+                                      BLOCK, params, stream, err);
 }
 
 static uint64_t

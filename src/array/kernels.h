@@ -49,6 +49,12 @@ enum {
 WM_MUST_CHECK int
 wm_kernels_prepare(int device, wm_kernel_family_t family, wm_error_t *err);
 
+// Launches a kernel on the device, with one struct of parameters.
+WM_MUST_CHECK int
+wm_kernels_launch_function(int device, CUfunction function, uint32_t blocks,
+                           uint32_t threads, void *params, CUstream stream,
+                           wm_error_t *err);
+
 // Launches the kernel of a row (WM_KERNEL_...). The family is prepared.
 WM_MUST_CHECK int
 wm_kernels_launch(int device, wm_kernel_family_t family, int row,

@@ -90,20 +90,14 @@ static int
 pull_launch(int device, wm_pull_params_t *params, CUstream stream,
             wm_error_t *err)
 {
-    wm_scope_t scope;
-    int code = wm_device_enter(device, &scope, err);
-    if (code < 0)
-        return code;
     for (uint32_t i = 0; i < params->count; ++i)
         params->pulls[i].unit = widest_unit(&params->pulls[i]);
     CUfunction function = atomic_load(params->count <= WM_FEW_PULLS
                                           ? &functions[device].few
                                           : &functions[device].many);
     uint32_t blocks = params->width > 0 ? params->count * params->width : 1;
-    code = WM_CU(err, LaunchKernel, function, blocks, 1, 1, BLOCK, 1, 1, 0,
-                 stream, (void *[]){params}, NULL);
-    wm_device_leave(&scope);
-    return code;
+    return wm_kernels_launch_function(device, function, blocks, BLOCK, params,
+                                      stream, err);
 }
 
 int

@@ -176,7 +176,7 @@ WM_FLOAT(float64, double)
 WM_COMPLEX(complex64, wm_complex64_t, float)
 WM_COMPLEX(complex128, wm_complex128_t, double)
 
-// Of equal values the lower index wins. A NaN wins over every number.
+// The lower index wins among equal values. A NaN wins over every number.
 #define WM_PAIR_CASE(OP, ORDER, IS_NAN)                                       \
     WM_CASE(OP, b.value ORDER a.value || IS_NAN(b.value) > IS_NAN(a.value)    \
                         || (!(a.value ORDER b.value)                          \
