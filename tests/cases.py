@@ -20,6 +20,15 @@ FROM_ROOT = "Bcast", "Scatter", "Scatterv"
 ROOTED = TO_ROOT + FROM_ROOT
 
 
+def counted(call):
+    """Return how many collectives went from GPU to GPU, and by the host."""
+    before = wm.stats()
+    call()
+    after = wm.stats()
+    names = "ipc_collectives", "staged_collectives"
+    return tuple(after[name] - before[name] for name in names)
+
+
 def is_direct(comm):
     """Whether payloads go from GPU to GPU here, on all ranks alike."""
     names = {wm.transport(comm, rank).name for rank in range(comm.size)}

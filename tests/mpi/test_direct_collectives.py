@@ -13,6 +13,7 @@ from mpi4py import MPI
 import kinds
 import ranks
 import warpmpi as wm
+from cases import counted
 
 pytestmark = pytest.mark.skipif(
     not wm.is_cuda_available(), reason="needs a GPU"
@@ -25,15 +26,6 @@ BY_ENGINE = (16 << 20) + 16  # bytes that are too many for a kernel
 @pytest.fixture(scope="module")
 def comm(connected):
     return connected
-
-
-def counted(call):
-    """How many went from GPU to GPU, and how many by way of the host."""
-    before = wm.stats()
-    call()
-    after = wm.stats()
-    names = "ipc_collectives", "staged_collectives"
-    return tuple(after[name] - before[name] for name in names)
 
 
 @pytest.mark.parametrize("size", [0, 1, 3, 1000, 65_537, 3_000_001])

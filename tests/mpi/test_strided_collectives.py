@@ -8,6 +8,7 @@ from mpi4py import MPI
 import kinds
 import ranks
 import warpmpi as wm
+from cases import counted
 
 pytestmark = pytest.mark.skipif(
     not wm.is_cuda_available(), reason="needs a GPU"
@@ -26,15 +27,6 @@ ROOTED = "Bcast", "Gather", "Gatherv", "Scatter", "Scatterv", "Reduce"
 @pytest.fixture(scope="module")
 def comm(connected):
     return connected
-
-
-def counted(call):
-    """How many went from GPU to GPU, and how many by way of the host."""
-    before = wm.stats()
-    call()
-    after = wm.stats()
-    names = "ipc_collectives", "staged_collectives"
-    return tuple(after[name] - before[name] for name in names)
 
 
 # Arrays: of n elements, how many there are in all, and the view of them.
