@@ -17,6 +17,7 @@
 #include "comm/diagnostics/hang.h"
 #include "comm/diagnostics/leftovers.h"
 #include "comm/diagnostics/watchdog.h"
+#include "comm/node/stream_words.h"
 #include "comm/protocol/batch.h"
 #include "comm/protocol/eager.h"
 #include "comm/protocol/device_eager.h"
@@ -110,7 +111,7 @@ drop(wm_comm_t *comm)
     wm_partitioned_drop(comm->partitioned);
     wm_nonblocking_free(comm->nonblocking);
     bool symm = comm->symm != NULL || comm->graph_symm != NULL;
-    bool lost = symm && wm_barrier_dead(comm->barrier) >= 0;
+    bool lost = symm && wm_stream_words_dead(comm->barrier) >= 0;
     if (comm->graph_symm != NULL)
         (void)!wm_symm_free(comm->graph_symm);
     if (comm->symm != NULL && !wm_symm_free(comm->symm))

@@ -54,7 +54,7 @@ wm_engine_unlock(void)
 }
 
 bool
-wm_barrier_any_stream_waits(void)
+wm_stream_words_any_waits(void)
 {
     return false;
 }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "comm/engine/engine.h"
+#include "comm/node/stream_words.h"
 
 #if defined(OPEN_MPI) && defined(__has_include)
 #if __has_include(<mpi-ext.h>)
@@ -120,7 +121,7 @@ wm_failure_revoke(wm_comm_t *comm, wm_error_t *err)
     comm->looked = 0;
     // Collectives on streams raise after this, and wait for nobody.
     if (comm->symm != NULL || comm->graph_symm != NULL)
-        (void)wm_barrier_poison(comm->barrier, comm->size);
+        (void)wm_stream_words_poison(comm->barrier, comm->size);
     return code < 0 ? code : other;
 }
 

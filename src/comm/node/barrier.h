@@ -3,9 +3,9 @@
 // and its steps in a slot in its own segment, and reads the slots of the
 // others. Epochs are numbered, and have steps; their data can be read until
 // all ranks have begun the next epoch. A slot has several banks: one for
-// blocking calls, others for nonblocking calls, which run concurrently. A rank
-// writes its own slot only, except for the decision log of rank 0 and in
-// wm_barrier_poison. Engine lock held for wm_barrier_slot…; one thread at a
+// blocking calls, others for nonblocking calls, which run concurrently. The
+// slot has two more parts: stream words (stream_words.h) and the decision log
+// (decision_log.h). Engine lock held for wm_barrier_slot…; one thread at a
 // time calls the others.
 #ifndef WM_COMM_NODE_BARRIER_H
 #define WM_COMM_NODE_BARRIER_H
@@ -16,7 +16,7 @@
 #include "comm/node/exchange_area.h"
 #include "cuda/word.h"
 
-// Words of streams, for collectives on streams (symm.c).
+// Words that streams write: stream_words.h.
 typedef struct {
     _Alignas(64) _Atomic uint32_t streams;
     // Words for graphs, which are replayed: the epoch in a round of three, in
@@ -95,103 +95,6 @@ wm_barrier_enter(wm_barrier_t *barrier, bool capable);
 // entered. Then returns 1 if all ranks are capable, -1 if one is not.
 int
 wm_barrier_all_entered(const wm_barrier_t *barrier);
-
-// The decision on a nonblocking call: GPUs do it if all ranks vote for them.
-typedef enum {
-    WM_DECISION_OPEN,
-    WM_DECISION_GPUS,
-    WM_DECISION_MPI
-} wm_decision_t;
-
-// Votes on a call. Each rank votes once for each call, in their order,
-// numbered from 1 on. `capable`: GPUs can do it for this rank; else MPI does,
-// and the decision need not be read. Returns false if there is no entry yet,
-// as this rank is far ahead of others: vote again later.
-WM_MUST_CHECK bool
-wm_barrier_vote(const wm_barrier_t *barrier, uint32_t call, bool capable);
-
-// Returns the decision. After a decision it must not be called again, as
-// another call may take the entry.
-wm_decision_t
-wm_barrier_decision(const wm_barrier_t *barrier, uint32_t call);
-
-// Gives the call to MPI, unless all have voted for GPUs by now.
-void
-wm_barrier_withdraw(const wm_barrier_t *barrier, uint32_t call);
-
-// The words that streams write: the value of ours, from which all ranks count;
-// the difference since then; and the value of a rank's word at that time.
-uint32_t
-wm_barrier_streams_now(const wm_barrier_t *barrier);
-uint32_t
-wm_barrier_streams_at(const wm_barrier_t *barrier);
-void
-wm_barrier_set_streams(wm_barrier_t *barrier, int rank, uint32_t now);
-// wm_barrier_promise(): work is about to be enqueued that will end by setting
-// our word to the value. wm_barrier_have_kept() returns true if our word has
-// reached it. wm_barrier_any_stream_waits() returns true if any word of this
-// process has not: its stream may wait for what the program is about to do.
-void
-wm_barrier_promise(const wm_barrier_t *barrier, uint32_t value);
-bool
-wm_barrier_have_kept(const wm_barrier_t *barrier);
-bool
-wm_barrier_any_stream_waits(void);
-
-// Set our word from the host, as no stream will; the second one only if the
-// word is still `from`.
-void
-wm_barrier_leave(const wm_barrier_t *barrier, uint32_t value);
-void
-wm_barrier_leave_from(const wm_barrier_t *barrier, uint32_t from,
-                      uint32_t value);
-
-// Poisons the words of a dead rank, so that no stream here waits for it nor,
-// in graphs, for any rank; `rank` == size: the communicator is revoked. Repeat
-// while it returns true: then a graph has passed an epoch, and others may
-// still write.
-bool
-wm_barrier_poison(const wm_barrier_t *barrier, int rank);
-
-// Returns the rank that an abort flag names as dead; -1: none.
-int
-wm_barrier_dead(const wm_barrier_t *barrier);
-
-// Returns the abort flag, for kernels in graphs: high once a rank has died.
-wm_word_op_t
-wm_barrier_abort_word(const wm_barrier_t *barrier);
-
-// Enqueue: the stream sets our word to the value; the stream waits until a
-// rank's word has reached the value, modulo 2^32.
-WM_MUST_CHECK int
-wm_barrier_enqueue_arrive(const wm_barrier_t *barrier, int device,
-                          CUstream stream, uint32_t value, wm_error_t *err);
-WM_MUST_CHECK int
-wm_barrier_enqueue_wait(const wm_barrier_t *barrier, int rank, int device,
-                        CUstream stream, uint32_t value, wm_error_t *err);
-
-// The word and the value of these two, for a kernel that does the same.
-// Returns true if a rank's word has reached the value.
-wm_word_op_t
-wm_barrier_stream_word(const wm_barrier_t *barrier, int rank, uint32_t value);
-bool
-wm_barrier_stream_arrived(const wm_barrier_t *barrier, int rank,
-                          uint32_t value);
-
-// Sets our words for graphs, whose nodes write the same values in each replay;
-// before any stream writes them. All ranks must know before they go on.
-void
-wm_barrier_begin_rounds(const wm_barrier_t *barrier);
-
-// Enqueue a round, which the streams of all ranks pass, and then count epochs
-// from 0 on; and epoch `number`, from 1 on, at which the stream waits for all
-// others. The streams of each rank must do so in the same order.
-WM_MUST_CHECK int
-wm_barrier_enqueue_round(const wm_barrier_t *barrier, int device,
-                         CUstream stream, wm_error_t *err);
-WM_MUST_CHECK int
-wm_barrier_enqueue_epoch(const wm_barrier_t *barrier, int device,
-                         CUstream stream, uint32_t number, wm_error_t *err);
 
 // Returns a rank's record of the calls that its streams were given; borrowed.
 wm_signature_area_t *

@@ -9,7 +9,7 @@
 #include "array/array.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/stats.h"
-#include "comm/node/barrier.h"
+#include "comm/node/stream_words.h"
 
 struct wm_mapping {
     wm_mapping_t *next; // next of the peer, most recently used first
@@ -53,7 +53,7 @@ mark_stale(wm_mapping_t *mapping)
 bool
 wm_mapping_would_wait(void)
 {
-    return wm_access_any_named() || wm_barrier_any_stream_waits();
+    return wm_access_any_named() || wm_stream_words_any_waits();
 }
 
 // Closes a mapping. Returns false if it is left for later: closing would wait

@@ -6,6 +6,7 @@
 
 #include "comm/comm/failure.h"
 #include "comm/engine/engine.h"
+#include "comm/node/decision_log.h"
 
 typedef struct {
     wm_op_t op;
@@ -21,7 +22,7 @@ deferred_votes_step(wm_op_t *op)
     wm_error_t err;
     size_t cast = 0;
     while (cast < votes->count
-           && wm_barrier_vote(op->comm->aside[0], votes->calls[cast], false))
+           && wm_decision_vote(op->comm->aside[0], votes->calls[cast], false))
         ++cast;
     votes->count -= cast;
     memmove(votes->calls, votes->calls + cast,
@@ -38,7 +39,7 @@ int
 wm_deferred_votes_add(wm_deferred_votes_t *votes, wm_comm_t *comm,
                       uint32_t call, wm_error_t *err)
 {
-    if (votes->count == 0 && wm_barrier_vote(comm->aside[0], call, false))
+    if (votes->count == 0 && wm_decision_vote(comm->aside[0], call, false))
         return 0;
     if (votes->count == votes->capacity) {
         size_t capacity = 2 * votes->capacity + 64;

@@ -6,6 +6,7 @@
 #include "comm/coll/call/coll_wait.h"
 #include "comm/coll/run/nonblocking_call.h"
 #include "comm/engine/engine.h"
+#include "comm/node/decision_log.h"
 
 // The engine polls after so many begun calls; after more if many operations
 // are active, as a poll looks at each.
@@ -47,7 +48,7 @@ withdraw(wm_comm_t *comm, wm_error_t *err)
     for (; turn != NULL && code == 0; turn = turn->next) {
         wm_nonblocking_call_t *call = (wm_nonblocking_call_t *)turn;
         if (call->state == WM_NONBLOCKING_VOTED)
-            wm_barrier_withdraw(comm->aside[0], turn->number);
+            wm_decision_withdraw(comm->aside[0], turn->number);
         if (call->state != WM_NONBLOCKING_AHEAD)
             continue;
         code = wm_deferred_votes_add(&comm->nonblocking->deferred_votes, comm,

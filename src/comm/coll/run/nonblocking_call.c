@@ -6,6 +6,7 @@
 #include "comm/comm/failure.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/pool.h"
+#include "comm/node/decision_log.h"
 
 static wm_pool_t call_pool = {
     .lock = PTHREAD_MUTEX_INITIALIZER,
@@ -33,8 +34,8 @@ bool
 wm_nonblocking_vote(wm_nonblocking_op_t *op, bool *waits)
 {
     wm_error_t err;
-    *waits = !wm_barrier_vote(op->op.comm->aside[0], op->call->turn.number,
-                              true);
+    *waits = !wm_decision_vote(op->op.comm->aside[0], op->call->turn.number,
+                               true);
     op->call->state = *waits ? WM_NONBLOCKING_AHEAD : WM_NONBLOCKING_VOTED;
     return *waits && wm_nonblocking_op_is_dead(op, &err)
            && wm_nonblocking_op_fail(op, &err);
@@ -45,8 +46,8 @@ read_decision(wm_nonblocking_op_t *op, bool *waits)
 {
     wm_nonblocking_call_t *call = op->call;
     wm_error_t err;
-    wm_decision_t who = wm_barrier_decision(op->op.comm->aside[0],
-                                            call->turn.number);
+    wm_decision_t who = wm_decision_read(op->op.comm->aside[0],
+                                         call->turn.number);
     *waits = who == WM_DECISION_OPEN;
     if (*waits)
         return wm_nonblocking_op_is_dead(op, &err)

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What one rank knows of the slots of all ranks of its barrier. Internal to
+// the barrier, its stream words and its decision log.
+#ifndef WM_COMM_NODE_BARRIER_RANKS_H
+#define WM_COMM_NODE_BARRIER_RANKS_H
+
+#include "comm/node/barrier.h"
+#include "comm/node/node.h"
+
+struct wm_barrier {
+    struct wm_barrier *next; // next closed one
+    int rank, size;
+    int bank;
+    uint32_t steps;  // steps before this epoch
+    uint32_t before; // our word at that time
+    uint32_t calls;  // blocking calls so far
+    int arrived;     // ranks before this one have arrived at `step`
+    int step;
+    struct {
+        wm_barrier_slot_t *slot;
+        wm_exchange_area_t *area;
+        _Atomic uint32_t *arrived; // steps of all epochs
+        uint32_t base;             // its value before the first epoch
+        uint32_t calls;            // its blocking calls at that time
+        uint32_t streams; // its word of streams when we began to count
+    } of[];
+};
+
+// Returns the index of our slot.
+static inline int
+barrier_index_of(const wm_barrier_t *barrier)
+{
+    return (int)(barrier->of[barrier->rank].slot
+                 - wm_node_self()->segment->barrier_slots);
+}
+
+#endif

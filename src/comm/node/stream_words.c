@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/node/stream_words.h"
+
+#include "comm/node/barrier_ranks.h"
+
+// The values that our words of streams will have when the streams have run.
+static _Atomic uint32_t promised[WM_BARRIER_SLOTS];
+
+uint32_t
+wm_stream_word_now(const wm_barrier_t *barrier)
+{
+    return atomic_load(&barrier->of[barrier->rank].slot->streams);
+}
+
+uint32_t
+wm_stream_word_at(const wm_barrier_t *barrier)
+{
+    return wm_stream_word_now(barrier) - barrier->of[barrier->rank].streams;
+}
+
+void
+wm_stream_word_set_base(wm_barrier_t *barrier, int rank, uint32_t now)
+{
+    barrier->of[rank].streams = now;
+}
+
+void
+wm_stream_word_promise(const wm_barrier_t *barrier, uint32_t value)
+{
+    atomic_store(&promised[barrier_index_of(barrier)],
+                 barrier->of[barrier->rank].streams + value);
+}
+
+// Returns true if the word of our slot has reached its promised value.
+static bool
+has_kept(int index)
+{
+    return wm_word_reached(
+        &wm_node_self()->segment->barrier_slots[index].streams,
+        atomic_load(&promised[index]));
+}
+
+bool
+wm_stream_word_is_kept(const wm_barrier_t *barrier)
+{
+    return has_kept(barrier_index_of(barrier));
+}
+
+bool
+wm_stream_words_any_waits(void)
+{
+    int index = wm_node_self() == NULL ? WM_BARRIER_SLOTS : 0;
+    while (index < WM_BARRIER_SLOTS && has_kept(index))
+        ++index;
+    return index < WM_BARRIER_SLOTS;
+}
+
+void
+wm_stream_word_leave(const wm_barrier_t *barrier, uint32_t value)
+{
+    atomic_store(&barrier->of[barrier->rank].slot->streams,
+                 barrier->of[barrier->rank].streams + value);
+}
+
+void
+wm_stream_word_leave_from(const wm_barrier_t *barrier, uint32_t from,
+                          uint32_t value)
+{
+    uint32_t base = barrier->of[barrier->rank].streams, is = base + from;
+    (void)atomic_compare_exchange_strong(
+        &barrier->of[barrier->rank].slot->streams, &is, base + value);
+}
+
+int
+wm_stream_word_enqueue_arrive(const wm_barrier_t *barrier, int device,
+                              CUstream stream, uint32_t value, wm_error_t *err)
+{
+    return wm_word_write(device, stream,
+                         &barrier->of[barrier->rank].slot->streams,
+                         barrier->of[barrier->rank].streams + value, err);
+}
+
+int
+wm_stream_word_enqueue_wait(const wm_barrier_t *barrier, int rank, int device,
+                            CUstream stream, uint32_t value, wm_error_t *err)
+{
+    return wm_word_wait(device, stream, &barrier->of[rank].slot->streams,
+                        barrier->of[rank].streams + value, err);
+}
+
+wm_word_op_t
+wm_stream_word_op(const wm_barrier_t *barrier, int rank, uint32_t value)
+{
+    return (wm_word_op_t){
+        .waits = rank != barrier->rank,
+        .word = &barrier->of[rank].slot->streams,
+        .value = barrier->of[rank].streams + value,
+    };
+}
+
+bool
+wm_stream_word_arrived(const wm_barrier_t *barrier, int rank, uint32_t value)
+{
+    return wm_word_reached(&barrier->of[rank].slot->streams,
+                           barrier->of[rank].streams + value);
+}
+
+// A round has three epochs. A word that holds an epoch, or the next one,
+// passes a wait for that epoch (modulo 2^32); a word of the epoch before does
+// not. A rank waiting for an epoch finds another rank at this epoch, at the
+// next one, or still at the one before, as no rank leaves an epoch before all
+// have arrived. So three epochs are enough, and the next round begins anew.
+#define ROUND_EPOCHS 3
+#define ROUND_EPOCH(number) ((uint32_t)(number)*0x55555555u)
+
+_Static_assert(ROUND_EPOCHS *WM_BARRIER_RANKS + 1 <= WM_WORD_OPS, "at once");
+
+// Adds the operations by which all streams arrive at a value of a word.
+// Returns how many.
+static int
+add_epoch(const wm_barrier_t *barrier, size_t word, uint32_t value,
+          wm_word_op_t *ops)
+{
+    int count = 1;
+    for (int rank = 0; rank < barrier->size; ++rank) {
+        bool waits = rank != barrier->rank;
+        ops[waits ? count++ : 0] = (wm_word_op_t){
+            .waits = waits,
+            .word = (_Atomic uint32_t *)((char *)barrier->of[rank].slot
+                                         + word),
+            .value = value,
+        };
+    }
+    return count;
+}
+
+void
+wm_graph_words_begin(const wm_barrier_t *barrier)
+{
+    wm_barrier_slot_t *slot = barrier->of[barrier->rank].slot;
+    atomic_store(&slot->round, ROUND_EPOCH(ROUND_EPOCHS - 1));
+    atomic_store(&slot->epochs, 0);
+}
+
+int
+wm_graph_words_enqueue_round(const wm_barrier_t *barrier, int device,
+                             CUstream stream, wm_error_t *err)
+{
+    wm_word_op_t ops[WM_WORD_OPS];
+    int count = 0;
+    for (int epoch = 0; epoch < ROUND_EPOCHS; ++epoch) {
+        count += add_epoch(barrier, offsetof(wm_barrier_slot_t, round),
+                           ROUND_EPOCH(epoch), ops + count);
+        // All have arrived, so no rank waits for `epochs`, and none will
+        // before all have arrived at the next epoch.
+        if (epoch == 0)
+            ops[count++] = (wm_word_op_t){
+                .word = &barrier->of[barrier->rank].slot->epochs,
+                .value = 0,
+            };
+    }
+    return wm_word_batch(device, stream, ops, count, err);
+}
+
+int
+wm_graph_words_enqueue_epoch(const wm_barrier_t *barrier, int device,
+                             CUstream stream, uint32_t number, wm_error_t *err)
+{
+    wm_word_op_t ops[WM_BARRIER_RANKS];
+    int count = add_epoch(barrier, offsetof(wm_barrier_slot_t, epochs), number,
+                          ops);
+    return wm_word_batch(device, stream, ops, count, err);
+}
+
+// Added to the promised value: beyond the value of any stream, and of a rank
+// that has left.
+#define POISON (1u << 29)
+#define ABORTED (1u << 16) // plus the number of the dead rank
+
+// Other ranks write our round word as we write theirs, so no rank knows where
+// its stream is. We write the epochs in turn; a stream passes at two of the
+// three.
+bool
+wm_stream_words_poison(const wm_barrier_t *barrier, int rank)
+{
+    static _Atomic unsigned turn;
+    uint32_t epoch = ROUND_EPOCH(atomic_fetch_add(&turn, 1) % ROUND_EPOCHS);
+    wm_barrier_slot_t *own = barrier->of[barrier->rank].slot;
+    atomic_store(&own->abort_flag, ABORTED | (uint32_t)rank);
+    if (rank < barrier->size)
+        atomic_store(&barrier->of[rank].slot->streams,
+                     atomic_load(&promised[barrier_index_of(barrier)])
+                         - barrier->of[barrier->rank].streams
+                         + barrier->of[rank].streams + POISON);
+    for (int i = 0; i < barrier->size; ++i) {
+        if (i == barrier->rank)
+            continue;
+        atomic_store(&barrier->of[i].slot->epochs, POISON);
+        atomic_store(&barrier->of[i].slot->round, epoch);
+    }
+    return atomic_exchange(&own->epochs, POISON) != POISON;
+}
+
+int
+wm_stream_words_dead(const wm_barrier_t *barrier)
+{
+    for (int i = 0; i < barrier->size; ++i) {
+        uint32_t flag = atomic_load(&barrier->of[i].slot->abort_flag);
+        if (flag != 0)
+            return (int)(flag & (ABORTED - 1));
+    }
+    return -1;
+}
+
+wm_word_op_t
+wm_stream_words_abort_op(const wm_barrier_t *barrier)
+{
+    return (wm_word_op_t){
+        .waits = true,
+        .word = &barrier->of[barrier->rank].slot->abort_flag,
+    };
+}
