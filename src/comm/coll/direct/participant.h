@@ -22,6 +22,30 @@ typedef struct {
     size_t want;  // bytes of a block that it receives
 } wm_participant_t;
 
+static inline bool
+wm_participant_sends(const wm_participant_t *participant)
+{
+    return wm_coll_sends(participant->call, participant->comm->rank);
+}
+
+static inline bool
+wm_participant_receives(const wm_participant_t *participant)
+{
+    return wm_coll_receives(participant->call, participant->comm->rank);
+}
+
+static inline wm_ranks_t
+wm_participant_group(const wm_participant_t *participant)
+{
+    return wm_comm_group(participant->comm, participant->comm->rank);
+}
+
+static inline wm_ranks_t
+wm_participant_others(const wm_participant_t *participant)
+{
+    return wm_comm_others(participant->comm, participant->comm->rank);
+}
+
 // Begins to make the send data ready, and finds out if this rank is capable.
 // The rank may publish when wm_direct_is_ready() returns 1.
 WM_MUST_CHECK int
@@ -45,6 +69,15 @@ wm_participant_nbytes(const wm_participant_t *participant);
 // all ranks; sets the root.
 WM_MUST_CHECK int
 wm_participant_compare(wm_participant_t *participant, wm_error_t *err);
+
+// Returns the bytes that a rank has published, of all its blocks where these
+// are compared; the bytes of the blocks of ranks `first` to `end` - 1, or
+// SIZE_MAX on overflow.
+size_t
+wm_participant_bytes_of(const wm_participant_t *participant, int rank);
+size_t
+wm_participant_blocks_until(const wm_participant_t *participant, int first,
+                            int end);
 
 // Makes the plan. Returns false if there is none, on all ranks alike. `wrong`
 // is an error that only this rank has found (code 0: none).

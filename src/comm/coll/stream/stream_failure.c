@@ -7,6 +7,7 @@
 #include "comm/coll/stream/symm.h"
 #include "comm/comm/failure.h"
 #include "comm/engine/engine.h"
+#include "comm/node/stream_words.h"
 
 #define AGAIN_US 100000
 #define LED_ON_US 500
@@ -22,16 +23,17 @@ static bool
 may_wait(const wm_comm_t *comm)
 {
     return comm->graph_symm != NULL
-           || (comm->symm != NULL && !wm_barrier_have_kept(comm->barrier));
+           || (comm->symm != NULL && !wm_stream_word_is_kept(comm->barrier));
 }
 
 static bool
 stream_failure_poison(wm_comm_t *comm)
 {
-    bool moved = comm->revoked && wm_barrier_poison(comm->barrier, comm->size);
+    bool moved = comm->revoked
+                 && wm_stream_words_poison(comm->barrier, comm->size);
     for (int rank = 0; rank < comm->size; ++rank)
         if (comm->peers[rank]->dead)
-            moved |= wm_barrier_poison(comm->barrier, rank);
+            moved |= wm_stream_words_poison(comm->barrier, rank);
     if (comm->symm != NULL)
         wm_symm_release_peers(comm->symm);
     return moved;

@@ -4,9 +4,10 @@
 // code that waits for such a stream, ask MPI now and then about each
 // communicator with symmetric memory whose streams may be waiting. The words
 // of a dead rank are poisoned, so that no stream waits for it
-// (wm_barrier_poison), and calls raise. The same looks release streams that
-// wait for each other in a call in which ranks differ (wm_symm_release_peers).
-// Engine lock held, except in functions of the progress thread.
+// (wm_stream_words_poison), and calls raise. The same looks release streams
+// that wait for each other in a call in which ranks differ
+// (wm_symm_release_peers). Engine lock held, except in functions of the
+// progress thread.
 #ifndef WM_COMM_COLL_STREAM_STREAM_FAILURE_H
 #define WM_COMM_COLL_STREAM_STREAM_FAILURE_H
 

@@ -14,6 +14,7 @@
 #include "comm/coll/stream/symm_state.h"
 #include "comm/engine/engine.h"
 #include "comm/node/mapping.h"
+#include "comm/node/stream_words.h"
 #include "cuda/event.h"
 #include "cuda/lock.h"
 
@@ -52,9 +53,9 @@ symm_prepare(wm_symm_t *symm, published_t *published, wm_error_t *err)
     if (code < 0)
         return code;
     if (symm->captured)
-        wm_barrier_begin_rounds(symm->barrier);
+        wm_graph_words_begin(symm->barrier);
     else {
-        published->streams = wm_barrier_streams_now(symm->barrier);
+        published->streams = wm_stream_word_now(symm->barrier);
         wm_signatures_open(&symm->signatures, symm->barrier);
     }
     return 0;
@@ -70,7 +71,7 @@ symm_find_all(wm_symm_t *symm, const wm_comm_t *comm, wm_error_t *err)
     for (int rank = 0; rank < symm->size && code == 0; ++rank) {
         const published_t *published = wm_preflight_data(comm->barrier, rank);
         if (!symm->captured)
-            wm_barrier_set_streams(symm->barrier, rank, published->streams);
+            wm_stream_word_set_base(symm->barrier, rank, published->streams);
         code = wm_node_register(comm->peers[rank], false, symm->device, err);
     }
     wm_engine_unlock();
@@ -83,9 +84,8 @@ open_kernels(wm_symm_t *symm, wm_error_t *err)
     wm_ll_rank_t ranks[WM_LL_RANKS];
     for (int rank = 0; rank < symm->size; ++rank) {
         wm_word_op_t word = symm->captured
-                                ? wm_barrier_abort_word(symm->barrier)
-                                : wm_barrier_stream_word(symm->barrier, rank,
-                                                         0);
+                                ? wm_stream_words_abort_op(symm->barrier)
+                                : wm_stream_word_op(symm->barrier, rank, 0);
         ranks[rank] = (wm_ll_rank_t){
             .word = (const uint32_t *)word.word,
             .base = word.value,
@@ -249,7 +249,7 @@ look_for_end(void *context, wm_error_t *err)
 {
     wm_symm_t *symm = context;
     (void)err;
-    if (wm_barrier_have_kept(symm->barrier))
+    if (wm_stream_word_is_kept(symm->barrier))
         return 1;
     wm_symm_release_peers(symm);
     return 0;
@@ -268,7 +268,7 @@ symm_clear(wm_symm_t *symm, published_t *published, wm_error_t *err)
     symm->last = 0;
     wm_signatures_open(&symm->signatures, symm->barrier);
     published->thresholds = symm->thresholds;
-    published->streams = wm_barrier_streams_now(symm->barrier);
+    published->streams = wm_stream_word_now(symm->barrier);
     return code;
 }
 
@@ -293,7 +293,7 @@ symm_begin_anew(wm_symm_t *symm, wm_error_t *err)
         return code;
     wm_lock(&symm->lock);
     code = symm_find_all(symm, symm->comm, err);
-    wm_barrier_promise(symm->barrier, 0);
+    wm_stream_word_promise(symm->barrier, 0);
     if (code == 0)
         code = open_kernels(symm, err);
     pthread_mutex_unlock(&symm->lock);
@@ -344,11 +344,11 @@ static bool
 have_all_ended(const wm_symm_t *symm)
 {
     for (int rank = 0; rank < symm->size; ++rank)
-        if (!wm_barrier_stream_arrived(symm->barrier, rank,
-                                       (symm->signatures.calls << 16)
-                                           + WM_SYMM_ENDED))
+        if (!wm_stream_word_arrived(symm->barrier, rank,
+                                    (symm->signatures.calls << 16)
+                                        + WM_SYMM_ENDED))
             return false;
-    return wm_barrier_have_kept(symm->barrier);
+    return wm_stream_word_is_kept(symm->barrier);
 }
 
 bool

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The struct of wm_symm_t, for symm_make.c, which makes it, and symm.c, which
-// makes calls. No other file includes this header.
+// The struct of wm_symm_t, for the files symm*.c alone: symm_make.c makes and
+// recovers it, symm.c makes calls, symm_order.c orders these by stream words,
+// symm_failure.c raises failures.
 #ifndef WM_COMM_COLL_STREAM_SYMM_STATE_H
 #define WM_COMM_COLL_STREAM_SYMM_STATE_H
 
@@ -44,5 +45,10 @@ struct wm_symm {
 // Raises MPI's error if a rank has died; for good. Lock held.
 WM_MUST_CHECK int
 wm_symm_find_dead(const wm_symm_t *symm, wm_error_t *err);
+
+// Notes that the last call has failed: no call goes on until all ranks have
+// recovered. Lock held.
+void
+wm_symm_set_lost(wm_symm_t *symm);
 
 #endif
