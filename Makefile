@@ -24,7 +24,7 @@ BUILD_FILES := setup.py pyproject.toml $(wildcard build_tools/*.py)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo build test test-full test-asan test-mpich gpu-test lint \
+.PHONY: help demo build for-tests test test-full test-asan test-mpich gpu-test lint \
         format simcuda sdist clean distclean
 
 help: ## this list
@@ -65,8 +65,8 @@ $(VENV)/.installed: $(VENV)/.built
 	@touch $@
 
 $(VENV)/.extras-%: $(VENV)/.made pyproject.toml
-	@echo "installing what $* needs"
-	@needs=$$($(PY) build_tools/backend.py $*) && $(PIP) $$needs
+	@echo "installing what $(subst -, and ,$*) needs"
+	@needs=$$($(PY) build_tools/backend.py $(subst -, ,$*)) && $(PIP) $$needs
 	@touch $@
 
 build: export WARPMPI_WERROR ?= 1
@@ -91,10 +91,16 @@ simcuda: $(VENV)/.build-tools ## the simulated driver, into build/simcuda
 	    --no-print-directory -C tests/simcuda OUT=$(abspath $(SIMCUDA)) \
 	    CUDA_HOME="$$cuda"
 
-test: $(VENV)/.installed $(VENV)/.extras-test $(VENV)/.extras-lint simcuda ## every suite, one in five of a test's parameters, and lint; makes .venv
+# What is downloaded comes while it is compiled.
+for-tests: $(VENV)/.build-tools
+	@$(MAKE) -s --no-print-directory -j 3 $(VENV)/.built \
+	    $(VENV)/.extras-test-lint simcuda
+	@$(MAKE) -s --no-print-directory $(VENV)/.installed
+
+test: for-tests ## a sample of every suite, and lint; makes .venv
 	@$(PY) tests/run.py $(ALL_ARGS)
 
-test-full: $(VENV)/.installed $(VENV)/.extras-test $(VENV)/.extras-lint simcuda ## likewise, all parameters, and faults at every n-th call
+test-full: for-tests ## every suite whole, with faults at every n-th call, and lint
 	@WARPMPI_TEST_FULL=1 $(PY) tests/run.py --limit 7200 $(ALL_ARGS)
 
 # Address and undefined-behaviour sanitizers. Leaks are found by counts, in
@@ -108,7 +114,7 @@ ASAN_ENV = PYTHONPATH=$(abspath build/asan/lib) PYTHONMALLOC=malloc \
 test-asan: $(VENV)/.build-tools $(VENV)/.extras-test simcuda ## unit suites and 2 ranks with ASan and UBSan
 	@WARPMPI_WERROR= WARPMPI_SANITIZE=address,undefined $(PY) setup.py --quiet build \
 	    --build-base build/asan --build-lib build/asan/lib
-	@$(ASAN_ENV) $(PY) tests/run.py unit mpi --ranks 2 $(ALL_ARGS)
+	@$(ASAN_ENV) $(PY) tests/run.py unit mpi --ranks 2 --share 2 $(ALL_ARGS)
 
 # From the source distribution, installed as a user does it, but for kernels
 # that were compiled from the same text before.
@@ -122,7 +128,7 @@ test-mpich: sdist simcuda ## message tests on MPICH, from the sdist; makes .venv
 	    --quiet --force-reinstall --no-deps dist/warpmpi-*.tar.gz
 	@$(MPICH)/bin/python -m pip install --quiet pytest hypothesis ml_dtypes
 	@MPICC= $(MPICH)/bin/python tests/run.py mpi \
-	    host-only --ranks 2 $(ALL_ARGS)
+	    host-only --ranks 2 --share 2 $(ALL_ARGS)
 
 # With the machine's own Python, MPI and CUDA; nothing is downloaded.
 gpu-test: ## the same suites on real GPUs, with what the machine has

@@ -8,6 +8,7 @@ that is installed is tested, and not the one in the current folder.
 
 import os
 import sys
+import zlib
 
 import pytest
 
@@ -21,20 +22,33 @@ def rank():
 
 
 class Parts:
-    """--part K/N: every N-th of the tests, from the K-th on."""
+    """--part K/N: every N-th of the tests, from the K-th on.
+
+    --share N: before that, one in N of the test functions, which the name of
+    each decides, with all their parameters.
+    """
 
     def pytest_addoption(self, parser):
         parser.addoption("--part", default="1/1", metavar="K/N")
+        parser.addoption("--share", default=1, type=int, metavar="N")
 
     # After all that choose among them, on which ranks must agree.
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config, items):
+        share = config.getoption("--share")
         which, parts = map(int, config.getoption("--part").split("/"))
-        others = [
-            item for i, item in enumerate(items) if i % parts != which - 1
-        ]
-        items[:] = items[which - 1 :: parts]
-        config.hook.pytest_deselected(items=others)
+        kept = [item for item in items if number_of(item) % share == 0]
+        kept = kept[which - 1 :: parts]
+        config.hook.pytest_deselected(
+            items=[item for item in items if item not in kept]
+        )
+        items[:] = kept
+
+
+def number_of(item):
+    """A number of its test function, the same on all ranks."""
+    name = getattr(item, "originalname", None) or item.name
+    return zlib.crc32(f"{item.path.stem}::{name}".encode())
 
 
 def main():

@@ -12,8 +12,11 @@ lint: formatters and type checkers, each counted as one test. Without a name,
 all of them. The simulated driver serves unless --gpu. Exits with 1 if anything
 failed or hung.
 
-One in five of a test's parameters runs, unless pytest is given arguments,
-WARPMPI_TEST_EVERY or WARPMPI_TEST_FULL is set, or the GPUs are real.
+A sample runs, unless pytest is given arguments, WARPMPI_TEST_FULL is set, or
+the GPUs are real: one in five of a test's parameters (WARPMPI_TEST_EVERY says
+another number), half of the tests that start programs, and, as 2 ranks run
+all tests, a third of them on another number of ranks. With --share N one in
+N of these.
 
 Three suites run at a time, the longest first. A line is printed every 20
 seconds and as each suite ends, and the output of one that failed. Tests that
@@ -51,6 +54,9 @@ LANES = 3  # of two cores: there is always one that waits
 FAILURES = "===== what failed"  # before the last list of failures
 EVERY = 5  # one in so many of a test's parameters runs, unless asked for
 PROGRAMS = 3  # parts of the tests that start programs
+# One in so many of the tests, unless asked for.
+PROGRAMS_SHARE = 2
+OTHER_RANKS_SHARE = 3  # of those that 2 ranks run
 
 _running = set()  # what run() waits for, in all threads
 _results = set()  # files with a line for each test that has ended
@@ -321,6 +327,9 @@ def main():
     parser.add_argument(
         "--limit", type=float, default=1500, help="seconds for one suite"
     )
+    parser.add_argument(
+        "--share", type=int, default=1, metavar="N", help="one test in N"
+    )
     arguments = sys.argv[1:]
     own, passed_on = arguments, []
     if "--" in arguments:
@@ -348,8 +357,10 @@ def main():
         words, told = mpirun.launcher(max(options.ranks))
         told["WARPMPI_TEST_MPIRUN"] = " ".join(words)
 
-        def mpi(seconds, title, ranks, *words):
-            words = [*words, *common, *paths]
+        def mpi(seconds, title, ranks, share, *words):
+            share *= options.share
+            words = ["--share", "1" if asked else str(share), *words]
+            words += [*common, *paths]
             title = f"mpi, {title}"
             run = partial(pytest_suite, title, ranks, words, limit, told)
             chosen.append((seconds, title, run))
@@ -357,16 +368,19 @@ def main():
         for ranks in options.ranks:
             title = f"{ranks} rank{'s' if ranks > 1 else ''}"
             seconds = {1: 50, 2: 250}.get(ranks, 120)
-            mpi(seconds, title, ranks, "-m", "not programs")
+            share = 1 if ranks == 2 else OTHER_RANKS_SHARE
+            mpi(seconds / share, title, ranks, share, "-m", "not programs")
         parts = 1 if options.gpu or named else PROGRAMS
         for part in range(1, parts + 1) if 1 in options.ranks else ():
             which = f"{part}/{parts}"
             title = f"programs, part {which}" if parts > 1 else "programs"
             words = ("-m", "programs", "--part", which)
-            mpi(450 / parts, title, 1, *words)
+            seconds = 450 / PROGRAMS_SHARE / parts
+            mpi(seconds, title, 1, PROGRAMS_SHARE, *words)
     if "unit" in suites:
         paths = [] if named else ["tests", "--ignore=tests/mpi"]
-        words = [*common, *paths]
+        share = "1" if asked else str(options.share)
+        words = ["--share", share, *common, *paths]
         run = partial(pytest_suite, "unit", 0, words, limit, {})
         chosen.append((100, "unit", run))
     if "mpi4py" in suites or "host-only" in suites:

@@ -66,7 +66,7 @@ WAYS = {
 @pytest.mark.parametrize("number", [2, 3, 4])
 @pytest.mark.parametrize("ways", list(WAYS))
 def test_random_kernels_of_a_gpu_each(number, ways):
-    count = "5000" if FULL else "250"
+    count = "5000" if FULL else "80"
     printed = ranks.run(
         KERNELS,
         *f"--seed {SEED + number} --collectives {count}".split(),
