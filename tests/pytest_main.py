@@ -39,8 +39,9 @@ class Parts:
         which, parts = map(int, config.getoption("--part").split("/"))
         kept = [item for item in items if number_of(item) % share == 0]
         kept = kept[which - 1 :: parts]
+        stay = set(kept)
         config.hook.pytest_deselected(
-            items=[item for item in items if item not in kept]
+            items=[item for item in items if item not in stay]
         )
         items[:] = kept
 

@@ -207,23 +207,49 @@ def test_formatters_of_a_commit_are_those_of_lint():
         assert f'"{each}"' in project
 
 
-def test_parts_of_a_suite_have_each_test_once():
+def parts_of_a_suite(items, share, parts):
+    """What the parts of a suite keep, and no part keeps and leaves out."""
+
     class Config:
         def getoption(self, name):
-            return part
+            return {"--part": part, "--share": share}[name]
 
         hook = types.SimpleNamespace(
             pytest_deselected=lambda items: left_out.extend(items)
         )
 
+    kept = []
+    for which in range(1, parts + 1):
+        own, left_out, part = list(items), [], f"{which}/{parts}"
+        pytest_main.Parts().pytest_collection_modifyitems(Config(), own)
+        assert len(own) + len(left_out) == len(items)
+        assert {*own, *left_out} == {*items}
+        kept += own
+    return kept
+
+
+class Item:
+    """A parameter of a test."""
+
+    path = Path("test_any.py")
+
+    def __init__(self, name):
+        self.originalname = name
+
+
+def test_parts_of_a_suite_have_each_test_once():
+    items = [Item(f"test_{i // 2}") for i in range(40)]
     for parts in (1, 2, 3):
-        kept = []
-        for which in range(1, parts + 1):
-            items, left_out, part = list(range(20)), [], f"{which}/{parts}"
-            pytest_main.Parts().pytest_collection_modifyitems(Config(), items)
-            assert sorted(items + left_out) == list(range(20))
-            kept += items
-        assert sorted(kept) == list(range(20))
+        kept = parts_of_a_suite(items, 1, parts)
+        assert len(kept) == len(items) and {*kept} == {*items}
+
+
+def test_a_share_of_a_suite_has_all_parameters_of_a_test():
+    items = [Item(f"test_{i // 2}") for i in range(400)]
+    kept = parts_of_a_suite(items, 4, 2)
+    names = Counter(item.originalname for item in kept)
+    assert set(names.values()) == {2}
+    assert 25 < len(names) < 100
 
 
 def test_suites_in_lanes_all_run_once(capsys):
