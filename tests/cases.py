@@ -1,23 +1,114 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""One rank's arguments of a collective of any name, and what must come."""
+"""The collectives, their arguments and what a rank must receive.
+
+The core's table gives the names. Case makes the arguments of a call, and the
+expected values, from the table and from REDUCED.
+"""
+
+import math
+import unittest
+from typing import NamedTuple
 
 import numpy as np
 from mpi4py import MPI
 
 import kinds
 import warpmpi as wm
+from warpmpi import _core
 
-EMPTY = -1.0  # where nothing is received
+EMPTY = -1  # where nothing is received
 EACH = 3  # elements of a block, where all are alike
-NAMES = """
-    Bcast Gather Gatherv Scatter Scatterv Allgather Allgatherv Alltoall
-    Alltoallv Alltoallw Reduce Allreduce Reduce_scatter_block Reduce_scatter
-    Scan Exscan Neighbor_allgather Neighbor_allgatherv Neighbor_alltoall
-    Neighbor_alltoallv Neighbor_alltoallw
-""".split()
-TO_ROOT = "Reduce", "Gather", "Gatherv"
-FROM_ROOT = "Bcast", "Scatter", "Scatterv"
-ROOTED = TO_ROOT + FROM_ROOT
+FORMS = "", "I", "_init"
+VARYING = "v", "w"  # forms of buffers in which each block has its place
+
+
+class Row(NamedTuple):
+    """A collective in the core's table."""
+
+    name: str
+    arguments: tuple
+    sends: str  # "": one block; n, v or w: a block for each rank
+    receives: str
+    from_root: bool
+    to_root: bool
+    in_part: bool
+
+
+TABLE = {row[0]: Row(*row) for row in _core._collectives()}
+NAMES = list(TABLE)
+NEIGHBORS = [name for name in NAMES if name.startswith("Neighbor")]
+OF_ALL = [name for name in NAMES if name not in NEIGHBORS]
+REDUCTIONS = [name for name in NAMES if "op" in TABLE[name].arguments]
+MOVES = [name for name in OF_ALL if name not in REDUCTIONS]
+ROOTED = [name for name in NAMES if "root" in TABLE[name].arguments]
+IN_PLACE = [name for name in OF_ALL if "recvbuf" in TABLE[name].arguments]
+# All names, and once more those that may be in place.
+CALLS = [(name, False) for name in NAMES] + [(name, True) for name in IN_PLACE]
+# The ranks of which a rank receives the reduction.
+REDUCED = {
+    "Reduce": lambda ranks, rank: ranks,
+    "Allreduce": lambda ranks, rank: ranks,
+    "Reduce_scatter_block": lambda ranks, rank: ranks,
+    "Reduce_scatter": lambda ranks, rank: ranks,
+    "Scan": lambda ranks, rank: ranks[: rank + 1],
+    "Exscan": lambda ranks, rank: ranks[:rank],
+}
+FOLDS = {"SUM": sum, "PROD": math.prod}
+
+
+def id_of(value):
+    """The name of a part of CALLS in the name of a test."""
+    return {True: "in_place", False: "apart"}.get(value, value)
+
+
+def called(name, form):
+    """The name of a collective in one of FORMS."""
+    if form == "I":
+        return "I" + name[0].lower() + name[1:]
+    return name + form
+
+
+def begun(comm, name, form, *args):
+    """Make a call; return its request. MPI's lack of it skips the test."""
+    try:
+        return getattr(comm, called(name, form))(*args)
+    except NotImplementedError:
+        raise unittest.SkipTest(f"no {called(name, form)} here") from None
+
+
+def steps(comm, name, form, *args):
+    """Give functions that begin a call, wait for its end and free it."""
+    if form == "_init":
+        request = begun(comm, name, form, *args)
+        return request.Start, request.Wait, request.Free
+    made = []
+
+    def begin():
+        made.append(begun(comm, name, form, *args))
+
+    return begin, lambda: form and made.pop().Wait(), lambda: None
+
+
+def perform(comm, name, form, *args, starts=1):
+    """Make a call and wait for its end; starts: of a persistent one."""
+    begin, wait, free = steps(comm, name, form, *args)
+    for _ in range(starts if form == "_init" else 1):
+        begin()
+        wait()
+    free()
+
+
+def reduced(comm, name, parts, fold):
+    """The reduction that this rank receives, or None; the root is 0.
+
+    parts: all that each rank sends, in blocks of one length.
+    """
+    if TABLE[name].to_root and comm.rank:
+        return None
+    parts = REDUCED[name](parts, comm.rank)
+    if "scatter" in name:
+        parts = [np.split(part, comm.size)[comm.rank] for part in parts]
+    return fold(parts) if parts else None
 
 
 def counted(call):
@@ -35,21 +126,11 @@ def is_direct(comm):
     return all(comm.allgather(names <= {"ipc", "self"}))
 
 
-def takes_in_place(name):
-    return name != "Bcast" and not name.startswith("Neighbor")
-
-
 def write(buffer, values):
     if isinstance(buffer, np.ndarray):
         buffer[...] = values
     else:
         wm.asarray(buffer).assign(values)
-
-
-def _of_near(ranks, value):
-    there = [each != MPI.PROC_NULL for each in ranks]
-    values = [value(each) for each in ranks]
-    return np.repeat(np.where(there, values, EMPTY), EACH)
 
 
 def on_device(values):
@@ -64,116 +145,143 @@ def init(comm, name, case):
 class Case:
     """A call with sums, whose results are proportional to what is sent.
 
-    comm: a Cartesian one; make: what makes an array of this rank's kind.
+    comm: neighbors need a Cartesian one. make: makes an array of this rank's
+    kind; a pair of them makes what is sent and what is received. each:
+    elements of a block; counts: those of the k-th where lengths vary. value:
+    n elements that a rank sends to another one, or to all.
     """
 
-    def __init__(self, comm, name, make, root=0, in_place=False):
-        self.comm, self.name, self.root = comm, name, root
-        self.counts = [2 + each % 2 for each in range(comm.size)]
-        self.at = [sum(self.counts[:each]) for each in range(comm.size)]
-        self.values, self.want = self.numbers()
-        rooted = name in ROOTED
-        at_root = comm.rank == root
-        self.in_place = in_place and (at_root or not rooted)
-        self.empty = np.full(self.want.size, EMPTY)
+    gap = 1  # elements between blocks that have their places
+
+    def __init__(
+        self,
+        comm,
+        name,
+        make,
+        root=0,
+        in_place=False,
+        each=EACH,
+        counts=lambda k, each: each - 1 + k % 2,
+        value=lambda source, to, n: np.full(n, 10.0 * to + source + 1),
+        op="SUM",
+    ):
+        self.comm, self.name, self.root, self.op = comm, name, root, op
+        self.row, self.at_root = TABLE[name], comm.rank == root
+        self.each, self.counts, self.value = each, counts, value
+        self.in_place = in_place and (self.at_root or name not in ROOTED)
+        self.dtype = value(0, 0, 1).dtype
+        sent, got = self.blocks()
+        self.values, *self.out = self.lay(self.row.sends, sent)
+        self.want, *self.back = self.lay(self.row.receives, got)
+        self.empty = self.nothing(self.want.size)
         if self.in_place:
             self.place()
-        elif (name in TO_ROOT and not at_root) or (
-            name == "Bcast" and at_root
+        elif (self.row.to_root and not self.at_root) or (
+            name == "Bcast" and self.at_root
         ):
             self.want = self.empty
-        self.sent, self.into = make(self.values), make(self.empty)
-        self.args = self.arguments(rooted, at_root)
+        makes = make if isinstance(make, tuple) else (make, make)
+        self.sent, self.into = makes[0](self.values), makes[1](self.empty)
+        if self.in_place and self.row.from_root:
+            self.into = self.sent  # its own block stays where it is
+        self.args = self.arguments()
 
-    def numbers(self):
-        """Give what this rank sends, and what it receives."""
-        comm, name = self.comm, self.name
-        rank, size = comm.rank, comm.size
-        ranks = np.arange(size) + 1.0
-        even, ragged = np.repeat(ranks, EACH), np.repeat(ranks, self.counts)
-        mine = slice(self.at[rank], self.at[rank] + self.counts[rank])
-        block = np.full(EACH, rank + 1.0)
-        if name == "Bcast":
-            return np.full(EACH, 5.0), np.full(EACH, 5.0)
-        if name in ("Gather", "Allgather"):
-            return block, even
-        if name in ("Gatherv", "Allgatherv"):
-            return ragged[mine], ragged
-        if name == "Scatter":
-            return even, block
-        if name == "Scatterv":
-            return ragged, ragged[mine]
-        if name.startswith("Alltoall"):
-            return 10 * (rank + 1.0) + even, 10 * even + rank + 1.0
-        if name == "Reduce_scatter_block":
-            return even, size * block
-        if name == "Reduce_scatter":
-            return ragged, size * ragged[mine]
-        if name.startswith("Neighbor"):
-            ins = comm.inedges
-            if "allgather" in name:
-                return block, _of_near(ins, lambda other: other + 1)
-            return (
-                _of_near(comm.outedges, lambda to: 10 * (rank + 1) + to),
-                _of_near(ins, lambda other: 10 * (other + 1) + rank),
-            )
-        summed = {"Scan": ranks[: rank + 1], "Exscan": ranks[:rank]}
-        total = summed.get(name, ranks)
-        return block, np.full(EACH, total.sum() if total.size else EMPTY)
+    def nothing(self, n):
+        return np.full(n, EMPTY).astype(self.dtype)
+
+    def blocks(self):
+        """Give the blocks that this rank sends, and those that it receives."""
+        comm, row = self.comm, self.row
+        outs = ins = range(comm.size)
+        several = row.sends or "recvcounts" in row.arguments
+        if self.name in NEIGHBORS:
+            outs, ins = comm.outedges, comm.inedges
+        elif self.name in REDUCTIONS:
+            ins = REDUCED[self.name](ins, comm.rank)
+        elif row.from_root:
+            ins = [self.root]
+        sent = [self.block(comm.rank, to) for to in (outs if several else [0])]
+        got = [self.block(each, comm.rank if several else 0) for each in ins]
+        if self.name in REDUCTIONS:
+            got = [FOLDS[self.op](got) if got else self.nothing(self.each)]
+        return sent, got
+
+    def block(self, source, to):
+        row, n = self.row, self.each
+        by_source = row.receives in VARYING
+        by_rank = row.sends in VARYING or "recvcounts" in row.arguments
+        if (by_source or by_rank) and self.name not in NEIGHBORS:
+            n = self.counts(source * by_source + to * by_rank, n)
+        if source == MPI.PROC_NULL:
+            return self.nothing(n)
+        return self.value(source, to, n)
+
+    def lay(self, form, blocks):
+        """Give all elements, and counts and places of the blocks.
+
+        The last comes first, and others lie apart, where MPI is told.
+        """
+        told = form in VARYING
+        at, end = [0] * len(blocks), 0
+        for k in range(len(blocks))[:: -1 if told else 1]:
+            at[k] = end
+            end += blocks[k].size + self.gap * told
+        whole = self.nothing(end)
+        for block, first in zip(blocks, at, strict=True):
+            whole[first : first + block.size] = block
+        return whole, [block.size for block in blocks], at
 
     def place(self):
         """Have what is sent where it is received."""
-        name = self.name
-        if "gather" in name.lower():
-            own = np.array(self.want == self.comm.rank + 1)
-            self.empty = np.where(own, self.want, EMPTY)
-        elif name not in FROM_ROOT:
+        rank, row = self.comm.rank, self.row
+        if row.from_root:
+            self.empty = self.want = self.values
+        elif row.receives and not row.sends:
+            first = self.back[1][rank]
+            own = slice(first, first + self.back[0][rank])
+            self.empty[own] = self.want[own]
+        else:
             self.empty = self.values
-        if name == "Exscan" and self.comm.rank == 0:
+        if self.name == "Exscan" and rank == 0:
             self.want = self.values
-        if name in FROM_ROOT:
-            self.want = self.empty  # its own block stays where it is
 
-    def arguments(self, rooted, at_root):
-        name = self.name
-        if name == "Bcast":
-            return [self.sent if at_root else self.into, self.root]
-        args = [self.sent, self.into]
-        if name.endswith(("v", "w")):
-            self.specify(args)
+    def arguments(self):
+        row = self.row
+        args = [
+            self.spec(row.sends, self.sent, *self.out),
+            self.spec(row.receives, self.into, *self.back),
+        ]
         if self.in_place:
-            args[name in FROM_ROOT] = MPI.IN_PLACE
-        if name == "Reduce_scatter":
-            args.append(self.counts)
-        if rooted and not at_root:
-            args[name in TO_ROOT] = None
-        if name == "Reduce":
-            args.append(MPI.SUM)
-        return [*args, self.root] if rooted else args
+            args[row.from_root] = MPI.IN_PLACE
+        if row.arguments[0] == "buf":
+            args = [args[not self.at_root]]
+        elif (row.from_root or row.to_root) and not self.at_root:
+            args[row.to_root] = None
+        others = {"recvcounts": self.out[0], "root": self.root}
+        others["op"] = getattr(MPI, self.op)
+        return args + [others[each] for each in row.arguments[len(args) :]]
 
-    def specify(self, args):
-        """Name the blocks of what has several."""
-        name, counts, at = self.name, self.counts, self.at
-        gathers, scatters = "gather" in name.lower(), name == "Scatterv"
-        if "alltoall" in name.lower() or "Neighbor" in name:
-            counts = [EACH] * (self.want.size // EACH)
-            at = [EACH * each for each in range(len(counts))]
-        for k in [1] if gathers else [0] if scatters else [0, 1]:
-            given = args[k]
-            args[k] = [given, counts, at, MPI.DOUBLE]
-            if name.endswith("w"):
-                types = [MPI.DOUBLE] * len(counts)
-                args[k] = [given, counts, [8 * each for each in at], types]
+    def spec(self, form, array, counts, at):
+        """The array as the call takes it, with the blocks that it has."""
+        kind = MPI.Datatype.fromcode(self.dtype.char)
+        if form == "v":
+            return [array, counts, at, kind]
+        if form == "w":
+            at = [self.dtype.itemsize * each for each in at]
+            return [array, counts, at, [kind] * len(counts)]
+        return array
 
     def prepare(self, scale):
         """Write what is to be sent, so many times."""
-        write(self.sent, self.values * scale)
+        write(self.sent, self.times(self.values, scale))
         write(self.into, self.times(self.empty, scale))
 
-    def check(self, scale):
+    def check(self, scale=1):
         got = kinds.values_of(self.into)[: self.want.size]
         np.testing.assert_array_equal(got, self.times(self.want, scale))
 
     @staticmethod
     def times(values, scale):
+        if scale == 1:
+            return values
         return np.where(values == EMPTY, EMPTY, values * scale)

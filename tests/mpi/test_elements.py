@@ -7,11 +7,9 @@ from mpi4py import MPI
 
 import kinds
 import warpmpi as wm
+from cases import FORMS, REDUCTIONS, called, steps
 from warpmpi._install import CLASS_CALLS
 
-CALLS = """
-    Reduce Allreduce Reduce_scatter_block Reduce_scatter Scan Exscan
-""".split()
 INSTALLED = {(kind, name): call for kind, name, call in CLASS_CALLS}
 
 
@@ -68,18 +66,15 @@ FLOAT8 = {
 }
 
 
-@pytest.mark.parametrize("form", ["", "I", "_init"])
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", REDUCTIONS)
 @pytest.mark.parametrize("kind", FLOAT8)
 def test_a_reduction_refuses_them(comm, kind, name, form):
     make = FLOAT8[kind]
-    called = name + form if form == "_init" else form + name
-    if form == "I":
-        called = "I" + name[0].lower() + name[1:]
     what = "buf: MPI has no reduction for|buf: DLPack element type .code 10"
     for first in (make(), MPI.IN_PLACE):
         with pytest.raises(TypeError, match=what):
-            getattr(comm, called)(first, make())
+            getattr(comm, called(name, form))(first, make())
 
 
 @pytest.mark.parametrize("kind", [*MAKERS, *FLOAT8])
@@ -99,7 +94,7 @@ def test_reduce_local_and_windows_refuse_them(comm, kind):
     window.Free()
 
 
-@pytest.mark.parametrize("form", ["", "I", "_init"])
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("device", [False, True])
 def test_bfloat16_of_a_library_is_added(comm, form, device):
     if device and not wm.is_cuda_available():
@@ -107,12 +102,9 @@ def test_bfloat16_of_a_library_is_added(comm, form, device):
     mine = Tensor(4, 16, device=wm.get_device() if device else None)
     one = np.array([0x3F80] * 4, np.uint16).view(np.uint8)
     mine.values[:] = wm.array(one) if device else one
-    names = {"": "Allreduce", "I": "Iallreduce", "_init": "Allreduce_init"}
-    request = getattr(comm, names[form])(MPI.IN_PLACE, [mine, 3])
-    if form == "_init":
-        request.Start()
-    if form:
-        request.Wait()
+    begin, wait, _ = steps(comm, "Allreduce", form, MPI.IN_PLACE, [mine, 3])
+    begin()
+    wait()
     found = np.asarray(kinds.values_of(mine.values)).view(np.uint16)
     whole = found.astype(np.uint32) << 16
     assert whole.view(np.float32).tolist() == [comm.size] * 3 + [1]

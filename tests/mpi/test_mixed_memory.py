@@ -10,7 +10,7 @@ from mpi4py import MPI
 
 import kinds
 import warpmpi as wm
-from cases import NAMES, ROOTED, Case, takes_in_place
+from cases import CALLS, FORMS, NAMES, ROOTED, TABLE, Case, id_of, steps
 
 pytestmark = [
     pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU"),
@@ -25,42 +25,8 @@ def comm(world):
     ring.Free()
 
 
-def blocking(comm, case):
-    def begin():
-        getattr(comm, case.name)(*case.args)
-
-    return begin, lambda: None, lambda: None
-
-
-def nonblocking(comm, case):
-    name, requests = case.name, []
-
-    def begin():
-        call = getattr(comm, "I" + name[0].lower() + name[1:])
-        requests.append(call(*case.args))
-
-    return begin, lambda: requests.pop().Wait(), lambda: None
-
-
-def persistent(comm, case):
-    try:
-        request = getattr(comm, case.name + "_init")(*case.args)
-    except NotImplementedError:
-        pytest.skip("this MPI has no persistent collectives")
-    return request.Start, request.Wait, request.Free
-
-
-FORMS = [blocking, nonblocking, persistent]
-CALLS = [(name, False) for name in NAMES]
-CALLS += [(name, True) for name in NAMES if takes_in_place(name)]
-
-
-@pytest.mark.parametrize("form", FORMS, ids=lambda f: f.__name__)
-@pytest.mark.parametrize(
-    ("name", "in_place"),
-    CALLS,
-    ids=lambda value: {True: "in_place", False: "apart"}.get(value, value),
-)
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("name", "in_place"), CALLS, ids=id_of)
 def test_every_mix(comm, name, in_place, form):
     """Each set of ranks has GPU arrays once, and the others host arrays."""
     for root in {0, comm.size - 1} if name in ROOTED else {0}:
@@ -69,7 +35,7 @@ def test_every_mix(comm, name, in_place, form):
             case = Case(
                 comm, name, lambda a, k=kind: kinds.make(k, a), root, in_place
             )
-            begin, end, free = form(comm, case)
+            begin, end, free = steps(comm, name, form, *case.args)
             for scale in (1, 2):
                 case.prepare(scale)
                 begin()
@@ -84,9 +50,9 @@ def test_mixes_are_under_way_together(comm, name):
     began = []
     for mix in range(1 << min(comm.size, 3)):
         kind = "device" if mix >> comm.rank & 1 else "host"
-        for form in (nonblocking, persistent):
+        for form in FORMS[1:]:
             case = Case(comm, name, lambda a, k=kind: kinds.make(k, a))
-            began.append((case, *form(comm, case)))
+            began.append((case, *steps(comm, name, form, *case.args)))
     for case, begin, _, _ in began:
         case.prepare(3)
         begin()
@@ -96,19 +62,12 @@ def test_mixes_are_under_way_together(comm, name):
         free()
 
 
-# Of 4 elements for each rank; the last rank is the one that gives.
-GIVEN = {
-    "Gather": lambda comm, make: comm.Gather(make(4), make(4 * comm.size)),
-    "Reduce": lambda comm, make: comm.Reduce(make(4), make(4)),
-    "Bcast": lambda comm, make: comm.Bcast(make(4), comm.size - 1),
-    "Scatter": lambda comm, make: comm.Scatter(
-        make(4 * comm.size), make(4), comm.size - 1
-    ),
-}
-
-
-if MPI.get_vendor()[0] == "MPICH":  # whose own wait, after some calls
-    del GIVEN["Bcast"], GIVEN["Reduce"]
+# MPICH waits itself, after some calls.
+GIVEN = [
+    name
+    for name in ROOTED
+    if MPI.get_vendor()[0] != "MPICH" or name not in ("Bcast", "Reduce")
+]
 
 
 @pytest.mark.parametrize("kind", kinds.KINDS)
@@ -117,14 +76,13 @@ def test_who_only_gives_host_memory_does_not_wait(comm, name, kind):
     """The others come to the call when that rank has long left it."""
     gives = comm.size - 1
     own = "host" if comm.rank == gives else kind
-
-    def make(size):
-        return kinds.make(own, np.ones(size))
-
+    root = gives if TABLE[name].from_root else 0
     if comm.rank != gives:
         comm.Recv(np.zeros(1), gives, 5)
     for _ in range(3):
-        GIVEN[name](comm, make)
+        case = Case(comm, name, lambda a: kinds.make(own, a), root)
+        getattr(comm, name)(*case.args)
+        case.check()
     for rank in range(gives):
         if comm.rank == gives:
             comm.Send(np.zeros(1), rank, 5)

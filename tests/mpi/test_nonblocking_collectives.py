@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
+import cases
 import kinds
 import warpmpi as wm
+from cases import on_device
 
 pytestmark = pytest.mark.skipif(
     not wm.is_cuda_available(), reason="needs a GPU"
@@ -51,196 +53,56 @@ def check_sum(comm, array):
     assert (kinds.values_of(array) == everyone(comm)).all()
 
 
-def ibcast(comm, make):
-    array = make(np.full(3, comm.rank, "i4"))
-    root = comm.size - 1
-    return comm.Ibcast(array, root), array, np.full(3, root)
-
-
-def iallreduce(comm, make):
-    into = make(np.zeros(3, "i4"))
-    request = comm.Iallreduce(make(np.full(3, comm.rank, "i4")), into)
-    return request, into, np.full(3, sum(range(comm.size)))
-
-
-def in_place(comm, make):
-    into = make(np.full(3, comm.rank, "i4"))
-    request = comm.Iallreduce(MPI.IN_PLACE, into, MPI.MAX)
-    return request, into, np.full(3, comm.size - 1)
-
-
-def igather(comm, make):
-    root = comm.rank == 0
-    into = make(np.full(2 * comm.size, -1, "i4"))
-    sent = make(np.full(2, comm.rank, "i4"))
-    request = comm.Igather(sent, into if root else None)
-    expected = np.repeat(np.arange(comm.size), 2)
-    return request, into, expected if root else np.full(2 * comm.size, -1)
-
-
-def igatherv(comm, make):
-    counts = [rank + 1 for rank in range(comm.size)]
-    into = make(np.full(sum(counts), -1, "i4"))
-    root = comm.size - 1
-    sent = make(np.full(counts[comm.rank], comm.rank, "i4"))
-    request = comm.Igatherv(
-        sent, [into, counts] if comm.rank == root else None, root
-    )
-    expected = np.repeat(np.arange(comm.size), counts)
-    if comm.rank != root:
-        expected = np.full(sum(counts), -1)
-    return request, into, expected
-
-
-def iscatter(comm, make):
-    sent = make(np.arange(2 * comm.size, dtype="i4"))
-    into = make(np.full(2, -1, "i4"))
-    request = comm.Iscatter(sent if comm.rank == 0 else None, into)
-    return request, into, 2 * comm.rank + np.arange(2)
-
-
-def scatter_in_place(comm, make):
-    sent = make(np.arange(2 * comm.size, dtype="i4"))
-    into = make(np.full(2, -1, "i4"))
-    if comm.rank == 0:
-        request = comm.Iscatter(sent, MPI.IN_PLACE)
-        return request, into, np.full(2, -1)
-    return comm.Iscatter(None, into), into, 2 * comm.rank + np.arange(2)
-
-
-def iscatterv(comm, make):
-    counts = [rank % 2 + 1 for rank in range(comm.size)]
-    at = [sum(counts[:rank]) for rank in range(comm.size)]
-    sent = make(np.arange(sum(counts), dtype="i4"))
-    into = make(np.full(counts[comm.rank], -1, "i4"))
-    request = comm.Iscatterv([sent, counts] if comm.rank == 0 else None, into)
-    return request, into, at[comm.rank] + np.arange(counts[comm.rank])
-
-
-def iallgather(comm, make):
-    into = make(np.zeros(2 * comm.size, "i4"))
-    request = comm.Iallgather(make(np.full(2, comm.rank, "i4")), into)
-    return request, into, np.repeat(np.arange(comm.size), 2)
-
-
-def iallgatherv(comm, make):
-    counts = [2 + rank for rank in range(comm.size)]
-    into = make(np.zeros(sum(counts), "i4"))
-    sent = make(np.full(counts[comm.rank], comm.rank, "i4"))
-    request = comm.Iallgatherv(sent, [into, counts])
-    return request, into, np.repeat(np.arange(comm.size), counts)
-
-
-def ialltoall(comm, make):
-    sent = make(comm.rank * 10 + np.arange(comm.size, dtype="i4"))
-    into = make(np.zeros(comm.size, "i4"))
-    request = comm.Ialltoall(sent, into)
-    return request, into, np.arange(comm.size) * 10 + comm.rank
-
-
-def ialltoallv(comm, make):
-    counts = [1] * comm.size
-    sent = make(comm.rank * 10 + np.arange(comm.size, dtype="i4"))
-    into = make(np.zeros(comm.size, "i4"))
-    request = comm.Ialltoallv([sent, counts], [into, counts])
-    return request, into, np.arange(comm.size) * 10 + comm.rank
-
-
-def ireduce(comm, make):
-    into = make(np.full(3, -1, "i4"))
-    root = comm.size - 1
-    sent = make(np.full(3, comm.rank, "i4"))
-    request = comm.Ireduce(
-        sent, into if comm.rank == root else None, root=root
-    )
-    result = sum(range(comm.size)) if comm.rank == root else -1
-    return request, into, np.full(3, result)
-
-
-def ireduce_scatter_block(comm, make):
-    into = make(np.zeros(2, "i4"))
-    sent = make(np.arange(2 * comm.size, dtype="i4"))
-    request = comm.Ireduce_scatter_block(sent, into)
-    return request, into, comm.size * (2 * comm.rank + np.arange(2))
-
-
-def ireduce_scatter(comm, make):
-    counts = [rank + 1 for rank in range(comm.size)]
-    at = sum(counts[: comm.rank])
-    into = make(np.zeros(counts[comm.rank], "i4"))
-    sent = make(np.arange(sum(counts), dtype="i4"))
-    request = comm.Ireduce_scatter(sent, into, counts)
-    return request, into, comm.size * (at + np.arange(counts[comm.rank]))
-
-
-def iscan(comm, make):
-    into = make(np.zeros(3, "i4"))
-    request = comm.Iscan(make(np.full(3, comm.rank, "i4")), into)
-    return request, into, np.full(3, sum(range(comm.rank + 1)))
-
-
-def iexscan(comm, make):
-    into = make(np.full(3, -1, "i4"))
-    request = comm.Iexscan(make(np.full(3, comm.rank, "i4")), into)
-    result = sum(range(comm.rank)) if comm.rank > 0 else -1
-    return request, into, np.full(3, result)
-
-
-CALLS = [
-    ibcast,
-    iallreduce,
-    in_place,
-    igather,
-    igatherv,
-    iscatter,
-    scatter_in_place,
-    iscatterv,
-    iallgather,
-    iallgatherv,
-    ialltoall,
-    ialltoallv,
-    ireduce,
-    ireduce_scatter_block,
-    ireduce_scatter,
-    iscan,
-    iexscan,
-]
-
-
-def on_device(values):
-    return kinds.make("device", values)
+# Of neighbors test_mixed_memory.py has them.
+CALLS = [call for call in cases.CALLS if call[0] not in cases.NEIGHBORS]
+each_call = pytest.mark.parametrize(
+    ("name", "in_place"), CALLS, ids=cases.id_of
+)
 
 
 def on_host(values):
     return values
 
 
-@pytest.mark.parametrize("call", CALLS)
-def test_gpus_do_it(comm, call):
+def begin(comm, make, name, in_place=False):
+    """Begin a call of int32 with the last rank as root."""
+    case = cases.Case(
+        comm,
+        name,
+        make,
+        comm.size - 1,
+        in_place,
+        value=lambda source, to, n: np.full(n, 10 * to + source, "i4"),
+    )
+    return cases.begun(comm, name, "I", *case.args), case
+
+
+@each_call
+def test_gpus_do_it(comm, name, in_place):
     with Counted() as counted:
-        request, array, expected = call(comm, on_device)
+        request, case = begin(comm, on_device, name, in_place)
         request.Wait()
     assert counted.went == (1, 0)
-    assert (kinds.values_of(array) == expected).all()
+    case.check()
 
 
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("host", [0, -1])
 @pytest.mark.parametrize("late", [False, True])
-@pytest.mark.parametrize("call", CALLS)
-def test_a_rank_has_host_memory(comm, call, host, late):
+@each_call
+def test_a_rank_has_host_memory(comm, name, in_place, host, late):
     """Late it is known to the others after they have begun."""
     alone = comm.rank == host % comm.size
     if alone and late:
         time.sleep(0.02)
     make = on_host if alone else on_device
     with Counted() as counted:
-        requests = [call(comm, make) for _ in range(2)]
-        for request, _, _ in requests:
+        begun = [begin(comm, make, name, in_place) for _ in range(2)]
+        for request, _ in begun:
             request.Wait()
     assert counted.went[0] == 0
-    for _, array, expected in requests:
-        assert (kinds.values_of(array) == expected).all()
+    for _, case in begun:
+        case.check()
 
 
 def test_many_are_under_way(comm):
@@ -392,12 +254,12 @@ def test_a_rank_fails(comm, fail, name):
 
 
 def test_arrays_outlive_their_names(comm):
-    requests = [iallreduce(comm, on_device)[0] for _ in range(5)]
-    results = [ibcast(comm, on_device) for _ in range(5)]
+    requests = [begin(comm, on_device, "Allreduce")[0] for _ in range(5)]
+    results = [begin(comm, on_device, "Bcast") for _ in range(5)]
     MPI.Request.Waitall(requests)
-    for request, array, expected in results:
+    for request, case in results:
         request.Wait()
-        assert (kinds.values_of(array) == expected).all()
+        case.check()
 
 
 def test_its_communicator_is_freed(comm):

@@ -16,7 +16,7 @@ from mpi4py import MPI
 
 import kinds
 import warpmpi as wm
-from cases import NAMES, Case, init, on_device, takes_in_place
+from cases import IN_PLACE, NAMES, VARYING, Case, init, on_device
 from warpmpi._staging import collectives
 
 pytestmark = pytest.mark.skipif(
@@ -89,7 +89,7 @@ def test_each_but_the_first_is_counted(comm, name):
     request.Free()
 
 
-@pytest.mark.parametrize("name", list(filter(takes_in_place, NAMES)))
+@pytest.mark.parametrize("name", IN_PLACE)
 def test_in_place(comm, name):
     """Not where others read a copy, which is made for each start."""
     case = Case(comm, name, on_device, in_place=True)
@@ -124,7 +124,7 @@ def test_gaps_are_told_each_time(comm):
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("culprit", [0, -1])
 @pytest.mark.parametrize(
-    "name", [name for name in NAMES if name[-1] not in "vw"]
+    "name", [name for name in NAMES if not name.endswith(VARYING)]
 )
 def test_an_array_moves(comm, name, culprit):
     """MPI does that start; then they go on as before."""
@@ -354,7 +354,7 @@ def test_who_differed_is_gone_already(comm):
     They must not take that for the word that it went the same way.
     """
     case = Case(comm, "Bcast", on_device)
-    moving = Moving(case.sent, on_device(np.full(3, 15.0)))
+    moving = Moving(case.sent, on_device(3 * case.values))
     if comm.rank == 0:
         case.args[0] = moving
     request = init(comm, "Bcast", case)

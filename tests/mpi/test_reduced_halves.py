@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """float16 and bfloat16 in reductions, in all forms and kinds of memory."""
 
-import functools
+from functools import partial, reduce
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 import kinds
 import warpmpi as wm
-from cases import is_direct
+from cases import FORMS, REDUCTIONS, is_direct, perform, reduced
 from warpmpi._install import CLASS_CALLS
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
@@ -18,9 +18,6 @@ DTYPES = {
     "float16": np.dtype(np.float16),
     "bfloat16": np.dtype(ml_dtypes.bfloat16),
 }
-CALLS = (
-    "Allreduce Reduce Reduce_scatter_block Reduce_scatter Scan Exscan".split()
-)
 OPS = {
     "SUM": np.add,
     "PROD": np.multiply,
@@ -45,24 +42,6 @@ def make(place, values):
     return wm.array(values, device=wm.get_device())
 
 
-def called(comm, name, form, *args):
-    """A collective in one of its forms, to its end."""
-    if form == "":
-        getattr(comm, name)(*args)
-        return
-    if form == "I":
-        request = getattr(comm, "I" + name[0].lower() + name[1:])(*args)
-    else:
-        try:
-            request = getattr(comm, name + "_init")(*args)
-        except NotImplementedError:
-            pytest.skip("MPI has no persistent collectives")
-        request.Start()
-    request.Wait()
-    if form == "_init":
-        request.Free()
-
-
 def parts_of(comm, dtype, length):
     """What each rank gives: numbers that are exact whatever the op."""
     values = np.array([-2, -1, 0.5, 1, 2, 1, -1])
@@ -74,25 +53,15 @@ def parts_of(comm, dtype, length):
 
 
 def folded(op, parts):
-    return functools.reduce(
+    return reduce(
         lambda a, b: OPS[op](a, b).astype(a.dtype, copy=False), parts
     )
-
-
-def expected(comm, name, op, parts):
-    if name in ("Scan", "Exscan"):
-        ranks = comm.rank + (name == "Scan")
-        return folded(op, parts[:ranks]) if ranks else None
-    made = folded(op, parts)
-    if name.startswith("Reduce_scatter"):
-        return np.split(made, comm.size)[comm.rank]
-    return made if name == "Allreduce" or comm.rank == 0 else None
 
 
 def check(comm, name, form, op, dtype, length, places):
     length *= comm.size
     parts = parts_of(comm, dtype, length)
-    right = expected(comm, name, op, parts)
+    right = reduced(comm, name, parts, partial(folded, op))
     share = length if "scatter" not in name else length // comm.size
     sent = make(places[0], parts[comm.rank])
     into = make(places[1], np.full(share, 9, dtype))
@@ -100,7 +69,7 @@ def check(comm, name, form, op, dtype, length, places):
     if name == "Reduce_scatter":
         words.insert(2, [share] * comm.size)
     before = wm.stats()["ipc_collectives"]
-    called(comm, name, form, *words)
+    perform(comm, name, form, *words)
     if right is not None:
         found = kinds.values_of(into)
         np.testing.assert_array_equal(found.astype(float), right.astype(float))
@@ -110,8 +79,8 @@ def check(comm, name, form, op, dtype, length, places):
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("form", ["", "I", "_init"])
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", REDUCTIONS)
 def test_they_are_computed_with(comm, name, form, dtype, op, place):
     for length in (1, 100, 3000):
         check(comm, name, form, op, DTYPES[dtype], length, [place] * 2)
@@ -119,7 +88,7 @@ def test_they_are_computed_with(comm, name, form, dtype, op, place):
 
 @pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU")
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("name", REDUCTIONS)
 def test_some_are_on_the_host(comm, name, dtype):
     for first in range(2):
         for length in (5, 3000):
@@ -132,7 +101,7 @@ def test_some_are_on_the_host(comm, name, dtype):
 
 @pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU")
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("name", REDUCTIONS)
 def test_they_stay_on_the_gpu(comm, name, dtype):
     """And are rounded once, however many ranks there are."""
     direct = is_direct(comm)
@@ -153,11 +122,11 @@ def test_they_stay_on_the_gpu(comm, name, dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_counts_and_displacements_are_of_elements(comm, dtype, place):
     kind = DTYPES[dtype]
-    for form in ("", "I", "_init"):
+    for form in FORMS:
         for words in ((3,), ((3, 1),), ((3, None),), (3, None), (3, 1, None)):
             mine = make(place, np.arange(6).astype(kind))
             into = make(place, np.full(6, 9, kind))
-            called(comm, "Allreduce", form, [mine, *words], [into, *words])
+            perform(comm, "Allreduce", form, [mine, *words], [into, *words])
             first = 1 if 1 in words or (3, 1) in words else 0
             right = np.full(6, 9.0)
             right[first : first + 3] = np.arange(first, first + 3) * comm.size
@@ -169,10 +138,10 @@ def test_counts_and_displacements_are_of_elements(comm, dtype, place):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_in_place(comm, dtype, place):
     kind = DTYPES[dtype]
-    for form in ("", "I", "_init"):
+    for form in FORMS:
         for name in ("Allreduce", "Scan", "Reduce_scatter_block"):
             mine = make(place, np.ones(4 * comm.size, kind))
-            called(comm, name, form, MPI.IN_PLACE, mine)
+            perform(comm, name, form, MPI.IN_PLACE, mine)
             ranks = comm.rank + 1 if name == "Scan" else comm.size
             assert (kinds.values_of(mine)[:4].astype(float) == ranks).all()
 
@@ -195,9 +164,9 @@ def test_their_own_name_of_mpi(comm):
     except (KeyError, ValueError, AssertionError, MPI.Exception):
         pytest.skip("MPI has no such type")
     name = [kind, "e", None][comm.rank % 3]
-    for form in ("", "I", "_init"):
+    for form in FORMS:
         words = [[mine, 3, name], [into, name]] if name else [mine, into]
-        called(comm, "Allreduce", form, *words)
+        perform(comm, "Allreduce", form, *words)
         assert (into == comm.size).all()
 
 

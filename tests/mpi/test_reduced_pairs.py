@@ -7,7 +7,7 @@ from mpi4py import MPI
 
 import kinds
 import warpmpi as wm
-from cases import is_direct
+from cases import REDUCTIONS, is_direct, reduced
 
 pytestmark = pytest.mark.skipif(
     not wm.is_cuda_available(), reason="needs a GPU"
@@ -20,7 +20,6 @@ PAIRS = {
     "short": ("i2", MPI.SHORT_INT),
     "int": ("i4", MPI.TWOINT),
 }
-CALLS = "Allreduce Reduce Reduce_scatter_block Scan Exscan".split()
 
 
 @pytest.fixture(scope="module")
@@ -44,20 +43,10 @@ def least(parts):
     return made
 
 
-def expected(name, comm, parts):
-    if name in ("Scan", "Exscan"):
-        ranks = comm.rank + (name == "Scan")
-        return least(parts[:ranks]) if ranks else None
-    made = least(parts)
-    if name == "Reduce_scatter_block":
-        return np.split(made, comm.size)[comm.rank]
-    return made if name == "Allreduce" or comm.rank == 0 else None
-
-
 def reduce(comm, name, mine, kind, places, in_place=False):
     """What a call leaves, of memory in two places."""
     block = len(mine) // comm.size
-    whole = name != "Reduce_scatter_block"
+    whole = "scatter" not in name
     length = len(mine) if whole or in_place else block
     into = np.full(length * mine.itemsize, 0x55, np.uint8)
     if in_place:
@@ -65,7 +54,10 @@ def reduce(comm, name, mine, kind, places, in_place=False):
     into = kinds.make(places[1], into)
     sent = kinds.make(places[0], mine.view(np.uint8))
     first = MPI.IN_PLACE if in_place else [sent, kind]
-    getattr(comm, name)(first, [into, kind], MPI.MINLOC)
+    words = [first, [into, kind], MPI.MINLOC]
+    if name == "Reduce_scatter":
+        words.insert(2, [block] * comm.size)
+    getattr(comm, name)(*words)
     return kinds.values_of(into).view(mine.dtype)
 
 
@@ -78,12 +70,12 @@ def check(found, right):
 
 @pytest.mark.parametrize("length", [1, 100, 20_000])
 @pytest.mark.parametrize("pair", PAIRS)
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("name", REDUCTIONS)
 def test_pairs_stay_on_the_gpu(comm, name, pair, length):
     value, kind = PAIRS[pair]
     length *= comm.size
     parts = [pairs_of(value, rank, length) for rank in range(comm.size)]
-    right = expected(name, comm, parts)
+    right = reduced(comm, name, parts, least)
     before = wm.stats()["ipc_collectives"]
     found = reduce(comm, name, parts[comm.rank], kind, ["device"] * 2)
     assert wm.stats()["ipc_collectives"] - before == is_direct(comm)
@@ -91,13 +83,13 @@ def test_pairs_stay_on_the_gpu(comm, name, pair, length):
 
 
 @pytest.mark.parametrize("pair", PAIRS)
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("name", REDUCTIONS)
 def test_some_of_them_are_on_the_host(comm, name, pair):
     """It ends, and is right, whoever has what where."""
     value, kind = PAIRS[pair]
     length = 50 * comm.size
     parts = [pairs_of(value, rank, length) for rank in range(comm.size)]
-    right = expected(name, comm, parts)
+    right = reduced(comm, name, parts, least)
     for first in range(2):
         for places in (["device", "host"], ["host", "device"]):
             mine = places if (comm.rank + first) % 2 else ["host"] * 2
@@ -108,7 +100,7 @@ def test_some_of_them_are_on_the_host(comm, name, pair):
 def test_pairs_in_place(comm, name):
     value, kind = PAIRS["double"]
     parts = [pairs_of(value, rank, 100) for rank in range(comm.size)]
-    right = expected(name, comm, parts)
+    right = reduced(comm, name, parts, least)
     mine = parts[comm.rank]
     in_place = name != "Reduce" or comm.rank == 0
     check(reduce(comm, name, mine, kind, ["device"] * 2, in_place), right)
