@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Collectives of memory with gaps: strided arrays, derived datatypes."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from mpi4py import MPI
 
+import cases
 import kinds
 import ranks
 import warpmpi as wm
-from cases import counted
+from cases import FORMS, OF_ALL, REDUCTIONS, VARYING, counted, perform
 
 pytestmark = pytest.mark.skipif(
     not wm.is_cuda_available(), reason="needs a GPU"
@@ -17,11 +20,6 @@ pytestmark = pytest.mark.skipif(
 EACH = 6  # elements of an item of a datatype
 ITEMS = 2  # of a block
 BLOCK = EACH * ITEMS
-REDUCTIONS = (
-    *("Reduce", "Allreduce", "Reduce_scatter_block", "Reduce_scatter"),
-    *("Scan", "Exscan"),
-)
-ROOTED = "Bcast", "Gather", "Gatherv", "Scatter", "Scatterv", "Reduce"
 
 
 @pytest.fixture(scope="module")
@@ -134,234 +132,72 @@ class Laid:
         np.testing.assert_array_equal(found, want)
 
 
-def do(comm, name, begins, *args):
-    if begins:
-        name = "I" + name[0].lower() + name[1:]
-    request = getattr(comm, name)(*args)
-    if begins:
-        request.Wait()
-
-
 def given(rank, blocks):
     return 1000.0 * rank + np.arange(blocks * BLOCK)
 
 
-def place_blocks(size, counts):
-    """Where blocks of items lie, the last first, one item between them."""
-    displs = [
-        sum(counts[rank + 1 :]) + size - 1 - rank for rank in range(size)
-    ]
-    return displs, sum(counts) + size - 1
-
-
-def spread(values, counts, displs, total):
-    """Blocks of items, and FILL between them."""
-    into, at = np.full(total * EACH, FILL), 0
-    for count, displ in zip(counts, displs, strict=True):
-        size = count * EACH
-        into[displ * EACH :][:size] = values[at : at + size]
-        at += size
-    return into
-
-
-class Case:
+class Case(cases.Case):
     """What one rank gives to a call, and what it must have at its end."""
+
+    gap = EACH  # as datatypes have so many elements
 
     def __init__(self, comm, name, sends, receives, root):
         """Make the buffers: sends, receives: (kind, layout)."""
-        rank, size = comm.rank, comm.size
-        self.sent = self.received = self.expected = None
-        self.args = getattr(self, "_" + name.lower())(
-            rank, size, sends, receives, root
+        super().__init__(
+            comm,
+            name,
+            (partial(Laid, *sends), partial(Laid, *receives)),
+            root,
+            each=BLOCK,
+            counts=lambda k, _: (k % 2 + 1) * EACH,
+            value=lambda source, to, n: given(source, to + 1)[-BLOCK:][:n],
         )
-        if name == "Reduce_scatter":
-            self.args += ([BLOCK] * size,)
-        if name in REDUCTIONS:
-            self.args += (MPI.SUM,)
-        if name in ROOTED:
-            self.args += (root,)
 
-    def take(self, sends, receives, sent, room, expected):
-        """Buffers of what is sent, of as much as is received."""
-        if sent is not None:
-            self.sent, self.values = Laid(*sends, sent), sent
-        if expected is not None:
-            room = np.full(room, FILL) if np.isscalar(room) else room
-            self.received = Laid(*receives, room)
-            self.expected = expected
+    def spec(self, form, laid, counts, at):
+        if form not in VARYING:
+            return laid.equal() if form else laid.whole()
+        places = ([x // EACH for x in each] for each in (counts, at))
+        return (laid.varying if form == "v" else laid.separate)(*places)
 
     def check(self):
-        if self.sent is not None:
-            self.sent.check(self.values)
-        if self.received is not None:
-            self.received.check(self.expected)
-
-    def _bcast(self, rank, size, sends, receives, root):
-        values = given(root, 3)
-        if rank == root:
-            self.take(sends, receives, values, 0, None)
-            return (self.sent.whole(),)
-        self.take(sends, receives, None, values.size, values)
-        return (self.received.whole(),)
-
-    def _gather(self, rank, size, sends, receives, root, everyone=False):
-        gets = everyone or rank == root
-        blocks = np.concatenate([given(r, 1) for r in range(size)])
-        expected = blocks if gets else None
-        self.take(sends, receives, given(rank, 1), blocks.size, expected)
-        return self.sent.whole(), self.received.equal() if gets else None
-
-    def _allgather(self, *args):
-        return self._gather(*args, everyone=True)
-
-    def _gatherv(self, rank, size, sends, receives, root, everyone=False):
-        counts = [r % 2 + 1 for r in range(size)]
-        displs, total = place_blocks(size, counts)
-        mine = [given(r, 1)[: counts[r] * EACH] for r in range(size)]
-        gets = everyone or rank == root
-        expected = spread(np.concatenate(mine), counts, displs, total)
-        self.take(
-            sends,
-            receives,
-            mine[rank],
-            total * EACH,
-            expected if gets else None,
-        )
-        into = self.received.varying(counts, displs) if gets else None
-        return self.sent.whole(), into
-
-    def _allgatherv(self, *args):
-        return self._gatherv(*args, everyone=True)
-
-    def _scatter(self, rank, size, sends, receives, root):
-        values = given(root, size)
-        expected = values[rank * BLOCK :][:BLOCK]
-        at_root = values if rank == root else None
-        self.take(sends, receives, at_root, BLOCK, expected)
-        return self.sent and self.sent.equal(), self.received.whole()
-
-    def _scatterv(self, rank, size, sends, receives, root):
-        counts = [r % 2 + 1 for r in range(size)]
-        displs, total = place_blocks(size, counts)
-        values = spread(given(root, size), counts, displs, total)
-        length = counts[rank] * EACH
-        expected = values[displs[rank] * EACH :][:length]
-        at_root = values if rank == root else None
-        self.take(sends, receives, at_root, length, expected)
-        sent = self.sent and self.sent.varying(counts, displs)
-        return sent, self.received.whole()
-
-    def _alltoall(self, rank, size, sends, receives, root):
-        expected = np.concatenate(
-            [given(r, size)[rank * BLOCK :][:BLOCK] for r in range(size)]
-        )
-        values = given(rank, size)
-        self.take(sends, receives, values, values.size, expected)
-        return self.sent.equal(), self.received.equal()
-
-    def _alltoallv(self, rank, size, sends, receives, root, form="varying"):
-        counts = [(rank + r) % 2 + 1 for r in range(size)]
-        displs, total = place_blocks(size, counts)
-        blocks = [
-            given(r, size)[rank * BLOCK :][: n * EACH]
-            for r, n in enumerate(counts)
-        ]
-        mine = [
-            given(rank, size)[r * BLOCK :][: n * EACH]
-            for r, n in enumerate(counts)
-        ]
-        values = spread(np.concatenate(mine), counts, displs, total)
-        expected = spread(np.concatenate(blocks), counts, displs, total)
-        self.take(sends, receives, values, total * EACH, expected)
-        sides = self.sent, self.received
-        return tuple(getattr(side, form)(counts, displs) for side in sides)
-
-    def _alltoallw(self, *args):
-        return self._alltoallv(*args, form="separate")
-
-    def _reduce(self, rank, size, sends, receives, root, ranks=None):
-        ranks = range(size) if ranks is None else ranks
-        expected = sum(given(r, 2) for r in ranks)
-        gets = root is None or rank == root
-        self.take(
-            sends,
-            receives,
-            given(rank, 2),
-            2 * BLOCK,
-            expected if gets else None,
-        )
-        return self.sent.whole(), self.received and self.received.whole()
-
-    def _allreduce(self, rank, size, sends, receives, root):
-        return self._reduce(rank, size, sends, receives, None)
-
-    def _scan(self, rank, size, sends, receives, root):
-        return self._reduce(rank, size, sends, receives, None, range(rank + 1))
-
-    def _exscan(self, rank, size, sends, receives, root):
-        args = self._reduce(rank, size, sends, receives, None, range(rank))
-        if rank == 0:
-            self.expected = np.full(2 * BLOCK, FILL)
-        return args
-
-    def _reduce_scatter(self, rank, size, sends, receives, root):
-        expected = sum(given(r, size) for r in range(size))
-        self.take(
-            sends,
-            receives,
-            given(rank, size),
-            BLOCK,
-            expected[rank * BLOCK :][:BLOCK],
-        )
-        return self.sent.whole(), self.received.whole()
-
-    _reduce_scatter_block = _reduce_scatter
+        self.sent.check(self.values)
+        self.into.check(self.want)
 
 
-MOVES = (
-    *("Bcast", "Gather", "Gatherv", "Scatter", "Scatterv", "Allgather"),
-    *("Allgatherv", "Alltoall", "Alltoallv"),
-)
+BY_DATATYPE = "Alltoallw"  # it takes no arrays with gaps
+LAID = [name for name in OF_ALL if name != BY_DATATYPE]
 CALLS = [
     (name, layout)
-    for name in (*MOVES, *REDUCTIONS)
+    for name in LAID
     for layout in (ARRAYS if name in REDUCTIONS else LAYOUTS)
 ]
 
 
-@pytest.mark.parametrize("begins", [False, True], ids=["at once", "begun"])
+@pytest.mark.parametrize("form", ["", "I"], ids=["at once", "begun"])
 @pytest.mark.parametrize("name, layout", CALLS)
-def test_values_and_gaps(comm, name, layout, begins):
+def test_values_and_gaps(comm, name, layout, form):
     kind = kinds.DEVICE_KINDS[len(name + layout) % len(kinds.DEVICE_KINDS)]
     root = comm.size - 1
     case = Case(comm, name, (kind, layout), (kind, layout), root)
     comm.Barrier()  # closes mappings of what was freed
-    done = counted(lambda: do(comm, name, begins, *case.args))
+    done = counted(lambda: perform(comm, name, form, *case.args))
     assert done == (1, 0)
     case.check()
 
 
-@pytest.mark.parametrize("begins", [False, True], ids=["at once", "begun"])
+@pytest.mark.parametrize("form", ["", "I"], ids=["at once", "begun"])
 @pytest.mark.parametrize("receives", DATATYPES)
 @pytest.mark.parametrize("sends", DATATYPES)
-def test_a_datatype_for_each_block(comm, sends, receives, begins):
+def test_a_datatype_for_each_block(comm, sends, receives, form):
     buffers = ("device", sends), ("device", receives)
     case = Case(comm, "Alltoallw", *buffers, 0)
     comm.Barrier()
-    done = counted(lambda: do(comm, "Alltoallw", begins, *case.args))
+    done = counted(lambda: perform(comm, "Alltoallw", form, *case.args))
     assert done == (1, 0)
     case.check()
 
 
-def persistently(comm, name, *args):
-    request = getattr(comm, name + "_init")(*args)
-    for _ in range(2):
-        request.Start()
-        request.Wait()
-    request.Free()
-
-
-@pytest.mark.parametrize("form", ["at once", "begun", "persistent"])
+@pytest.mark.parametrize("form", FORMS, ids=["at once", "begun", "persistent"])
 @pytest.mark.parametrize(
     "name, layout", [call for call in CALLS if call[1] in ARRAYS]
 )
@@ -377,16 +213,13 @@ def test_host_arrays(comm, name, layout, form):
     ):
         case = Case(comm, name, sends, receives, 0)
         before = wm.stats()["staged_bytes"]
-        if form == "persistent":
-            persistently(comm, name, *case.args)
-        else:
-            do(comm, name, form == "begun", *case.args)
+        perform(comm, name, form, *case.args, starts=2)
         case.check()
         if sends[0] == receives[0] == "host":
             assert wm.stats()["staged_bytes"] == before
 
 
-@pytest.mark.parametrize("form", ["at once", "begun", "persistent"])
+@pytest.mark.parametrize("form", FORMS, ids=["at once", "begun", "persistent"])
 def test_host_arrays_of_neighbours(comm, form):
     ring = comm.Create_cart([comm.size], [True])
     sent, into = np.zeros((4, 3)), np.full((4, 2), FILL)
@@ -395,10 +228,7 @@ def test_host_arrays_of_neighbours(comm, form):
         to_all = name == "Neighbor_allgather"
         sent[:, 1] = 10 * comm.rank + np.arange(4)
         args = sent[: 2 if to_all else 4, 1], got
-        if form == "persistent":
-            persistently(ring, name, *args)
-        else:
-            do(ring, name, form == "begun", *args)
+        perform(ring, name, form, *args, starts=2)
         left, right = (10 * rank for rank in ring.inedges)
         left += 0 if to_all else 2
         np.testing.assert_array_equal(got, [left, left + 1, right, right + 1])
@@ -464,11 +294,11 @@ def test_pencils_are_transposed(comm, shape):
         np.testing.assert_array_equal(kinds.values_of(back), before)
 
 
-@pytest.mark.parametrize("begins", [False, True], ids=["at once", "begun"])
-def test_one_rank_of_pencils_is_a_host(comm, begins):
+@pytest.mark.parametrize("form", ["", "I"], ids=["at once", "begun"])
+def test_one_rank_of_pencils_is_a_host(comm, form):
     places = ("host", "host") if comm.rank == 0 else ("device", "device")
     sent, into, want = transposed(comm, (24, 36), places)
-    done = counted(lambda: do(comm, "Alltoallw", begins, sent, into))
+    done = counted(lambda: perform(comm, "Alltoallw", form, sent, into))
     assert done[0] == 0
     np.testing.assert_array_equal(kinds.values_of(into[0]), want)
 
@@ -502,15 +332,15 @@ def test_runs_that_fit_no_dimensions(comm):
     np.testing.assert_array_equal(given.numpy(), sent)
 
 
-@pytest.mark.parametrize("begins", [False, True], ids=["at once", "begun"])
-def test_separate_blocks_in_place(comm, begins):
+@pytest.mark.parametrize("form", ["", "I"], ids=["at once", "begun"])
+def test_separate_blocks_in_place(comm, form):
     size, rank = comm.size, comm.rank
     kind = MPI.INT.Create_vector(3, 1, 2).Commit()
     both = wm.array(np.full((size, 6), rank, "int32"))
     args = [both, ([1] * size, [24 * r for r in range(size)]), [kind] * size]
     comm.Barrier()
     give = MPI.IN_PLACE, args
-    done = counted(lambda: do(comm, "Alltoallw", begins, *give))
+    done = counted(lambda: perform(comm, "Alltoallw", form, *give))
     assert done == (1, 0)
     want = np.full((size, 6), rank)
     want[:, ::2] = np.arange(size)[:, None]
@@ -565,23 +395,23 @@ def test_bytes_that_are_not_there(comm):
     comm.Alltoall(array, into)  # by MPI: others could have been in its call
 
 
-@pytest.mark.parametrize("begins", [False, True], ids=["at once", "begun"])
+@pytest.mark.parametrize("form", ["", "I"], ids=["at once", "begun"])
 @pytest.mark.parametrize("name", ["Bcast", "Alltoall", "Alltoallv", "Scan"])
-def test_ranks_differ_in_their_layouts(comm, name, begins):
+def test_ranks_differ_in_their_layouts(comm, name, form):
     layouts = ("plain", *(ARRAYS if name in REDUCTIONS else LAYOUTS))
     for shift in range(len(layouts)):
         first = layouts[(shift + comm.rank) % len(layouts)]
         second = layouts[(shift + 2 * comm.rank + 1) % len(layouts)]
         case = Case(comm, name, ("device", first), ("pool", second), 0)
-        done = counted(lambda args=case.args: do(comm, name, begins, *args))
+        done = counted(lambda args=case.args: perform(comm, name, form, *args))
         assert done == (1, 0)
         case.check()
 
 
 @pytest.mark.ranks(2)
-@pytest.mark.parametrize("begins", [False, True], ids=["at once", "begun"])
-@pytest.mark.parametrize("name", [*MOVES, *REDUCTIONS])
-def test_one_rank_is_a_host(comm, name, begins):
+@pytest.mark.parametrize("form", ["", "I"], ids=["at once", "begun"])
+@pytest.mark.parametrize("name", LAID)
+def test_one_rank_is_a_host(comm, name, form):
     """MPI does it."""
     layouts = tuple(ARRAYS) if name in REDUCTIONS else LAYOUTS
     for shift, layout in enumerate(layouts):
@@ -589,21 +419,21 @@ def test_one_rank_is_a_host(comm, name, begins):
         if comm.rank == shift % comm.size:
             kind, layout = "host", "plain"
         case = Case(comm, name, (kind, layout), (kind, layout), 0)
-        done = counted(lambda args=case.args: do(comm, name, begins, *args))
+        done = counted(lambda args=case.args: perform(comm, name, form, *args))
         assert done[0] == 0
         case.check()
 
 
-@pytest.mark.parametrize("begins", [False, True], ids=["at once", "begun"])
+@pytest.mark.parametrize("form", ["", "I"], ids=["at once", "begun"])
 @pytest.mark.parametrize("layout", ["strided", "columns"])
-def test_in_place(comm, layout, begins):
+def test_in_place(comm, layout, form):
     rank, size = comm.rank, comm.size
     total = sum(given(r, 2) for r in range(size))
 
     def check(name, values, expected, buffer="whole"):
         laid = Laid("device", layout, values)
         args = [MPI.IN_PLACE, getattr(laid, buffer)()]
-        done = counted(lambda: do(comm, name, begins, *args))
+        done = counted(lambda: perform(comm, name, form, *args))
         assert done == (1, 0)
         laid.check(expected)
 
@@ -621,15 +451,15 @@ def test_in_place(comm, layout, begins):
     check("Reduce_scatter_block", given(rank, size), first)
 
 
-@pytest.mark.parametrize("begins", [False, True], ids=["at once", "begun"])
-def test_parts_of_one_array(comm, begins):
+@pytest.mark.parametrize("form", ["", "I"], ids=["at once", "begun"])
+def test_parts_of_one_array(comm, form):
     """What is sent lies between what is received into."""
     size = comm.size
     both = wm.array(np.full(2 * BLOCK * size, float(comm.rank)))
     for name in ("Alltoall", "Allreduce"):
         both[0::2].assign(np.full(BLOCK * size, float(comm.rank)))
         done = counted(
-            lambda name=name: do(comm, name, begins, both[0::2], both[1::2])
+            lambda name=name: perform(comm, name, form, both[0::2], both[1::2])
         )
         assert done == (1, 0)
         want = np.repeat(np.arange(size), BLOCK)
@@ -659,8 +489,8 @@ def test_blocks_leave_what_is_between_them(comm):
     np.testing.assert_array_equal(into.numpy(), want)
 
 
-@pytest.mark.parametrize("begins", [False, True], ids=["at once", "begun"])
-def test_long_ones_in_two_phases(comm, begins):
+@pytest.mark.parametrize("form", ["", "I"], ids=["at once", "begun"])
+def test_long_ones_in_two_phases(comm, form):
     """Ranks read what others have received, packed."""
     n = 2_000_000
     base = wm.zeros((n, 2), "float32")
@@ -668,14 +498,16 @@ def test_long_ones_in_two_phases(comm, begins):
     base[:, 1].assign((values + comm.rank).astype("float32"))
     into = wm.full((n, 3), -1.0, "float32")
     done = counted(
-        lambda: do(comm, "Allreduce", begins, base[:, 1], into[:, 1])
+        lambda: perform(comm, "Allreduce", form, base[:, 1], into[:, 1])
     )
     assert done == (1, 0)
     found = into.numpy()
     want = values * comm.size + sum(range(comm.size))
     np.testing.assert_array_equal(found[:, 1], want)
     assert (found[:, ::2] == -1).all()
-    done = counted(lambda: do(comm, "Bcast", begins, into[:, comm.rank % 2]))
+    done = counted(
+        lambda: perform(comm, "Bcast", form, into[:, comm.rank % 2])
+    )
     assert done == (1, 0)
     np.testing.assert_array_equal(into.numpy()[:, comm.rank % 2], -1)
 
@@ -777,7 +609,7 @@ def test_reductions_of_datatypes_are_mpis(comm):
     for name in ("Reduce", "Allreduce", "Scan"):
         with pytest.raises((MPI.Exception, ValueError)):
             sent, into = ([a, 2, kind] for a in arrays)
-            do(comm, name, False, sent, into)
+            perform(comm, name, "", sent, into)
 
 
 def test_what_is_refused(comm):
@@ -795,8 +627,8 @@ def test_what_is_refused(comm):
     comm.Barrier()
 
 
-@pytest.mark.parametrize("begins", [False, True], ids=["at once", "begun"])
-def test_blocks_that_are_not_there(comm, begins):
+@pytest.mark.parametrize("form", ["", "I"], ids=["at once", "begun"])
+def test_blocks_that_are_not_there(comm, form):
     """Too few for the ranks, or more elements than any memory has."""
     size = comm.size
     sent, into = wm.zeros(size), wm.zeros(size)
@@ -804,9 +636,9 @@ def test_blocks_that_are_not_there(comm, begins):
     types = [MPI.DOUBLE] * size
     for few in ([ones[1:], at[1:], types[1:]], [[2**61] * size, at, types]):
         with pytest.raises(ValueError, match=r"items|asked for"):
-            do(comm, "Alltoallw", begins, [sent, *few], [into, *few])
+            perform(comm, "Alltoallw", form, [sent, *few], [into, *few])
     good = ones, at, types
-    do(comm, "Alltoallw", begins, [sent, *good], [into, *good])
+    perform(comm, "Alltoallw", form, [sent, *good], [into, *good])
 
 
 simulated = pytest.mark.skipif(
@@ -817,22 +649,22 @@ simulated = pytest.mark.skipif(
 
 @pytest.mark.ranks(2)
 @simulated
-@pytest.mark.parametrize("begins", [False, True], ids=["at once", "begun"])
+@pytest.mark.parametrize("form", ["", "I"], ids=["at once", "begun"])
 @pytest.mark.parametrize("name", ["Allgather", "Alltoall", "Allreduce"])
-def test_a_rank_that_fails(comm, fail, name, begins):
+def test_a_rank_that_fails(comm, fail, name, form):
     """All raise, whether it packs or unpacks, and the next one is right."""
     for sends, receives in (("cube", "plain"), ("plain", "cube")):
         buffers = ("device", sends), ("device", receives)
         case = Case(comm, name, *buffers, 0)
-        do(comm, name, begins, *case.args)
+        perform(comm, name, form, *case.args)
         case.check()
         case = Case(comm, name, *buffers, 0)
         if comm.rank == 1:
             fail("LaunchKernel")
         with pytest.raises(wm.CudaError):
-            do(comm, name, begins, *case.args)
+            perform(comm, name, form, *case.args)
         case = Case(comm, name, *buffers, 0)
-        do(comm, name, begins, *case.args)
+        perform(comm, name, form, *case.args)
         case.check()
 
 
