@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
+import cases
 import kinds
 import warpmpi as wm
+from cases import CALLS, Case, id_of, perform
 from warpmpi._staging import collectives
 
 needs_gpu = pytest.mark.skipif(
@@ -38,33 +40,8 @@ class Maker:
         return self(np.full(count, UNTOUCHED))
 
 
-# Each case gives a call's name and arguments, and (buffer, values) pairs that
-# must hold afterwards.
-
-
-def bcast(comm, make, root):
-    buffer = make(np.arange(5) * (comm.rank == root))
-    return "Bcast", (buffer, root), [(buffer, np.arange(5))]
-
-
-def gather(comm, make, root):
-    mine = make(np.full(3, comm.rank + 1))
-    into = make.blank(3 * comm.size)
-    expected = np.repeat(np.arange(comm.size) + 1.0, 3)
-    if comm.rank != root:
-        expected[:] = UNTOUCHED
-    return "Gather", (mine, into, root), [(into, expected), (mine, None)]
-
-
-def gather_in_place(comm, make, root):
-    mine = make(np.full(2, comm.rank + 1))
-    expected = np.repeat(np.arange(comm.size) + 1.0, 2)
-    whole = np.full(2 * comm.size, UNTOUCHED)
-    whole[2 * root : 2 * root + 2] = root + 1
-    if comm.rank != root:
-        return "Gather", (mine, None, root), []
-    into = make(whole)
-    return "Gather", (MPI.IN_PLACE, into, root), [(into, expected)]
+# Other descriptions of buffers. Each case gives a call's name and arguments,
+# and (buffer, values) pairs that must hold afterwards.
 
 
 def displaced(comm, gap=1):
@@ -114,14 +91,6 @@ def allgather(comm, make, root):
     return "Allgather", args, [(into, expected)]
 
 
-def allgather_in_place(comm, make, root):
-    whole = np.full(2 * comm.size, UNTOUCHED)
-    whole[2 * comm.rank : 2 * comm.rank + 2] = comm.rank
-    into = make(whole)
-    expected = np.repeat(np.arange(comm.size), 2)
-    return "Allgather", (MPI.IN_PLACE, into), [(into, expected)]
-
-
 def allgatherv(comm, make, root):
     counts, displs, length = displaced(comm, 2)
     mine = make(np.full(comm.rank + 1, comm.rank))
@@ -130,13 +99,6 @@ def allgatherv(comm, make, root):
     for rank in range(comm.size):
         expected[displs[rank] : displs[rank] + counts[rank]] = rank
     return "Allgatherv", (mine, [into, (counts, displs)]), [(into, expected)]
-
-
-def alltoall(comm, make, root):
-    mine = make(np.arange(comm.size) + 10 * comm.rank)
-    into = make.blank(comm.size)
-    expected = 10 * np.arange(comm.size) + comm.rank
-    return "Alltoall", (mine, into), [(into, expected)]
 
 
 def alltoallv(comm, make, root):
@@ -184,41 +146,12 @@ def pairs():
     return _pairs[0]
 
 
-def reduce(comm, make, root):
-    mine = make(np.full(4, comm.rank + 1))
-    into = make.blank(4)
-    total = sum(range(comm.size + 1))
-    expected = np.full(4, total if comm.rank == root else UNTOUCHED)
-    return "Reduce", (mine, into, MPI.SUM, root), [(into, expected)]
-
-
-def reduce_in_place(comm, make, root):
-    mine = make(np.full(4, comm.rank + 1))
-    if comm.rank != root:
-        return "Reduce", (mine, None, MPI.MAX, root), []
-    args = MPI.IN_PLACE, mine, MPI.MAX, root
-    return "Reduce", args, [(mine, np.full(4, comm.size))]
-
-
 def allreduce(comm, make, root):
     mine = make(np.full(4, comm.rank + 1))
     into = make.blank(4)
     total = sum(range(comm.size + 1))
     args = [mine, (2, 1)], [into, (2, 2)]
     return "Allreduce", args, [(into, [UNTOUCHED, UNTOUCHED, total, total])]
-
-
-def allreduce_in_place(comm, make, root):
-    mine = make(np.full(4, comm.rank + 1))
-    total = sum(range(comm.size + 1))
-    return "Allreduce", (MPI.IN_PLACE, mine), [(mine, np.full(4, total))]
-
-
-def reduce_scatter_block(comm, make, root):
-    mine = make(np.arange(2 * comm.size))
-    into = make.blank(2)
-    expected = comm.size * np.array([2 * comm.rank, 2 * comm.rank + 1])
-    return "Reduce_scatter_block", (mine, into), [(into, expected)]
 
 
 def reduce_scatter_block_in_place(comm, make, root):
@@ -228,121 +161,27 @@ def reduce_scatter_block_in_place(comm, make, root):
     return "Reduce_scatter_block", args, [(mine, first)]
 
 
-def reduce_scatter(comm, make, root):
-    counts = [rank + 1 for rank in range(comm.size)]
-    begin = sum(counts[: comm.rank])
-    mine = make(np.arange(sum(counts)))
-    into = make.blank(comm.rank + 1)
-    expected = comm.size * (begin + np.arange(comm.rank + 1))
-    return "Reduce_scatter", (mine, into, counts), [(into, expected)]
-
-
-def scan(comm, make, root):
-    mine = make(np.full(3, comm.rank + 1))
-    into = make.blank(3)
-    total = sum(range(comm.rank + 2))
-    return "Scan", (mine, into), [(into, np.full(3, total))]
-
-
-def exscan(comm, make, root):
-    mine = make(np.full(3, comm.rank + 1))
-    into = make.blank(3)
-    total = sum(range(comm.rank + 1)) if comm.rank else UNTOUCHED
-    return "Exscan", (mine, into), [(into, np.full(3, total))]
-
-
 CASES = [
-    bcast,
-    gather,
-    gather_in_place,
     gatherv,
     scatter,
     scatterv,
     allgather,
-    allgather_in_place,
     allgatherv,
-    alltoall,
     alltoallv,
     alltoallw,
-    reduce,
-    reduce_in_place,
     allreduce,
-    allreduce_in_place,
-    reduce_scatter_block,
     reduce_scatter_block_in_place,
-    reduce_scatter,
-    scan,
-    exscan,
-]
-
-
-def neighbor_allgather(ring, make):
-    mine = make(np.full(2, ring.rank + 1))
-    into = make.blank(4)
-    return "Neighbor_allgather", (mine, into), into, lambda side, near: near
-
-
-def neighbor_allgatherv(ring, make):
-    mine = make(np.full(2, ring.rank + 1))
-    into = make.blank(4)
-    args = mine, [into, ([2, 2], [0, 2]), MPI.DOUBLE]
-    return "Neighbor_allgatherv", args, into, lambda side, near: near
-
-
-def neighbor_alltoall(ring, make):
-    mine = make(np.repeat([10, 20], 2) + ring.rank + 1)
-    into = make.blank(4)
-    args = mine, [into, 2]
-    return "Neighbor_alltoall", args, into, swapped
-
-
-def neighbor_alltoallv(ring, make):
-    mine = make(np.repeat([10, 20], 2) + ring.rank + 1)
-    into = make.blank(4)
-    args = [mine, 2, 2, MPI.DOUBLE], [into, ([2, 2], [0, 2])]
-    return "Neighbor_alltoallv", args, into, swapped
-
-
-def neighbor_alltoallw(ring, make):
-    mine = make(np.repeat([10, 20], 2) + ring.rank + 1)
-    into = make.blank(4)
-    ends = ([2, 2], [0, 16]), [MPI.DOUBLE] * 2
-    args = [mine, *ends], [into, *ends]
-    return "Neighbor_alltoallw", args, into, swapped
-
-
-def swapped(side, near):
-    """What a neighbour sent towards us: its other side's."""
-    return near + (20 if side == 0 else 10)
-
-
-NEIGHBOUR_CASES = [
-    neighbor_allgather,
-    neighbor_allgatherv,
-    neighbor_alltoall,
-    neighbor_alltoallv,
-    neighbor_alltoallw,
 ]
 FORMS = ["blocking", "stock", "ours", "persistent"]
 
 
-def perform(comm, form, name, args):
+def carry_out(comm, form, name, args):
     """Make the call in one of its forms; returns once it has ended."""
-    if form == "blocking":
-        getattr(comm, name)(*args)
-    elif form == "persistent":
-        try:
-            request = getattr(comm, name + "_init")(*args)
-        except NotImplementedError:
-            pytest.skip("this MPI has no persistent collectives")
-        assert isinstance(request, MPI.Prequest)
-        request.Start()
-        request.Wait()
-        request.Free()
+    if form in ("blocking", "persistent"):
+        perform(comm, name, "" if form == "blocking" else "_init", *args)
     else:
-        begin = getattr(comm, "I" + name[0].lower() + name[1:])
         kind = MPI.Request if form == "stock" else wm.Request
-        kind.Waitall([begin(*args)])
+        kind.Waitall([cases.begun(comm, name, "I", *args)])
 
 
 def check(pairs):
@@ -358,24 +197,21 @@ def check(pairs):
 def test_collective(comm, case, form, turn):
     root = (turn + 1) % comm.size
     name, args, expected = case(comm, Maker(comm, turn), root)
-    perform(comm, form, name, args)
+    carry_out(comm, form, name, args)
     check(expected)
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("case", NEIGHBOUR_CASES)
-def test_neighbours_that_are_not_there_write_nothing(comm, case, form):
-    ring = comm.Create_cart([comm.size], [False])
-    name, args, into, rule = case(ring, Maker(comm, 2))
-    perform(ring, form, name, args)
-    below, above = ring.Shift(0, 1)
-    expected = [
-        UNTOUCHED if near == MPI.PROC_NULL else rule(side, near + 1)
-        for side, near in enumerate((below, above))
-        for _ in range(2)
-    ]
-    check([(into, expected)])
-    ring.Free()
+@pytest.mark.parametrize(("name", "in_place"), CALLS, ids=id_of)
+@pytest.mark.parametrize("turn", [2, 3])
+def test_each_collective(comm, name, in_place, form, turn):
+    """Neighbours that are not there write nothing."""
+    near = comm.Create_cart([comm.size], [False])
+    root = (turn + 1) % comm.size
+    case = Case(near, name, Maker(comm, turn), root, in_place)
+    carry_out(near, form, name, case.args)
+    case.check()
+    near.Free()
 
 
 @pytest.mark.ranks(2)
@@ -388,21 +224,21 @@ def test_between_groups(comm, form):
     other = 20.0 if low else 10.0
     mine = make(np.full(2, 10.0 if low else 20.0))
     every = make.blank(2 * far)
-    perform(inter, form, "Allgather", (mine, every))
+    carry_out(inter, form, "Allgather", (mine, every))
     check([(every, np.full(2 * far, other))])
     total = make.blank(2)
-    perform(inter, form, "Allreduce", (mine, total))
+    carry_out(inter, form, "Allreduce", (mine, total))
     check([(total, np.full(2, other * far))])
     root = MPI.PROC_NULL if low else 0
     if low and half.rank == 0:
         root = MPI.ROOT
     buffer = make(np.full(3, 5.0 if root == MPI.ROOT else UNTOUCHED))
-    perform(inter, form, "Bcast", (buffer, root))
+    carry_out(inter, form, "Bcast", (buffer, root))
     idle = low and half.rank > 0
     check([(buffer, np.full(3, UNTOUCHED if idle else 5.0))])
     # The root's group gives nothing, the other receives nothing.
     into = make.blank(2 * far)
-    perform(inter, form, "Gather", (mine, into, root))
+    carry_out(inter, form, "Gather", (mine, into, root))
     gathers = root == MPI.ROOT
     check([(into, np.full(2 * far, other if gathers else UNTOUCHED))])
     inter.Free()
@@ -565,13 +401,8 @@ def begun(comm, name, form):
     gathers, one = "gather" in name, "block" in name
     mine = np.ones(comm.size, np.uint8)
     into = bytearray(comm.size**2 if gathers else 1 if one else comm.size)
-    called = "I" + name.lower() if form == "I" else name + "_init"
-    try:
-        request = getattr(comm, called)(
-            [mine, MPI.UINT8_T], recvbuf=[into, MPI.UINT8_T]
-        )
-    except NotImplementedError:
-        pytest.skip(f"this MPI has no {called}")
+    sides = [mine, MPI.UINT8_T], [into, MPI.UINT8_T]
+    request = cases.begun(comm, name, form, *sides)
     ours = form == "_init" and collectives.lacks_persistent()
     assert isinstance(request, MPI.Request)
     assert isinstance(request, wm.Request) == ours
