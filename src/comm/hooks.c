@@ -9,7 +9,6 @@
 #include "comm/coll/stream/symm.h"
 #include "comm/comm/host_only.h"
 #include "comm/engine/engine.h"
-#include "comm/message/buffered.h"
 #include "comm/message/partitioned.h"
 #include "comm/message/unexpected.h"
 #include "comm/node/mapping.h"
@@ -107,7 +106,6 @@ static void
 drop(wm_comm_t *comm)
 {
     wm_unexpected_free(comm);
-    wm_room_drop(comm->room);
     wm_partitioned_drop(comm->partitioned);
     wm_nonblocking_free(comm->nonblocking);
     bool symm = comm->symm != NULL || comm->graph_symm != NULL;

@@ -16,7 +16,6 @@
 #include "comm/node/node.h"
 
 typedef struct wm_unexpected wm_unexpected_t;
-typedef struct wm_room wm_room_t;
 typedef struct wm_counted wm_counted_t;
 typedef struct wm_pending_sends wm_pending_sends_t;
 typedef struct wm_symm wm_symm_t;
@@ -26,6 +25,13 @@ typedef struct wm_nonblocking wm_nonblocking_t;
 typedef struct {
     int first, count;
 } wm_ranks_t;
+
+// The room for buffered sends, in bytes (buffered.c).
+typedef struct {
+    _Atomic size_t
+        limit; // 0: none is attached, else one more; SIZE_MAX: no limit
+    _Atomic size_t used;
+} wm_room_t;
 
 typedef struct wm_comm {
     struct wm_comm *next; // in the list of attached ones; engine lock
@@ -49,7 +55,7 @@ typedef struct wm_comm {
     uint32_t *sequences;      // by rank: numbers drawn for messages on `data`
     _Atomic uint32_t *orders; // by rank: headers sent
     wm_unexpected_t *unexpected; // messages taken from MPI without a receive
-    wm_room_t *room;             // attached for buffered sends
+    wm_room_t room;              // for buffered sends
     // Packets that MPI still reads; engine lock.
     wm_pending_sends_t *pending_sends;
     wm_counted_t *partitioned; // partitioned requests; lock of partitioned.c

@@ -10,33 +10,18 @@
 #include "comm/engine/check.h"
 #include "comm/engine/engine.h"
 #include "comm/message/pattern.h"
-#include "cuda/lock.h"
-
-struct wm_room {
-    size_t size;
-    _Atomic size_t used;
-    _Atomic int references;
-};
 
 typedef struct {
-    wm_room_t *room; // NULL: not counted
-    size_t taken;
+    wm_comm_t *comm;   // whose room it is in; NULL: the process's
+    size_t taken;      // bytes of that room
     wm_block_t *block; // device memory; NULL: see memory
     void *memory;
 } copy_t;
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static wm_room_t *of_process;
+static wm_room_t of_process;
 
-void
-wm_room_drop(wm_room_t *room)
-{
-    if (room != NULL && atomic_fetch_sub(&room->references, 1) == 1)
-        free(room);
-}
-
-static wm_room_t **
-place(wm_comm_t *comm)
+static wm_room_t *
+room(wm_comm_t *comm)
 {
     return comm != NULL ? &comm->room : &of_process;
 }
@@ -44,23 +29,12 @@ place(wm_comm_t *comm)
 int
 wm_room_attach(wm_comm_t *comm, size_t size, wm_error_t *err)
 {
-    wm_room_t *room = malloc(sizeof *room);
-    if (room == NULL)
-        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
-    room->size = size;
-    atomic_init(&room->used, 0);
-    atomic_init(&room->references, 1);
-    wm_lock(&lock);
-    wm_room_t **attached = place(comm);
-    bool free_place = *attached == NULL;
-    if (free_place)
-        *attached = room;
-    pthread_mutex_unlock(&lock);
-    if (free_place)
-        return 0;
-    free(room);
-    return wm_error_set(err, WM_ERR_MPI, MPI_ERR_BUFFER,
-                        "a buffer is attached already: detach it first");
+    size_t none = 0, limit = size == SIZE_MAX ? size : size + 1;
+    return atomic_compare_exchange_strong(&room(comm)->limit, &none, limit)
+               ? 0
+               : wm_error_set(err, WM_ERR_MPI, MPI_ERR_BUFFER,
+                              "a buffer is attached already: detach it "
+                              "first");
 }
 
 static int
@@ -75,71 +49,61 @@ none_attached(wm_error_t *err)
 int
 wm_room_detach(wm_comm_t *comm, wm_error_t *err)
 {
-    wm_lock(&lock);
-    wm_room_t *room = *place(comm);
-    *place(comm) = NULL;
-    pthread_mutex_unlock(&lock);
-    if (room == NULL)
-        return none_attached(err);
-    wm_room_drop(room);
-    return 0;
+    return atomic_exchange(&room(comm)->limit, 0) != 0 ? 0
+                                                       : none_attached(err);
 }
-
-// Returns the room of the communicator, else that of the process, with one
-// reference; or NULL.
-static wm_room_t *
-room_of(wm_comm_t *comm)
-{
-    wm_lock(&lock);
-    wm_room_t *room = comm != NULL && comm->room != NULL ? comm->room
-                                                         : of_process;
-    if (room != NULL)
-        atomic_fetch_add(&room->references, 1);
-    pthread_mutex_unlock(&lock);
-    return room;
-}
-
-typedef struct {
-    wm_op_t op;
-    wm_room_t *room;
-} flush_t;
 
 static bool
 step_flush(wm_op_t *op)
 {
-    return atomic_load(&((flush_t *)op)->room->used) == 0;
+    return atomic_load(&room(op->comm)->used) == 0;
 }
 
-static void
-free_flush(wm_op_t *op)
-{
-    wm_room_drop(((flush_t *)op)->room);
-}
-
-static const wm_op_kind_t flush_kind = {
-    .step = step_flush,
-    .free = free_flush,
-};
+static const wm_op_kind_t flush_kind = {.step = step_flush};
 
 int
 wm_room_flush_begin(wm_comm_t *comm, wm_op_t **result, wm_error_t *err)
 {
-    wm_lock(&lock);
-    wm_room_t *room = *place(comm);
-    if (room != NULL)
-        atomic_fetch_add(&room->references, 1);
-    pthread_mutex_unlock(&lock);
-    if (room == NULL)
+    if (atomic_load(&room(comm)->limit) == 0)
         return none_attached(err);
-    flush_t *flush = wm_op_new(&flush_kind, sizeof *flush, comm);
-    if (flush == NULL) {
-        wm_room_drop(room);
+    wm_op_t *flush = wm_op_new(&flush_kind, sizeof *flush, comm);
+    if (flush == NULL)
         return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
-    }
-    flush->room = room;
-    *result = &flush->op;
-    wm_engine_add(&flush->op);
+    *result = flush;
+    wm_engine_add(flush);
     return 0;
+}
+
+// Takes bytes of the room of *comm, or of the process's: then *comm is NULL.
+static int
+take(wm_comm_t **comm, size_t bytes, wm_error_t *err)
+{
+    if (atomic_load(&(*comm)->room.limit) == 0)
+        *comm = NULL;
+    wm_room_t *taken = room(*comm);
+    size_t limit = atomic_load(&taken->limit);
+    size_t used = atomic_load(&taken->used);
+    if (limit == 0)
+        return none_attached(err);
+    do {
+        if (limit != SIZE_MAX && used + bytes >= limit)
+            return wm_error_set(err, WM_ERR_MPI, MPI_ERR_BUFFER,
+                                "a buffered message of %zu bytes (with "
+                                "MPI.BSEND_OVERHEAD) does not fit: %zu of %zu "
+                                "are in use; attach a larger buffer",
+                                bytes, used, limit - 1);
+    } while (!atomic_compare_exchange_weak(&taken->used, &used, used + bytes));
+    if (*comm != NULL)
+        wm_comm_retain(*comm);
+    return 0;
+}
+
+static void
+give_back(wm_comm_t *comm, size_t bytes)
+{
+    atomic_fetch_sub(&room(comm)->used, bytes);
+    if (comm != NULL)
+        wm_comm_release(comm);
 }
 
 static void
@@ -149,10 +113,7 @@ release_copy(void *owner)
     if (copy->block != NULL)
         wm_block_free(copy->block, 0, NULL, NULL);
     free(copy->memory);
-    if (copy->room != NULL) {
-        atomic_fetch_sub(&copy->room->used, copy->taken);
-        wm_room_drop(copy->room);
-    }
+    give_back(copy->comm, copy->taken);
     free(copy);
 }
 
@@ -239,25 +200,6 @@ wm_buffer_duplicate(const wm_buffer_t *buffer, const wm_envelope_t *envelope,
     return code;
 }
 
-// Takes `bytes` of the room; its reference passes to the copy.
-static int
-count_in(wm_room_t *room, size_t bytes, wm_buffer_t *buffer, wm_error_t *err)
-{
-    copy_t *copy = buffer->owner;
-    size_t used = atomic_load(&room->used);
-    do {
-        if (room->size != SIZE_MAX && used + bytes > room->size)
-            return wm_error_set(err, WM_ERR_MPI, MPI_ERR_BUFFER,
-                                "a buffered message of %zu bytes (with "
-                                "MPI.BSEND_OVERHEAD) does not fit: %zu of %zu "
-                                "are in use; attach a larger buffer",
-                                bytes, used, room->size);
-    } while (!atomic_compare_exchange_weak(&room->used, &used, used + bytes));
-    copy->room = room;
-    copy->taken = bytes;
-    return 0;
-}
-
 static int
 send_copy(wm_comm_t *comm, const wm_buffer_t *buffer,
           const wm_envelope_t *envelope, wm_error_t *err)
@@ -269,21 +211,21 @@ send_copy(wm_comm_t *comm, const wm_buffer_t *buffer,
         .tag = envelope->tag,
         .stream_device = -1,
     };
-    wm_room_t *room = room_of(comm);
-    if (room == NULL)
-        return none_attached(err);
-    int code = wm_buffer_duplicate(buffer, envelope, &copy, err);
-    if (wm_send_tells(code))
-        wm_send_failure(comm, &inner, err->text);
-    if (code == 0) {
-        code = count_in(room, buffer->nbytes + MPI_BSEND_OVERHEAD, &copy, err);
-        if (code < 0)
-            wm_buffer_release(&copy);
-    }
+    wm_comm_t *owner = comm;
+    size_t bytes = buffer->nbytes + MPI_BSEND_OVERHEAD;
+    int code = take(&owner, bytes, err);
+    if (code < 0)
+        return code;
+    code = wm_buffer_duplicate(buffer, envelope, &copy, err);
     if (code < 0) {
-        wm_room_drop(room);
+        give_back(owner, bytes);
+        if (wm_send_tells(code))
+            wm_send_failure(comm, &inner, err->text);
         return code;
     }
+    copy_t *taken = copy.owner;
+    taken->comm = owner;
+    taken->taken = bytes;
     code = wm_send_begin(comm, &copy, &inner, &sending, err);
     if (code == 0) {
         wm_op_release(sending); // it ends by itself

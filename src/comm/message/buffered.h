@@ -12,8 +12,8 @@
 WM_MUST_CHECK int
 wm_room_attach(wm_comm_t *comm, size_t size, wm_error_t *err);
 
-// Detaches them; messages under way go on. The same error if none are
-// attached.
+// Detaches them; messages under way go on, and count until they have ended.
+// The same error if none are attached.
 WM_MUST_CHECK int
 wm_room_detach(wm_comm_t *comm, wm_error_t *err);
 
@@ -21,10 +21,6 @@ wm_room_detach(wm_comm_t *comm, wm_error_t *err);
 // time.
 WM_MUST_CHECK int
 wm_room_flush_begin(wm_comm_t *comm, wm_op_t **op, wm_error_t *err);
-
-// Releases the room of a communicator that is freed.
-void
-wm_room_drop(wm_room_t *room);
 
 // Copies a message's memory, to memory of the same kind, after all who write
 // it have ended. The caller keeps `buffer`.
