@@ -15,7 +15,7 @@ itself. An exception that nobody catches on one rank ends all ranks, as
 
     --help, -h   this text
     --version    the version of warpmpi, of mpi4py and of the MPI, the GPUs,
-                 and where the switch points come from (see warpmpi.tune)
+                 and where the switch points come from
 
 Environment: WARPMPI_TRANSPORT=ipc, host or mpi forces how GPU memory travels;
 docs/guide.md tells of the others.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The file of measured sizes at which collectives change their way.
+"""The file of sizes at which collectives change their way.
 
-`python -m warpmpi.tune` writes it; rank 0's are used on all ranks.
+Rank 0's are used on all ranks.
 """
 
 from __future__ import annotations
@@ -72,27 +72,6 @@ def read(name: str) -> list[tuple[int, ...]]:
     return [_check(row) for row in content["switch_points"]]
 
 
-def write(name: str, row: tuple[int, ...]) -> None:
-    """Write a row, beside those of other keys that are there."""
-    import json
-    import tempfile
-
-    try:
-        rows = [old for old in read(name) if old[:3] != row[:3]]
-    except (OSError, ValueError):
-        rows = []
-    named = [dict(zip((*KEYS, *NAMES), r, strict=True)) for r in [*rows, row]]
-    folder = os.path.dirname(os.path.abspath(name))
-    os.makedirs(folder, exist_ok=True)
-    # In a folder that is this user's alone, as others may write to that one.
-    with tempfile.TemporaryDirectory(dir=folder) as own:
-        aside = os.path.join(own, "tuned.json")
-        with open(aside, "w", encoding="utf-8") as file:
-            json.dump({"switch_points": named}, file, indent=1)
-            file.write("\n")
-        os.replace(aside, name)
-
-
 def load() -> None:
     """Use those of the file, if there is one; warn of one that is broken."""
     global _source
@@ -110,8 +89,7 @@ def load() -> None:
         cure = "unset WARPMPI_TUNED" if asked else "delete it"
         warnings.warn(
             f"{name} cannot be used, and the built-in switch points serve: "
-            f"{error}; {cure}, or measure again with `mpirun -n N python -m "
-            "warpmpi.tune`",
+            f"{error}; {cure}, or see the guide, Switch points",
             RuntimeWarning,
             stacklevel=3,
         )

@@ -388,7 +388,7 @@ def test_a_limit_on_the_size_of_files(tmp_path):
 
 BESIDE = """
     import numpy as np
-    import test_tune
+    import test_thresholds
     from mpi4py import MPI
 
     import warpmpi as wm
@@ -412,7 +412,7 @@ BESIDE = """
 
     turn()
     world.Barrier()
-    named, copies = test_tune.kernels(turn)
+    named, copies = test_thresholds.kernels(turn)
     moved = [name for name in named if name.startswith("wm_pull")]
     if comm.rank in TAKERS:
         assert bool(moved) == {by_kernels}, (named, copies)

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The thresholds between algorithms of collectives, which users know as switch
-// points. warpmpi/_points.py reads measured ones, and warpmpi/tune.py measures
-// them.
+// points. warpmpi/_points.py reads those of a file.
 #include "comm/coll/direct/thresholds.h"
 #include "python/core/module.h"
 #include "python/device/py_device.h"
@@ -37,7 +36,7 @@ thresholds(PyObject *Py_UNUSED(module), PyObject *args)
 
 PyDoc_STRVAR(set_thresholds_doc,
              "_set_points(rows, /)\n--\n\n"
-             "Measured ones, instead of those before, each row a tuple: the\n"
+             "A file's, instead of those before, each row a tuple: the\n"
              "compute capability's major, 0 for any; whether NVLink joins\n"
              "them; of 2 ranks, up to 4, or 64, 0 for any; bytes in the order "
              "of _points(). The first\n"
@@ -46,12 +45,12 @@ PyDoc_STRVAR(set_thresholds_doc,
 static PyObject *
 set_thresholds(PyObject *Py_UNUSED(module), PyObject *list)
 {
-    wm_thresholds_row_t rows[WM_THRESHOLDS_MEASURED];
+    wm_thresholds_row_t rows[WM_THRESHOLDS_GIVEN];
     wm_error_t err;
     Py_ssize_t count = PyList_Check(list) ? PyList_GET_SIZE(list) : -1;
     if (count < 0)
         return PyErr_Format(PyExc_TypeError, "rows must be a list");
-    for (Py_ssize_t i = 0; i < count && i < WM_THRESHOLDS_MEASURED; ++i) {
+    for (Py_ssize_t i = 0; i < count && i < WM_THRESHOLDS_GIVEN; ++i) {
         wm_thresholds_row_t *row = &rows[i];
         int linked;
 #define X(...) "n"

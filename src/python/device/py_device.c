@@ -123,33 +123,6 @@ free_memory(PyObject *Py_UNUSED(module), PyObject *object)
     return status < 0 ? wm_py_raise(&err) : PyLong_FromSize_t(left);
 }
 
-PyDoc_STRVAR(
-    is_linked_doc,
-    "_device_is_linked(device, uuid, /)\n--\n\n"
-    "Whether NVLink joins it to the one of these bytes, or it is that\n"
-    "one; False where this process does not see it.");
-
-static PyObject *
-is_linked(PyObject *Py_UNUSED(module), PyObject *args)
-{
-    PyObject *object;
-    CUuuid uuid;
-    Py_buffer bytes;
-    wm_error_t err;
-    bool linked;
-    int device;
-    if (!PyArg_ParseTuple(args, "Oy*:_device_is_linked", &object, &bytes))
-        return NULL;
-    if ((size_t)bytes.len == sizeof uuid)
-        memcpy(&uuid, bytes.buf, sizeof uuid);
-    PyBuffer_Release(&bytes);
-    if (wm_py_cuda_device(object, "device", &device) < 0)
-        return NULL;
-    return wm_device_is_linked(device, &uuid, &linked, &err) < 0
-               ? wm_py_raise(&err)
-               : PyBool_FromLong(linked);
-}
-
 PyDoc_STRVAR(forked_doc, "_device_forked()\n--\n\n"
                          "Whether this is a forked child of who uses GPUs.");
 
@@ -178,7 +151,6 @@ active(PyObject *Py_UNUSED(module), PyObject *object)
 PyMethodDef wm_py_device_functions[] = {
     {"_device_active", active, METH_O, active_doc},
     {"_device_facts", device_facts, METH_O, facts_doc},
-    {"_device_is_linked", is_linked, METH_VARARGS, is_linked_doc},
     {"_device_free_memory", free_memory, METH_O, free_memory_doc},
     {"_device_forked", forked, METH_NOARGS, forked_doc},
     {0},

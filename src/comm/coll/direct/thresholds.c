@@ -9,36 +9,36 @@
 
 #define BUILT_IN 3
 
-// Measured rows come before the built-in ones.
-static wm_thresholds_row_t table[WM_THRESHOLDS_MEASURED + BUILT_IN] = {
+// Given rows come before the built-in ones.
+static wm_thresholds_row_t table[WM_THRESHOLDS_GIVEN + BUILT_IN] = {
 #define X(field, name, two, several, other) .field = (two),
-    [WM_THRESHOLDS_MEASURED] = {.linked = true,
-                                .ranks = 2,
-                                .thresholds = {WM_THRESHOLDS(X)}},
+    [WM_THRESHOLDS_GIVEN] = {.linked = true,
+                             .ranks = 2,
+                             .thresholds = {WM_THRESHOLDS(X)}},
 #undef X
 #define X(field, name, two, several, other) .field = (several),
-    [WM_THRESHOLDS_MEASURED + 1] = {.linked = true,
-                                    .thresholds = {WM_THRESHOLDS(X)}},
+    [WM_THRESHOLDS_GIVEN + 1] = {.linked = true,
+                                 .thresholds = {WM_THRESHOLDS(X)}},
 #undef X
 #define X(field, name, two, several, other) .field = (other),
-    [WM_THRESHOLDS_MEASURED + 2] = {.thresholds = {WM_THRESHOLDS(X)}},
+    [WM_THRESHOLDS_GIVEN + 2] = {.thresholds = {WM_THRESHOLDS(X)}},
 #undef X
 };
-static size_t measured;
+static size_t given;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 int
 wm_thresholds_set(const wm_thresholds_row_t *rows, size_t count,
                   wm_error_t *err)
 {
-    if (count > WM_THRESHOLDS_MEASURED)
+    if (count > WM_THRESHOLDS_GIVEN)
         return wm_error_set(err, WM_ERR_VALUE, 0,
                             "%zu rows of switch points are more than %d",
-                            count, WM_THRESHOLDS_MEASURED);
+                            count, WM_THRESHOLDS_GIVEN);
     wm_lock(&lock);
-    measured = count;
+    given = count;
     if (count > 0)
-        memcpy(table + WM_THRESHOLDS_MEASURED - count, rows,
+        memcpy(table + WM_THRESHOLDS_GIVEN - count, rows,
                count * sizeof *rows);
     pthread_mutex_unlock(&lock);
     return 0;
@@ -61,7 +61,7 @@ wm_thresholds_find(int device, bool linked, int ranks,
     int major = wm_device_describe(device, &facts, NULL) == 0 ? facts->major
                                                               : 0;
     wm_lock(&lock);
-    const wm_thresholds_row_t *row = table + WM_THRESHOLDS_MEASURED - measured;
+    const wm_thresholds_row_t *row = table + WM_THRESHOLDS_GIVEN - given;
     while (!thresholds_fits(row, major, linked, ranks))
         ++row; // a built-in row always fits
     *thresholds = row->thresholds;

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The thresholds between algorithms of collectives, in bytes; users know them
-// as switch points. They depend on GPU, link and number of ranks. `python -m
-// warpmpi.tune` measures them; else built-in ones are used. All ranks of a
-// call must use the same thresholds: those of rank 0, which publishes them.
-// Any thread.
+// as switch points. They depend on GPU, link and number of ranks. A user's
+// file may give rows; else built-in ones are used. All ranks of a call must
+// use the same thresholds: those of rank 0, which publishes them. Any thread.
 #ifndef WM_COMM_COLL_DIRECT_THRESHOLDS_H
 #define WM_COMM_COLL_DIRECT_THRESHOLDS_H
 
@@ -30,8 +29,6 @@
 //   barrier_cost: bytes that an algorithm must save per extra barrier, if
 //     ranks then write into each other's memory. A call by LL128 in parts must
 //     save as much for each barrier
-// TRIALS in `warpmpi.tune` lists the call that measures each; other calls use
-// the same values.
 #define WM_THRESHOLDS(X)                                                      \
     X(lines, "lines", 16384, 65536, 32768)                                    \
     X(wide, "wide", 4 << 20, 4 << 20, 0)                                      \
@@ -56,10 +53,10 @@ typedef struct {
     wm_thresholds_t thresholds;
 } wm_thresholds_row_t;
 
-#define WM_THRESHOLDS_MEASURED 64
+#define WM_THRESHOLDS_GIVEN 64
 
-// Replaces the measured rows, which come before the built-in ones.
-// WM_ERR_VALUE if there are more than WM_THRESHOLDS_MEASURED.
+// Replaces the given rows, which come before the built-in ones. WM_ERR_VALUE
+// if there are more than WM_THRESHOLDS_GIVEN.
 WM_MUST_CHECK int
 wm_thresholds_set(const wm_thresholds_row_t *rows, size_t count,
                   wm_error_t *err);

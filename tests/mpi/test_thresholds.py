@@ -2,10 +2,7 @@
 """Switch points: they say which way is taken, alike on all ranks."""
 
 import ctypes
-import json
 import os
-import subprocess
-import sys
 from itertools import product
 from pathlib import Path
 
@@ -18,7 +15,6 @@ import ranks
 import warpmpi as wm
 from stream_calls import CALLS, Call
 from warpmpi import _core, _points
-from warpmpi.tune import choose
 
 pytestmark = pytest.mark.skipif(
     not wm.is_cuda_available(), reason="needs a GPU"
@@ -106,7 +102,7 @@ def test_rank_0s_say_how_a_stream_goes(make, points, kernel):
 
 
 PARTS = """
-    import test_tune
+    import test_thresholds
     from mpi4py import MPI
 
     import warpmpi as wm
@@ -115,13 +111,13 @@ PARTS = """
     root = MPI.COMM_WORLD.rank == 0
     folds = "wm_simple_move", "wm_simple_float32"
     for parts, number in (4000, root), (3999, not root):
-        test_tune.force(lines=0, wide=0, wide_parts=0, parts=parts)
+        test_thresholds.force(lines=0, wide=0, wide_parts=0, parts=parts)
         stream = wm.Stream(wm.get_device())
         channel = wm.Comm(MPI.COMM_WORLD.Dup()).on(stream)
         a = wm.full(1000, MPI.COMM_WORLD.rank + 7, "float32")
         b = wm.zeros(1000, "float32") if root else None
         channel.Bcast(a[:0])
-        named, _ = test_tune.kernels(lambda: channel.Reduce(a, b))
+        named, _ = test_thresholds.kernels(lambda: channel.Reduce(a, b))
         assert named == [folds[number]], named
         channel.Bcast(a)
         assert not root or (b.numpy() == 7 + 8 + 9).all()
@@ -200,133 +196,3 @@ def test_sums_are_the_same_by_all_ways(make):
             stream.synchronize()
             sums.add(a.numpy().tobytes())
     assert len(sums) == 1
-
-
-def tune(number, *words, **environment):
-    """Runs it: what rank 0 says, and its status."""
-    launch = [sys.executable]
-    if number > 1:
-        launcher, extra = ranks.mpirun.launcher(number)
-        launch = [*launcher, "-n", str(number), sys.executable]
-        environment.update(extra)
-    done = subprocess.run(
-        [*launch, "-m", "warpmpi.tune", *words],
-        env=ranks.clean_environment(SIMCUDA_DEVICES="2", **environment),
-        cwd=ranks.ROOT,
-        capture_output=True,
-        text=True,
-        timeout=80,
-    )
-    return done.stdout + done.stderr, done.returncode
-
-
-# At sizes that simulated GPUs are soon done with.
-SMALL = """
-    from warpmpi import tune
-
-
-    class Machine(tune.Machine):
-        def __init__(self, world):
-            super().__init__(world)
-            self.built_in = {k: v >> 8 for k, v in self.built_in.items()}
-
-
-    tune.Machine = Machine
-    tune.main()
-"""
-
-
-def run_small(folder, number, *words, **environment):
-    return ranks.run_text(
-        folder,
-        SMALL,
-        "--quick",
-        *words,
-        ranks=number,
-        SIMCUDA_DEVICES=str(number),
-        **environment,
-    )
-
-
-@traced
-@pytest.mark.programs
-@pytest.mark.parametrize(
-    ("link", "reached"), [("0", True), ("1", True), ("1", False)]
-)
-def test_it_measures_and_writes(tmp_path, link, reached):
-    path = tmp_path / "out.json"
-    settings = {"SIMCUDA_LINK": link, "SIMCUDA_IPC": str(int(reached))}
-    printed = run_small(tmp_path, 2, "--out", str(path), **settings)
-    assert "these figures mean nothing" in printed
-    linked = link == "1" and reached
-    measured = {"lines": True, "meeting": reached}
-    measured |= {"wide": linked, "wide_parts": linked}
-    for name in _points.NAMES:
-        assert printed.count(f"\n{name} ") == measured.get(name, False)
-    assert f"Written to {path}" in printed
-    (row,) = json.loads(path.read_text())["switch_points"]
-    assert (row["compute_capability"], row["nvlink"]) == (9, linked)
-    assert row["ranks"] == 2
-    printed, _ = tune(1, WARPMPI_TUNED=str(path))
-    assert "cannot be used" not in printed
-
-
-@traced
-@pytest.mark.programs
-def test_several_ranks_have_all_points(tmp_path):
-    path = tmp_path / "out.json"
-    printed = run_small(tmp_path, 3, "--out", str(path))
-    for name in _points.NAMES:
-        assert printed.count(f"\n{name} ") == 1
-    assert json.loads(path.read_text())["switch_points"][0]["ranks"] == 4
-
-
-@traced
-@pytest.mark.programs
-def test_a_simulated_drivers_are_not_written(tmp_path):
-    path = tmp_path / "tuned.json"
-    printed, status = tune(
-        2, "--quick", WARPMPI_TUNED=str(path), SIMCUDA_LINK="0"
-    )
-    assert status == 0, printed
-    assert "Nothing was written: --out FILE" in printed
-    assert not path.exists()
-
-
-@traced
-@pytest.mark.programs
-@pytest.mark.parametrize(
-    ("number", "settings", "why"),
-    [
-        (1, {}, "two ranks or more are needed"),
-        (3, {}, "ranks share a GPU"),
-        (2, {"WARPMPI_CUDA_DRIVER": "/none.so"}, "there is no GPU"),
-    ],
-)
-def test_where_there_is_nothing_to_measure(number, settings, why):
-    printed, status = tune(number, **settings)
-    assert status != 0
-    assert printed.count(f"python -m warpmpi.tune: {why}") == 1
-    assert "mpirun -n 2 python -m warpmpi.tune" in printed
-
-
-LADDER = [10, 20, 40, 80]
-
-
-@pytest.mark.parametrize(
-    ("costs", "old", "new"),
-    [
-        ([-0.1, -0.1, 0.1, 0.1], 20, 20),
-        ([-0.1, -0.1, 0.1, 0.1], 80, 20),
-        ([-0.1, -0.1, -0.1, -0.1], 20, 80),
-        ([0.1, 0.1, 0.1, 0.1], 20, 5),
-        ([-0.1, 0.05, -0.1, 0.1], 20, 40),
-        ([-0.1, -0.1, -0.01, 0.1], 20, 20),  # noise
-        ([-0.1, -0.1, 0.1, 0.1], 35, 35),  # between two that were measured
-        ([-0.1, 0.1, 0.1, 0.1], 0, 10),
-    ],
-)
-def test_the_point_that_takes_the_least_time(costs, old, new):
-    found, gain = choose(LADDER, costs, old)
-    assert found == new
-    assert (gain > 0) == (new != old)
