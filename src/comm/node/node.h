@@ -16,7 +16,7 @@
 
 // Increased by each change of the data that processes exchange: headers,
 // places of memory, thresholds.
-#define WM_WIRE_VERSION 24u
+#define WM_WIRE_VERSION 25u
 #define WM_SLOTS 2048
 #define WM_NOTICES 1024
 #define WM_HOST_BYTES 32

@@ -16,6 +16,7 @@
 typedef struct {
     wm_ll_own_t ll;
     wm_simple_own_t simple;
+    uint64_t nothing; // given and taken by a barrier
 } wm_kernel_coll_own_t;
 
 // The LL and LL128 buffers of all ranks, which share a head and sequence
@@ -78,7 +79,7 @@ wm_kernel_coll_open(wm_kernel_coll_t *exchange, const wm_symm_memory_t *symm,
 void
 wm_kernel_coll_close(wm_kernel_coll_t *exchange);
 
-// Enqueues the call on its stream. Not a barrier.
+// Enqueues the call on its stream.
 WM_MUST_CHECK int
 wm_kernel_coll_enqueue(wm_kernel_coll_t *exchange, const wm_coll_desc_t *desc,
                        const wm_kernel_coll_words_t *words, wm_error_t *err);

@@ -6,7 +6,7 @@
 #include "comm/coll/stream/capture.h"
 #include "comm/coll/stream/stream_failure.h"
 #include "comm/coll/stream/packed.h"
-#include "comm/coll/direct/participant.h"
+#include "comm/coll/stream/fragmented_coll.h"
 #include "comm/coll/stream/symm.h"
 #include "comm/comm/failure.h"
 #include "comm/engine/engine.h"
@@ -15,72 +15,12 @@
 #include "cuda/event.h"
 #include "cuda/stream.h"
 
-// Half of a rank's symmetric memory has two areas: data that the rank sends;
-// and data that it has reduced, or taken, for others to read. The blocks for
-// all ranks share the first area.
-#define ALIGN 256
-#define FRAGMENT_PHASES 2 // phases of a plan for one fragment, at most
-
 typedef struct {
     wm_coll_desc_t desc;
     wm_symm_t *symm;
     uint64_t capture; // 0: not captured
-    size_t area;
-    size_t room;      // bytes of a block in a fragment
-    size_t fragments; // number of fragments
-    size_t fragment;  // current fragment
+    size_t fragments; // their number, if streams wait, not kernels
 } run_t;
-
-static int
-count_fragments(run_t *run, wm_error_t *err)
-{
-    size_t most = wm_coll_desc_longest(&run->desc);
-    run->area = wm_symm_half(run->symm) / 2;
-    size_t size = run->desc.shape->scatters ? (size_t)run->desc.comm->size : 1;
-    run->room = run->area / size / ALIGN * ALIGN;
-    run->fragments = most == 0 ? 1 : (most + run->room - 1) / run->room;
-    if (run->fragments * FRAGMENT_PHASES > WM_SYMM_STEPS)
-        return wm_error_set(err, WM_ERR_VALUE, 0,
-                            "%zu bytes for a rank are more than a collective "
-                            "on a stream takes: make several calls",
-                            most);
-    return 0;
-}
-
-// Returns the part of a block that is in the current fragment.
-static wm_span_t
-cut(const run_t *run, wm_span_t block)
-{
-    size_t at = run->fragment * run->room;
-    if (at >= block.nbytes)
-        return (wm_span_t){block.at, 0};
-    size_t left = block.nbytes - at;
-    return (wm_span_t){block.at + at, left < run->room ? left : run->room};
-}
-
-static int
-copy(const run_t *run, char *into, const char *from, size_t nbytes,
-     wm_error_t *err)
-{
-    return nbytes == 0 || into == from
-               ? 0
-               : wm_memory_copy(run->desc.device, into, from, nbytes,
-                                run->desc.stream, err);
-}
-
-static int
-put(const run_t *run, wm_error_t *err)
-{
-    int code = 0,
-        blocks = run->desc.shape->scatters ? run->desc.comm->size : 1;
-    char *own = wm_symm_at(run->symm, run->desc.comm->rank, run->fragment);
-    for (int i = 0; i < blocks && code == 0 && run->desc.source != NULL; ++i) {
-        wm_span_t part = cut(run, run->desc.out[i]);
-        code = copy(run, own + (size_t)i * run->room,
-                    run->desc.source + part.at, part.nbytes, err);
-    }
-    return code;
-}
 
 // Counts the bytes that this rank sends through the host.
 static void
@@ -89,120 +29,6 @@ stream_coll_count_staged(const wm_coll_desc_t *desc)
     int blocks = desc->shape->scatters ? desc->comm->size : 1;
     for (int i = 0; i < blocks && desc->source != NULL; ++i)
         wm_stat_add(WM_STAT_staged_bytes, (int64_t)desc->out[i].nbytes);
-}
-
-// Returns where symmetric memory of `from` has the block for `to`; the length
-// is not set.
-static wm_span_t
-stream_coll_has(const void *context, int from, int to)
-{
-    const run_t *run = context;
-    (void)from;
-    return (wm_span_t){run->desc.shape->scatters ? (size_t)to * run->room : 0,
-                       0};
-}
-
-static wm_span_t
-stream_coll_wants(const void *context, int from, int to)
-{
-    const run_t *run = context;
-    (void)to;
-    if (run->desc.target == NULL
-        || (run->desc.shape->rooted && run->desc.shape->scatters
-            && from != run->desc.call->root))
-        return (wm_span_t){0, 0};
-    return cut(run, run->desc.into[run->desc.shape->gathers ? from : 0]);
-}
-
-static void
-make_plan(const run_t *run, wm_plan_t *plan)
-{
-    int rank = run->desc.comm->rank;
-    const wm_ranks_t all = {0, run->desc.comm->size};
-    bool out = run->desc.call->kind == WM_CALL_BCAST
-               && rank == run->desc.call->root;
-    wm_facts_t facts = {
-        .rank = rank,
-        .sources = all,
-        .group = all,
-        .takers = all,
-        .root = run->desc.call->root,
-        .nbytes = cut(run, out ? run->desc.out[0] : run->desc.into[0]).nbytes,
-        .element = run->desc.shape->reduces ? run->desc.call->size : 1,
-        .readable = true,
-        .thresholds = *wm_symm_thresholds(run->symm),
-    };
-    (void)wm_coll_make_plan(run->desc.call, &facts, (size_t)rank * run->room,
-                            stream_coll_has, stream_coll_wants, run,
-                            plan); // never fails here
-}
-
-// Makes a move: in the last phase into the user's memory, before that into the
-// area that others read.
-static int
-stream_coll_move(const run_t *run, const wm_move_t *move, bool last,
-                 wm_error_t *err)
-{
-    const void *sources[WM_REDUCE_SOURCES];
-    char *own = wm_symm_at(run->symm, run->desc.comm->rank, run->fragment)
-                + run->area;
-    // In an exchange, `into` includes the offset of the block.
-    bool absolute = !run->desc.shape->reduces
-                    && run->desc.call->kind != WM_CALL_BCAST;
-    char *into = (last ? run->desc.target
-                             + (absolute ? 0 : cut(run, run->desc.into[0]).at)
-                       : own)
-                 + move->into;
-    for (int k = 0; k < move->count; ++k)
-        sources[k] = wm_symm_at(run->symm, move->first + k, run->fragment)
-                     + (move->result ? run->area : 0) + move->from;
-    if (move->count == 1)
-        return copy(run, into, sources[0], move->nbytes, err);
-    return wm_reduce_launch(run->desc.device, run->desc.type, run->desc.op,
-                            into, sources, move->count,
-                            move->nbytes / wm_reduce_size(run->desc.type),
-                            run->desc.stream, err);
-}
-
-// Copies results of earlier phases, which were left for others, into the
-// user's memory.
-static int
-take_own(const run_t *run, const wm_plan_t *plan, wm_error_t *err)
-{
-    int code = 0;
-    for (int i = 0; i < plan->count && code == 0; ++i) {
-        const wm_move_t *made = &plan->moves[i];
-        wm_move_t own = {
-            .first = run->desc.comm->rank,
-            .count = 1,
-            .result = true,
-            .from = made->into,
-            .into = made->into,
-            .nbytes = made->nbytes,
-        };
-        if (made->phase < plan->phases - 1)
-            code = stream_coll_move(run, &own, true, err);
-    }
-    return code;
-}
-
-static int
-stream_coll_follow(const run_t *run, wm_error_t *err)
-{
-    wm_plan_t plan;
-    make_plan(run, &plan);
-    uint32_t steps = (uint32_t)run->fragment * FRAGMENT_PHASES;
-    int code = put(run, err);
-    for (int phase = 0; phase < plan.phases && code == 0; ++phase) {
-        bool last = phase == plan.phases - 1;
-        code = wm_symm_step(run->symm, steps + (uint32_t)phase, err);
-        if (code == 0 && last && phase > 0)
-            code = take_own(run, &plan, err);
-        for (int i = 0; i < plan.count && code == 0; ++i)
-            if (plan.moves[i].phase == phase)
-                code = stream_coll_move(run, &plan.moves[i], last, err);
-    }
-    return code;
 }
 
 static bool
@@ -250,24 +76,15 @@ after(const run_t *run, wm_error_t *err)
 }
 
 static int
-in_fragments(run_t *run, wm_error_t *err)
-{
-    int code = wm_symm_take_turn(run->symm, err);
-    for (; run->fragment < run->fragments && code == 0; ++run->fragment)
-        code = stream_coll_follow(run, err);
-    return code < 0 ? code : wm_symm_leave_turn(run->symm, err);
-}
-
-static int
 exchange(run_t *run, wm_error_t *err)
 {
     wm_block_t *copy;
     int code = wm_packed_open(&run->desc, &copy, err);
     if (code == 0)
         code = wm_symm_has_kernels(run->symm)
-                       && run->desc.call->kind != WM_CALL_BARRIER
                    ? wm_symm_exchange(run->symm, &run->desc, err)
-                   : in_fragments(run, err);
+                   : wm_fragmented_coll_enqueue(run->symm, &run->desc,
+                                                run->fragments, err);
     if (code == 0)
         code = wm_packed_unpack(&run->desc, err);
     int kept = copy == NULL
@@ -430,7 +247,8 @@ call_on(wm_comm_t *comm, const wm_coll_t *call, int device, CUstream stream,
                             "of cuda:%d; use another communicator (Dup)",
                             device, wm_symm_device(run.symm));
     if (code == 0)
-        code = count_fragments(&run, err);
+        code = wm_fragmented_coll_count(run.symm, &run.desc, &run.fragments,
+                                        err);
     code = run.capture != 0 ? capture(&run, code, err) : give(&run, code, err);
     bool on_host = wm_symm_is_on_host(run.symm);
     if (code == 0)
