@@ -14,10 +14,6 @@ import warpmpi as wm
 from random_blocks import Near
 
 FILL = 5
-NAMES = [
-    f"Neighbor_{form}"
-    for form in "allgather allgatherv alltoall alltoallv alltoallw".split()
-]
 
 
 def line(comm):

@@ -10,10 +10,8 @@ from itertools import accumulate
 
 from mpi4py import MPI
 
-NEAR = tuple(
-    f"Neighbor_{form}"
-    for form in "allgather allgatherv alltoall alltoallv alltoallw".split()
-)
+from cases import NEIGHBORS as NEAR
+
 NAMES = "Alltoallv", "Alltoallw", *NEAR
 
 

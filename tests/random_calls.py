@@ -14,11 +14,9 @@ from dataclasses import dataclass, field
 from mpi4py import MPI
 
 import random_values as values
+from cases import IN_PLACE, NEIGHBORS, REDUCTIONS, ROOTED
 from random_exchanges import (
     FORMS,
-    NEIGHBOURS,
-    REDUCTIONS,
-    ROOTED,
     Exchange,
     movement,
     reduction,
@@ -31,13 +29,6 @@ OLD = VENDOR == "Open MPI" and VERSION < (5,)
 OTHER = VENDOR != "Open MPI" or OLD  # than the one that the plans are for
 WEIGHTS = {"Bcast": 2, "Allreduce": 4, "Barrier": 0.5}
 EDGES = 4095, 4096, 4097, 65_536, 65_544, 1 << 18, (1 << 20) + 16
-
-
-def called(name, how):
-    """What mpi4py calls it in a form."""
-    if how == NONBLOCKING:
-        return "I" + name[0].lower() + name[1:]
-    return name + how
 
 
 @dataclass(slots=True)
@@ -116,12 +107,12 @@ class Plan:
 
     def _names(self, comm):
         kind = self.scene[comm][0]
-        names = [c for c in self.calls if c not in NEIGHBOURS]
+        names = [c for c in self.calls if c not in NEIGHBORS]
         if kind == "inter":
             names = [c for c in names if c not in ("Scan", "Exscan")]
         if kind == "neighbours":
             # Now and then another: it is a communicator like all.
-            near = [c for c in self.calls if c in NEIGHBOURS]
+            near = [c for c in self.calls if c in NEIGHBORS]
             names = near * 4 + names
         return names
 
@@ -188,8 +179,7 @@ class Plan:
             root = group, draw.randrange(sizes[group])
         in_place = (
             not inter
-            and name not in NEIGHBOURS
-            and name != "Bcast"
+            and name in IN_PLACE
             # Open MPI mixes the blocks up.
             and (step.how == BLOCKING or name not in UNEVEN)
             and draw.random() < 0.3

@@ -30,6 +30,7 @@ import random_calls as calls
 import random_ranks as lives
 import random_values as values
 import warpmpi as wm
+from cases import called
 from random_buffers import ROOM, Buffers
 from random_comms import KINDS, Comms, names
 from random_exchanges import AT_ROOT
@@ -199,9 +200,7 @@ class Runner:
         args, kwargs = call.given
         try:
             if turn == 0:
-                method = getattr(
-                    call.place.comm, calls.called(step.name, step.how)
-                )
+                method = getattr(call.place.comm, called(step.name, step.how))
                 call.request = method(*args, **kwargs)
             if step.how == calls.PERSISTENT:
                 self.start(call.request)
@@ -458,7 +457,7 @@ class Runner:
 
     def describe(self, call, turn=None):
         step, exchange, place = call.step, call.exchange, call.place
-        text = f"{calls.called(step.name, step.how)} (batch "
+        text = f"{called(step.name, step.how)} (batch "
         text += f"{self.batch.number}, step {step.number}"
         text += f", turn {turn}" * (turn is not None and step.turns > 1)
         text += f") on {step.comm}, ranks {place.ranks} in {place.sizes}"

@@ -9,41 +9,13 @@ import itertools
 import math
 from dataclasses import dataclass, field
 
+from cases import IN_PLACE, NEIGHBORS, REDUCED, ROOTED, TABLE
 from random_layouts import Side, make_side
 
 # name: (form of sendbuf, form of recvbuf); those of one buffer have none.
-FORMS = {
-    "Barrier": (None, None),
-    "Bcast": ("", ""),
-    "Gather": ("", "n"),
-    "Gatherv": ("", "v"),
-    "Scatter": ("n", ""),
-    "Scatterv": ("v", ""),
-    "Allgather": ("", "n"),
-    "Allgatherv": ("", "v"),
-    "Alltoall": ("n", "n"),
-    "Alltoallv": ("v", "v"),
-    "Alltoallw": ("w", "w"),
-    "Reduce": ("", ""),
-    "Allreduce": ("", ""),
-    "Reduce_scatter_block": ("n", ""),
-    "Reduce_scatter": ("", ""),
-    "Scan": ("", ""),
-    "Exscan": ("", ""),
-}
-NEIGHBOURS = {
-    "Neighbor_allgather": ("", "n"),
-    "Neighbor_allgatherv": ("", "v"),
-    "Neighbor_alltoall": ("n", "n"),
-    "Neighbor_alltoallv": ("v", "v"),
-    "Neighbor_alltoallw": ("w", "w"),
-}
-FORMS.update(NEIGHBOURS)
-REDUCTIONS = (
-    "Reduce Allreduce Reduce_scatter_block Reduce_scatter Scan Exscan".split()
-)
-ROOTED = "Bcast Gather Gatherv Scatter Scatterv Reduce".split()
-AT_ROOT = "Gather Gatherv Scatter Scatterv Reduce".split()  # in place
+FORMS = {"Barrier": (None, None)}
+FORMS.update((row.name, (row.sends, row.receives)) for row in TABLE.values())
+AT_ROOT = [name for name in ROOTED if name in IN_PLACE]  # in place
 
 
 @dataclass(slots=True)
@@ -140,7 +112,7 @@ def _gives_none(exchange, index, which):
 def _links(exchange, sizes, near, send, recv):
     """Which block of whom goes to which of whom; fills in who has some."""
     name, root = exchange.name, exchange.root
-    if name in NEIGHBOURS:
+    if name in NEIGHBORS:
         for index, (sources, dests) in enumerate(near):
             gathers = "gather" in name
             send[index] = [None] * (1 if gathers else len(dests))
@@ -244,11 +216,7 @@ def reduction(draw, exchange, sizes, number, simple):
                 form, blocks = "n", [length] * size
             exchange.open_ends = whole
             exchange.sides[index, "recv"] = _flat(draw, form, blocks, simple)
-            who = list(others)
-            if name == "Scan":
-                who = who[: k + 1]
-            elif name == "Exscan":
-                who = who[:k]
+            who = REDUCED[name](list(others), k)
             if who:
                 exchange.folds[index] = who, begin, begin + length
         first += size

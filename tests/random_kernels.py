@@ -27,6 +27,8 @@ import random_blocks as blocks
 import random_ranks as lives
 import random_values as values
 import warpmpi as wm
+from cases import NAMES as CALLS
+from cases import REDUCED, REDUCTIONS, ROOTED, TABLE, called
 from warpmpi import _core
 from warpmpi._points import NAMES
 
@@ -34,12 +36,6 @@ EPOCH = 25  # batches on the same communicators
 MOST = 6  # calls of a batch
 FORMS = "blocking", "stream", "request", "graph"
 EDGES = 0, 8, 16, 112, 128, 512, 4096, 16384, 65536, 262144, 1 << 20, 2 << 20
-REDUCTIONS = "Allreduce", "Reduce", "Reduce_scatter_block", "Scan", "Exscan"
-CALLS = (
-    *REDUCTIONS,
-    *("Reduce_scatter", "Bcast", "Gather", "Scatter", "Allgather"),
-    *("Alltoall", "Gatherv", "Scatterv", "Allgatherv", *blocks.NAMES),
-)
 GUARD = 48  # bytes around what is given
 
 
@@ -124,7 +120,7 @@ class Call:
         near = runner.near[key[-1]]
         if self.name in blocks.NEAR and near is None:
             self.name = draw.choice(["Alltoallv", "Alltoallw"])
-        reduces = self.name in (*REDUCTIONS, "Reduce_scatter")
+        reduces = self.name in REDUCTIONS
         names = [*values.NAMES, *(values.PAIRS if reduces else ())]
         self.element = values.element(draw.choice(names))
         self.op = None
@@ -221,12 +217,10 @@ class Call:
         if name == "Bcast":
             start = self.cells(root, n) if at_root else None
             side("recv", n, start).expect(self.cells(root, n))
-        elif name in ("Allreduce", "Reduce", "Scan", "Exscan"):
+        elif name in REDUCTIONS and "scatter" not in name:
             parts = [self.cells(k, n) for k in range(size)]
-            if name in ("Scan", "Exscan"):
-                parts = parts[: rank + (name == "Scan")]
-            made = self.fold(parts)
-            receives = name != "Reduce" or at_root
+            made = self.fold(REDUCED[name](parts, rank))
+            receives = not TABLE[name].to_root or at_root
             own = self.cells(rank, n)
             self.in_place = self.in_place and receives
             if not self.in_place:
@@ -235,7 +229,7 @@ class Call:
                 into = side("recv", n, own if self.in_place else None)
                 if made is not None:
                     into.expect(made)
-        elif name in ("Reduce_scatter_block", "Reduce_scatter"):
+        elif name in REDUCTIONS:
             if name == "Reduce_scatter_block":
                 counts = self.counts[0] = [n] * size
             total, first = sum(counts), sum(counts[:rank])
@@ -284,13 +278,15 @@ class Call:
                 first = self.places[rank] * width
                 into = side("recv", counts[rank])
                 into.expect(whole[first : first + counts[rank] * width])
-        else:  # Alltoall
+        elif name == "Alltoall":
             own = self.cells(rank, n * size)
             if not self.in_place:
                 side("send", n * size, own)
             into = side("recv", n * size, own if self.in_place else None)
             for k in range(size):
                 into.expect(block(self.cells(k, n * size), rank), k * n)
+        else:
+            raise LookupError(f"random_kernels.py: lay() knows no {name}")
 
     def arguments(self):
         name, pieces = self.name, self.pieces
@@ -298,10 +294,11 @@ class Call:
         if name in blocks.NAMES:
             for which in pieces:
                 parts[which] = self.blocks.words(which, self.element.width)
-        elif name in ("Gatherv", "Allgatherv"):
-            parts["recv"] = [(self.counts[0], self.places)]
-        elif name == "Scatterv":
-            parts["send"] = [(self.counts[0], self.places)]
+        else:
+            forms = {"send": TABLE[name].sends, "recv": TABLE[name].receives}
+            for which, form in forms.items():
+                if form == "v":
+                    parts[which] = [(self.counts[0], self.places)]
         given = {
             which: piece.spec(parts.get(which))
             for which, piece in pieces.items()
@@ -314,14 +311,12 @@ class Call:
             words.append(self.counts[0])
         if self.op is not None:
             words.append(getattr(MPI, self.op))
-        if name in ("Reduce", "Gather", "Gatherv", "Scatter", "Scatterv"):
+        if name in ROOTED:
             words.append(self.root)
         return words
 
     def make(self, comm, nonblocking=False):
-        name = self.name
-        if nonblocking:
-            name = "I" + name[0].lower() + name[1:]
+        name = called(self.name, "I" if nonblocking else "")
         made = getattr(comm, name)(*self.arguments())
         if self.blocks is not None:
             self.blocks.free()

@@ -9,6 +9,7 @@ from mpi4py import MPI
 
 import kinds
 import warpmpi as wm
+from cases import FORMS, REDUCTIONS, called
 
 pytestmark = pytest.mark.skipif(
     sys.version_info < (3, 11), reason="exceptions have no notes"
@@ -53,16 +54,12 @@ def test_an_op_that_mpi_does_not_have(comm, kind, name):
     comm.Barrier()
 
 
-REDUCTIONS = (
-    *("Allreduce", "Reduce", "Scan", "Exscan", "Reduce_scatter_block"),
-    *("Reduce_scatter", "Iallreduce", "Ireduce", "Ireduce_scatter_block"),
-)
-
-
 @pytest.mark.parametrize("kind", ["host", kinds.KINDS[-1]])
 @pytest.mark.parametrize("op", [MPI.REPLACE, MPI.NO_OP])
 def test_ops_of_windows_are_none_of_collectives(comm, kind, op):
-    for name in REDUCTIONS:
+    for name in [
+        called(name, form) for name in REDUCTIONS for form in FORMS[:2]
+    ]:
         count = 3 * comm.size if "scatter" in name else 3
         array, into = (kinds.make(kind, np.ones(n)) for n in (count, 3))
         is_told(

@@ -8,6 +8,7 @@ from mpi4py import MPI
 import kinds
 import ranks
 import warpmpi as wm
+from cases import FORMS, REDUCTIONS, ROOTED, TABLE, Case, called
 
 KINDS = ("host", "device")
 IS_MPICH = "MPICH" in MPI.Get_library_version()
@@ -47,11 +48,6 @@ POINT_TO_POINT = """
 """.split()
 OBJECTS = "send bsend ssend isend ibsend issend".split()
 PROBES = "Probe Iprobe Mprobe Improbe probe iprobe mprobe improbe".split()
-REDUCTIONS = """
-    Reduce Allreduce Scan Exscan Reduce_scatter_block Ireduce Iallreduce Iscan
-    Iexscan Ireduce_scatter_block
-""".split()
-ROOTED = "Gather Scatter Reduce Igather Iscatter Ireduce".split()
 
 
 def refused(call, comm, wanted):
@@ -152,12 +148,18 @@ def test_a_request_tells_no_handler_of_the_world(handled, world, handler):
         world.Set_errhandler(before)
 
 
+def refused_collective(comm, name, form, kind, wanted, **bad):
+    args = Case(comm, name, lambda values: kinds.make(kind, values)).args
+    for k, argument in enumerate(TABLE[name].arguments):
+        args[k] = bad.get(argument, args[k])
+    refused(lambda: getattr(comm, called(name, form))(*args), comm, wanted)
+
+
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", [*ROOTED, "Bcast", "Ibcast"])
-def test_a_bad_root(handled, name, kind):
-    buffers = [array(kind) for _ in range(1 + ("cast" not in name))]
-    call = getattr(handled, name)
-    refused(lambda: call(*buffers, root=BAD), handled, MPI.ERR_ROOT)
+@pytest.mark.parametrize("form", FORMS[:2])
+@pytest.mark.parametrize("name", ROOTED)
+def test_a_bad_root(handled, name, form, kind):
+    refused_collective(handled, name, form, kind, MPI.ERR_ROOT, root=BAD)
 
 
 @pytest.mark.parametrize("name", "bcast gather scatter".split())
@@ -167,10 +169,11 @@ def test_a_bad_root_of_objects(handled, name):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("form", FORMS[:2])
 @pytest.mark.parametrize("name", REDUCTIONS)
-def test_a_bad_operation(handled, name, kind):
-    call, one, other = getattr(handled, name), array(kind), array(kind)
-    refused(lambda: call(one, other, op=MPI.OP_NULL), handled, MPI.ERR_OP)
+def test_a_bad_operation(handled, name, form, kind):
+    bad = {"op": MPI.OP_NULL}
+    refused_collective(handled, name, form, kind, MPI.ERR_OP, **bad)
 
 
 def test_a_stream_of_it(handled):

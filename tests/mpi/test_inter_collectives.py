@@ -7,7 +7,7 @@ from mpi4py import MPI
 
 import kinds
 import warpmpi as wm
-from warpmpi._staging import table
+from cases import FORMS, OF_ALL, ROOTED, TABLE, VARYING, perform
 
 pytestmark = [
     pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU"),
@@ -29,15 +29,10 @@ KINDS = {
     "even": lambda rank: rank % 2 == 0,
     "odd": lambda rank: rank % 2 == 1,
 }
-# MPI has none between groups, or they need a topology.
+# MPI has none between groups.
 INTRA_ONLY = {"Scan", "Exscan"}
-NAMES = [
-    row.name
-    for row in table.collectives()
-    if row.name not in INTRA_ONLY and not row.name.startswith("Neighbor")
-]
+NAMES = [name for name in OF_ALL if name not in INTRA_ONLY]
 MPICH = MPI.get_vendor()[0] == "MPICH"
-ROOTED = {"Bcast", "Gather", "Gatherv", "Scatter", "Scatterv", "Reduce"}
 
 
 class Groups:
@@ -98,21 +93,17 @@ class Case:
     def __init__(self, groups, name, make, root):
         me, mine, others = groups.world, groups.mine, groups.others
         given, want = self.values(name, me, mine, others)
-        varies = name.endswith(("v", "w"))
-        several = {
-            0: name in ("Scatterv", "Alltoallv", "Alltoallw"),
-            1: varies and name != "Scatterv",
-        }
-        if varies and several[0]:
+        row = TABLE[name]
+        several = [form in VARYING for form in (row.sends, row.receives)]
+        if several[0]:
             given = turned(given)
-        if varies and several[1]:
+        if several[1]:
             want = turned(want)
         at_root = root is not None and root[0] == groups.side
         is_root = at_root and mine[root[1]] == me
-        outward = name in ("Bcast", "Scatter", "Scatterv")
-        sends = root is None or (is_root if outward else not at_root)
-        receives = root is None or (not at_root if outward else is_root)
-        if name in ("Bcast", "Scatter", "Scatterv") and receives:
+        sends = root is None or (is_root if row.from_root else not at_root)
+        receives = root is None or (not at_root if row.from_root else is_root)
+        if row.from_root and receives:
             source = others[root[1]]
             want = value(source, 0 if name == "Bcast" else me)
         self.sent = make(given) if sends else None
@@ -170,26 +161,8 @@ def counts():
     return np.array([now["ipc_collectives"], now["staged_collectives"]])
 
 
-def call(inter, name, form, args):
-    """Make the call, twice where it is persistent."""
-    if form == "":
-        getattr(inter, name)(*args)
-        return
-    if form == "I":
-        getattr(inter, "I" + name[0].lower() + name[1:])(*args).Wait()
-        return
-    try:
-        request = getattr(inter, name + "_init")(*args)
-    except NotImplementedError:
-        pytest.skip("this MPI has no persistent collectives")
-    for _ in range(2):
-        request.Start()
-        request.Wait()
-    request.Free()
-
-
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("form", ["", "I", "_init"])
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", NAMES)
 def test_between_groups(world, groups, name, form, kind):
     has_gpu = KINDS[kind](groups.world)
@@ -212,7 +185,7 @@ def test_between_groups(world, groups, name, form, kind):
         alone = form != "" and name in ("Bcast", "Reduce")
         inter = groups.inter.Dup() if alone else groups.inter
         before = counts()
-        call(inter, name, form, case.args)
+        perform(inter, name, form, *case.args, starts=2)
         after = counts()
         if alone:
             inter.Free()
@@ -295,21 +268,22 @@ def test_onto_what_is_sent(groups, direct):
     np.testing.assert_array_equal(kinds.values_of(array), want)
 
 
-@pytest.mark.parametrize("form", ["", "I", "_init"])
+@pytest.mark.parametrize("form", FORMS)
 def test_datatypes_with_gaps(groups, direct, form):
     """Every second element, out of one and into the other."""
     others = len(groups.others)
     pair = MPI.DOUBLE.Create_vector(2, 1, 2).Create_resized(0, 32).Commit()
     sent = full(4, groups.world)
     into = full(4 * others, EMPTY)
-    call(groups.inter, "Allgather", form, [[sent, 1, pair], [into, 1, pair]])
+    sides = [sent, 1, pair], [into, 1, pair]
+    perform(groups.inter, "Allgather", form, *sides, starts=2)
     values = np.arange(4.0 * others) + 100 * groups.world
     parted = kinds.make("device", values)
     mixed = full(4 * others, EMPTY)
     at = [32 * (others - 1 - each) for each in range(others)]
     ones = [1] * others
     args = [[array, ones, at, [pair] * others] for array in (parted, mixed)]
-    call(groups.inter, "Alltoallw", form, args)
+    perform(groups.inter, "Alltoallw", form, *args, starts=2)
     for _ in range(4 if form == "_init" else 2):
         direct("twice")
     got = kinds.values_of(into).reshape(others, 2, 2)

@@ -9,7 +9,8 @@ from mpi4py import MPI
 
 import graphs
 import warpmpi as wm
-from neighbor_exchange import NAMES, TOPOLOGIES, Exchange, ring
+from cases import NEIGHBORS
+from neighbor_exchange import TOPOLOGIES, Exchange, ring
 
 pytestmark = pytest.mark.skipif(
     not wm.is_cuda_available(), reason="needs a GPU"
@@ -31,7 +32,7 @@ def stream():
     return wm.Stream(wm.get_device())
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", NEIGHBORS)
 @pytest.mark.parametrize("kind", ["device", "foreign"])
 def test_values(near, stream, name, kind):
     """All sizes and types under way at once."""
@@ -44,7 +45,7 @@ def test_values(near, stream, name, kind):
         each.check()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", NEIGHBORS)
 def test_nonblocking(near, stream, name):
     channel, made, requests = near.on(stream), [], []
     for size, dtype in zip(SIZES[:-1], DTYPES[:-1], strict=True):
@@ -57,7 +58,7 @@ def test_nonblocking(near, stream, name):
         each.check()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", NEIGHBORS)
 def test_in_a_graph(near, stream, name):
     channel = near.on(stream)
     made = [
