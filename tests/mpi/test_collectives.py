@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Barrier, Bcast and Allreduce."""
+"""Barrier, Bcast and Allreduce; the cases of all collectives."""
 
 import numpy as np
 import pytest
 from mpi4py import MPI
 
+import cases
 import kinds
 import warpmpi as wm
 
@@ -12,6 +13,22 @@ import warpmpi as wm
 @pytest.fixture(scope="module")
 def comm(world):
     return wm.Comm(world)
+
+
+@pytest.mark.parametrize(("name", "in_place"), cases.CALLS, ids=cases.id_of)
+def test_the_cases_are_those_of_mpi(world, name, in_place):
+    """Tests of all collectives have the arguments and values from these."""
+    told = f"tests/cases.py has no recipe for {name}:"
+    reduces = name in cases.REDUCTIONS
+    assert not reduces or name in cases.REDUCED, f"{told} see REDUCED"
+    plain = world.Create_cart([world.size], [False])
+    try:
+        case = cases.Case(plain, name, np.array, world.size - 1, in_place)
+    except LookupError as error:
+        pytest.fail(f"{told} {error!r}")
+    getattr(plain, name)(*case.args)
+    case.check()
+    plain.Free()
 
 
 @pytest.mark.parametrize("kind", kinds.KINDS)

@@ -7,7 +7,7 @@ from mpi4py import MPI
 
 import kinds
 import warpmpi as wm
-from cases import FORMS, OF_ALL, ROOTED, TABLE, VARYING, perform
+from cases import FORMS, MOVES, OF_ALL, ROOTED, TABLE, VARYING, perform
 
 pytestmark = [
     pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU"),
@@ -105,7 +105,7 @@ class Case:
         receives = root is None or (not at_root if row.from_root else is_root)
         if row.from_root and receives:
             source = others[root[1]]
-            want = value(source, 0 if name == "Bcast" else me)
+            want = value(source, me if row.sends else 0)
         self.sent = make(given) if sends else None
         self.into = make(np.full(want.size, EMPTY)) if receives else None
         self.want = want if receives else None
@@ -113,7 +113,7 @@ class Case:
         for k, array in enumerate(args):
             if array is not None and several[k]:
                 args[k] = parts(array, others, name)
-        if name == "Bcast":
+        if row.arguments[0] == "buf":
             args = [self.sent if sends else self.into]
         if name == "Reduce_scatter":
             args.append([self.share(groups)] * len(mine))
@@ -131,18 +131,15 @@ class Case:
 
     @staticmethod
     def values(name, me, mine, others):
-        total = sum(value(other) for other in others)
-        if name in ("Scatter", "Scatterv"):
-            return joined(value(me, other) for other in others), value(0)
-        if name in ("Gather", "Gatherv", "Allgather", "Allgatherv"):
-            return value(me), joined(value(other) for other in others)
-        if name.startswith("Alltoall"):
-            return (
-                joined(value(me, other) for other in others),
-                joined(value(other, me) for other in others),
-            )
-        if name in ("Reduce", "Allreduce"):
-            return value(me), total
+        row = TABLE[name]
+        if name in MOVES:
+            given, want = value(me), value(0)
+            if row.sends:
+                given = joined(value(me, other) for other in others)
+            if row.receives:
+                to = me if row.sends else 0
+                want = joined(value(other, to) for other in others)
+            return given, want
         if name.startswith("Reduce_scatter"):
             # As many elements in both groups: a block for each of a pair.
             count = EACH * len(mine) * len(others)
@@ -152,7 +149,7 @@ class Case:
             sent = every + 100.0 * me
             want = len(others) * every + 100.0 * sum(others)
             return sent, want[at : at + share]
-        return value(me), value(0)
+        return value(me), sum(value(other) for other in others)
 
 
 def counts():

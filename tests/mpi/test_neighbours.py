@@ -8,13 +8,14 @@ from mpi4py import MPI
 import kinds
 import neighbor_exchange
 import warpmpi as wm
+from cases import EACH, Case
+from cases import NEIGHBORS as NAMES
 
 pytestmark = pytest.mark.skipif(
     not wm.is_cuda_available(), reason="needs a GPU"
 )
 
 FILL = -5.0
-EACH = 3  # elements of a block
 COUNTED = "ipc_collectives", "staged_collectives"
 
 
@@ -55,52 +56,14 @@ def near(request, connected):
     made.Free()
 
 
-def value(source, dest):
-    return 100.0 * source + 10 * dest + np.arange(EACH)
-
-
-def blocks(ranks, of):
-    """A block for each rank, with one element between them."""
-    flat = np.full(len(ranks) * (EACH + 1), FILL)
-    for at, rank in enumerate(ranks):
-        if rank != MPI.PROC_NULL:
-            flat[at * (EACH + 1) :][:EACH] = of(rank)
-    return flat
-
-
-def dense(flat):
-    return flat.reshape(-1, EACH + 1)[:, :EACH].ravel()
-
-
 def case(comm, name, make):
-    """Arguments, and what must be received."""
-    me, outs, ins = comm.rank, comm.outedges, comm.inedges
-    to_all = name.startswith("Neighbor_allgather")
-    sent = blocks(outs, lambda rank: value(me, rank))
-    want = blocks(
-        ins, lambda rank: value(rank, rank) if to_all else value(rank, me)
-    )
-    into = np.full(want.size, FILL)
-    if name in ("Neighbor_allgather", "Neighbor_alltoall"):
-        sent, want, into = map(dense, (sent, want, into))
-    if to_all:
-        sent = value(me, me)
-    given, taken = make(sent), make(into)
+    """Arguments, what is received into, and what must be there."""
 
-    def parts(array, ranks, unit):
-        displs = [unit * (EACH + 1) * at for at in range(len(ranks))]
-        return [array, ([EACH] * len(ranks), displs)]
+    def value(source, to, n):
+        return 100.0 * source + 10 * to + np.arange(n)
 
-    args = [given, taken]
-    if name in ("Neighbor_allgatherv", "Neighbor_alltoallv"):
-        args[1] = parts(taken, ins, 1)
-    if name == "Neighbor_alltoallv":
-        args[0] = parts(given, outs, 1)
-    if name == "Neighbor_alltoallw":
-        types = [MPI.DOUBLE] * max(len(outs), len(ins))
-        args[0] = [*parts(given, outs, 8), types[: len(outs)]]
-        args[1] = [*parts(taken, ins, 8), types[: len(ins)]]
-    return args, taken, want
+    made = Case(comm, name, make, value=value)
+    return made.args, made.into, made.want
 
 
 def blocking(comm, name, args):
@@ -118,10 +81,6 @@ def call(comm, name, args, how=blocking):
     return tuple(after[key] - before[key] for key in COUNTED)
 
 
-NAMES = [
-    f"Neighbor_{form}"
-    for form in ("allgather", "allgatherv", "alltoall", "alltoallv")
-] + ["Neighbor_alltoallw"]
 each_way = pytest.mark.parametrize(
     "how", [blocking, nonblocking], ids=lambda f: f.__name__
 )
