@@ -33,7 +33,7 @@ PROGRAM = """
     sys.path.insert(0, "tests")
     import numpy as np
     from mpi4py import MPI
-    import graphs, kinds
+    import cases, graphs, kinds
     import warpmpi as wm
 
     faulthandler.dump_traceback_later(70, exit=True)
@@ -41,33 +41,7 @@ PROGRAM = """
     world = wm.Comm(MPI.COMM_WORLD)
     n, last = world.size, world.rank == world.size - 1
     stream = wm.Stream(wm.get_device())
-    big, into = (wm.ones(1000 * n, "float32") for _ in range(2))
-    one, other = big[:1000], into[:1000]
-    counts, at = [1000] * n, [1000 * i for i in range(n)]
-    blocks = lambda a: [a, counts, at, MPI.FLOAT]
-    typed = lambda a: [a, counts, [4 * i for i in at], [MPI.FLOAT] * n]
-    CALLS = {
-        "Barrier": lambda: (),
-        "Bcast": lambda: (one, n - 1),
-        "Gather": lambda: (one, into),
-        "Gatherv": lambda: (one, blocks(into)),
-        "Scatter": lambda: (big, other, n - 1),
-        "Scatterv": lambda: (blocks(big), other, n - 1),
-        "Allgather": lambda: (one, into),
-        "Allgatherv": lambda: (one, blocks(into)),
-        "Alltoall": lambda: (big, into),
-        "Alltoallv": lambda: (blocks(big), blocks(into)),
-        "Alltoallw": lambda: (typed(big), typed(into)),
-        "Reduce": lambda: (one, other),
-        "Allreduce": lambda: (one, other),
-        "Reduce_scatter_block": lambda: (big, other),
-        # Without counts mpi4py gathers them, and keeps the GIL meanwhile.
-        "Reduce_scatter": lambda: (big, other, counts),
-        "Scan": lambda: (one, other),
-        "Exscan": lambda: (one, other),
-        "Neighbor_allgather": lambda: (one, into[:2000]),
-        "Neighbor_alltoall": lambda: (big[:2000], into[:2000]),
-    }
+    CASES = {}
 
     def fresh(name):
         if name.startswith("Neighbor"):
@@ -87,15 +61,17 @@ PROGRAM = """
         return word
 
     def ready(name, comm):
-        if form == "blocking":
-            return lambda: getattr(comm, name)(*CALLS[name]())
-        if form == "nonblocking":
-            call = getattr(comm, "I" + name.lower())
-            return lambda: call(*CALLS[name]()).Wait()
-        request = getattr(comm, name + "_init")(*CALLS[name]())
+        args = ()
+        if name != "Barrier":
+            root = n - 1 if cases.TABLE[name].from_root else 0
+            CASES[name] = cases.Case(comm, name, cases.on_device, root,
+                                     each=1000)
+            args = CASES[name].args
+        how_called = {"blocking": "", "nonblocking": "I"}.get(form, "_init")
+        begin, wait, _ = cases.steps(comm, name, how_called, *args)
         def go():
-            request.Start()
-            request.Wait()
+            begin()
+            wait()
         if form == "repeated":
             go()  # the next start begins as this one has gone
         return go
@@ -119,13 +95,15 @@ PROGRAM = """
             wrong.append((name, took))
 
     wrong = []
-    calls = {name: ready(name, fresh(name)) for name in CALLS}
+    names = ["Barrier", *cases.NAMES]
+    calls = {name: ready(name, fresh(name)) for name in names}
     threads = [threading.Thread(target=go, args=item, daemon=True)
                for item in calls.items()]
     world.Barrier()
     if last and how == "inside":
         word = block(stream)
-        big.fill_(1, stream=stream)
+        for case in CASES.values():
+            case.sent.fill_(1, stream=stream)
         for thread in threads:
             thread.start()
     if last:
