@@ -356,8 +356,9 @@ def speaker(tmp_path_factory):
 SEGMENT = "the shared segment of rank 0 is damaged"
 TOLD = "rank 1 failed in this collective: " + SEGMENT
 OTHERS = (
-    "the ranks are in different collectives, Barrier and another among them, "
-    "this one in Barrier: all must make the same calls in the same order"
+    "the ranks are in different collectives, Barrier and another call among "
+    "them, and this rank is in Barrier: all must make the same calls in the "
+    "same order"
 )
 
 # The call, the member of SAID and its value, and what both ranks are told.

@@ -138,7 +138,7 @@ def test_ranks_in_different_collectives_all_hear_of_it(
     with pytest.raises(TypeError, match="different collectives") as raised:
         calls[mine]()
     assert all(name in str(raised.value) for name in names)
-    assert f"this one in {mine}:" in str(raised.value)
+    assert f"this rank is in {mine}:" in str(raised.value)
     for call in calls.values():
         call()
 

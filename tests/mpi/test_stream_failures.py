@@ -78,7 +78,7 @@ def test_who_has_a_part_for_others_is_let_go(fresh, stream, name):
     if fresh.rank != LAST:
         call(a, b)
     WORLD.Barrier()
-    differ = pytest.raises(ValueError, match=f"to {name}: a count of")
+    differ = pytest.raises(ValueError, match=f"to {name}: its count is")
     if fresh.rank == LAST:
         with differ:
             call(a[:20], b[:20])
@@ -117,7 +117,7 @@ SLOTS = """
             call()
         except (RuntimeError, ValueError) as error:
             assert last
-            print(["told", "more"]["before it had" in str(error)])
+            print(["told", "more"]["before that rank" in str(error)])
     if not last:
         MPI.COMM_WORLD.Barrier()
     try:
@@ -185,9 +185,9 @@ AGAIN = """
         channel.Allreduce(wm.ones(count), wm.ones(count))
 
     ERRORS = {refused: "failed in a coll|contiguous GPU",
-              counts: "to Allreduce: a count of",
+              counts: "to Allreduce: its count is",
               another: "called (Bcast|Allreduce)",
-              pairs: "(gives|expects) [0-9]+ bytes, this rank"}
+              pairs: "(gives|expects) [0-9]+ bytes, and this rank"}
 
     def expect(text, call, *args):
         try:
@@ -210,7 +210,7 @@ AGAIN = """
                 if last:
                     expect(text, wrong, count, True)
                     for _ in range(ahead - 1):
-                        expect("before it had heard", right, count, True)
+                        expect("before that rank knew", right, count, True)
                 world.Barrier()
                 if not last:
                     expect(text, stream.synchronize)
@@ -268,7 +268,7 @@ def test_requests_of_before_tell_it_also_later(fresh, stream):
     if not requests:
         with pytest.raises(TypeError, match="contiguous GPU memory"):
             channel.Iallreduce(MPI.IN_PLACE, np.ones(3))
-        with pytest.raises(RuntimeError, match="before it had heard"):
+        with pytest.raises(RuntimeError, match="before that rank knew"):
             channel.Iallreduce(MPI.IN_PLACE, a)
     for request in requests:
         with pytest.raises(RuntimeError, match=f"rank {LAST} failed"):
@@ -306,7 +306,7 @@ def test_a_request_tells_nothing_of_later_calls(fresh, stream, late):
 def test_what_each_rank_gets_must_be_told(fresh, stream):
     """Nobody waits on the host to hear how much the others get."""
     a, b = wm.ones(fresh.size), wm.zeros(1)
-    with pytest.raises(TypeError, match="recvcounts: one for each rank"):
+    with pytest.raises(TypeError, match="one of recvcounts for each rank"):
         fresh.on(stream).Reduce_scatter(a, b, None)
     stream.synchronize()
 
@@ -315,7 +315,7 @@ def test_what_each_rank_gets_must_be_told(fresh, stream):
 def test_nobody_waits_for_more_than_all_give(fresh, stream, name):
     a, b = wm.ones(10 * fresh.size), wm.zeros(20 * fresh.size)
     sent = a[:10] if name == "Allgather" else a
-    with pytest.raises(MPI.Exception, match="recvbuf: its block of this rank"):
+    with pytest.raises(MPI.Exception, match="recvbuf: the block of this rank"):
         getattr(fresh.on(stream), name)(sent, b)
     stream.synchronize()
 

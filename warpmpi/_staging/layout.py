@@ -90,8 +90,8 @@ def _named(kind: Any) -> Any:
         return MPI.Datatype.fromcode(kind)
     if kind is not None and not isinstance(kind, MPI.Datatype):
         raise TypeError(
-            f"datatype: {kind!r} is none; give displacements with their "
-            "counts, as a tuple: [array, (counts, displs), datatype]"
+            f"datatype: {kind!r} is not a datatype; give displacements with "
+            "their counts, as a tuple: [array, (counts, displs), datatype]"
         )
     return kind
 
@@ -375,8 +375,8 @@ def block_parts(
         offset, number, kind = blocks[0]
         if number % count != 0:
             raise ValueError(
-                f"{name}: {number} elements are not a multiple of the "
-                f"{count} blocks"
+                f"{name}: {number} elements cannot be divided into {count} "
+                "equal blocks"
             )
         number //= count
         step = number * (itemsize if kind is None else kind.Get_extent()[1])
@@ -384,7 +384,7 @@ def block_parts(
     elif form == "n":
         blocks = []
     if len(blocks) != count:
-        raise ValueError(f"{name}: {len(blocks)} blocks, {count} expected")
+        raise ValueError(f"{name}: give {count} blocks, not {len(blocks)}")
     for offset, number, kind in blocks:
         low, extent = 0, itemsize
         span = itemsize
@@ -395,8 +395,8 @@ def block_parts(
             number > 0 and nbytes > 0 and (offset + low < 0 or end > nbytes)
         ):
             raise ValueError(
-                f"{name}: {number} elements from byte {offset} on are asked "
-                f"for, of an array of {nbytes} bytes"
+                f"{name}: {number} elements from byte {offset} on do not fit "
+                f"in the array of {nbytes} bytes"
             )
     return blocks
 
@@ -435,8 +435,8 @@ def runs_of(
         end = offset + length + (rows - 1) * stride
         if offset < 0 or end > host.nbytes:
             raise ValueError(
-                f"{name}: bytes {offset} to {end} are asked for, of an array "
-                f"of {host.nbytes} bytes"
+                f"{name}: bytes {offset} to {end} are not all in the array of "
+                f"{host.nbytes} bytes"
             )
         if runs and rows == 1 and runs[-1][2] == 1:
             begin, before, _, _ = runs[-1]

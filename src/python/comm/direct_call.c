@@ -328,18 +328,18 @@ wm_py_direct_on_stream(wm_call_kind_t kind, bool begins, PyObject *self,
     if (known && begins)
         kept = keep(self, args, given, keywords);
     if (!known && !PyErr_Occurred())
-        PyErr_Format(PyExc_TypeError,
-                     "%s on a stream: its buffers are contiguous GPU arrays "
-                     "%s; use the communicator itself, without on(stream), "
-                     "for other",
-                     wm_call_name(kind),
-                     wm_py_asked_is_separate(kind)
-                         ? "with a count, a displacement and a datatype in "
-                           "strides (a vector, a subarray) for each block, "
-                           "which is within the array"
-                         : "of elements that MPI knows, of one size on both "
-                           "sides; root: a rank; recvcounts: one for each "
-                           "rank");
+        PyErr_Format(
+            PyExc_TypeError,
+            "%s on a stream: give contiguous GPU arrays as buffers, %s; for "
+            "other arguments call the communicator itself, without on(stream)",
+            wm_call_name(kind),
+            wm_py_asked_is_separate(kind)
+                ? "with a count, a displacement and a datatype in strides (a "
+                  "vector, a subarray) for each block, and each block within "
+                  "the array"
+                : "with elements that MPI knows and that have one size on "
+                  "both sides, a rank as root, and one of recvcounts for each "
+                  "rank");
     if (PyErr_Occurred())
         tell_others(&channel);
     else if (begins)

@@ -83,6 +83,6 @@ wm_call_name(wm_call_kind_t kind)
     default:
         return (unsigned)kind < WM_CALL_KINDS && rows[kind].name != NULL
                    ? rows[kind].name
-                   : "another";
+                   : "another call";
     }
 }

@@ -201,12 +201,12 @@ wm_preflight_values_exchange(wm_comm_t *comm, wm_preflight_values_t *maxima,
     if (comm->barrier == NULL)
         return values_by_messages(comm, maxima, err);
     int code = wm_preflight_values_ask(comm, maxima, published, nbytes, err);
-    return code <= 0
-               ? code
-               : wm_error_set(err, WM_ERR_TYPE, 0,
-                              "the ranks are in different collectives, some "
-                              "of them in one of host memory: all must make "
-                              "the same calls in the same order");
+    return code <= 0 ? code
+                     : wm_error_set(
+                         err, WM_ERR_TYPE, 0,
+                         "the ranks are in different collectives, and some "
+                         "ranks are in a collective of host memory: all must "
+                         "make the same calls in the same order");
 }
 
 const void *

@@ -35,12 +35,13 @@ compare_blocks(const wm_participant_t *participant, wm_error_t *err)
                                                    group.first + group.count);
         if (published->spans[0].nbytes != total
             || first->spans[0].nbytes != total)
-            return wm_error_set(err, WM_ERR_MPI, MPI_ERR_TRUNCATE,
-                                "%s gives %zu bytes, and the ranks receive "
-                                "%zu in all: give the same recvcounts, which "
-                                "add up to what is reduced",
-                                wm_comm_name(comm, rank).text,
-                                published->spans[0].nbytes, total);
+            return wm_error_set(
+                err, WM_ERR_MPI, MPI_ERR_TRUNCATE,
+                "%s gives %zu bytes to reduce, and the recvcounts add up to "
+                "%zu bytes: give the same recvcounts on all ranks, with the "
+                "sum of the elements to reduce",
+                wm_comm_name(comm, rank).text, published->spans[0].nbytes,
+                total);
     }
     return 0;
 }
@@ -77,12 +78,13 @@ compare_roots(wm_participant_t *participant, wm_error_t *err)
                      || wm_comm_group(comm, rank).first != own;
         known = published->root == (gives ? participant->root : -1);
     }
-    return known ? 0
-                 : wm_error_set(err, WM_ERR_MPI, MPI_ERR_ROOT,
-                                "the ranks give different roots: give "
-                                "MPI.ROOT on the root, MPI.PROC_NULL on the "
-                                "others of its group, and its rank there in "
-                                "the other group");
+    return known
+               ? 0
+               : wm_error_set(
+                   err, WM_ERR_MPI, MPI_ERR_ROOT,
+                   "the ranks give different roots: give MPI.ROOT on the "
+                   "root, MPI.PROC_NULL on the other ranks of its group, and "
+                   "the rank of the root on all ranks of the other group");
 }
 
 // Returns the rank whose arguments `rank` must match. In an exchange between

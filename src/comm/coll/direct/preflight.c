@@ -23,13 +23,12 @@ preflight_compare(const wm_preflight_t *mine, const int64_t *most,
     int64_t one = -most[MINUS_CALL], other = most[CALL];
     if (one == other)
         return 0;
-    return wm_error_set(err, WM_ERR_TYPE, 0,
-                        "the ranks are in different collectives, %s and %s "
-                        "among them, this one in %s: all must make the same "
-                        "calls in the same order",
-                        wm_call_name((wm_call_kind_t)one),
-                        wm_call_name((wm_call_kind_t)other),
-                        wm_call_name(mine->call));
+    return wm_error_set(
+        err, WM_ERR_TYPE, 0,
+        "the ranks are in different collectives, %s and %s among them, and "
+        "this rank is in %s: all must make the same calls in the same order",
+        wm_call_name((wm_call_kind_t)one), wm_call_name((wm_call_kind_t)other),
+        wm_call_name(mine->call));
 }
 
 static void

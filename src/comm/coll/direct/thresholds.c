@@ -32,9 +32,10 @@ wm_thresholds_set(const wm_thresholds_row_t *rows, size_t count,
                   wm_error_t *err)
 {
     if (count > WM_THRESHOLDS_GIVEN)
-        return wm_error_set(err, WM_ERR_VALUE, 0,
-                            "%zu rows of switch points are more than %d",
-                            count, WM_THRESHOLDS_GIVEN);
+        return wm_error_set(
+            err, WM_ERR_VALUE, 0,
+            "%zu rows of switch points are too many: use at most %d", count,
+            WM_THRESHOLDS_GIVEN);
     wm_lock(&lock);
     given = count;
     if (count > 0)

@@ -277,10 +277,10 @@ wm_by_mpi_begin(wm_by_mpi_t *by, wm_error_t *err)
                    : begin_of_all(by, &fits, err);
     if (fits)
         return code;
-    return wm_error_set(err, WM_ERR_VALUE, 0,
-                        "%s: more than %d elements for a rank are too many "
-                        "for MPI; make several calls",
-                        wm_call_name(call->kind), INT_MAX);
+    return wm_error_set(
+        err, WM_ERR_VALUE, 0,
+        "%s: MPI takes at most %d elements for a rank; make several calls",
+        wm_call_name(call->kind), INT_MAX);
 }
 
 int

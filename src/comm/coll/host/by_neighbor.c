@@ -97,8 +97,9 @@ wm_by_neighbor_begin(const wm_comm_t *comm, const wm_coll_t *call, char *send,
     bool paired = comm->neighbor_rule.paired;
     if (!wm_neighbor_find(comm->data, comm->size, &by->receives.neighbors,
                           &by->sends.neighbors))
-        return wm_error_set(err, WM_ERR_MPI, MPI_ERR_TOPOLOGY,
-                            "the neighbours are not known any more");
+        return wm_error_set(
+            err, WM_ERR_MPI, MPI_ERR_TOPOLOGY,
+            "the neighbours of the communicator are not known any more");
     by_neighbor_lay(&by->sends, paired, call->send, call->sends, type, size,
                     fits);
     by_neighbor_lay(&by->receives, paired, call->receive, call->receives, type,

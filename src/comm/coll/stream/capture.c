@@ -12,22 +12,24 @@ compare(const wm_captured_t *mine, const wm_captured_t *other, int rank,
     if (mine->kind != other->kind)
         return wm_error_set(err, WM_ERR_TYPE, 0,
                             "the ranks capture different collectives: rank %d "
-                            "%s, this one %s: all must capture the same calls "
-                            "in the same order",
+                            "captures %s, and this rank %s: all must capture "
+                            "the same calls in the same order",
                             rank, wm_call_name((wm_call_kind_t)other->kind),
                             name);
     if (mine->asked != other->asked)
         return wm_error_set(err, WM_ERR_VALUE, 0,
                             "the ranks' captured collectives differ: rank %d "
                             "gave other counts, types, op or root than this "
-                            "one to a %s: all must give the same",
+                            "rank in %s: all must give the same",
                             rank, name);
     if (mine->first != other->first)
         return wm_error_set(err, WM_ERR_VALUE, 0,
-                            "the ranks' graphs differ: of this %s and the "
-                            "call before it rank %d makes %s, this one %s: "
-                            "all must capture the same calls into a graph",
-                            name, rank, other->first ? "two" : "one",
+                            "the ranks' graphs differ: rank %d captures this "
+                            "%s and the call before it into %s, this rank "
+                            "into %s: all must capture the same calls into a "
+                            "graph",
+                            rank, name,
+                            other->first ? "two graphs" : "one graph",
                             mine->first ? "two" : "one");
     return 0;
 }

@@ -188,29 +188,30 @@ coll_desc_check(wm_coll_desc_t *desc, wm_error_t *err)
             || (sides[i]->pattern != NULL && !has_parts(desc, sides[i])))
             return wm_error_set(err, WM_ERR_TYPE, 0,
                                 "%s: a collective on a stream takes "
-                                "contiguous GPU memory; use the communicator "
-                                "itself, without on(stream), for other",
+                                "contiguous GPU memory; for other memory call "
+                                "the communicator itself, without on(stream)",
                                 name);
         int device = sides[i]->memory.device;
         if (device >= 0 && device != desc->device)
             return wm_error_set(err, WM_ERR_VALUE, 0,
-                                "%s: it is on cuda:%d, and the stream is one "
-                                "of cuda:%d; use a stream of the array's GPU",
+                                "%s: the array is on cuda:%d, and the stream "
+                                "on cuda:%d; use a stream of the array's GPU",
                                 name, device, desc->device);
     }
     if (call->send != NULL && call->receive != NULL && desc->sends
         && desc->receives && own_of(desc, true) != own_of(desc, false))
-        return wm_error_set(err, WM_ERR_MPI, MPI_ERR_TRUNCATE,
-                            "recvbuf: its block of this rank itself has %zu "
-                            "bytes, and sendbuf's has %zu: give both the same",
-                            own_of(desc, false), own_of(desc, true));
+        return wm_error_set(
+            err, WM_ERR_MPI, MPI_ERR_TRUNCATE,
+            "recvbuf: the block of this rank itself has %zu bytes in recvbuf, "
+            "and %zu in sendbuf: give both the same size",
+            own_of(desc, false), own_of(desc, true));
     desc->refused = desc->shape->reduces
                     && !wm_reducible(call->type, call->size, call->op,
                                      &desc->type, &desc->op);
     if (desc->refused)
         return wm_error_set(err, WM_ERR_TYPE, 0,
-                            "op: GPUs do not compute this with elements of "
-                            "this type (%s); use another op, or the "
+                            "op: GPUs do not compute this op with elements of "
+                            "this type (%s); use another op, or call the "
                             "communicator itself, without on(stream)",
                             wm_half_name(wm_half_number(call->type)));
     return 0;

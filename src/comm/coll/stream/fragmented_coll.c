@@ -192,8 +192,8 @@ wm_fragmented_coll_count(wm_symm_t *symm, const wm_coll_desc_t *desc,
     *fragments = most == 0 ? 1 : (most + room - 1) / room;
     if (*fragments * FRAGMENT_PHASES > WM_SYMM_STEPS)
         return wm_error_set(err, WM_ERR_VALUE, 0,
-                            "%zu bytes for a rank are more than a collective "
-                            "on a stream takes: make several calls",
+                            "%zu bytes for a rank are too many for one "
+                            "collective on a stream: make several calls",
                             most);
     return 0;
 }

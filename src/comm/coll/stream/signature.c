@@ -272,24 +272,24 @@ add_difference(const wm_barrier_t *barrier, int rank, uint32_t call, int code,
                                                wm_barrier_rank(barrier), call);
     uint64_t there = atomic_load(&its->asked), here = atomic_load(&own->asked);
     uint64_t block = atomic_load(&its->block), mine = atomic_load(&own->block);
-    char text[256] = "in its other counts, or in an earlier call";
+    char text[256] = "other counts differ, or an earlier call";
     if (PART_OF(there, ROOT_SHIFT) != PART_OF(here, ROOT_SHIFT))
-        snprintf(text, sizeof text, "root %d there, %d here",
+        snprintf(text, sizeof text, "its root is %d, this rank's %d",
                  (int16_t)PART_OF(there, ROOT_SHIFT),
                  (int16_t)PART_OF(here, ROOT_SHIFT));
     else if (block != mine)
-        snprintf(text, sizeof text, "a count of %s there, %s here",
+        snprintf(text, sizeof text, "its count is %s, this rank's %s",
                  amount_of(block, PART_OF(there, 0)).text,
                  amount_of(mine, PART_OF(here, 0)).text);
     else if (PART_OF(there, OP_SHIFT) != PART_OF(here, OP_SHIFT))
-        snprintf(text, sizeof text, "another op");
+        snprintf(text, sizeof text, "the ops differ");
     else if (PART_OF(there, TYPE_SHIFT) != PART_OF(here, TYPE_SHIFT)
              || PART_OF(there, 0) != PART_OF(here, 0))
-        snprintf(text, sizeof text, "another element type");
+        snprintf(text, sizeof text, "the element types differ");
     return wm_error_set(
         err, code, 0,
         "the ranks' collectives on streams differ: rank %d gave other counts, "
-        "types, op or root than this one to %s: %s; all must give the same",
+        "types, op or root than this rank to %s: %s; all must give the same",
         rank, name, text);
 }
 
@@ -316,7 +316,7 @@ compare_calls(const wm_signatures_t *signatures, const wm_barrier_t *barrier,
             return wm_error_set(
                 err, WM_ERR_TYPE, 0,
                 "the ranks' collectives on streams differ: where rank %d "
-                "called %s, this one called %s: all must make the same calls "
+                "called %s, this rank called %s: all must make the same calls "
                 "in the same order",
                 rank, name, wm_call_name((wm_call_kind_t)own));
         return add_difference(barrier, rank, which, WM_ERR_VALUE, name, err);
@@ -347,18 +347,17 @@ compare_pair(const wm_signatures_t *signatures, const wm_barrier_t *barrier,
     uint64_t mine = atomic_load(&here->nbytes);
     bool same = atomic_load(&here->mark) >> MARK_BITS == its >> MARK_BITS
                 && there != mine;
-    char text[96] = "another number of bytes in a call before it";
+    char text[96] = "another number of bytes in an earlier call";
     if (same)
-        snprintf(text, sizeof text, "%llu bytes, this rank %s %llu",
+        snprintf(text, sizeof text, "%llu bytes, and this rank %s %llu",
                  (unsigned long long)there, side == 0 ? "expects" : "gives",
                  (unsigned long long)mine);
     return wm_error_set(err, WM_ERR_VALUE, 0,
-                        "the ranks' collectives on streams differ: of a call "
-                        "in which counts vary, rank %d %s %s (%s): give the "
-                        "same counts on both",
-                        rank, side == 0 ? "gives" : "expects", text,
+                        "the ranks' collectives on streams differ: in %s rank "
+                        "%d %s %s: give the same counts on both ranks",
                         wm_call_name((wm_call_kind_t)signature_kind_of(
-                            own_mark(barrier, which))));
+                            own_mark(barrier, which))),
+                        rank, side == 0 ? "gives" : "expects", text);
 }
 
 static int
@@ -396,11 +395,11 @@ raise_failure(const wm_signatures_t *signatures, const wm_barrier_t *barrier,
         name = wm_call_name(
             (wm_call_kind_t)signature_kind_of(own_mark(barrier, call)));
     if (why == WM_SIGNATURES_CAPTURES)
-        return wm_error_set(err, WM_ERR_STATE, 0,
-                            "rank %d captured into a graph what this rank "
-                            "made without a capture (%s): all must do the "
-                            "same",
-                            rank, name);
+        return wm_error_set(
+            err, WM_ERR_STATE, 0,
+            "rank %d captured %s into a graph, and this rank made the call "
+            "without a capture: all must do the same",
+            rank, name);
     if (why == WM_SIGNATURES_DIFFERS)
         return wm_error_set(err, WM_ERR_STATE, 0,
                             "rank %d failed in a collective on a stream (%s), "
@@ -564,13 +563,13 @@ wm_signatures_all_recover(const wm_signatures_t *signatures,
         all &= its_ahead == 0;
         if (its_ahead > 0
             || (its_ahead == 0 && signature_kind_of(its) != RECOVERS))
-            return wm_error_set(err, WM_ERR_STATE, 0,
-                                "an earlier collective on a stream failed, as "
-                                "an error told, and rank %d made this call "
-                                "before it had heard of that, or was refused "
-                                "it: no rank's has been made; go on with the "
-                                "next",
-                                rank);
+            return wm_error_set(
+                err, WM_ERR_STATE, 0,
+                "no rank has made this collective on a stream, which follows "
+                "a failed one: rank %d called it before that rank knew of the "
+                "failure, or gave arguments that were refused; go on with the "
+                "next call",
+                rank);
     }
     return all;
 }
@@ -636,10 +635,10 @@ wm_signatures_all_capture(const wm_signatures_t *signatures,
             kind < RECOVERS ? wm_call_name((wm_call_kind_t)kind)
                             : "another collective");
     if (refused >= 0)
-        return wm_error_set(err, WM_ERR_STATE, 0,
-                            "rank %d was refused the collective on a stream "
-                            "that this rank captures into a graph (%s): its "
-                            "error tells why",
-                            refused, name);
+        return wm_error_set(
+            err, WM_ERR_STATE, 0,
+            "rank %d failed in the collective on a stream that this rank "
+            "captures into a graph (%s): its error tells why",
+            refused, name);
     return all;
 }

@@ -211,13 +211,12 @@ call_on(wm_comm_t *comm, const wm_coll_t *call, int device, CUstream stream,
                             "an intercommunicator has no collectives on "
                             "streams; use it without on(stream)");
     if (comm->barrier == NULL)
-        return wm_error_set(err, WM_ERR_VALUE, 0,
-                            "a collective on a stream needs all ranks on one "
-                            "host, %d at most, which can reach each other's "
-                            "memory there, and less than %d communicators in "
-                            "use; use the communicator itself, without "
-                            "on(stream)",
-                            WM_BARRIER_RANKS, WM_BARRIER_SLOTS);
+        return wm_error_set(
+            err, WM_ERR_VALUE, 0,
+            "a collective on a stream needs at most %d ranks, all on one host "
+            "and able to open each other's shared memory, and fewer than %d "
+            "communicators in use; call this communicator without on(stream)",
+            WM_BARRIER_RANKS, WM_BARRIER_SLOTS);
     int code = call == NULL ? err->code : 0;
     int asked = wm_stream_capture(device, stream, &run.capture,
                                   code == 0 ? err : &other);
@@ -241,11 +240,12 @@ call_on(wm_comm_t *comm, const wm_coll_t *call, int device, CUstream stream,
     }
     run.symm = *symm;
     if (code == 0 && device != wm_symm_device(run.symm))
-        code = wm_error_set(err, WM_ERR_VALUE, 0,
-                            "stream: it is one of cuda:%d, and the "
-                            "collectives of this communicator are on streams "
-                            "of cuda:%d; use another communicator (Dup)",
-                            device, wm_symm_device(run.symm));
+        code = wm_error_set(
+            err, WM_ERR_VALUE, 0,
+            "stream: the stream is on cuda:%d, and the collectives of this "
+            "communicator are on streams of cuda:%d; use a stream of that "
+            "GPU, or another communicator (Dup)",
+            device, wm_symm_device(run.symm));
     if (code == 0)
         code = wm_fragmented_coll_count(run.symm, &run.desc, &run.fragments,
                                         err);

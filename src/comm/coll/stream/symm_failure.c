@@ -14,9 +14,9 @@ wm_symm_set_lost(wm_symm_t *symm)
     if (symm->lost.code == 0)
         symm->lost_at = symm->signatures.calls;
     wm_error_set(&symm->lost, WM_ERR_STATE, 0,
-                 "an earlier collective on a stream failed on this rank, as "
-                 "its error told: what came with it or behind it was not "
-                 "done");
+                 "an earlier collective on a stream failed on this rank, and "
+                 "its error said why: that collective and later ones were not "
+                 "done; remove the cause, and make them again on all ranks");
 }
 
 int

@@ -44,11 +44,11 @@ symm_memory_allocate_on_host(wm_symm_memory_t *symm, const wm_comm_t *comm,
     wm_engine_lock();
     published->pinned_symm = symm->pinned_symm = wm_pinned_symm_acquire();
     if (symm->pinned_symm < 0)
-        code = wm_error_set(err, WM_ERR_MEMORY, 0,
-                            "%d communicators of this process have "
-                            "symmetric memory in host memory, which is all "
-                            "there is room for; free one",
-                            WM_PINNED_SYMM_COUNT);
+        code = wm_error_set(
+            err, WM_ERR_MEMORY, 0,
+            "%d communicators of this process have symmetric memory in host "
+            "memory, and there is no room for more: free one of them",
+            WM_PINNED_SYMM_COUNT);
     else
         code = wm_node_register_pinned_symm(self, symm->pinned_symm,
                                             symm->device, err);
