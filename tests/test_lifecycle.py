@@ -700,7 +700,7 @@ def test_no_room_for_shared_memory(tmp_path):
     lines = printed.splitlines()
     assert len(lines) == 2, printed
     for line in lines:
-        assert "rank 1 cannot take part" in line
+        assert "rank 1 cannot attach to this communicator" in line
         assert "no room for the shared segment" in line
 
 

@@ -344,7 +344,7 @@ def test_host_messages_are_set_alike():
     """
     for how, told in (
         ("'mpi' * int(rank)", "WARPMPI_HOST_MESSAGES is set on rank 1"),
-        ("'pigeon'", "is not a carrier of host memory"),
+        ("'pigeon'", "is not a known value"),
     ):
         with pytest.raises(AssertionError, match=told):
             ranks.run("-c", textwrap.dedent(text.format(how=how)), **INSTALLED)

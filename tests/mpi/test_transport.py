@@ -123,7 +123,7 @@ def test_host_buffers_name_their_path(comm):
     assert told.name == "mpi"
     way = "mpi (MPI" if forced() == "mpi" else "host (page-locked"
     counted = way.split()[0] + "_messages"
-    assert f"from a GPU it comes by {way}" in told.reason
+    assert f"data from a GPU goes by {way}" in told.reason
     changes = exchange(comm, "host", 8)
     if comm.rank == 1:
         assert changes["mpi_messages"] == 1
@@ -137,7 +137,7 @@ def test_host_buffers_name_their_path(comm):
 def test_to_oneself_in_host_memory(comm):
     told = wm.transport(comm, comm.rank, np.zeros(1))
     assert told.name == "mpi"
-    assert "comes by self (" in told.reason
+    assert "goes by self (" in told.reason
 
 
 def test_to_oneself(comm):

@@ -84,9 +84,9 @@ settle_segments(wm_comm_t *comm, wm_error_t *err)
     for (size_t i = 0; i < size && code == 0; ++i) {
         comm->peers[i]->settled = true;
         if (opened[i] && !opened[size + i])
-            wm_node_refuse(comm->peers[i],
-                           "it cannot open the shared segment of this "
-                           "process");
+            wm_node_refuse(
+                comm->peers[i],
+                "the peer cannot open the shared segment of this process");
     }
     wm_engine_unlock();
     free(opened);
@@ -204,9 +204,10 @@ find_peers(wm_comm_t *comm, const wm_endpoint_t *mine,
                 "install the same version for all ranks",
                 rank, endpoint->version, comm->rank, mine->version);
         else if (endpoint->failed)
-            code = wm_error_set(err, WM_ERR_STATE, 0,
-                                "rank %d cannot take part: %.175s", rank,
-                                endpoint->text);
+            code = wm_error_set(
+                err, WM_ERR_STATE, 0,
+                "rank %d cannot attach to this communicator: %.175s", rank,
+                endpoint->text);
         else if (endpoint->checks != mine->checks)
             code = refuse_setting(comm, rank, "CHECK", mine->checks, err);
         else if (endpoint->by_mpi != mine->by_mpi)

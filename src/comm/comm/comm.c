@@ -401,12 +401,10 @@ wm_comm_keep_error(wm_comm_t *comm, bool receives, int rank, int tag,
     if (atomic_load(&comm->is_late))
         return;
     wm_error_set(&comm->late, err->code, err->detail,
-                 "an earlier %s rank %d with tag %d, failed after it had "
+                 "an earlier %s rank %d with tag %d failed after the call had "
                  "returned%s: %.300s",
-                 receives ? "receive on a stream, of the message from"
-                          : "send, of the message to",
-                 rank, tag,
-                 receives ? ", and what it received is not valid" : "",
+                 receives ? "receive on a stream from" : "send to", rank, tag,
+                 receives ? ", and the received data are not valid" : "",
                  err->text);
     atomic_store(&comm->is_late, true);
 }
@@ -433,15 +431,16 @@ wm_comm_check(const wm_comm_t *comm, const char *argument, int rank, int tag,
     bool known = (rank >= 0 && rank < comm->size) || rank == MPI_PROC_NULL
                  || (receives && rank == MPI_ANY_SOURCE);
     if (!known)
-        return wm_error_set(err, WM_ERR_MPI, MPI_ERR_RANK,
-                            "%s=%d is not a rank of this communicator: use 0 "
-                            "to %d%s%s",
-                            argument, rank, comm->size - 1,
-                            receives ? ", ANY_SOURCE or PROC_NULL"
-                                     : " or PROC_NULL",
-                            comm->size > 1 ? ""
-                                           : " (it is of one rank: was mpirun "
-                                             "forgotten, or another MPI's?)");
+        return wm_error_set(
+            err, WM_ERR_MPI, MPI_ERR_RANK,
+            "%s=%d is not a rank of this communicator: use 0 "
+            "to %d%s%s",
+            argument, rank, comm->size - 1,
+            receives ? ", ANY_SOURCE or PROC_NULL" : " or PROC_NULL",
+            comm->size > 1
+                ? ""
+                : " (the communicator has one rank: was the program started "
+                  "without mpirun, or by the mpirun of another MPI?)");
     if ((tag < 0 || tag > comm->tag_limit)
         && !(receives && tag == MPI_ANY_TAG))
         return wm_error_set(err, WM_ERR_MPI, MPI_ERR_TAG,

@@ -164,8 +164,9 @@ int
 wm_failure_revoke(wm_comm_t *comm, wm_error_t *err)
 {
     (void)comm;
-    return wm_error_set(err, WM_ERR_MPI, MPI_ERR_UNSUPPORTED_OPERATION,
-                        "this MPI revokes no communicators");
+    return wm_error_set(
+        err, WM_ERR_MPI, MPI_ERR_UNSUPPORTED_OPERATION,
+        "this MPI cannot revoke communicators: use an MPI that can (ULFM)");
 }
 
 #endif

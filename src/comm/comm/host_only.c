@@ -192,8 +192,8 @@ wm_host_only_configure(wm_error_t *err)
     bool set = text != NULL && *text != '\0';
     if (set && strcmp(text, "mpi") != 0)
         return wm_error_set(err, WM_ERR_VALUE, 0,
-                            "WARPMPI_HOST_MESSAGES=%s is not a carrier of "
-                            "host memory: unset it, or set it to mpi",
+                            "WARPMPI_HOST_MESSAGES=%s is not a known value: "
+                            "unset it, or set it to mpi",
                             text);
     by_mpi = set;
     return 0;

@@ -446,7 +446,7 @@ wm_neighbor_clone(MPI_Comm user, MPI_Comm base, MPI_Comm *clone,
         code = wm_mpi_check(rule->paired
                                 ? clone_once(&topology, base, clone)
                                 : clone_as_it_is(&topology, base, clone),
-                            "a communicator with a topology", err);
+                            "making a communicator with a topology", err);
     if (code == 0)
         MPI_Comm_set_errhandler(*clone, MPI_ERRORS_RETURN);
     free(topology.numbers);

@@ -157,11 +157,11 @@ add_mutual(wm_words_t *words, const wm_op_t *message, const wm_hang_t *hang,
                != 0)
         return;
     if (other->comm != message->comm->owner->id)
-        wm_words_add(words, ": the communicators differ");
+        wm_words_add(words, ": the two calls are on different communicators");
     else if (receives && !both)
-        wm_words_add(words, ": does each receive before it sends?");
+        wm_words_add(words, ": do both ranks receive before they send?");
     else if (sends)
-        wm_words_add(words, ": both send first: use Sendrecv or Isend");
+        wm_words_add(words, ": both ranks send first: use Sendrecv or Isend");
 }
 
 // Adds what one rank does instead. Returns false if there is nothing to add.
@@ -203,7 +203,7 @@ add_others(wm_words_t *words, const wm_hang_t *hang, const wm_op_t *op,
     for (int rank = first; rank < first + count && told < OTHERS; ++rank)
         told += add_other(words, hang, message, rank, explained);
     if (told == OTHERS && count > OTHERS)
-        wm_words_add(words, "; and perhaps others");
+        wm_words_add(words, "; perhaps also other ranks");
 }
 
 static bool
@@ -223,7 +223,7 @@ add_unmatched(wm_words_t *words, const wm_op_t *message, int rank)
     if (count == 0)
         return false;
     wm_words_add(
-        words, "; %d%s message%s come that it does not match: ", count,
+        words, "; %d%s message%s come with another source or tag: ", count,
         count >= LISTED ? " or more" : "", count == 1 ? " has" : "s have");
     wm_report_messages(words, list, count, LISTED);
     for (int i = 0; i < count && i < LISTED; ++i)
@@ -260,8 +260,8 @@ add_plain(wm_words_t *words, const wm_op_t *message, int rank)
         return false;
     wm_words_add(words,
                  "; a message from rank %d with tag %d has come that was not "
-                 "sent by a wm.Comm: is the communicator wrapped on all "
-                 "ranks? (if C sent it: WARPMPI_HOST_MESSAGES=mpi)",
+                 "sent by a wm.Comm: do all ranks use a wm.Comm? (if C code "
+                 "sent the message: set WARPMPI_HOST_MESSAGES=mpi)",
                  status.MPI_SOURCE, status.MPI_TAG);
     return true;
 }

@@ -99,7 +99,8 @@ drain_tell(const wm_comm_t *comm, int64_t waited, bool abandoned)
     }
     if (count > TOLD) {
         wm_words_t words = {.length = 0};
-        wm_words_add(&words, "%s has waited for %d more", call, count - TOLD);
+        wm_words_add(&words, "%s has waited for %d more operations", call,
+                     count - TOLD);
         wm_words_print(&words);
     }
     wm_engine_unlock();

@@ -87,8 +87,8 @@ wm_hang_configure(wm_error_t *err)
     if (text != NULL
         && (end == text || *end != '\0' || !isfinite(seconds) || seconds < 0))
         return wm_error_set(err, WM_ERR_VALUE, 0,
-                            "WARPMPI_HANG_SECONDS=%s is no number of seconds: "
-                            "unset it, or use 0 for never",
+                            "WARPMPI_HANG_SECONDS=%s is not a number of "
+                            "seconds: unset it, or set it to 0 for no reports",
                             text);
     limit = seconds < 1e9 ? (int64_t)(seconds * 1e6) : 0;
     if (!configured && limit > 0)
@@ -220,7 +220,7 @@ report_pending(void)
         int come = wm_unexpected_list(comm, list, LISTED);
         if (come == 0)
             continue;
-        wm_words_add(&words, "; have come on ");
+        wm_words_add(&words, "; messages have come on ");
         wm_report_comm(&words, comm->user);
         wm_words_add(&words, " and were not received: ");
         wm_report_messages(&words, list, come, LISTED);

@@ -115,7 +115,7 @@ wm_report_op(wm_words_t *words, const wm_op_t *op)
     wm_about_t about;
     wm_op_about(op, &about);
     if (!about.is_message) {
-        wm_words_add(words, "a call of MPI's own");
+        wm_words_add(words, "a call that MPI does");
         return;
     }
     add_rank(words, about.receives ? "a receive from " : "a send to ",

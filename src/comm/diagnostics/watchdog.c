@@ -32,8 +32,8 @@ watchdog_tell(const wm_watchdog_t *watchdog)
 {
     wm_words_t words = {.length = 0};
     wm_words_add(&words,
-                 "%s: wm.Comm has waited %.*f s for the other ranks: is the "
-                 "communicator wrapped on all of them?",
+                 "%s: wm.Comm has waited %.*f s for the other ranks: do all "
+                 "ranks make this wm.Comm?",
                  watchdog->who, wm_engine_now() - watchdog->began < 9500000,
                  (double)(wm_engine_now() - watchdog->began) / 1e6);
     wm_words_print(&words);

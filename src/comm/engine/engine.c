@@ -526,10 +526,11 @@ wm_engine_check_world(wm_error_t *err)
         return WM_ERR_STATE;
     MPI_Initialized(&flag);
     return flag ? 0
-                : wm_error_set(err, WM_ERR_STATE, 0,
-                               "MPI has sessions and is not initialized: call "
-                               "MPI.Init() as well, before the communicator "
-                               "is made; sessions can be used beside it");
+                : wm_error_set(
+                    err, WM_ERR_STATE, 0,
+                    "MPI has sessions, but MPI.Init() was not called: call "
+                    "MPI.Init() as well, before the communicator is made; "
+                    "sessions can still be used");
 }
 
 int

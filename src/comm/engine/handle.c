@@ -52,10 +52,11 @@ handle_next_tag_lock_held(wm_error_t *err)
         if (other == NULL)
             return last_tag;
     }
-    return wm_error_set(err, WM_ERR_MPI, MPI_ERR_REQUEST,
-                        "%d persistent requests whose handles the program "
-                        "has asked for are not freed",
-                        limit);
+    return wm_error_set(
+        err, WM_ERR_MPI, MPI_ERR_REQUEST,
+        "the program has asked for the handles of %d persistent requests and "
+        "has freed none of them: free some of these requests",
+        limit);
 }
 
 static int

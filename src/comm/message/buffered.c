@@ -87,11 +87,12 @@ take(wm_comm_t **comm, size_t bytes, wm_error_t *err)
         return none_attached(err);
     do {
         if (limit != SIZE_MAX && used + bytes >= limit)
-            return wm_error_set(err, WM_ERR_MPI, MPI_ERR_BUFFER,
-                                "a buffered message of %zu bytes (with "
-                                "MPI.BSEND_OVERHEAD) does not fit: %zu of %zu "
-                                "are in use; attach a larger buffer",
-                                bytes, used, limit - 1);
+            return wm_error_set(
+                err, WM_ERR_MPI, MPI_ERR_BUFFER,
+                "a buffered message of %zu bytes (with "
+                "MPI.BSEND_OVERHEAD) does not fit the attached buffer: %zu of "
+                "its %zu bytes are in use; attach a larger buffer",
+                bytes, used, limit - 1);
     } while (!atomic_compare_exchange_weak(&taken->used, &used, used + bytes));
     if (*comm != NULL)
         wm_comm_retain(*comm);

@@ -50,8 +50,8 @@ take(wm_counted_t *counted, int *number, wm_error_t *err)
     if (counted->alive[place])
         return wm_error_set(err, WM_ERR_MPI, MPI_ERR_PENDING,
                             "a partitioned request with rank %d and tag %d "
-                            "has not been freed, and %d were made since: "
-                            "free it, or use another tag",
+                            "has not been freed, and %d others were made "
+                            "since: free the first, or use another tag",
                             counted->rank, counted->tag,
                             WM_PARTITIONED_NUMBERS - 1);
     counted->alive[place] = true;

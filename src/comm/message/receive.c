@@ -75,8 +75,8 @@ is_refused(const wm_end_t *end, wm_error_t *err)
                      end->op.result.source);
     else if (differ)
         wm_error_set(err, WM_ERR_TYPE, 0,
-                     "rank %d sent %llu of %s, the receive is of %llu of %s; "
-                     "give both the same element type",
+                     "rank %d sent %llu of %s, the receive buffer has %llu of "
+                     "%s: give both the same element type",
                      end->op.result.source,
                      wm_element_count(sent, end->header.nbytes),
                      wm_element_name(sent),
@@ -203,8 +203,7 @@ read_header(wm_end_t *end, wm_error_t *err)
     wm_header_read(&end->header, end->packet);
     if (header->magic != WM_HEADER_MAGIC)
         return wm_error_set(err, WM_ERR_STATE, 0,
-                            "what came from rank %d is no message of "
-                            "warpmpi's",
+                            "a message from rank %d has no header of warpmpi",
                             source);
     end->op.result.nbytes = wm_end_fitting_bytes(end);
     end->peer = end->op.comm->peers[source];
@@ -234,11 +233,12 @@ receive_match(wm_end_t *end, wm_error_t *err)
         return code;
     bool refused = header->nbytes > end->buffer.nbytes;
     if (refused)
-        wm_error_set(&end->op.error, WM_ERR_TRUNCATE, MPI_ERR_TRUNCATE,
-                     "message truncated: %llu bytes came from rank %d with "
-                     "tag %d, the receive buffer holds %zu",
-                     (unsigned long long)header->nbytes, end->op.result.source,
-                     end->op.result.tag, end->buffer.nbytes);
+        wm_error_set(
+            &end->op.error, WM_ERR_TRUNCATE, MPI_ERR_TRUNCATE,
+            "message truncated: %llu bytes came from rank %d with tag %d, the "
+            "receive buffer holds %zu: make the receive buffer larger",
+            (unsigned long long)header->nbytes, end->op.result.source,
+            end->op.result.tag, end->buffer.nbytes);
     else if (end->buffer.grows) // without memory the data are discarded, too
         refused = grow(end, &end->op.error) < 0;
     end->op.result.nbytes = wm_end_fitting_bytes(end);

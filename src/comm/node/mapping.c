@@ -143,8 +143,8 @@ wm_mapping_open(wm_peer_t *peer, const wm_place_t *place, int device,
             continue;
         if (found->base != place->base || found->size != place->size)
             return wm_error_set(err, WM_ERR_STATE, 0,
-                                "it tells of other addresses or another size "
-                                "than before");
+                                "the peer gives another address or size for "
+                                "the same allocation than before");
         *link = found->next;
         found->next = peer->mappings;
         peer->mappings = found;
@@ -203,7 +203,7 @@ wm_mapping_reach(wm_peer_t *peer, const wm_place_t *place, int device,
     if (code < 0 && wm_mapping_is_refused(code, err)) {
         peer->ipc_refused = true;
         snprintf(peer->reason, sizeof peer->reason,
-                 "its GPU memory cannot be mapped: %.280s",
+                 "the peer's GPU memory cannot be mapped: %.275s",
                  err != NULL ? err->text : "");
     }
     return code;

@@ -184,30 +184,36 @@ open_segment(const wm_endpoint_t *endpoint, char *reason, size_t room)
     char path[64];
     wm_segment_t *segment = MAP_FAILED;
     if (endpoint->fd < 0) {
-        snprintf(reason, room, "it may make no file of %zu MiB (ulimit -f)",
+        snprintf(reason, room,
+                 "the peer may not make a file of %zu MiB: raise its limit "
+                 "(ulimit -f)",
                  WM_SEGMENT_BYTES >> 20);
         return NULL;
     }
     snprintf(path, sizeof path, "/proc/%d/fd/%d", endpoint->pid, endpoint->fd);
     int place = open(path, O_PATH | O_CLOEXEC), fd = -1;
     if (place < 0)
-        snprintf(reason, room, "its shared segment cannot be opened (%s)",
+        snprintf(reason, room,
+                 "the peer's shared segment cannot be opened (%s)",
                  strerror(errno));
     else
-        snprintf(reason, room,
-                 "its process is not visible here (another PID namespace)");
+        snprintf(
+            reason, room,
+            "the peer's process is not visible here (another PID namespace)");
     snprintf(path, sizeof path, "/proc/self/fd/%d", place);
     if (place >= 0 && is_segment(place, path)) {
         fd = open(path, O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
         if (fd < 0)
-            snprintf(reason, room, "its shared segment cannot be opened (%s)",
+            snprintf(reason, room,
+                     "the peer's shared segment cannot be opened (%s)",
                      strerror(errno));
     }
     if (fd >= 0 && is_of_peer(fd, endpoint)) {
         segment = mmap(NULL, WM_SEGMENT_BYTES, PROT_READ | PROT_WRITE,
                        MAP_SHARED, fd, 0);
         if (segment == MAP_FAILED)
-            snprintf(reason, room, "its shared segment cannot be mapped (%s)",
+            snprintf(reason, room,
+                     "the peer's shared segment cannot be mapped (%s)",
                      strerror(errno));
     }
     if (fd >= 0)
@@ -234,7 +240,8 @@ wm_node_peer(const wm_endpoint_t *endpoint)
         peer->segment = open_segment(endpoint, peer->reason,
                                      sizeof peer->reason);
     else
-        snprintf(peer->reason, sizeof peer->reason, "it is on another host");
+        snprintf(peer->reason, sizeof peer->reason,
+                 "the peer is on another host");
     peer->next = peers;
     peers = peer;
     return peer;

@@ -27,10 +27,11 @@ wm_eager_configure(wm_error_t *err)
     errno = 0;
     unsigned long long value = strtoull(text, &rest, 10);
     if (errno != 0 || *rest != '\0' || strspn(text, "0123456789") == 0)
-        return wm_error_set(err, WM_ERR_VALUE, 0,
-                            "WARPMPI_EAGER_LIMIT=%s is no number of bytes: "
-                            "unset it (%d), or set it to 0 or more",
-                            text, DEFAULT_LIMIT);
+        return wm_error_set(
+            err, WM_ERR_VALUE, 0,
+            "WARPMPI_EAGER_LIMIT=%s is not a number of bytes: unset it (the "
+            "default is %d), or set it to 0 or more",
+            text, DEFAULT_LIMIT);
     limit = (size_t)value;
     return 0;
 }

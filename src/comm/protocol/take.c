@@ -106,7 +106,7 @@ choose(wm_end_t *end)
     if (end->header.stage_only == WM_STAGE_UNEXPORTABLE) {
         end->peer->ipc_refused = true;
         snprintf(end->peer->reason, sizeof end->peer->reason,
-                 "CUDA IPC could not export its GPU memory");
+                 "CUDA IPC could not export the peer's GPU memory");
     }
     if (end->header.stage_only)
         return &wm_transport_host;

@@ -33,10 +33,10 @@ wm_transport_configure(wm_error_t *err)
                             "it, or set it to ipc, host or mpi",
                             name);
     if (asked == &wm_transport_mpi && wm_mpi_is_cuda_aware() == 0)
-        return wm_error_set(err, WM_ERR_VALUE, 0,
-                            "WARPMPI_TRANSPORT=mpi: this MPI says that it is "
-                            "not CUDA-aware: unset WARPMPI_TRANSPORT, or run "
-                            "with an MPI that is");
+        return wm_error_set(
+            err, WM_ERR_VALUE, 0,
+            "WARPMPI_TRANSPORT=mpi: this MPI reports that it is not "
+            "CUDA-aware: unset WARPMPI_TRANSPORT, or use a CUDA-aware MPI");
     forced = asked;
     return 0;
 }
@@ -72,7 +72,7 @@ wm_transport_tell(const wm_peer_t *peer, const wm_pointer_t *into,
                   const char **reason)
 {
     if (forced != NULL && !peer->self && forced->reach(peer, into, reason)) {
-        *reason = "WARPMPI_TRANSPORT asks for it";
+        *reason = "WARPMPI_TRANSPORT selects it";
         return forced;
     }
     return first(peer, into, false, reason);

@@ -58,9 +58,9 @@ ipc_reach(const wm_peer_t *peer, const wm_pointer_t *into, const char **reason)
     else if (peer->segment == NULL || peer->ipc_refused)
         *reason = peer->reason;
     else if (!wm_memory_on_device(into))
-        *reason = "the buffer here is host memory";
+        *reason = "the receive buffer is host memory";
     else if (into->device < 0)
-        *reason = "the buffer here lies on no GPU now";
+        *reason = "the receive buffer lies on no GPU now";
     else {
         *reason = "CUDA IPC on the same host";
         reaches = true;
@@ -77,7 +77,8 @@ ipc_accept(wm_end_t *end, wm_error_t *err)
                                         : header->fragment * header->ring;
     if (!wm_place_holds(&header->place, nbytes))
         return wm_error_set(err, WM_ERR_STATE, 0,
-                            "an offer that reaches beyond its memory");
+                            "the header of the message names bytes outside "
+                            "the sender's memory");
     int code = wm_mapping_reach(end->peer, &end->header.place, device,
                                 &end->mapping, err);
     if (code < 0)

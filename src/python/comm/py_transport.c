@@ -11,7 +11,7 @@
 
 const char wm_py_comm_transport_doc[] = PyDoc_STR(
     "_transport($self, rank, buffer, /)\n--\n\n"
-    "(name, reason) of the path from a rank into a buffer.");
+    "Return (name, reason) of the path from a rank into a buffer.");
 
 PyObject *
 wm_py_comm_transport(PyObject *self, PyObject *const *args, Py_ssize_t given)
@@ -60,11 +60,11 @@ wm_py_comm_transport(PyObject *self, PyObject *const *args, Py_ssize_t given)
     Py_END_ALLOW_THREADS;
     if (on_host) // the sender's memory is unknown here
         snprintf(reason, sizeof reason,
-                 "the buffer here is host memory: from host memory MPI "
-                 "carries it, from a GPU it comes by %s (%s)",
+                 "the receive buffer is host memory; MPI delivers data from "
+                 "host memory directly, and data from a GPU goes by %s (%s)",
                  transport->name,
                  transport == &wm_transport_self  ? "one copy"
-                 : transport == &wm_transport_mpi ? "MPI, which takes it"
+                 : transport == &wm_transport_mpi ? "MPI takes GPU memory"
                                                   : "page-locked host memory");
     return Py_BuildValue("ss", on_host ? "mpi" : transport->name, reason);
 }
