@@ -381,7 +381,7 @@ def test_reshape_of_strided_arrays_is_numpys_or_refused(data):
 
 @pytest.mark.parametrize("new", [(4,), (-1, -1), (5, -1), (-2, -3), (0, -1)])
 def test_reshape_refuses_what_does_not_fit(new):
-    with pytest.raises(ValueError, match=r"shape: .* not one of 6 elements"):
+    with pytest.raises(ValueError, match=r"shape: .* does not fit 6 elements"):
         wm.zeros((2, 3), device="cpu").reshape(new)
 
 

@@ -303,7 +303,7 @@ def test_a_driver_that_is_a_pipe_is_none(tmp_path):
         timeout=120,
     )
     assert done.returncode == 0
-    assert f"no CUDA driver: {path} is no regular file" in done.stderr
+    assert f"no CUDA driver: {path} is not a regular file" in done.stderr
 
 
 def test_without_a_driver_the_cpu_serves():

@@ -111,7 +111,7 @@ def test_a_pipe_is_named_with_the_cure(tmp_path):
     source, told = imported(WARPMPI_TUNED=str(path))
     assert source == "built in"
     assert f"{path} cannot be used" in told
-    assert "it is no regular file; unset WARPMPI_TUNED" in told
+    assert "the file is not a regular file; unset WARPMPI_TUNED" in told
 
 
 def test_a_long_one_is_not_read(tmp_path):
@@ -120,7 +120,7 @@ def test_a_long_one_is_not_read(tmp_path):
     with pytest.raises(ValueError, match="longer than 1048576 bytes"):
         _points.read(str(path))
     endless = "/dev/zero"
-    with pytest.raises(ValueError, match="no regular file"):
+    with pytest.raises(ValueError, match="not a regular file"):
         _points.read(endless)
 
 

@@ -82,5 +82,5 @@ def test_a_local_rank_that_is_none_is_named(value):
     code = "import warpmpi as wm; wm.get_device(); print(wm.get_device())"
     name = "OMPI_COMM_WORLD_LOCAL_RANK"
     printed, errors = run(code, **{name: value})
-    assert errors.count(f"warpmpi: {name}={value} is no rank") == 1
+    assert errors.count(f"warpmpi: {name}={value} is not a rank") == 1
     assert printed.startswith("cuda:")

@@ -30,7 +30,7 @@ def _completed(shape: tuple[int, ...], count: int) -> list[int]:
         known = math.prod(extents)
         extents[at] = count // known if known > 0 else -1
     if min(extents, default=0) < 0 or math.prod(extents) != count:
-        raise ValueError(f"shape: {shape} is not one of {count} elements")
+        raise ValueError(f"shape: {shape} does not fit {count} elements")
     return extents
 
 
@@ -87,9 +87,9 @@ class _Methods:
     def numpy(self: Any) -> np.ndarray[Any, Any]:
         """The array as a numpy.ndarray.
 
-        Over the same memory on the host, a copy of an array of a GPU. Waits
-        for pending work. TypeError for bfloat16 without the package
-        ml_dtypes.
+        An array on the host shares its memory with the result; an array on a
+        GPU is copied. Waits for pending work. Raises TypeError for bfloat16
+        without the package ml_dtypes.
         """
         import numpy as np
 
@@ -189,13 +189,17 @@ class _Methods:
         copy=False raises ValueError where a copy is needed.
         """
         if copy is False and self.device.is_cuda:
-            raise ValueError("copy: an array of a GPU needs a copy")
+            raise ValueError(
+                "copy: an array on a GPU needs a copy: give copy=True or None"
+            )
         host = self.numpy()
         if dtype is None:
             return host.copy() if copy and self.device.is_cpu else host
         same = host.astype(dtype, copy=bool(copy))
         if copy is False and same is not host:
-            raise ValueError("copy: another dtype needs a copy")
+            raise ValueError(
+                "copy: another dtype needs a copy: give copy=True or None"
+            )
         return same
 
     def __reduce__(self: Any) -> tuple[Any, ...]:

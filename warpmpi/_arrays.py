@@ -22,7 +22,8 @@ def ones(
 
     shape: an int or a tuple of ints. dtype: float64 unless given. device:
     wm.get_device() unless given. pinned=True: page-locked host memory.
-    blocking=False: ordered, but maybe not yet complete when it returns.
+    blocking=False: the array may not be complete when the call returns;
+    warpmpi orders later operations on it after the call.
     Raises ValueError for a bad shape or device, TypeError for a bad dtype,
     wm.OutOfMemoryError.
     """
@@ -39,10 +40,11 @@ def array(
 ) -> Array:
     """A new contiguous array with a copy of the data.
 
-    data: nested lists and scalars, or any array object, of whichever device.
+    data: nested lists and scalars, or any array object, on any device.
     dtype: that of the data unless given; only host data is converted. device:
     wm.get_device() unless given. pinned=True: page-locked host memory.
-    blocking=False: ordered, but maybe not yet complete when it returns.
+    blocking=False: the array may not be complete when the call returns;
+    warpmpi orders later operations on it after the call.
     Raises ValueError for a bad shape or device, TypeError for a bad dtype,
     wm.OutOfMemoryError.
     """
@@ -60,7 +62,8 @@ def from_numpy(
 
     See asarray() for a view of one. dtype: that of `a` unless given. device:
     wm.get_device() unless given. pinned=True: page-locked host memory.
-    blocking=False: ordered, but maybe not yet complete when it returns.
+    blocking=False: the array may not be complete when the call returns;
+    warpmpi orders later operations on it after the call.
     Raises ValueError for a bad device, TypeError for a bad dtype,
     wm.OutOfMemoryError.
     """
@@ -76,17 +79,21 @@ def from_dlpack(
 ) -> Array:
     """A view of an object with __dlpack__, by the array API standard.
 
-    A copy where copy=True or where another device is asked for. Of an object
-    that only exports copies, a read-only array of one, or BufferError for
-    copy=False. Raises TypeError for an object without __dlpack__, BufferError
-    where it refuses, ValueError for copy=False and another device.
+    Returns a copy if copy=True, or for another device. If the object only
+    exports copies, returns a read-only array of such a copy, or raises
+    BufferError for copy=False. Raises TypeError for an object without
+    __dlpack__, BufferError if the object refuses, ValueError for copy=False
+    and another device.
     """
     view = _core._view_of_dlpack(x, copy is False)
     place = view.device if device is None else _core.get_device(device)
     if place is view.device and copy is not True:
         return view
     if copy is False:
-        raise ValueError("copy: another device needs a copy")
+        raise ValueError(
+            "copy: an array on another device needs a copy: give copy=True "
+            "or None"
+        )
     return _core._copied(view, None, place, False, True, "x")
 
 
@@ -101,7 +108,10 @@ def _converted(
     if not other and not copy:
         return _core.asarray(obj)
     if copy is not None and not copy:
-        raise ValueError("copy: another dtype or device needs a copy")
+        raise ValueError(
+            "copy: another dtype or device needs a copy: give copy=True or "
+            "None"
+        )
     data = view if dtype is None else obj
     return _core._copied(data, dtype, place, False, True, "obj")
 

@@ -61,7 +61,7 @@ _stock_detach = MPI.Detach_buffer
 def attach_buffer(buf: Any) -> None:
     """Attach a buffer to the process: MPI's own, whose size limits ours.
 
-    Of GPU memory only the size is used: MPI is given as much host memory.
+    Only the size of GPU memory is used: MPI gets host memory of this size.
     """
     size = _size(buf)
     host = bytearray(size) if _core.is_on_device(buf) else buf

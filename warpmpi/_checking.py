@@ -246,8 +246,8 @@ def _compare(comm: Any, said: Said, name: str) -> None:
     ours = _allgather(comm, theirs)[0]
     if len({*ours, *theirs}) > 1:
         raise TypeError(
-            "WARPMPI_CHECK: the ranks are in different collectives: of one "
-            f"group in {', '.join(ours)}, of the other in {', '.join(theirs)}"
+            "WARPMPI_CHECK: the ranks are in different collectives: one "
+            f"group is in {', '.join(ours)}, the other in {', '.join(theirs)}"
         )
 
 

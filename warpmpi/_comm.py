@@ -38,7 +38,7 @@ def _refuse_device(
         if _core.is_on_device(value):
             raise TypeError(
                 f"{name}: GPU memory is not supported by this call yet; copy "
-                "it to the host first (numpy()), or use Send, Recv, "
+                "the array to the host first (numpy()), or use Send, Recv, "
                 "Sendrecv, Isend, Irecv, Send_init or Recv_init of a wm.Comm, "
                 "or a collective"
             )
@@ -435,8 +435,8 @@ class Intercomm(InterMakers, MPI.Intercomm):
     """An intercommunicator whose messages may be GPU arrays.
 
     ``Create_intercomm`` of a wm.Comm returns one. After Spawn, Accept, Connect
-    and Join the other program may not run this package, and so could not take
-    part in making one: the intercommunicators of these calls refuse GPU
+    and Join the other program may not run this package, and then cannot make
+    such an intercommunicator: the intercommunicators of these calls refuse GPU
     arrays until both sides call ``wm.Intercomm(inter)``, which is collective
     over both groups.
     """
@@ -522,13 +522,13 @@ class Transport(NamedTuple):
 def transport(comm: MPI.Comm, rank: int, buffer: Any = None) -> Transport:
     """Tell which path a message from ``rank`` takes into ``buffer``.
 
-    buffer: the array received into; without one, memory of the current
-    device. Returns a Transport with ``name`` ('ipc', 'host', 'self', 'mpi')
-    and ``reason``. The sender's memory is not known here: for a buffer in host
+    buffer: the array received into; without one, memory of the current device.
+    Returns a Transport with ``name`` ('ipc', 'host', 'self', 'mpi') and
+    ``reason``. The sender's memory is not known here: for a buffer in host
     memory the name is 'mpi', which is right for a message from host memory,
-    and the reason tells how a message from a GPU comes. Raises ValueError for
-    a rank that the communicator does not have, TypeError for a communicator
-    that is not a wm.Comm.
+    and the reason says how a message from a GPU is delivered. Raises
+    ValueError for a rank that the communicator does not have, TypeError for a
+    communicator that is not a wm.Comm.
     """
     if not hasattr(comm, "_transport"):
         kind = type(comm).__name__

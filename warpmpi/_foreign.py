@@ -67,7 +67,7 @@ def _handle(stream: Any) -> int | None:
         if pair[0] != 0:
             raise ValueError(
                 f"__cuda_stream__ returned version {pair[0]!r} of its "
-                "protocol, of which version 0 alone is known"
+                "protocol, and only version 0 is supported"
             )
         handle = _number(pair[1])
         if handle is None:

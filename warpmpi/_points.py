@@ -37,14 +37,18 @@ def source() -> str:
 
 def _check(row: Any) -> tuple[int, ...]:
     if not isinstance(row, dict) or set(row) != {*KEYS, *NAMES}:
-        raise ValueError(f"a row has other names than {(*KEYS, *NAMES)}")
+        raise ValueError(
+            f"a row of switch_points does not have the names {(*KEYS, *NAMES)}"
+        )
     for name, value in row.items():
         if type(value) is not (bool if name == "nvlink" else int):
-            raise ValueError(f"{name} is {value!r}")
+            raise ValueError(f"{name} has the wrong type: {value!r}")
         if not 0 <= value <= (MOST if name in NAMES else 1000):
-            raise ValueError(f"{name} is {value}")
+            raise ValueError(f"{name} is out of range: {value}")
     if row["ranks"] not in RANKS:
-        raise ValueError(f"ranks is {row['ranks']}, and none of {RANKS}")
+        raise ValueError(
+            f"ranks is {row['ranks']}, and must be one of {RANKS}"
+        )
     return tuple(row[name] for name in (*KEYS, *NAMES))
 
 
@@ -60,15 +64,15 @@ def read(name: str) -> list[tuple[int, ...]]:
         import stat
 
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise ValueError("it is no regular file")
+            raise ValueError("the file is not a regular file")
         text = file.read(MOST_BYTES + 1)
     if len(text) > MOST_BYTES:
-        raise ValueError(f"it is longer than {MOST_BYTES} bytes")
+        raise ValueError(f"the file is longer than {MOST_BYTES} bytes")
     content = json.loads(text.decode())
     if not isinstance(content, dict) or not isinstance(
         content.get("switch_points"), list
     ):
-        raise ValueError("there is no list switch_points")
+        raise ValueError("the file has no list switch_points")
     return [_check(row) for row in content["switch_points"]]
 
 
@@ -88,7 +92,7 @@ def load() -> None:
             return
         cure = "unset WARPMPI_TUNED" if asked else "delete it"
         warnings.warn(
-            f"{name} cannot be used, and the built-in switch points serve: "
+            f"{name} cannot be used, and the built-in switch points are used: "
             f"{error}; {cure}, or see the guide, Switch points",
             RuntimeWarning,
             stacklevel=3,

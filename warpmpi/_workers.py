@@ -40,7 +40,7 @@ def refuse(what: str) -> None:
         raise RuntimeError(
             f"{what}: this process is a child of multiprocessing, which MPI "
             "would take for the rank that started it. It imports the main "
-            'module again: put what uses MPI there below `if __name__ == "'
-            '__main__":`, the import of mpi4py.MPI as well, or set '
-            'mpi4py.rc.initialize = __name__ == "__main__" before that'
+            "module again: put the import of mpi4py.MPI and all code that "
+            'uses MPI below `if __name__ == "__main__":`, or set '
+            'mpi4py.rc.initialize = __name__ == "__main__" before the import'
         )

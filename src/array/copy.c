@@ -18,11 +18,12 @@ check_match(const wm_array_t *dst, const wm_array_t *src, wm_error_t *err)
         same = dst->shape[i] == src->shape[i];
     if (!same) {
         return wm_error_set(err, WM_ERR_VALUE, 0,
-                            "copying between arrays of different shapes");
+                            "cannot copy between arrays of different shapes");
     }
     if (dst->dtype != src->dtype) {
         return wm_error_set(
-            err, WM_ERR_TYPE, 0, "copying %s into %s: convert it first",
+            err, WM_ERR_TYPE, 0,
+            "cannot copy elements of %s into %s: convert the array first",
             wm_dtype_info(src->dtype)->name, wm_dtype_info(dst->dtype)->name);
     }
     return 0;

@@ -48,7 +48,7 @@ wm_dtype_from_typestr(const char *typestr, wm_dtype_t *dtype, wm_error_t *err)
         if (typestr[0] == '>' && infos[i].itemsize > 1) {
             return wm_error_set(
                 err, WM_ERR_TYPE, 0,
-                "\"%s\" is %s in big-endian byte order: convert it to "
+                "\"%s\" is %s in big-endian byte order: convert the array to "
                 "native byte order (\"%s\") first",
                 typestr, infos[i].name, infos[i].typestr);
         }

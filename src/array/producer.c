@@ -96,7 +96,7 @@ wm_producer_before_graph(const wm_producer_t *producer, bool to_write,
     if (theirs != ours)
         return wm_error_set(err, WM_ERR_STATE, 0,
                             "the stream of the array is being captured into "
-                            "another graph");
+                            "another graph: end that capture first");
     return wm_stream_follow(device, stream, producer->device, producer->stream,
                             err);
 }

@@ -26,8 +26,8 @@
 #define NAP_NS 100000
 #define NAPS 50000
 #define WAITS                                                                 \
-    "; a stream waits for another rank, and until it goes on nothing can be " \
-    "given back: synchronize it first"
+    "; a stream waits for another rank, and until the stream goes on no "     \
+    "memory can be given back: synchronize the stream first"
 
 typedef struct {
     pthread_mutex_t lock;

@@ -481,7 +481,7 @@ wm_device_default(void)
         if (*end == '\0' && rank >= 0)
             return (int)(rank % count);
         fprintf(stderr,
-                "warpmpi: %s=%s is no rank on this host, a number from 0: it "
+                "warpmpi: %s=%s is not a rank on this host (0 or more), and "
                 "does not choose the device\n",
                 names[i], text);
     }

@@ -127,7 +127,7 @@ driver_open(int mode, wm_error_t *err)
     if (library == NULL) {
         (void)wm_error_set(err, WM_ERR_DRIVER, 0, "no CUDA driver: %s%s",
                            other ? path : dlerror(),
-                           other ? " is no regular file" : "");
+                           other ? " is not a regular file" : "");
     }
     return library;
 }

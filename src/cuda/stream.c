@@ -339,15 +339,15 @@ wm_stream_capture(int device, CUstream stream, uint64_t *capture,
     wm_device_leave(&scope);
     if (code < 0 && err->detail == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)
         return wm_error_set(err, WM_ERR_STATE, 0,
-                            "the default stream is ordered with one that is "
-                            "being captured into a graph: use that one, or "
-                            "a non-blocking stream");
+                            "the default stream is ordered with a stream that "
+                            "is being captured into a graph: use the captured "
+                            "stream, or a non-blocking stream");
     if (code < 0)
         return code;
     if (status == CU_STREAM_CAPTURE_STATUS_INVALIDATED)
         return wm_error_set(err, WM_ERR_STATE, 0,
-                            "the stream's capture into a graph has failed "
-                            "before: end it");
+                            "the capture of the stream into a graph has "
+                            "failed: end the capture");
     *capture = status == CU_STREAM_CAPTURE_STATUS_NONE ? 0 : id;
     return 0;
 }
@@ -365,7 +365,7 @@ wm_stream_refuse_capture(int device, CUstream stream, const char *what,
     if (status == 0 && !capturing)
         return 0;
     return wm_error_set(err, WM_ERR_STATE, 0,
-                        "%s is being captured into a graph, which messages "
-                        "cannot be yet; send before or after the capture",
+                        "%s is being captured into a graph, and messages "
+                        "cannot be captured; send before or after the capture",
                         what);
 }

@@ -49,7 +49,7 @@ def test_an_op_that_mpi_does_not_have(comm, kind, name):
     is_told(
         lambda: getattr(comm, name)(array, into, MPI.BAND),
         MPI.ERR_OP,
-        f"{name}: op: MPI does not compute this with elements of this type",
+        f"{name}: op: MPI does not compute this op with elements of this type",
     )
     comm.Barrier()
 
@@ -168,7 +168,7 @@ def test_host_arrays_that_do_not_fit(comm):
         is_told(
             lambda: own.Gather(array, into),
             MPI.ERR_TRUNCATE,
-            "Gather: a rank sends more than another receives",
+            "Gather: a rank sends more than another rank receives",
         )
     else:
         own.Gather(array, None)

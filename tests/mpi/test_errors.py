@@ -174,7 +174,7 @@ def test_no_receive_writes_into_a_copy_of_elements_of_mpis(comm):
     comm.Isend(x, comm.rank)
     comm.Recv(into := np.ones(2, np.longdouble), comm.rank)
     assert into.tolist() == [0, 0]
-    with pytest.raises(BufferError, match="buf: Long exports a copy"):
+    with pytest.raises(BufferError, match="buf: Long exports only a copy"):
         comm.Recv(x, comm.rank)
 
 

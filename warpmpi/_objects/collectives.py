@@ -175,11 +175,11 @@ class ObjectCollectives:
     """The lower-case collectives that move objects, but do not reduce.
 
     Signatures and meaning are mpi4py's. GPU arrays inside an object travel
-    GPU to GPU and arrive on the current device of their library. Where a rank
-    cannot pickle what it sends, or has a list of another length than there
-    are ranks, it raises that, and whoever was to receive from it a
-    RuntimeError that names it. A rank that has no room for an array raises
-    MemoryError or wm.CudaError.
+    GPU to GPU and arrive on the current device of their library. If a rank
+    cannot pickle its object, or its list does not have one object for each
+    rank, the rank raises that error. The ranks that should receive from it
+    raise RuntimeError, which names that rank. A rank without memory for an
+    array raises MemoryError or wm.CudaError.
     """
 
     def bcast(self: Any, obj: Any, root: int = 0) -> Any:

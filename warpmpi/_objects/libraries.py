@@ -132,8 +132,9 @@ def _describe_warp_type(dtype: Any) -> Any:
         name = (owner.__module__, owner.__qualname__)
         if _find(*name) is not dtype:
             raise TypeError(
-                f"warp.array of the struct {name[1]}: {name[0]} has no such "
-                "name; define the struct at the top level of a module"
+                f"warp.array of the struct {name[1]}: the module {name[0]} "
+                "has no struct of this name; define the struct at the top "
+                "level of a module"
             )
         return ("struct", *name)
     kind = getattr(dtype, "_wp_generic_type_str_", None)

@@ -43,9 +43,9 @@ class ObjectMessages:
     def send(self, obj: Any, dest: int, tag: int = 0) -> None:
         """Send an object.
 
-        Raises what pickling raises, in which case nothing was sent, unless
-        memory ran out or CUDA failed: of these the receiver is told.
-        MPI.Exception (rank, tag), wm.CudaError.
+        Raises the exceptions of pickling; nothing was sent then, unless
+        memory ran out or CUDA failed, which the receiver raises as well.
+        Raises MPI.Exception (rank, tag), wm.CudaError.
         """
         _send(self, obj, dest, tag, "", True)
 

@@ -161,8 +161,8 @@ def _open(embedded: list[Any], inner: bytes) -> Any:
     payload = _receiving.payload
     if payload is None:
         raise RuntimeError(
-            "this pickled object has GPU arrays, which travel beside it: "
-            "receive it with recv or irecv of a wm.Comm, not with Recv"
+            "this pickled object has GPU arrays, which are sent separately: "
+            "receive the object with recv or irecv of a wm.Comm, not with Recv"
         )
     arriving: list[Arriving] = []
     try:
@@ -202,7 +202,7 @@ def load(payload: Any) -> Any:
             raise
         raise TypeError(
             f"recv met Send: the {len(payload)} bytes from rank "
-            f"{payload.source} are no pickled object; receive them by Recv"
+            f"{payload.source} are not a pickled object; receive them by Recv"
         ) from error
     finally:
         _receiving.payload = outer

@@ -175,7 +175,7 @@ def _ending(method: Any) -> Any:
         if handle not in _open_of_file and _core.is_on_device(buf):
             raise ValueError(
                 f"{method.__name__}: buf: no split call was begun with "
-                "this array"
+                "this array; give the array of the begin call"
             )
         if _no_file_requests() and handle not in _moved_of_file:
             raise MPI.Exception(MPI.ERR_REQUEST)  # none was begun

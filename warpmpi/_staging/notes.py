@@ -9,18 +9,18 @@ from mpi4py import MPI
 
 _TEXTS = {
     MPI.ERR_OP: (
-        "op: MPI does not compute this with elements of this type; use an op "
-        "that it has for them (MPI.SUM of numbers, MPI.LAND of bool; "
+        "op: MPI does not compute this op with elements of this type; use an "
+        "op that MPI has for them (MPI.SUM of numbers, MPI.LAND of bool; "
         "MPI.REPLACE and MPI.NO_OP are for windows), or convert the elements"
     ),
     MPI.ERR_TYPE: (
         "a datatype is MPI.DATATYPE_NULL, was freed, or Commit() was not "
         "called"
     ),
-    MPI.ERR_COUNT: "a count is negative, or does not fit an int of C's",
+    MPI.ERR_COUNT: "a count is negative, or does not fit a C int",
     MPI.ERR_TRUNCATE: (
-        "a rank sends more than another receives of it: counts and datatypes "
-        "of all ranks must fit; WARPMPI_CHECK=1 tells which do not"
+        "a rank sends more than another rank receives: counts and datatypes "
+        "of all ranks must fit; WARPMPI_CHECK=1 reports which do not"
     ),
     MPI.ERR_ARG: (
         "an argument is out of its range, or a buffer is both sent and "

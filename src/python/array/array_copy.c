@@ -116,12 +116,14 @@ copied_object(PyObject *self, int device, bool pinned, const how_t *how)
 
 const char wm_py_array_to_doc[] = PyDoc_STR(
     "to($self, device, blocking=None, *, pinned=None, stream=None)\n--\n\n"
-    "The array on another device: \"cuda:1\", \"cpu\", an ordinal, a\n"
-    "wm.Device. The array itself where it is there already, else a\n"
-    "contiguous copy; with pinned=True in page-locked host memory.\n\n"
-    "Complete when it returns. With blocking=False, or on a stream, it is\n"
-    "only ordered: what warpmpi does with both arrays comes after it,\n"
-    "other libraries and other streams have to be told.\n\n"
+    "Return the array on another device: \"cuda:1\", \"cpu\", an ordinal,\n"
+    "or a wm.Device. Returns the array itself if it is on that device\n"
+    "already, else a contiguous copy. With pinned=True the copy is in\n"
+    "page-locked host memory.\n\n"
+    "The copy is complete when the call returns. With blocking=False,\n"
+    "or on a stream, the copy may still be under way: warpmpi orders\n"
+    "later operations on both arrays after the copy, but other\n"
+    "libraries and other streams do not wait.\n\n"
     "Raises ValueError for an unknown device, wm.OutOfMemoryError.");
 
 PyObject *
@@ -154,8 +156,8 @@ wm_py_array_to(PyObject *self, PyObject *args, PyObject *kwargs)
 
 const char wm_py_array_copy_doc[] = PyDoc_STR(
     "copy($self, blocking=None, *, stream=None)\n--\n\n"
-    "A contiguous copy in memory of the same kind. See to() for blocking\n"
-    "and stream.");
+    "Return a contiguous copy in memory of the same kind. See to()\n"
+    "for blocking and stream.");
 
 PyObject *
 wm_py_array_copy(PyObject *self, PyObject *args, PyObject *kwargs)
@@ -227,7 +229,8 @@ fill_nogil(const wm_array_t *dst, const void *value, const how_t *how)
     int device = dst->storage->memory.device;
     if (how->stream != NULL && device >= 0 && how->device != device) {
         PyErr_Format(PyExc_ValueError,
-                     "stream: it is of cuda:%d, the array of cuda:%d",
+                     "stream: the stream is on cuda:%d, and the array on "
+                     "cuda:%d: use a stream of the array's GPU",
                      how->device, device);
         return -1;
     }
@@ -266,11 +269,12 @@ wm_py_array_assign_object(const wm_array_t *dst, PyObject *value)
 
 const char wm_py_array_assign_doc[] = PyDoc_STR(
     "assign($self, source, blocking=None, *, stream=None)\n--\n\n"
-    "Copies the source into the array: any array object of the same\n"
-    "element type on any device, or host data that NumPy can convert;\n"
-    "broadcast as NumPy does. See to() for blocking and stream.\n\n"
-    "Raises ValueError where the shapes do not fit, TypeError where the\n"
-    "elements cannot be converted, BufferError where the array is\n"
+    "Copy the source into the array. The source is any array object\n"
+    "of the same element type on any device, or host data that NumPy\n"
+    "can convert. It is broadcast as in NumPy. See to() for blocking\n"
+    "and stream.\n\n"
+    "Raises ValueError if the shapes do not fit, TypeError if the\n"
+    "elements cannot be converted, BufferError if the array is\n"
     "read-only.");
 
 PyObject *
@@ -289,9 +293,9 @@ wm_py_array_assign(PyObject *self, PyObject *args, PyObject *kwargs)
 
 const char wm_py_array_fill_doc[] = PyDoc_STR(
     "fill_($self, value, blocking=None, *, stream=None)\n--\n\n"
-    "Sets every element to the value, a scalar of the array's type. See\n"
-    "to() for blocking and stream. Raises ValueError for more than one\n"
-    "value, BufferError where the array is read-only.");
+    "Set every element to the value, a scalar of the array's type.\n"
+    "See to() for blocking and stream. Raises ValueError for more\n"
+    "than one value, BufferError if the array is read-only.");
 
 PyObject *
 wm_py_array_fill(PyObject *self, PyObject *args, PyObject *kwargs)
@@ -309,7 +313,7 @@ wm_py_array_fill(PyObject *self, PyObject *args, PyObject *kwargs)
         return NULL;
     int status = -1;
     if (wm_array_count(&view.array) != 1)
-        PyErr_SetString(PyExc_ValueError, "value: one scalar is expected");
+        PyErr_SetString(PyExc_ValueError, "value: give one scalar");
     else
         status = fill_nogil(array, view.array.data, &how);
     wm_py_view_release(&view);
@@ -320,7 +324,7 @@ wm_py_array_fill(PyObject *self, PyObject *args, PyObject *kwargs)
 
 const char wm_py_array_zero_doc[] = PyDoc_STR(
     "zero_($self, blocking=None, *, stream=None)\n--\n\n"
-    "Sets every element to zero. See to() for blocking and stream.");
+    "Set every element to zero. See to() for blocking and stream.");
 
 PyObject *
 wm_py_array_zero(PyObject *self, PyObject *args, PyObject *kwargs)

@@ -76,8 +76,8 @@ wm_py_array_view_data(PyObject *data, const wm_dtype_t *dtype,
     wm_py_view_release(view);
     if (!host) {
         PyErr_Format(PyExc_TypeError,
-                     "%s: elements of %s, not %s: convert it on its device "
-                     "first",
+                     "%s: the elements are %s, not %s: convert the array on "
+                     "its device first",
                      argument, wm_dtype_info(given)->name,
                      wm_dtype_info(*dtype)->name);
         return -1;

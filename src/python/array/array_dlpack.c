@@ -54,8 +54,8 @@ tensor_init(export_t *export, const wm_array_t *array, wm_dl_tensor_t *tensor)
     for (int i = 0; i < array->ndim; i++) {
         if (array->strides[i] % itemsize != 0) {
             PyErr_SetString(PyExc_BufferError,
-                            "__dlpack__: strides that are no multiples of "
-                            "the element cannot be said: use .copy()");
+                            "__dlpack__: DLPack has no strides that are not "
+                            "multiples of the element size: use .copy()");
             return -1;
         }
         export->shape[i] = array->shape[i];
@@ -132,9 +132,9 @@ order_consumer(const wm_array_t *array, PyObject *object)
     if (number == -1)
         return 0;
     if (device < 0 && object != Py_None) {
-        PyErr_SetString(PyExc_ValueError,
-                        "stream: an array of the host has none, None is "
-                        "expected");
+        PyErr_SetString(
+            PyExc_ValueError,
+            "stream: an array in host memory has no stream: give None");
         return -1;
     }
     if (device < 0)
@@ -229,14 +229,15 @@ export_copy(PyObject *self, int ordinal, bool versioned)
 const char wm_py_array_dlpack_doc[] = PyDoc_STR(
     "__dlpack__($self, *, stream=None, max_version=None, dl_device=None, "
     "copy=None)\n--\n\n"
-    "A DLPack capsule over the array's memory, as the Python array API\n"
-    "standard has it: of version 1 where max_version allows it, else of\n"
-    "version 0.\n\n"
-    "stream: the consumer's, which is made to wait for pending work (None\n"
-    "or 1: the legacy default stream, -1: no waiting). dl_device: another\n"
-    "(type, id) gets a copy, unless copy=False.\n\n"
-    "Raises BufferError where it cannot be exported so, ValueError for a\n"
-    "stream that is none.");
+    "Return a DLPack capsule over the array's memory, as in the\n"
+    "Python array API standard. The capsule has DLPack version 1 if\n"
+    "max_version allows it, else version 0.\n\n"
+    "stream: the consumer's stream, which waits for pending work\n"
+    "(None or 1: the legacy default stream, -1: no waiting).\n"
+    "dl_device: for another (type, id) the capsule holds a copy,\n"
+    "unless copy=False.\n\n"
+    "Raises BufferError if the array cannot be exported like this,\n"
+    "ValueError for a stream that does not exist.");
 
 PyObject *
 wm_py_array_dlpack(PyObject *self, PyObject *args, PyObject *kwargs)
@@ -259,15 +260,16 @@ wm_py_array_dlpack(PyObject *self, PyObject *args, PyObject *kwargs)
         return NULL;
     if (elsewhere && !copy) {
         PyErr_SetString(PyExc_BufferError,
-                        "copy: another device needs a copy");
+                        "copy: an array on another device needs a copy: give "
+                        "copy=True or None");
         return NULL;
     }
     if (copy)
         return export_copy(self, ordinal, versioned);
     if (array->readonly && !versioned) {
         PyErr_SetString(PyExc_BufferError,
-                        "a read-only array needs DLPack of version 1 "
-                        "(max_version=(1, 0)), or a .copy()");
+                        "a read-only array can be exported only by DLPack 1 "
+                        "(max_version=(1, 0)): use that, or a .copy()");
         return NULL;
     }
     if (order_consumer(array, stream) < 0)
@@ -278,8 +280,8 @@ wm_py_array_dlpack(PyObject *self, PyObject *args, PyObject *kwargs)
 
 const char wm_py_array_dlpack_device_doc[] = PyDoc_STR(
     "__dlpack_device__($self)\n--\n\n"
-    "The DLPack device as (type, id): (1, 0) for the host, (2, n) for\n"
-    "cuda:n.");
+    "Return the DLPack device as (type, id): (1, 0) for the host, (2,\n"
+    "n) for cuda:n.");
 
 PyObject *
 wm_py_array_dlpack_device(PyObject *self, PyObject *Py_UNUSED(unused))

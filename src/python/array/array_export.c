@@ -103,8 +103,9 @@ no_interface(const char *why)
 static PyObject *
 cannot_say(const char *interface, wm_dtype_t dtype, const char *cure)
 {
-    return PyErr_Format(PyExc_AttributeError, "%s cannot say %s: use %s",
-                        interface, wm_dtype_info(dtype)->name, cure);
+    return PyErr_Format(PyExc_AttributeError,
+                        "%s has no element type %s: use %s", interface,
+                        wm_dtype_info(dtype)->name, cure);
 }
 
 PyObject *

@@ -36,8 +36,8 @@ static int
 no_index(PyObject *key)
 {
     PyErr_Format(PyExc_IndexError,
-                 "only ints, slices, ... and None are indices here, not "
-                 "%.200s: index with CuPy, Warp or NumPy on the same memory",
+                 "an index is an int, a slice, ... or None, not %.200s: index "
+                 "with CuPy, Warp or NumPy on the same memory",
                  Py_TYPE(key)->tp_name);
     return -1;
 }

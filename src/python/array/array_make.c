@@ -78,7 +78,7 @@ filled(wm_array_t *array, const void *value, bool blocking)
 PyDoc_STRVAR(empty_doc, "empty(shape, dtype=None, device=None, pinned=False)\n"
                         "--\n"
                         "\n"
-                        "A new array, its elements undefined.\n"
+                        "Return a new array, whose elements are undefined.\n"
                         "\n" MAKER_ARGS "\n" MAKER_ERRORS);
 
 static PyObject *
@@ -102,10 +102,10 @@ PyDoc_STRVAR(
     "zeros(shape, dtype=None, device=None, pinned=False, blocking=True)\n"
     "--\n"
     "\n"
-    "A new array of zeros.\n"
+    "Return a new array of zeros.\n"
     "\n" MAKER_ARGS "\n"
-    "blocking=False: ordered, but maybe not yet complete when it "
-    "returns.\n" MAKER_ERRORS);
+    "blocking=False: the array may not be complete when the call returns;\n"
+    "warpmpi orders later operations on it after the fill.\n" MAKER_ERRORS);
 
 static PyObject *
 zeros(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
@@ -142,7 +142,7 @@ parse_value(PyObject *value, PyObject *type, wm_dtype_t *dtype, char *bytes)
     *dtype = view.array.dtype;
     if (wm_array_count(&view.array) != 1 || view.memory.device >= 0) {
         PyErr_SetString(PyExc_ValueError,
-                        "fill_value: one scalar on the host is expected");
+                        "fill_value: give one scalar on the host");
         status = -1;
     }
     else {
@@ -152,18 +152,16 @@ parse_value(PyObject *value, PyObject *type, wm_dtype_t *dtype, char *bytes)
     return status;
 }
 
-PyDoc_STRVAR(full_doc, "full(shape, fill_value, dtype=None, device=None, "
-                       "pinned=False, blocking=True)\n"
-                       "--\n"
-                       "\n"
-                       "A new array, every element of which is the value.\n"
-                       "\n"
-                       "shape: an int or a tuple of ints. dtype: NumPy's type "
-                       "of the value unless\n"
-                       "given. device: wm.get_device() unless given. "
-                       "pinned=True: page-locked host\n"
-                       "memory. blocking=False: ordered, but maybe not yet "
-                       "complete when it returns.\n" MAKER_ERRORS);
+PyDoc_STRVAR(
+    full_doc,
+    "full(shape, fill_value, dtype=None, device=None, pinned=False, "
+    "blocking=True)\n--\n\n"
+    "Return a new array with every element set to the value.\n\n"
+    "shape: an int or a tuple of ints. dtype: NumPy's type of the\n"
+    "value unless given. device: wm.get_device() unless given.\n"
+    "pinned=True: page-locked host memory. blocking=False: the array\n"
+    "may not be complete when the call returns; warpmpi orders later\n"
+    "operations on it after the fill.\n" MAKER_ERRORS);
 
 static PyObject *
 full(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
@@ -204,7 +202,7 @@ copied_data(PyObject *data, PyObject *type, PyObject *device_object,
 
 PyDoc_STRVAR(copied_doc,
              "_copied(data, dtype, device, pinned, blocking, name, /)\n--\n\n"
-             "array(), whose errors name `name`.");
+             "Do array(), with `name` as the name of the argument in errors.");
 
 static PyObject *
 copied(PyObject *Py_UNUSED(module), PyObject *args)
@@ -220,7 +218,7 @@ copied(PyObject *Py_UNUSED(module), PyObject *args)
 
 PyDoc_STRVAR(without_memory_doc,
              "_without_memory(shape, dtype, device, /)\n--\n\n"
-             "An array of a GPU that has no memory there.");
+             "Return an array of a GPU to which no memory is allocated.");
 
 static PyObject *
 without_memory(PyObject *Py_UNUSED(module), PyObject *args)
@@ -257,20 +255,21 @@ object_of_view(wm_view_t *view)
 PyDoc_STRVAR(
     asarray_doc,
     "asarray(obj, dtype=None, device=None, copy=None)\n--\n\n"
-    "A view, without a copy, of any array object: CuPy, Warp, PyTorch,\n"
-    "JAX, Numba and NumPy arrays, memoryviews, or whatever has\n"
-    "__cuda_array_interface__, __dlpack__ or the buffer protocol. A\n"
-    "wm.Array is returned itself. The object is kept alive; read-only\n"
-    "objects give read-only arrays.\n\n"
-    "Others may write what is viewed: each operation on it waits for its\n"
-    "whole device first.\n\n"
-    "dtype, device: a contiguous copy where these are others than the\n"
-    "object's; only host data is converted. copy: True for a copy in any\n"
-    "case, False for none.\n\n"
-    "Raises TypeError for any other object or an element type that is not\n"
-    "supported, ValueError where the object describes itself wrongly, for\n"
-    "an unknown device, and for copy=False where a copy is needed,\n"
-    "BufferError for a view of an object that only exports copies.");
+    "Return a view, without a copy, of any array object: CuPy, Warp,\n"
+    "PyTorch, JAX, Numba and NumPy arrays, memoryviews, and other\n"
+    "objects with __cuda_array_interface__, __dlpack__ or the buffer\n"
+    "protocol. A wm.Array is returned itself. The view keeps the\n"
+    "object alive. A view of a read-only object is read-only.\n\n"
+    "Other libraries may write to the viewed memory. Each operation\n"
+    "on the view therefore waits for the whole device first.\n\n"
+    "dtype, device: return a contiguous copy if these differ from\n"
+    "those of the object. Only host data is converted. copy: True\n"
+    "always copies, False never copies.\n\n"
+    "Raises TypeError for any other object or an element type that is\n"
+    "not supported. Raises ValueError if the object describes itself\n"
+    "wrongly, for an unknown device, and for copy=False if a copy is\n"
+    "needed. Raises BufferError for a view of an object that only\n"
+    "exports copies.");
 
 // Views an object. `shared`: the view must be on the object's own memory.
 static PyObject *
@@ -327,8 +326,9 @@ view_dlpack(PyObject *object, wm_view_t *view)
 
 PyDoc_STRVAR(view_of_dlpack_doc,
              "_view_of_dlpack(x, shared, /)\n--\n\n"
-             "A view of an object by its __dlpack__; of what only exports a\n"
-             "copy a read-only one of that, or BufferError where shared.");
+             "Return a view of an object by its __dlpack__. If the object\n"
+             "exports only a copy, return a read-only view of the copy, or\n"
+             "raise BufferError if `shared`.");
 
 static PyObject *
 view_of_dlpack(PyObject *Py_UNUSED(module), PyObject *args)

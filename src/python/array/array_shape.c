@@ -58,7 +58,7 @@ wm_py_array_parse_shape(PyObject *object, const char *argument, int *ndim,
 }
 
 PyDoc_STRVAR(extents_doc, "_extents(shape, name, /)\n--\n\n"
-                          "An int, or a sequence of ints, as a tuple.");
+                          "Return an int, or a sequence of ints, as a tuple.");
 
 static PyObject *
 extents(PyObject *Py_UNUSED(module), PyObject *args)
@@ -73,8 +73,11 @@ extents(PyObject *Py_UNUSED(module), PyObject *args)
     return wm_py_array_tuple(shape, ndim);
 }
 
-PyDoc_STRVAR(view_doc, "_view(array, shape, strides, dtype=None, /)\n--\n\n"
-                       "A view of an array, within whose memory it must be.");
+PyDoc_STRVAR(
+    view_doc,
+    "_view(array, shape, strides, dtype=None, /)\n--\n\n"
+    "Return a view of an array. The view must lie within the array's\n"
+    "memory.");
 
 static PyObject *
 view(PyObject *Py_UNUSED(module), PyObject *args)
@@ -112,7 +115,7 @@ wm_py_array_transposed(PyObject *self, void *Py_UNUSED(unused))
 
 PyDoc_STRVAR(dtype_name_doc,
              "_dtype_name(thing, /)\n--\n\n"
-             "That of an array's elements, or of what names a dtype.");
+             "Return the name of an array's element type, or of a dtype.");
 
 static PyObject *
 dtype_name(PyObject *Py_UNUSED(module), PyObject *thing)

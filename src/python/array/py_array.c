@@ -224,13 +224,16 @@ static PyGetSetDef getters[] = {
     {"itemsize", get_itemsize, NULL, "The bytes of an element.", NULL},
     {"device", get_device, NULL, "The wm.Device whose memory it is.", NULL},
     {"ptr", get_ptr, NULL,
-     "The address of the first element, an int. Waits for our own pending "
-     "work;\nfrom then on the array counts as one that others write, too.",
+     "The address of the first element, an int. Reading it waits for\n"
+     "our pending work. From then on we assume that other libraries\n"
+     "write to the array, too.",
      NULL},
     {"is_contiguous", get_is_contiguous, NULL,
-     "Whether the elements are dense, in row-major order.", NULL},
+     "True if the elements are dense, in row-major order.", NULL},
     {"pinned", get_pinned, NULL,
-     "Whether it is page-locked host memory, which GPUs reach.", NULL},
+     "True if the array is in page-locked host memory, which GPUs can\n"
+     "access.",
+     NULL},
     {"T", wm_py_array_transposed, NULL,
      "A view with the dimensions in reverse order.", NULL},
     {"__cuda_array_interface__", wm_py_array_cuda_interface, NULL,
@@ -255,7 +258,7 @@ static PyMemberDef members[] = {
     {"ndim", T_INT, offsetof(wm_array_object_t, array.ndim), READONLY,
      "The number of dimensions."},
     {"readonly", T_BOOL, offsetof(wm_array_object_t, array.readonly), READONLY,
-     "Whether it refuses to be written."},
+     "True if the array is read-only."},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(wm_array_object_t, weakrefs),
      READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
@@ -264,13 +267,14 @@ static PyMemberDef members[] = {
 PyDoc_STRVAR(
     array_doc,
     "A strided array in the memory of a GPU or of the host.\n\n"
-    "Made by wm.empty, zeros, ones, full, array, from_numpy, asarray and\n"
-    "from_dlpack. It is a container for communication: computing is done\n"
-    "by CuPy, Warp, PyTorch, JAX or NumPy, which see the same memory by\n"
-    "__cuda_array_interface__, __dlpack__ or the buffer protocol.\n\n"
-    "Indexing by ints, slices, ... and None gives views. Operations on\n"
-    "one array are ordered among themselves, on whichever stream or\n"
-    "device they run, and are complete when they return unless\n"
+    "Made by wm.empty, zeros, ones, full, array, from_numpy, asarray\n"
+    "and from_dlpack. The array is a container for communication. For\n"
+    "computing, use CuPy, Warp, PyTorch, JAX or NumPy, which access\n"
+    "the same memory by __cuda_array_interface__, __dlpack__ or the\n"
+    "buffer protocol.\n\n"
+    "Indexing by ints, slices, ... and None gives views. Operations\n"
+    "on one array are ordered among themselves, on any stream or\n"
+    "device. They are complete when they return, unless\n"
     "blocking=False or a stream is given.");
 
 static PyType_Slot slots[] = {

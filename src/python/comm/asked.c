@@ -105,13 +105,13 @@ refuse_counts(wm_call_kind_t kind, const wm_message_t *sent,
     if (kind == WM_CALL_REDUCE_SCATTER_BLOCK)
         PyErr_Format(PyExc_ValueError,
                      "%s: sendbuf has %zu elements, and recvbuf %zu for each "
-                     "of %zu ranks, which is %zu: give a sendbuf of as many",
+                     "of %zu ranks: give a sendbuf of %zu elements",
                      wm_call_name(kind), given, wanted, blocks,
                      blocks * wanted);
     else
         PyErr_Format(PyExc_ValueError,
-                     "%s: sendbuf has %zu elements, and recvbuf %zu: give as "
-                     "many in both",
+                     "%s: sendbuf has %zu elements, and recvbuf %zu: give "
+                     "both the same number of elements",
                      wm_call_name(kind), given, wanted);
     return false;
 }
@@ -161,8 +161,8 @@ find_neighbors(const wm_comm_t *comm, bool on_stream, wm_neighbors_t *sources,
     if (!found && on_stream) {
         wm_error_set(&err, WM_ERR_MPI, MPI_ERR_TOPOLOGY,
                      "the communicator has no topology, or more than %d "
-                     "neighbours: give one of Create_cart, Create_graph or "
-                     "Create_dist_graph",
+                     "neighbours: use a communicator of Create_cart, "
+                     "Create_graph or Create_dist_graph",
                      WM_BARRIER_RANKS);
         wm_py_raise(&err);
     }

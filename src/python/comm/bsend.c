@@ -26,8 +26,9 @@ comm_of(PyObject *object, wm_comm_t **comm)
 PyDoc_STRVAR(
     attach_doc,
     "_buffer_attach(comm, size, /)\n--\n\n"
-    "Attach so many bytes (-1: without limit) to a communicator, or None\n"
-    "for the process. Raises MPI.Exception where some are.");
+    "Attach a number of bytes (-1: without limit) to a communicator,\n"
+    "or to the process if comm is None. Raises MPI.Exception if a\n"
+    "buffer is attached already.");
 
 static PyObject *
 attach(PyObject *Py_UNUSED(module), PyObject *args)
@@ -44,7 +45,7 @@ attach(PyObject *Py_UNUSED(module), PyObject *args)
 }
 
 PyDoc_STRVAR(detach_doc, "_buffer_detach(comm, /)\n--\n\n"
-                         "Take away what is attached; waits for nothing.");
+                         "Detach the attached buffer. Waits for nothing.");
 
 static PyObject *
 detach(PyObject *Py_UNUSED(module), PyObject *object)
@@ -56,9 +57,10 @@ detach(PyObject *Py_UNUSED(module), PyObject *object)
     return wm_py_none(wm_room_detach(comm, &err), &err);
 }
 
-PyDoc_STRVAR(flush_doc,
-             "_buffer_flush(comm, /)\n--\n\n"
-             "A wm.Request that ends when no buffered message is left.");
+PyDoc_STRVAR(
+    flush_doc,
+    "_buffer_flush(comm, /)\n--\n\n"
+    "Return a wm.Request that ends when no buffered message is left.");
 
 static PyObject *
 flush(PyObject *Py_UNUSED(module), PyObject *object)

@@ -9,8 +9,8 @@
 PyDoc_STRVAR(
     comm_Barrier_doc,
     "Barrier($self, /)\n--\n\n"
-    "Wait for all ranks; GPU memory freed before it can be allocated\n"
-    "after it.");
+    "Wait for all ranks. GPU memory that a rank has freed before the\n"
+    "call can be allocated after it.");
 
 static PyObject *
 comm_Barrier(PyObject *self, PyObject *Py_UNUSED(unused))

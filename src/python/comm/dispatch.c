@@ -102,10 +102,10 @@ dispatch_refuse_device(const dispatch_t *self, PyObject *const *args,
     if (name != NULL)
         PyErr_Format(
             PyExc_TypeError,
-            "%U: GPU memory, in a communicator that warpmpi does not know: it "
-            "was made before wm.install(), or by another library, or is being "
-            "freed; have all its ranks call wm.Comm(comm), or give host "
-            "memory",
+            "%U: a buffer is GPU memory, and warpmpi does not know the "
+            "communicator: the communicator was made before wm.install(), or "
+            "by another library, or is being freed; call wm.Comm(comm) on all "
+            "its ranks, or give host memory",
             name);
     Py_XDECREF(name);
     return -1;
@@ -267,8 +267,8 @@ PyType_Spec wm_py_dispatch_spec = {
 PyDoc_STRVAR(
     is_attached_doc,
     "_is_attached(comm, /)\n--\n\n"
-    "Whether the calls on the handle of a communicator of any kind are\n"
-    "ours, and not MPI's own; local.");
+    "Return True if the calls on the handle of a communicator of any\n"
+    "kind are made by warpmpi, and not by MPI alone. Local.");
 
 static PyObject *
 is_attached(PyObject *Py_UNUSED(module), PyObject *object)

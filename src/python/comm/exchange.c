@@ -222,17 +222,17 @@ const char wm_py_comm_Sendrecv_doc[] = PyDoc_STR(
     "source=mpi4py.MPI.ANY_SOURCE, recvtag=mpi4py.MPI.ANY_TAG, "
     "status=None)\n--\n\n"
     "Send one array and receive another at the same time.\n\n"
-    "recvbuf: has to be given. Where it overlaps sendbuf, as one array for\n"
-    "both does, what is sent is a copy, as by Sendrecv_replace. Ordered and\n"
-    "raises as Send and Recv do.");
+    "recvbuf must be given. If it overlaps sendbuf, or is the same\n"
+    "array, a copy of sendbuf is sent, as by Sendrecv_replace. The\n"
+    "call is ordered and raises as Send and Recv.");
 EXCHANGE(Sendrecv, false, true, run)
 
 const char wm_py_comm_Sendrecv_replace_doc[] = PyDoc_STR(
     "Sendrecv_replace($self, /, buf, dest, sendtag=0, "
     "source=mpi4py.MPI.ANY_SOURCE, recvtag=mpi4py.MPI.ANY_TAG, "
     "status=None)\n--\n\n"
-    "Send an array and receive into it: what is sent is a copy, made on\n"
-    "the array's own device.");
+    "Send an array and receive into the same array. A copy is sent,\n"
+    "which is made on the array's own device.");
 EXCHANGE(Sendrecv_replace, true, true, run)
 
 const char wm_py_comm_Isendrecv_doc[] = PyDoc_STR(

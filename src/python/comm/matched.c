@@ -270,12 +270,11 @@ static PyMethodDef message_methods[] = {
     {0},
 };
 
-PyDoc_STRVAR(
-    message_doc,
-    "Message(message=None)\n--\n\n"
-    "A matched message of a wm.Comm (Mprobe, Improbe): only its own Recv\n"
-    "or Irecv receives it. Dropped, it goes back to its communicator as\n"
-    "the first that came.");
+PyDoc_STRVAR(message_doc,
+             "Message(message=None)\n--\n\n"
+             "A matched message of a wm.Comm (Mprobe, Improbe). Only its own\n"
+             "Recv or Irecv receives it. If the object is deleted first, the\n"
+             "message goes back to the front of its communicator's queue.");
 
 static PyType_Slot message_slots[] = {
     {Py_tp_doc, (void *)message_doc},

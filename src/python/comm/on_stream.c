@@ -62,12 +62,12 @@ on_stream_traverse(PyObject *object, visitproc visit, void *arg)
     PyDoc_STRVAR(                                                             \
         name##_doc, #name "($self, /" WM_TEXT_##LIST                          \
         ")\n--\n\n"                                                           \
-        "mpi4py's " #name ": given to the stream, which waits for the\n"      \
-        "other ranks' streams. Its arrays are contiguous ones of GPUs;\n"     \
-        "the datatypes of w-forms may have gaps. Returns\n" returns           \
+        "mpi4py's " #name " on the stream, which waits for the streams of\n"  \
+        "the other ranks. Its arrays are contiguous GPU arrays; the\n"        \
+        "datatypes of w-forms may have gaps. " returns                        \
         "Raises TypeError, ValueError, BufferError, wm.CudaError,\n"          \
-        "MPI.Exception, and RuntimeError where ranks were found to differ\n"  \
-        "in an earlier one.");                                                \
+        "MPI.Exception, and RuntimeError if an earlier collective on a\n"     \
+        "stream failed on another rank.");                                    \
     static PyObject *name(PyObject *self, PyObject *const *args,              \
                           Py_ssize_t given, PyObject *keywords)               \
     {                                                                         \
@@ -76,10 +76,12 @@ on_stream_traverse(PyObject *object, visitproc visit, void *arg)
         return result != NULL ? result : wm_py_channel_fail(self, false);     \
     }
 #define X(KIND, name, iname, LIST, ...)                                       \
-    METHOD(name, KIND, false, LIST, "at once, but the first time.\n")         \
+    METHOD(name, KIND, false, LIST,                                           \
+           "Returns at once, except\nthe first time.\n")                      \
     METHOD(iname, KIND, true, LIST,                                           \
-           "at once, but the first time, a wm.Request that ends when the\n"   \
-           "stream has passed it, and keeps the arrays.\n")
+           "Returns at once,\nexcept the first time, a wm.Request, "          \
+           "which keeps the arrays and\nends when the stream has passed "     \
+           "the call.\n")
 WM_COLLECTIVES(X)
 #undef X
 

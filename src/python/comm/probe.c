@@ -90,9 +90,9 @@ look(const char *function, bool matched, PyObject *self, PyObject *const *args,
 const char wm_py_comm_Probe_doc[] = PyDoc_STR(
     "Probe($self, /, source=mpi4py.MPI.ANY_SOURCE, tag=mpi4py.MPI.ANY_TAG, "
     "status=None)\n--\n\n"
-    "Wait until a message could be received; `status` tells of it.\n\n"
-    "Returns True. The next receive that matches gets it. Raises\n"
-    "MPI.Exception (rank, tag).");
+    "Wait until a message can be received; `status` describes it.\n\n"
+    "Returns True. The next receive that matches gets the message.\n"
+    "Raises MPI.Exception (rank, tag).");
 
 PyObject *
 wm_py_comm_Probe(PyObject *self, PyObject *const *args, Py_ssize_t given,
@@ -108,7 +108,8 @@ wm_py_comm_Probe(PyObject *self, PyObject *const *args, Py_ssize_t given,
 const char wm_py_comm_Iprobe_doc[] = PyDoc_STR(
     "Iprobe($self, /, source=mpi4py.MPI.ANY_SOURCE, tag=mpi4py.MPI.ANY_TAG, "
     "status=None)\n--\n\n"
-    "Whether a message could be received now; `status` tells of it.\n\n"
+    "Return True if a message can be received now; `status` describes\n"
+    "it.\n\n"
     "Otherwise as Probe.");
 
 PyObject *
@@ -126,8 +127,9 @@ wm_py_comm_Iprobe(PyObject *self, PyObject *const *args, Py_ssize_t given,
 const char wm_py_comm_Mprobe_doc[] = PyDoc_STR(
     "Mprobe($self, /, source=mpi4py.MPI.ANY_SOURCE, tag=mpi4py.MPI.ANY_TAG, "
     "status=None)\n--\n\n"
-    "Wait for a message and match it: only the Recv or Irecv of the\n"
-    "wm.Message that is returned receives it. Otherwise as Probe.");
+    "Wait for a message and match it. Only the Recv or Irecv of the\n"
+    "wm.Message that is returned receives the message. Otherwise as\n"
+    "Probe.");
 
 PyObject *
 wm_py_comm_Mprobe(PyObject *self, PyObject *const *args, Py_ssize_t given,
@@ -144,8 +146,8 @@ wm_py_comm_Mprobe(PyObject *self, PyObject *const *args, Py_ssize_t given,
 const char wm_py_comm_Improbe_doc[] = PyDoc_STR(
     "Improbe($self, /, source=mpi4py.MPI.ANY_SOURCE, tag=mpi4py.MPI.ANY_TAG, "
     "status=None)\n--\n\n"
-    "A message that could be received now, matched, or None. Otherwise as\n"
-    "Mprobe.");
+    "Match a message that can be received now, and return it as a\n"
+    "wm.Message, or None. Otherwise as Mprobe.");
 
 PyObject *
 wm_py_comm_Improbe(PyObject *self, PyObject *const *args, Py_ssize_t given,

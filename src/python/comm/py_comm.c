@@ -13,9 +13,10 @@ PyDoc_STRVAR(
     comm_attach_doc,
     "_attach($self, parent, /)\n--\n\n"
     "Make the private communicators behind this handle; collective.\n\n"
-    "None are made where no rank has a GPU. parent: the communicator from\n"
-    "whose processes alone this one was made, for which the ranks have found\n"
-    "that out before; None: they find it out.");
+    "No private communicators are made if no rank has a GPU. parent:\n"
+    "a communicator that contains all processes of this one, and\n"
+    "whose ranks know whether any has a GPU. None: the ranks find\n"
+    "that out.");
 
 static PyObject *
 comm_attach(PyObject *self, PyObject *parent)
@@ -33,7 +34,8 @@ comm_attach(PyObject *self, PyObject *parent)
 
 PyDoc_STRVAR(comm_revoke_doc,
              "_revoke($self)\n--\n\n"
-             "End all ranks' calls on what is behind the communicator.");
+             "Revoke the private communicators. Calls on them end on all\n"
+             "ranks.");
 
 static PyObject *
 comm_revoke(PyObject *self, PyObject *Py_UNUSED(unused))
@@ -54,15 +56,16 @@ comm_revoke(PyObject *self, PyObject *Py_UNUSED(unused))
 PyDoc_STRVAR(
     comm_on_doc,
     "on($self, stream, /)\n--\n\n"
-    "The same message calls, ordered on a stream.\n\n"
-    "A send reads what the work before it on the stream has written, a\n"
-    "receive is seen by the work after it; the device is not\n"
-    "synchronised. stream: wm.Stream, one of CuPy's, Torch's, Warp's,\n"
-    "Numba's, any object with __cuda_stream__, or a handle. Raises\n"
-    "ValueError for the per-thread default stream, which is another one\n"
-    "on each thread. While the stream is captured into a CUDA graph,\n"
-    "blocking collectives become part of that, and all other calls raise\n"
-    "RuntimeError.");
+    "Return the message calls of this communicator, ordered on a\n"
+    "stream.\n\n"
+    "A send reads the data that earlier work on the stream has\n"
+    "written. Later work on the stream sees the received data. The\n"
+    "device is not synchronized. stream: a wm.Stream, a stream of\n"
+    "CuPy, Torch, Warp or Numba, any object with __cuda_stream__, or\n"
+    "a handle. Raises ValueError for the per-thread default stream,\n"
+    "which differs between threads. While the stream is captured into\n"
+    "a CUDA graph, blocking collectives become part of the graph, and\n"
+    "all other calls raise RuntimeError.");
 
 #define X(name)                                                               \
     PyObject *wm_py_comm_call_##name(PyObject *self, PyObject *const *args,   \

@@ -22,9 +22,9 @@ parse(PyObject *object, bool writable, const char *argument, MPI_Op op,
 
 PyDoc_STRVAR(reduce_local_doc,
              "_reduce_local(op, inbuf, inoutbuf, /)\n--\n\n"
-             "Reduce two buffers in the memory of one GPU there, into the\n"
-             "second: whether that was done. Else MPI is to do it, or to say\n"
-             "why it cannot. Raises wm.CudaError.");
+             "Reduce two buffers in the memory of one GPU into the second.\n"
+             "Returns True if that was done. Else MPI must do the reduction,\n"
+             "or raise the reason why not. Raises wm.CudaError.");
 
 static PyObject *
 reduce_local(PyObject *Py_UNUSED(module), PyObject *args)

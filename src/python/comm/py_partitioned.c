@@ -33,7 +33,8 @@ retire(partitioned_t *self)
         Py_BEGIN_ALLOW_THREADS;
         wm_error_t err;
         wm_error_set(&err, WM_ERR_MPI, MPI_ERR_REQUEST,
-                     "the request was freed before its partitions were ready");
+                     "the partitioned request was freed before all its "
+                     "partitions were ready");
         wm_gate_fail(gate, &err);
         Py_END_ALLOW_THREADS;
     }
@@ -76,7 +77,7 @@ start(partitioned_t *self)
 
 PyDoc_STRVAR(start_doc,
              "Start($self, /)\n--\n\n"
-             "Begin the message once more: a send with no partition ready.");
+             "Begin the message once more. No partition of a send is ready.");
 
 static PyObject *
 partitioned_start(PyObject *object, PyObject *Py_UNUSED(unused))
@@ -148,15 +149,16 @@ check(const partitioned_t *self, bool receives, long partition)
                               "the partitioned request was freed");
     if (base->receives != receives)
         return wm_py_mpi_fail(MPI_ERR_REQUEST, "%s",
-                              receives ? "Parrived is a receive's: ask the "
-                                         "request of Precv_init"
-                                       : "Pready is a send's: give it the "
-                                         "request of Psend_init");
+                              receives ? "Parrived is for receives: call "
+                                         "Parrived of a request of Precv_init"
+                                       : "Pready is for sends: call Pready of "
+                                         "a request of Psend_init");
     if (partition >= 0 && partition < self->count)
         return 0;
-    return wm_py_mpi_fail(MPI_ERR_ARG,
-                          "partition=%ld is none of this request: use 0 to %d",
-                          partition, self->count - 1);
+    return wm_py_mpi_fail(
+        MPI_ERR_ARG,
+        "partition=%ld is not a partition of this request: use 0 to %d",
+        partition, self->count - 1);
 }
 
 // Marks partitions, none of which was ready before.
@@ -208,11 +210,13 @@ convert(PyObject *object, void *result)
     return 1;
 }
 
-PyDoc_STRVAR(pready_doc,
-             "Pready($self, /, partition)\n--\n\n"
-             "A partition of a send is ready: behind the work that is on the\n"
-             "array's stream now. With the last the message begins. Raises\n"
-             "MPI.Exception for one that is ready already, or is none.");
+PyDoc_STRVAR(
+    pready_doc,
+    "Pready($self, /, partition)\n--\n\n"
+    "Mark a partition of a send as ready, after the work that is on\n"
+    "the array's stream now. The message begins when the last\n"
+    "partition is ready. Raises MPI.Exception for a partition that is\n"
+    "ready already or does not exist.");
 
 static PyObject *
 pready(PyObject *object, PyObject *args, PyObject *kwargs)
@@ -227,7 +231,8 @@ pready(PyObject *object, PyObject *args, PyObject *kwargs)
 
 PyDoc_STRVAR(pready_range_doc,
              "Pready_range($self, /, partition_low, partition_high)\n--\n\n"
-             "All partitions from the one to the other are ready.");
+             "Mark the partitions from partition_low to partition_high as\n"
+             "ready, both included.");
 
 static PyObject *
 pready_range(PyObject *object, PyObject *args, PyObject *kwargs)
@@ -251,7 +256,7 @@ pready_range(PyObject *object, PyObject *args, PyObject *kwargs)
 }
 
 PyDoc_STRVAR(pready_list_doc, "Pready_list($self, /, partitions)\n--\n\n"
-                              "All partitions of a list are ready.");
+                              "Mark all partitions of a list as ready.");
 
 static PyObject *
 pready_list(PyObject *object, PyObject *args, PyObject *kwargs)
@@ -277,12 +282,11 @@ pready_list(PyObject *object, PyObject *args, PyObject *kwargs)
     return result;
 }
 
-PyDoc_STRVAR(
-    parrived_doc,
-    "Parrived($self, /, partition)\n--\n\n"
-    "Whether a partition of a receive has come: all come together. True\n"
-    "where the request is inactive. Raises MPI.Exception, or what Wait\n"
-    "would.");
+PyDoc_STRVAR(parrived_doc,
+             "Parrived($self, /, partition)\n--\n\n"
+             "Return True if a partition of a receive has arrived, or if the\n"
+             "request is inactive. All partitions arrive together. Raises\n"
+             "MPI.Exception, or the exceptions of Wait.");
 
 static PyObject *
 parrived(PyObject *object, PyObject *args, PyObject *kwargs)
@@ -318,7 +322,8 @@ partitioned_free(PyObject *object, PyObject *unused)
     partitioned_t *self = (partitioned_t *)object;
     if (self->marks > 0) {
         wm_py_mpi_fail(MPI_ERR_REQUEST,
-                       "another thread is in Pready of this request");
+                       "another thread is in Pready of this request: free the "
+                       "request after Pready has returned");
         return NULL;
     }
     if (!self->base.starting) {
@@ -348,10 +353,10 @@ static PyMethodDef methods[] = {
     {0},
 };
 
-PyDoc_STRVAR(
-    partitioned_doc,
-    "A message of a wm.Comm in partitions (Psend_init, Precv_init), which\n"
-    "are made ready one by one and sent as one.");
+PyDoc_STRVAR(partitioned_doc,
+             "A message of a wm.Comm in partitions (Psend_init, Precv_init).\n"
+             "The partitions are made ready one by one and sent as one\n"
+             "message.");
 
 static PyType_Slot slots[] = {
     {Py_tp_doc, (void *)partitioned_doc},
@@ -376,10 +381,10 @@ check_partitions(const wm_message_t *message, int partitions)
            count = size > 0 ? message->buffer.nbytes / size : 0;
     if (count % (size_t)partitions == 0)
         return 0;
-    PyErr_Format(PyExc_ValueError,
-                 "buf: %zu elements cannot be parted into %d equal "
-                 "partitions",
-                 count, partitions);
+    PyErr_Format(
+        PyExc_ValueError,
+        "buf: %zu elements cannot be divided into %d equal partitions", count,
+        partitions);
     return -1;
 }
 
@@ -464,14 +469,14 @@ make(const char *function, PyObject *comm, PyObject *const *args,
 
 const char wm_py_comm_Psend_init_doc[] =
     "Psend_init($self, /, buf, partitions, dest, tag=0, info=None)\n--\n\n"
-    "Make a partitioned send of an array: after Start, the request's Pready\n"
-    "tells of each partition that it may be sent, on any thread, and the\n"
-    "message goes when the last may. Its elements are parted evenly; a count\n"
-    "in buf is that of one partition. info is not used. Received by\n"
-    "Precv_init alone, in the order in which both ends made their requests.\n"
-    "Raises ValueError (partitions), MPI.Exception (dest, tag) and what "
-    "Isend\n"
-    "does.";
+    "Make a partitioned send of an array. After Start, Pready of the\n"
+    "request marks each partition as ready, on any thread. The\n"
+    "message is sent when the last partition is ready. All partitions\n"
+    "have the same number of elements; a count in buf is that of one\n"
+    "partition. info is not used. Only Precv_init receives the\n"
+    "message, in the order in which both ranks made their requests.\n"
+    "Raises ValueError (partitions), MPI.Exception (dest, tag) and\n"
+    "the exceptions of Isend.";
 
 PyObject *
 wm_py_comm_Psend_init(PyObject *self, PyObject *const *args, Py_ssize_t given,
@@ -481,13 +486,12 @@ wm_py_comm_Psend_init(PyObject *self, PyObject *const *args, Py_ssize_t given,
 }
 
 const char wm_py_comm_Precv_init_doc[] =
-    "Precv_init($self, /, buf, partitions, "
-    "source=mpi4py.MPI.ANY_SOURCE, tag=mpi4py.MPI.ANY_TAG, "
-    "info=None)\n--\n\n"
-    "Make a partitioned receive into an array. source and tag must be named,\n"
-    "as MPI has it. Its partitions need not be the sender's. Raises\n"
-    "ValueError (partitions), MPI.Exception (source, tag) and what Irecv "
-    "does.";
+    "Precv_init($self, /, buf, partitions, source=mpi4py.MPI.ANY_SOURCE, "
+    "tag=mpi4py.MPI.ANY_TAG, info=None)\n--\n\n"
+    "Make a partitioned receive into an array. As in MPI, source and\n"
+    "tag must be given, without wildcards. The number of partitions\n"
+    "may differ from the sender's. Raises ValueError (partitions),\n"
+    "MPI.Exception (source, tag) and the exceptions of Irecv.";
 
 PyObject *
 wm_py_comm_Precv_init(PyObject *self, PyObject *const *args, Py_ssize_t given,

@@ -217,13 +217,12 @@ start(wm_prequest_t **requests, int count)
     return some < 0 ? -1 : 0;
 }
 
-PyDoc_STRVAR(
-    start_doc,
-    "Start($self, /)\n--\n\n"
-    "Begin the collective once more, behind the work that is on the\n"
-    "arrays' streams now. Ranks may start several in different\n"
-    "orders. Raises MPI.Exception where it is under way already, and\n"
-    "what its nonblocking form would.");
+PyDoc_STRVAR(start_doc,
+             "Start($self, /)\n--\n\n"
+             "Begin the collective once more, after the work that is on the\n"
+             "arrays' streams now. Ranks may start several collectives in\n"
+             "different orders. Raises MPI.Exception if the collective is\n"
+             "still active, and the exceptions of its nonblocking form.");
 
 static PyObject *
 persistent_coll_start(PyObject *object, PyObject *Py_UNUSED(unused))
@@ -232,9 +231,10 @@ persistent_coll_start(PyObject *object, PyObject *Py_UNUSED(unused))
     return start(&self, 1) < 0 ? NULL : Py_NewRef(Py_None);
 }
 
-PyDoc_STRVAR(free_doc, "Free($self, /)\n--\n\n"
-                       "Let go of the request. Raises MPI.Exception while its "
-                       "collective is\nunder way, as MPI has it.");
+PyDoc_STRVAR(free_doc,
+             "Free($self, /)\n--\n\n"
+             "Free the request. As in MPI, raises MPI.Exception while its\n"
+             "collective is active.");
 
 static PyObject *
 persistent_coll_free(PyObject *object, PyObject *unused)
@@ -263,10 +263,9 @@ static PyMethodDef methods[] = {
     {0},
 };
 
-PyDoc_STRVAR(
-    persistent_coll_doc,
-    "A collective of a wm.Comm that is begun many times (Allreduce_init,\n"
-    "…), from GPU to GPU.");
+PyDoc_STRVAR(persistent_coll_doc,
+             "A persistent collective of a wm.Comm (Allreduce_init, …), from\n"
+             "GPU to GPU.");
 
 static PyType_Slot slots[] = {
     {Py_tp_doc, (void *)persistent_coll_doc},

@@ -5,11 +5,10 @@
 #include "python/core/module.h"
 #include "python/device/py_device.h"
 
-PyDoc_STRVAR(
-    thresholds_doc,
-    "_points(device, linked, ranks, /)\n--\n\n"
-    "What so many ranks use, of GPUs like that, which NVLink joins or\n"
-    "not: {name: bytes}.");
+PyDoc_STRVAR(thresholds_doc,
+             "_points(device, linked, ranks, /)\n--\n\n"
+             "Return the switch points of this number of ranks on GPUs like\n"
+             "`device`, with or without NVLink between them: {name: bytes}.");
 
 static PyObject *
 thresholds(PyObject *Py_UNUSED(module), PyObject *args)
@@ -34,13 +33,14 @@ thresholds(PyObject *Py_UNUSED(module), PyObject *args)
     return found;
 }
 
-PyDoc_STRVAR(set_thresholds_doc,
-             "_set_points(rows, /)\n--\n\n"
-             "A file's, instead of those before, each row a tuple: the\n"
-             "compute capability's major, 0 for any; whether NVLink joins\n"
-             "them; of 2 ranks, up to 4, or 64, 0 for any; bytes in the order "
-             "of _points(). The first\n"
-             "row that fits is taken, by what is begun from now on.");
+PyDoc_STRVAR(
+    set_thresholds_doc,
+    "_set_points(rows, /)\n--\n\n"
+    "Replace the switch points by those of a file. Each row is a\n"
+    "tuple: the major number of the compute capability, 0 for any; whether\n"
+    "NVLink joins the GPUs; the number of ranks, which is 2, up to 4\n"
+    "or up to 64, 0 for any; bytes in the order of _points(). Calls\n"
+    "that begin later use the first row that fits.");
 
 static PyObject *
 set_thresholds(PyObject *Py_UNUSED(module), PyObject *list)

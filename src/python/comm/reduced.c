@@ -162,10 +162,11 @@ dtype_of(PyObject *object, const char *argument, long long *inner)
 PyDoc_STRVAR(
     half_doc,
     "_half(obj, op, name, /)\n--\n\n"
-    "What MPI is to be given for a buffer of float16 or bfloat16, and\n"
-    "for an op: (datatype, op, how many elements a count counts).\n\n"
-    "None of other elements, and where MPI's own type serves an op of\n"
-    "the program's.");
+    "Return the arguments for MPI for a buffer of float16 or bfloat16\n"
+    "and an op: (datatype, op, number of elements that one count\n"
+    "stands for).\n\n"
+    "Returns None for other elements, and if MPI's own datatype\n"
+    "serves an op of the program.");
 
 static PyObject *
 half(PyObject *Py_UNUSED(module), PyObject *args)
@@ -190,9 +191,9 @@ half(PyObject *Py_UNUSED(module), PyObject *args)
 PyDoc_STRVAR(
     on_device_doc,
     "_is_on_device_reduced(obj, name, /)\n--\n\n"
-    "Like is_on_device, of a buffer of a reduction.\n\n"
-    "Raises TypeError, naming `name`, where MPI cannot compute with the\n"
-    "elements, and would take them for bytes.");
+    "Do is_on_device for a buffer of a reduction.\n\n"
+    "Raises TypeError, naming `name`, if MPI cannot compute with the\n"
+    "elements and would treat them as bytes.");
 
 static PyObject *
 on_device(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t given)

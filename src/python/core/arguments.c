@@ -50,8 +50,8 @@ wm_py_argument_no_none(PyObject *object, const char *argument, int rank)
     if (object != Py_None || rank == MPI_PROC_NULL)
         return 0;
     PyErr_Format(PyExc_TypeError,
-                 "%s: None is no array: give one, or [None, 0, datatype] for "
-                 "an empty message",
+                 "%s: None is not an array: give an array, or [None, 0, "
+                 "datatype] for an empty message",
                  argument);
     return -1;
 }

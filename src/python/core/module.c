@@ -15,10 +15,10 @@ wm_state_t *wm_py_state = &nothing;
 PyDoc_STRVAR(
     memory_stats_doc,
     "_memory_stats()\n--\n\n"
-    "Memory that warpmpi has taken in this process, as a dict of ints:\n"
-    "bytes of device and of pinned host memory, how many of them are in\n"
-    "use, how many blocks that are, and how often the driver's allocators\n"
-    "were called.");
+    "Return the memory that warpmpi has allocated in this process, as\n"
+    "a dict of ints: bytes of device and of pinned host memory, bytes\n"
+    "in use, number of blocks, and number of calls of the driver's\n"
+    "allocators.");
 
 static PyObject *
 memory_stats(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))

@@ -7,9 +7,9 @@
 PyDoc_STRVAR(
     patch_doc,
     "_patch(type, name, value, /)\n--\n\n"
-    "Put an attribute into a type of mpi4py's; returns the former one.\n\n"
-    "A classmethod or staticmethod comes as its descriptor. Raises\n"
-    "AttributeError where the type itself has no such attribute.");
+    "Set an attribute of a type of mpi4py; return the former value.\n\n"
+    "A classmethod or staticmethod is returned as its descriptor.\n"
+    "Raises AttributeError if the type itself has no such attribute.");
 
 static PyObject *
 patch(PyObject *Py_UNUSED(module), PyObject *args)
@@ -54,7 +54,7 @@ share_handle(PyObject *Py_UNUSED(module), PyObject *args)
 PyDoc_STRVAR(
     seal_doc,
     "_seal(type, /)\n--\n\n"
-    "Make a type of the core immutable, once it has all it shall have.");
+    "Make a type of the core immutable, after its attributes are set.");
 
 static PyObject *
 seal(PyObject *Py_UNUSED(module), PyObject *given)

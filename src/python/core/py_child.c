@@ -26,8 +26,9 @@ wm_py_watch_children(void)
 PyDoc_STRVAR(
     check_running_doc,
     "_check_running()\n--\n\n"
-    "Raise RuntimeError where MPI does not run, and in a forked child:\n"
-    "MPI itself ends the program, or breaks its parent's.");
+    "Raise RuntimeError if MPI is not running, or in a forked child,\n"
+    "in which MPI itself would end the program or break the parent's\n"
+    "MPI.");
 
 static PyObject *
 check_running(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
@@ -37,7 +38,7 @@ check_running(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 
 PyDoc_STRVAR(count_session_doc,
              "_count_session(change, /)\n--\n\n"
-             "Tell that a session of MPI's was begun (1) or finalized (-1).");
+             "Count a session of MPI that was begun (1) or finalized (-1).");
 
 static PyObject *
 count_session(PyObject *Py_UNUSED(module), PyObject *change)

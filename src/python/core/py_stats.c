@@ -5,11 +5,11 @@
 PyDoc_STRVAR(
     stats_doc,
     "stats($module, /)\n--\n\n"
-    "Counters of this process since its start or reset_stats(): a dict of\n"
-    "ints.\n\n"
-    "Names that end in _bytes count bytes, those in _messages messages;\n"
-    "what was received is counted by its transport, too\n"
-    "(\"ipc_messages\"). The guide has a table of all.");
+    "Return the counters of this process since its start or\n"
+    "reset_stats(), as a dict of ints.\n\n"
+    "Names that end in _bytes count bytes, names in _messages count\n"
+    "messages. Received messages are also counted by their transport\n"
+    "(\"ipc_messages\"). The guide has a table of all counters.");
 
 static PyObject *
 stats(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
@@ -25,9 +25,11 @@ stats(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
     return result;
 }
 
-PyDoc_STRVAR(reset_stats_doc,
-             "reset_stats($module, /)\n--\n\n"
-             "Set the counters of stats() to 0, except what is open now.");
+PyDoc_STRVAR(
+    reset_stats_doc,
+    "reset_stats($module, /)\n--\n\n"
+    "Set the counters of stats() to 0, except the counters of what is\n"
+    "open now.");
 
 static PyObject *
 reset_stats(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))

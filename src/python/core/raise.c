@@ -209,9 +209,11 @@ PyDoc_STRVAR(
 
 PyDoc_STRVAR(
     memory_error_doc,
-    "A device has not enough memory, or the driver ran out of it.\n\n"
-    "Raised after all that warpmpi keeps for reuse was given back. The\n"
-    "text tells what was asked for and what is free, in bytes.");
+    "A device does not have enough memory, or the driver has run out\n"
+    "of memory.\n\n"
+    "warpmpi gives back all memory that it keeps for reuse before it\n"
+    "raises this error. The text says how many bytes were requested,\n"
+    "and how many are free.");
 
 int
 wm_py_add_exceptions(PyObject *module)

@@ -167,13 +167,14 @@ wm_py_synchronize_device(int ordinal)
 PyDoc_STRVAR(
     get_device_doc,
     "get_device(ident=None)\n--\n\n"
-    "The device that `ident` names: \"cpu\", \"cuda\" (the current CUDA\n"
-    "device), \"cuda:1\", an ordinal, a Device of ours, Warp's, Torch's\n"
-    "or CuPy's, or None for the current device of this thread. That is,\n"
-    "unless set, the device of this process's local rank, as the MPI\n"
-    "launcher tells it, modulo the number of visible devices, or the CPU\n"
-    "where there is none.\n\n"
-    "ValueError for an unknown device lists the valid ones.");
+    "Return the device that `ident` names: \"cpu\", \"cuda\" (the current\n"
+    "CUDA device), \"cuda:1\", an ordinal, a device of warpmpi, Warp,\n"
+    "Torch or CuPy, or None for the current device of this thread. If\n"
+    "no device was set, the current device is the one of this\n"
+    "process's local rank, as the MPI launcher gives it, modulo the\n"
+    "number of visible devices, or the CPU if there is none.\n\n"
+    "Raises ValueError for an unknown device, and lists the valid\n"
+    "ones.");
 
 static PyObject *
 get_device(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
@@ -198,12 +199,12 @@ get_cuda_device_count(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
     return PyLong_FromLong(count_devices());
 }
 
-PyDoc_STRVAR(
-    set_device_doc,
-    "set_device(ident, /)\n--\n\n"
-    "Makes a device current on this thread: what device=None means from\n"
-    "now on. None restores the default. Other threads keep theirs, and\n"
-    "CUDA's own current context is left alone.");
+PyDoc_STRVAR(set_device_doc,
+             "set_device(ident, /)\n--\n\n"
+             "Make a device current on this thread: later calls with\n"
+             "device=None use it. None restores the default. Other threads\n"
+             "keep their device, and CUDA's own current context does not\n"
+             "change.");
 
 static PyObject *
 set_device(PyObject *Py_UNUSED(module), PyObject *ident)
@@ -233,11 +234,10 @@ set_device(PyObject *Py_UNUSED(module), PyObject *ident)
     Py_RETURN_NONE;
 }
 
-PyDoc_STRVAR(
-    synchronize_device_doc,
-    "synchronize_device(device=None)\n--\n\n"
-    "Waits for all work on a device (None: the current one); returns at\n"
-    "once for the CPU.");
+PyDoc_STRVAR(synchronize_device_doc,
+             "synchronize_device(device=None)\n--\n\n"
+             "Wait for all work on a device (None: the current one). Returns\n"
+             "at once for the CPU.");
 
 static PyObject *
 synchronize_device(PyObject *Py_UNUSED(module), PyObject *args,

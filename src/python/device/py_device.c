@@ -41,8 +41,9 @@ static PyMemberDef members[] = {
 PyDoc_STRVAR(
     synchronize_doc,
     "synchronize($self, /)\n--\n\n"
-    "Waits for all work on the device, anybody's in this process. Does\n"
-    "nothing for the CPU. CudaError tells of work that failed.");
+    "Wait for all work on the device, also that of other libraries in\n"
+    "this process. Does nothing for the CPU. Raises CudaError if work\n"
+    "has failed.");
 
 static PyObject *
 device_synchronize(PyObject *self, PyObject *Py_UNUSED(unused))
@@ -57,11 +58,11 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-PyDoc_STRVAR(
-    device_doc,
-    "A CUDA device, or the CPU. Made by wm.get_device; the same device is\n"
-    "always the same object, and equal to its name (\"cuda:0\"). Looking\n"
-    "at a device makes no context on it; using it does.");
+PyDoc_STRVAR(device_doc,
+             "A CUDA device, or the CPU. Made by wm.get_device. The same\n"
+             "device is always the same object, and equal to its name\n"
+             "(\"cuda:0\"). Reading its attributes makes no context on the\n"
+             "device; using the device does.");
 
 static PyType_Slot type_slots[] = {
     {Py_tp_doc, (void *)device_doc},
@@ -91,9 +92,10 @@ facts_of(PyObject *object)
     return NULL;
 }
 
-PyDoc_STRVAR(facts_doc, "_device_facts(device, /)\n--\n\n"
-                        "(name, UUID, PCI address, bytes, major compute\n"
-                        "capability) of a CUDA device.");
+PyDoc_STRVAR(facts_doc,
+             "_device_facts(device, /)\n--\n\n"
+             "Return (name, UUID, PCI address, bytes, major compute\n"
+             "capability) of a CUDA device.");
 
 static PyObject *
 device_facts(PyObject *Py_UNUSED(module), PyObject *object)
@@ -106,8 +108,9 @@ device_facts(PyObject *Py_UNUSED(module), PyObject *object)
                                (Py_ssize_t)facts->total_memory, facts->major);
 }
 
-PyDoc_STRVAR(free_memory_doc, "_device_free_memory(device, /)\n--\n\n"
-                              "In bytes; makes the device's context.");
+PyDoc_STRVAR(free_memory_doc,
+             "_device_free_memory(device, /)\n--\n\n"
+             "Return the free bytes of a device. Makes the device's context.");
 
 static PyObject *
 free_memory(PyObject *Py_UNUSED(module), PyObject *object)
@@ -123,8 +126,11 @@ free_memory(PyObject *Py_UNUSED(module), PyObject *object)
     return status < 0 ? wm_py_raise(&err) : PyLong_FromSize_t(left);
 }
 
-PyDoc_STRVAR(forked_doc, "_device_forked()\n--\n\n"
-                         "Whether this is a forked child of who uses GPUs.");
+PyDoc_STRVAR(
+    forked_doc,
+    "_device_forked()\n--\n\n"
+    "Return True if this process is a forked child of a process that\n"
+    "uses GPUs.");
 
 static PyObject *
 forked(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
@@ -134,7 +140,8 @@ forked(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 
 PyDoc_STRVAR(active_doc,
              "_device_active(device, /)\n--\n\n"
-             "Whether this process uses it, through whatever library.");
+             "Return True if this process uses the device, through any\n"
+             "library.");
 
 static PyObject *
 active(PyObject *Py_UNUSED(module), PyObject *object)

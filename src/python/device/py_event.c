@@ -76,8 +76,8 @@ static PyGetSetDef getset[] = {
     {"cuda_event", get_cuda_event, NULL, "The CUevent handle as an int.",
      NULL},
     {"is_complete", get_is_complete, NULL,
-     "Whether the work before the last record has ended; True for an event\n"
-     "that was never recorded.",
+     "True if the work before the last record has ended, or if the\n"
+     "event was never recorded.",
      NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
@@ -113,9 +113,9 @@ event_record(PyObject *self, PyObject *args, PyObject *kwargs)
 PyDoc_STRVAR(
     synchronize_doc,
     "synchronize($self, /)\n--\n\n"
-    "Waits on the host for the work before the last record. CudaError\n"
-    "tells of work that failed; what is wrong with a collective on a\n"
-    "stream is raised as Stream.synchronize does.");
+    "Wait on the host for the work before the last record. Raises\n"
+    "CudaError if work has failed, and the errors of a collective on\n"
+    "a stream as Stream.synchronize does.");
 
 static PyObject *
 event_synchronize(PyObject *self, PyObject *Py_UNUSED(unused))
@@ -137,9 +137,9 @@ static PyMethodDef methods[] = {
 PyDoc_STRVAR(
     event_doc,
     "Event(device=None)\n--\n\n"
-    "An event of a CUDA device (None: the current one): recorded on a\n"
-    "stream, waited for by streams of any device, or by the host. It\n"
-    "tells no time.");
+    "An event of a CUDA device (None: the current one). The event is\n"
+    "recorded on a stream. Streams of any device and the host can\n"
+    "wait for it. It measures no time.");
 
 static PyType_Slot slots[] = {
     {Py_tp_doc, (void *)event_doc}, {Py_tp_new, event_new},

@@ -186,8 +186,8 @@ static PyGetSetDef getset[] = {
     {"cuda_stream", get_cuda_stream, NULL,
      "The CUstream handle as an int; 1 is the legacy default stream.", NULL},
     {"is_complete", get_is_complete, NULL,
-     "Whether all work submitted so far has ended. False while the stream\n"
-     "is being captured.",
+     "True if all work submitted so far has ended. False while the\n"
+     "stream is being captured.",
      NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
@@ -204,9 +204,9 @@ stream_cuda_stream(PyObject *self, PyObject *Py_UNUSED(unused))
 PyDoc_STRVAR(
     synchronize_doc,
     "synchronize($self, /)\n--\n\n"
-    "Waits on the host for all work submitted so far. CudaError tells of\n"
-    "work that failed; what is wrong with a collective on a stream, of any\n"
-    "communicator, is raised as the next such call would.");
+    "Wait on the host for all work submitted so far. Raises CudaError\n"
+    "if work has failed. Also raises the errors of collectives on a\n"
+    "stream, of any communicator, as the next collective would.");
 
 static PyObject *
 stream_synchronize(PyObject *self, PyObject *Py_UNUSED(unused))
@@ -229,12 +229,13 @@ static PyMethodDef methods[] = {
 PyDoc_STRVAR(
     stream_doc,
     "Stream(device=None, *, cuda_stream=...)\n--\n\n"
-    "A new non-blocking stream of a CUDA device (None: the current one);\n"
-    "or, with `cuda_stream`, a view of a stream that somebody else owns:\n"
-    "an object with __cuda_stream__, a stream of CuPy, Torch, Warp or\n"
-    "Numba (kept alive by the view), a handle as an int, or None for the\n"
-    "default stream.\n\n"
-    "ValueError where the device is the CPU or not the stream's.");
+    "A new non-blocking stream of a CUDA device (None: the current\n"
+    "one). With `cuda_stream`, a view of a stream that another\n"
+    "library owns: an object with __cuda_stream__, a stream of CuPy,\n"
+    "Torch, Warp or Numba (which the view keeps alive), a handle as\n"
+    "an int, or None for the default stream.\n\n"
+    "Raises ValueError if the device is the CPU or not the stream's\n"
+    "device.");
 
 static PyType_Slot slots[] = {
     {Py_tp_doc, (void *)stream_doc},   {Py_tp_new, stream_tp_new},

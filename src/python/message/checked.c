@@ -8,7 +8,7 @@
 #include "python/view/view.h"
 
 PyDoc_STRVAR(check_wanted_doc, "_check_wanted()\n--\n\n"
-                               "Whether WARPMPI_CHECK is set.");
+                               "Return True if WARPMPI_CHECK is set.");
 
 static PyObject *
 check_wanted(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))

@@ -70,8 +70,8 @@ static void
 refuse_repeats(const char *argument)
 {
     PyErr_Format(PyExc_ValueError,
-                 "%s: elements lie on top of each other (a stride of 0); "
-                 "receive into memory that has room for each",
+                 "%s: elements have the same address (a stride of 0); receive "
+                 "into an array with memory for each element",
                  argument);
 }
 
@@ -119,9 +119,9 @@ wm_py_elements_typed(MPI_Datatype type, const wm_extent_t *of, MPI_Count count,
     int code;
     if (of->size > INT_MAX) {
         PyErr_Format(PyExc_ValueError,
-                     "%s: one element of the datatype has %lld bytes, in too "
-                     "many pieces, and is more than MPI can pack: send it in "
-                     "smaller elements",
+                     "%s: one element of the datatype has %lld bytes, in many "
+                     "pieces, and MPI cannot pack so many bytes: use a "
+                     "datatype with smaller elements",
                      argument, (long long)of->size);
         return NULL;
     }
@@ -168,10 +168,11 @@ find_memory(char *low, char *high, MPI_Datatype type, const char *argument,
     if (device
             ? (uintptr_t)low - base >= size || (uintptr_t)high - base > size
             : !wm_py_datatype_blocks(type, (MPI_Aint)buffer->data, is_host)) {
-        PyErr_Format(PyExc_ValueError,
-                     "%s: the datatype's addresses are of several allocations "
-                     "of GPU memory; send each in a message of its own",
-                     argument);
+        PyErr_Format(
+            PyExc_ValueError,
+            "%s: the datatype's addresses are in several allocations of GPU "
+            "memory; send each allocation in a message of its own",
+            argument);
         return -1;
     }
     if (device) // no stream is named for this memory
@@ -192,8 +193,9 @@ wm_py_elements_absolute(const wm_extent_t *of, MPI_Datatype type,
     __int128 nbytes = (__int128)count * of->size;
     if (nbytes > PY_SSIZE_T_MAX || high > PY_SSIZE_T_MAX) {
         PyErr_Format(PyExc_ValueError,
-                     "%s: %zd elements are beyond all memory", argument,
-                     count);
+                     "%s: %zd elements of the datatype end beyond the address "
+                     "space; give a smaller count",
+                     argument, count);
         return -1;
     }
     buffer->nbytes = (size_t)nbytes;

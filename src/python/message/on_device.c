@@ -72,10 +72,10 @@ wm_py_message_on_device(PyObject *object)
     return device;
 }
 
-PyDoc_STRVAR(
-    is_on_device_doc,
-    "is_on_device($module, obj, /)\n--\n\n"
-    "Whether an array, or the array in a [array, …] list, is GPU memory.");
+PyDoc_STRVAR(is_on_device_doc,
+             "is_on_device($module, obj, /)\n--\n\n"
+             "Return True if an array, or the array in a [array, …] list, is\n"
+             "GPU memory.");
 
 static PyObject *
 is_on_device(PyObject *Py_UNUSED(module), PyObject *object)

@@ -132,7 +132,7 @@ wm_py_raw_judge(PyObject *array, bool writable)
 
 PyDoc_STRVAR(dlpack_elements_doc,
              "_dlpack_elements(capsule, /)\n--\n\n"
-             "(code, bits, lanes) of the elements of an unused DLPack "
+             "Return (code, bits, lanes) of the elements of an unused DLPack\n"
              "capsule.");
 
 static PyObject *

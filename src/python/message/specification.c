@@ -81,8 +81,8 @@ number(PyObject *object, const char *argument, const char *what,
     if (result == -1 && PyErr_Occurred()) {
         if (PyErr_ExceptionMatches(PyExc_TypeError))
             PyErr_Format(PyExc_TypeError,
-                         "%s: the %s is no integer (a list "
-                         "is [array, count, datatype])",
+                         "%s: the %s is not an integer (a list is [array, "
+                         "count, datatype])",
                          argument, what);
         else if (PyErr_ExceptionMatches(PyExc_OverflowError))
             PyErr_Format(PyExc_OverflowError,
@@ -91,8 +91,9 @@ number(PyObject *object, const char *argument, const char *what,
         return -1;
     }
     if (result < 0) {
-        PyErr_Format(PyExc_ValueError, "%s: the %s is %zd, must be 0 or more",
-                     argument, what, result);
+        PyErr_Format(PyExc_ValueError,
+                     "%s: the %s is %zd, and must be 0 or more", argument,
+                     what, result);
         return -1;
     }
     *value = result;
@@ -260,13 +261,13 @@ measure(const parts_t *parts, const char *argument, const wm_owner_t *owner,
             < 0)
             return -1;
         if (parts->count != NULL && displacement == 0)
-            return wm_py_mpi_fail(
-                MPI_ERR_TYPE,
-                "%s: the datatype is MPI.DATATYPE_NULL, or was freed",
-                argument);
+            return wm_py_mpi_fail(MPI_ERR_TYPE,
+                                  "%s: the datatype is MPI.DATATYPE_NULL, or "
+                                  "was freed: give a datatype",
+                                  argument);
         PyErr_Format(PyExc_ValueError,
-                     "%s: the datatype is MPI.DATATYPE_NULL, or was freed: it "
-                     "tells neither a count nor a displacement",
+                     "%s: the datatype is MPI.DATATYPE_NULL, or was freed, "
+                     "and has no size to count with: give a datatype",
                      argument);
         return -1;
     }
@@ -332,18 +333,19 @@ apply(const parts_t *parts, const room_t *room, wm_strided_t *strided,
         return -1;
     if (strided != NULL
         && (of.low != 0 || of.high != of.size || of.extent != of.size)) {
-        PyErr_Format(PyExc_ValueError,
-                     "%s: a datatype with gaps over an array that is not "
-                     "contiguous; give one of them",
-                     argument);
+        PyErr_Format(
+            PyExc_ValueError,
+            "%s: the datatype has gaps, and the array is not contiguous; give "
+            "a datatype without gaps, or a contiguous array",
+            argument);
         return -1;
     }
     if (of.extent <= 0 && (displacement > 0 || (count < 0 && length > 0))) {
-        PyErr_Format(PyExc_ValueError,
-                     "%s: the datatype's extent is %lld, so neither a count "
-                     "nor a displacement tells bytes; give a count, without a "
-                     "displacement",
-                     argument, (long long)of.extent);
+        PyErr_Format(
+            PyExc_ValueError,
+            "%s: the datatype's extent is %lld, so no count can be found and "
+            "no displacement used; give a count, without a displacement",
+            argument, (long long)of.extent);
         return -1;
     }
     size_t step = of.extent > 0 ? (size_t)of.extent : 1;
@@ -358,8 +360,8 @@ apply(const parts_t *parts, const room_t *room, wm_strided_t *strided,
     }
     if (count < 0 && left % step != 0) {
         PyErr_Format(PyExc_ValueError,
-                     "%s: %zu bytes are no whole number of elements of "
-                     "%zu bytes; give a count",
+                     "%s: %zu bytes are not a whole number of elements of %zu "
+                     "bytes; give a count",
                      argument, left, step);
         return -1;
     }

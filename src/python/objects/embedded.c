@@ -12,7 +12,7 @@
 #include "python/request/py_request.h"
 
 PyDoc_STRVAR(bytes_doc, "_embedded_bytes(array, /)\n--\n\n"
-                        "How many bytes an embedded array has.");
+                        "Return the number of bytes of an embedded array.");
 
 static PyObject *
 bytes(PyObject *Py_UNUSED(module), PyObject *array)
@@ -43,8 +43,8 @@ tell_receiver(wm_comm_t *comm, const wm_envelope_t *envelope)
 
 PyDoc_STRVAR(embedded_send_doc,
              "_embedded_send(comm, array, dest, number, /)\n--\n\n"
-             "Begin to send an embedded array, from where it is; a\n"
-             "wm.Request. Of an error the receiver is told.");
+             "Begin to send an embedded array in place; return a wm.Request.\n"
+             "The receiver is told of errors.");
 
 static PyObject *
 embedded_send(PyObject *Py_UNUSED(module), PyObject *args)
@@ -142,8 +142,9 @@ name_of(const char *name)
 PyDoc_STRVAR(
     embedded_wait_doc,
     "_embedded_wait(request, name, /)\n--\n\n"
-    "Wait until an array is there, or has been taken, in the call of that\n"
-    "name; not interrupted, since the object would be lost.");
+    "Wait until an embedded array has been sent or received, in the\n"
+    "call of that name. Interrupts do not end the wait, as the object\n"
+    "would be lost.");
 
 static PyObject *
 embedded_wait(PyObject *Py_UNUSED(module), PyObject *args)

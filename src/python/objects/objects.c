@@ -74,7 +74,7 @@ payload_get_pickled(PyObject *object, void *Py_UNUSED(unused))
 }
 
 static PyGetSetDef payload_getters[] = {
-    {"pickled", payload_get_pickled, NULL, "Whether an object was sent.",
+    {"pickled", payload_get_pickled, NULL, "True if an object was sent.",
      NULL},
     {"source", payload_get_source, NULL, "The rank it came from.", NULL},
     {0},
@@ -117,8 +117,8 @@ look_at_buffer(PyObject *object, wm_message_t *message, wm_buffer_t *buffer)
     if (PyIndex_Check(object)) {
         Py_ssize_t most = PyNumber_AsSsize_t(object, PyExc_OverflowError);
         if (most < 0 && !PyErr_Occurred())
-            PyErr_Format(PyExc_ValueError, "buf=%zd: a size is 0 or more",
-                         most);
+            PyErr_Format(PyExc_ValueError,
+                         "buf=%zd is not a size: give 0 or more", most);
         buffer->nbytes = (size_t)most;
         if (!PyErr_Occurred())
             return 0;
@@ -129,8 +129,8 @@ look_at_buffer(PyObject *object, wm_message_t *message, wm_buffer_t *buffer)
     }
     if (wm_py_message_on_device(object)) {
         PyErr_SetString(PyExc_TypeError,
-                        "buf: pickled objects are received into host memory: "
-                        "leave it out, or give a bytearray");
+                        "buf: pickled objects are received into host memory, "
+                        "not into GPU memory: omit buf, or give a bytearray");
         return -1;
     }
     if (wm_py_message_parse(object, true, "buf", message) < 0)
@@ -186,7 +186,7 @@ begin_receive(PyObject *target, PyObject *buf, int source, int tag,
 
 PyDoc_STRVAR(receive_doc,
              "_object_receive(target, buf, source, tag, status, /)\n--\n\n"
-             "Receive the bytes of an object, on a communicator or of a\n"
+             "Receive the bytes of an object, from a communicator or from a\n"
              "wm.Message.");
 
 static PyObject *
@@ -211,7 +211,8 @@ receive(PyObject *Py_UNUSED(module), PyObject *args)
 
 PyDoc_STRVAR(ireceive_doc,
              "_object_ireceive(target, buf, source, tag, /)\n--\n\n"
-             "Begin to; the wm.Request has a payload.");
+             "Begin to receive the bytes of an object; return a wm.Request\n"
+             "with a payload.");
 
 static PyObject *
 ireceive(PyObject *Py_UNUSED(module), PyObject *args)
@@ -239,7 +240,7 @@ ireceive(PyObject *Py_UNUSED(module), PyObject *args)
 
 PyDoc_STRVAR(payload_of_doc,
              "_object_payload(request, /)\n--\n\n"
-             "What a request receives, to be told once; None of any other.");
+             "Return the payload of a request of an object, or None.");
 
 static PyObject *
 payload_of(PyObject *Py_UNUSED(module), PyObject *request)
@@ -255,11 +256,10 @@ payload_of(PyObject *Py_UNUSED(module), PyObject *request)
     return payload;
 }
 
-PyDoc_STRVAR(
-    is_full_doc,
-    "_object_matched(message, /)\n--\n\n"
-    "Whether a wm.Message is still to be received. Raises MPI.Exception\n"
-    "for a null one.");
+PyDoc_STRVAR(is_full_doc,
+             "_object_matched(message, /)\n--\n\n"
+             "Return True if a wm.Message has not been received yet. Raises\n"
+             "MPI.Exception for a null message.");
 
 static PyObject *
 is_full(PyObject *Py_UNUSED(module), PyObject *message)
@@ -269,8 +269,9 @@ is_full(PyObject *Py_UNUSED(module), PyObject *message)
                : PyBool_FromLong(wm_py_matched_is_full(message));
 }
 
-PyDoc_STRVAR(complete_doc, "_object_requests(name, requests, other, /)\n--\n\n"
-                           "mpi4py's lower-case call on a tuple of requests.");
+PyDoc_STRVAR(complete_doc,
+             "_object_requests(name, requests, other, /)\n--\n\n"
+             "Make mpi4py's lower-case call on a tuple of requests.");
 
 static PyObject *
 complete(PyObject *Py_UNUSED(module), PyObject *args)

@@ -24,14 +24,15 @@ check_rank(const wm_channel_t *channel, int dest, int tag)
         if (dest != MPI_PROC_NULL)
             return 0;
         wm_error_set(&err, WM_ERR_VALUE, 0,
-                     "dest: there is nobody to send arrays to");
+                     "dest: MPI.PROC_NULL cannot receive arrays");
     }
     wm_py_raise(&err);
     return -1;
 }
 
-PyDoc_STRVAR(numbers_doc, "_embedded_numbers(comm, dest, count, /)\n--\n\n"
-                          "Numbers for so many arrays that go to a rank.");
+PyDoc_STRVAR(numbers_doc,
+             "_embedded_numbers(comm, dest, count, /)\n--\n\n"
+             "Return the numbers of `count` arrays that are sent to a rank.");
 
 static PyObject *
 numbers(PyObject *Py_UNUSED(module), PyObject *args)
@@ -279,9 +280,10 @@ send(PyObject *Py_UNUSED(module), PyObject *args)
     return result != NULL ? result : wm_py_channel_fail(comm, false);
 }
 
-PyDoc_STRVAR(failure_doc,
-             "_object_failure(comm, dest, tag, mode, text, /)\n--\n\n"
-             "Send why there is no object, for its receiver to raise.");
+PyDoc_STRVAR(
+    failure_doc,
+    "_object_failure(comm, dest, tag, mode, text, /)\n--\n\n"
+    "Send the reason why there is no object. The receiver raises it.");
 
 static PyObject *
 failure(PyObject *Py_UNUSED(module), PyObject *args)
@@ -349,8 +351,9 @@ is_plain(PyObject *object, int depth, int *left)
 
 PyDoc_STRVAR(plain_doc,
              "_is_plain(obj, /)\n--\n\n"
-             "Whether an object has nothing but Python's own types and\n"
-             "NumPy's numbers in it; False where that is not soon known.");
+             "Return True if an object contains only Python's own types and\n"
+             "NumPy's numbers. Returns False if that would take long to find\n"
+             "out.");
 
 static PyObject *
 plain(PyObject *Py_UNUSED(module), PyObject *object)

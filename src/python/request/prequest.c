@@ -124,9 +124,9 @@ wm_py_prequest_prepare(wm_prequest_t *self)
 {
     wm_request_t *request = &self->request;
     if (!wm_py_prequest_is_live(self))
-        return wm_py_mpi_fail(MPI_ERR_REQUEST,
-                              "the persistent request is of no "
-                              "communicator, or freed");
+        return wm_py_mpi_fail(
+            MPI_ERR_REQUEST,
+            "the persistent request is null, or was freed: make a new one");
     if (wm_py_check_running() < 0
         || (!self->started && wm_py_prequest_notice(request) < 0))
         return -1;
@@ -240,12 +240,11 @@ start(wm_prequest_t **requests, int count)
     return -1;
 }
 
-PyDoc_STRVAR(
-    prequest_start_doc,
-    "Start($self, /)\n--\n\n"
-    "Begin the message once more, ordered after the work that is on the\n"
-    "array's stream now. Raises MPI.Exception where it is under way\n"
-    "already, and what Isend or Irecv would.");
+PyDoc_STRVAR(prequest_start_doc,
+             "Start($self, /)\n--\n\n"
+             "Begin the message once more, after the work that is on the\n"
+             "array's stream now. Raises MPI.Exception if the request is\n"
+             "active already, and the exceptions of Isend or Irecv.");
 
 static PyObject *
 prequest_start(PyObject *object, PyObject *Py_UNUSED(unused))
@@ -257,9 +256,10 @@ prequest_start(PyObject *object, PyObject *Py_UNUSED(unused))
 PyDoc_STRVAR(
     prequest_startall_doc,
     "Startall($type, requests, /)\n--\n\n"
-    "Begin the messages and collectives of persistent requests together:\n"
-    "short ones share a kernel. Those of MPI's own may be among them.\n"
-    "Raises what Start raises: those before have begun then.");
+    "Begin the messages and collectives of persistent requests\n"
+    "together. Short messages share a kernel. The list may contain\n"
+    "MPI's own requests. Raises the exceptions of Start; the requests\n"
+    "before the one that failed have been started.");
 
 static wm_py_start_t *
 start_of(PyObject *object)
@@ -343,7 +343,7 @@ prequest_startall(PyObject *Py_UNUSED(type), PyObject *given)
 
 PyDoc_STRVAR(prequest_free_doc,
              "Free($self, /)\n--\n\n"
-             "Let go of the request; a message under way ends by itself.");
+             "Free the request. An active message ends by itself.");
 
 PyObject *
 wm_py_prequest_free(PyObject *object, PyObject *Py_UNUSED(unused))
@@ -354,7 +354,7 @@ wm_py_prequest_free(PyObject *object, PyObject *Py_UNUSED(unused))
     if (!wm_py_prequest_is_live(self)) {
         wm_py_mpi_fail(
             MPI_ERR_REQUEST,
-            "the persistent request is of no communicator, or freed");
+            "the persistent request is null, or was freed: make a new one");
         return NULL;
     }
     if (self->starting) {
@@ -447,7 +447,8 @@ prequest_set_kept(PyObject *object, PyObject *value, void *Py_UNUSED(unused))
 }
 
 static PyGetSetDef prequest_getters[] = {
-    {"_active", prequest_get_active, NULL, "Whether it is under way.", NULL},
+    {"_active", prequest_get_active, NULL, "True if the request is active.",
+     NULL},
     {"_kept", prequest_get_kept, prequest_set_kept,
      "What begins it, of those that Python begins; None: it is freed.", NULL},
     {0},
@@ -458,8 +459,8 @@ not_partitioned(PyObject *Py_UNUSED(object), PyObject *Py_UNUSED(args),
                 PyObject *Py_UNUSED(kwargs))
 {
     wm_py_mpi_fail(MPI_ERR_REQUEST,
-                   "the request is not partitioned: Psend_init and "
-                   "Precv_init make those that are");
+                   "the request is not partitioned: make a partitioned "
+                   "request with Psend_init or Precv_init");
     return NULL;
 }
 
@@ -485,12 +486,12 @@ static PyMethodDef prequest_methods[] = {
     {0},
 };
 
-PyDoc_STRVAR(
-    prequest_doc,
-    "Prequest(request=None)\n--\n\n"
-    "A message of a wm.Comm that is begun many times (Send_init,\n"
-    "Recv_init): its buffer is looked at once. An MPI.Prequest that any\n"
-    "wait of mpi4py's completes under MPI_THREAD_MULTIPLE.");
+PyDoc_STRVAR(prequest_doc,
+             "Prequest(request=None)\n--\n\n"
+             "A persistent message of a wm.Comm (Send_init, Recv_init): its\n"
+             "buffer is read once, and the message is begun many times. The\n"
+             "request is an MPI.Prequest, which any wait of mpi4py completes\n"
+             "under MPI_THREAD_MULTIPLE.");
 
 static PyType_Slot prequest_slots[] = {
     {Py_tp_doc, (void *)prequest_doc},

@@ -253,9 +253,9 @@ warn_of_lost_object(const wm_request_t *self)
         return;
     PyErr_Fetch(&kind, &value, &trace);
     if (PyErr_WarnEx(PyExc_RuntimeWarning,
-                     "an object received by irecv of a wm.Comm was not "
-                     "taken: MPI.Request.waitall and its fellows give it "
-                     "after warpmpi.install() alone; use "
+                     "an object that irecv of a wm.Comm received was lost: "
+                     "MPI.Request.waitall and mpi4py's other waits return "
+                     "such objects only after warpmpi.install(); use "
                      "wm.Request.waitall, or the request's wait()",
                      1)
         < 0) // a warning that raises; `self` is being freed
@@ -392,13 +392,12 @@ call_stock(const char *name, PyObject *object, PyObject *status)
     return result;
 }
 
-PyDoc_STRVAR(
-    request_wait_doc,
-    "Wait($self, /, status=None)\n--\n\n"
-    "Wait until the message has been sent or received.\n\n"
-    "Other messages and Python threads make progress meanwhile. Returns\n"
-    "True. Raises MPI.Exception (truncation), wm.CudaError, or what else\n"
-    "went wrong at either end.");
+PyDoc_STRVAR(request_wait_doc,
+             "Wait($self, /, status=None)\n--\n\n"
+             "Wait until the message has been sent or received.\n\n"
+             "Other messages and Python threads make progress meanwhile.\n"
+             "Returns True. Raises MPI.Exception (truncation), wm.CudaError,\n"
+             "or another error of either rank.");
 
 static PyObject *
 request_wait(PyObject *object, PyObject *args, PyObject *kwargs)
@@ -428,11 +427,10 @@ request_wait(PyObject *object, PyObject *args, PyObject *kwargs)
     Py_RETURN_TRUE;
 }
 
-PyDoc_STRVAR(
-    request_test_doc,
-    "Test($self, /, status=None)\n--\n\n"
-    "Whether the message has been sent or received; advances all messages\n"
-    "once. Errors as for Wait.");
+PyDoc_STRVAR(request_test_doc,
+             "Test($self, /, status=None)\n--\n\n"
+             "Advance all messages once. Return True if the message has been\n"
+             "sent or received. Errors as for Wait.");
 
 // Returns true if the operation has ended, or there is none of ours.
 static bool
@@ -459,11 +457,10 @@ request_test(PyObject *object, PyObject *args, PyObject *kwargs)
     return request_wait(object, args, kwargs);
 }
 
-PyDoc_STRVAR(
-    request_get_status_doc,
-    "Get_status($self, /, status=None)\n--\n\n"
-    "Whether the message has been sent or received, as Test; the request\n"
-    "stays, to be waited for.");
+PyDoc_STRVAR(request_get_status_doc,
+             "Get_status($self, /, status=None)\n--\n\n"
+             "Return True if the message has been sent or received, as Test\n"
+             "does. The request stays, and must still be waited for.");
 
 static PyObject *
 request_get_status(PyObject *object, PyObject *args, PyObject *kwargs)
@@ -482,8 +479,9 @@ request_get_status(PyObject *object, PyObject *args, PyObject *kwargs)
 PyDoc_STRVAR(
     request_cancel_doc,
     "Cancel($self, /)\n--\n\n"
-    "Cancel the message if it can be: a receive that has matched nothing.\n"
-    "It is waited for as ever; the status tells whether it was in time.");
+    "Cancel a receive that has matched no message. Other messages are\n"
+    "not cancelled. The request must still be waited for; the status\n"
+    "says whether it was cancelled.");
 
 PyDoc_STRVAR(request_cancel_same_doc,
              "cancel($self, /)\n--\n\n"
@@ -509,7 +507,7 @@ request_cancel(PyObject *object, PyObject *Py_UNUSED(unused))
 
 PyDoc_STRVAR(request_free_doc,
              "Free($self, /)\n--\n\n"
-             "Let go of the request; a message under way ends by itself.");
+             "Free the request. A message under way ends by itself.");
 
 static PyObject *
 request_free(PyObject *object, PyObject *Py_UNUSED(unused))
@@ -531,7 +529,7 @@ request_free(PyObject *object, PyObject *Py_UNUSED(unused))
 
 PyDoc_STRVAR(request_safe_free_doc,
              "free($self, /)\n--\n\n"
-             "Call Free unless the request is null, or MPI does not run.");
+             "Call Free, unless the request is null or MPI is not running.");
 
 static PyObject *
 request_safe_free(PyObject *object, PyObject *Py_UNUSED(unused))
@@ -592,12 +590,11 @@ static PyMethodDef request_methods[] = {
     WM_REQUESTS(WM_REQUESTS_ROW){0},
 };
 
-PyDoc_STRVAR(
-    request_doc,
-    "Request(request=None)\n--\n\n"
-    "A nonblocking message of a wm.Comm: an MPI.Request that any of\n"
-    "mpi4py's calls completes under MPI_THREAD_MULTIPLE, alone or in a\n"
-    "mix with others.");
+PyDoc_STRVAR(request_doc,
+             "Request(request=None)\n--\n\n"
+             "A nonblocking message of a wm.Comm. The request is an\n"
+             "MPI.Request, which any call of mpi4py completes under\n"
+             "MPI_THREAD_MULTIPLE, alone or together with others.");
 
 static PyType_Slot request_slots[] = {
     {Py_tp_doc, (void *)request_doc},

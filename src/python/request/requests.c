@@ -127,9 +127,9 @@ pass_on(const char *name, PyObject *args, PyObject *kwargs)
 
 const char wm_py_requests_waitall_doc[] = PyDoc_STR(
     "Waitall($type, requests, /, statuses=None)\n--\n\n"
-    "Wait for all requests, ours and MPI's in any mix. Faster than\n"
-    "MPI.Request.Waitall, which works on ours as well under\n"
-    "MPI_THREAD_MULTIPLE.");
+    "Wait for all requests. The list may mix warpmpi's and MPI's\n"
+    "requests. Waitall is faster than MPI.Request.Waitall, which also\n"
+    "completes warpmpi's requests under MPI_THREAD_MULTIPLE.");
 
 // Does Waitall, or waitall, whose result is a list of objects.
 static PyObject *
@@ -358,7 +358,8 @@ wm_py_requests_objects(const char *name, PyObject *list, PyObject *other)
 
 const char wm_py_requests_waitany_doc[] = PyDoc_STR(
     "Waitany($type, requests, status=None)\n--\n\n"
-    "Wait for one of the requests, ours and MPI's in any mix; its index.");
+    "Wait for one of the requests, and return its index. The list may\n"
+    "mix warpmpi's and MPI's requests.");
 
 PyObject *
 wm_py_requests_waitany(PyObject *Py_UNUSED(type), PyObject *args,
@@ -381,8 +382,8 @@ wm_py_requests_waitany(PyObject *Py_UNUSED(type), PyObject *args,
 
 const char wm_py_requests_waitsome_doc[] = PyDoc_STR(
     "Waitsome($type, requests, statuses=None)\n--\n\n"
-    "Wait until some of the requests have ended; their indices, or None\n"
-    "where none is active.");
+    "Wait until some of the requests have ended. Return their\n"
+    "indices, or None if no request is active.");
 
 PyObject *
 wm_py_requests_waitsome(PyObject *Py_UNUSED(type), PyObject *args,
@@ -411,13 +412,15 @@ wm_py_requests_waitsome(PyObject *Py_UNUSED(type), PyObject *args,
     }
 
 LOOK(testany, "Testany", "status",
-     "Whether one of the requests has ended: (index, flag).")
-LOOK(testall, "Testall", "statuses", "Whether all requests have ended.")
+     "Return (index, flag): flag is True if a request has ended.")
+LOOK(testall, "Testall", "statuses", "Return True if all requests have ended.")
 LOOK(testsome, "Testsome", "statuses",
      "The indices of the requests that have ended.")
 LOOK(get_status_all, "Get_status_all", "statuses",
-     "Whether all requests have ended; they stay, to be waited for.")
+     "Return True if all requests have ended. They must still be\n"
+     "waited for.")
 LOOK(get_status_any, "Get_status_any", "status",
-     "Whether one of the requests has ended: (index, flag). It stays.")
+     "Return (index, flag): flag is True if a request has ended. It must "
+     "still be waited for.")
 LOOK(get_status_some, "Get_status_some", "statuses",
      "The indices of the requests that have ended, which stay.")

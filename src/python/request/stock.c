@@ -208,7 +208,8 @@ stock_replace(stock_t *method, PyMethodDef *definition)
 PyDoc_STRVAR(
     guard_doc,
     "_guard_requests()\n--\n\n"
-    "Let mpi4py's own methods of requests find ours by their handles.");
+    "Make mpi4py's own methods of requests find warpmpi's requests by\n"
+    "their handles.");
 
 static PyObject *
 guard(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
@@ -219,9 +220,10 @@ guard(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
     Py_RETURN_NONE;
 }
 
-PyDoc_STRVAR(watch_doc,
-             "_watch_copies()\n--\n\n"
-             "Let copies of requests be what the original is. Once.");
+PyDoc_STRVAR(
+    watch_doc,
+    "_watch_copies()\n--\n\n"
+    "Make copies of a request act as the original does. Called once.");
 
 static PyObject *
 watch(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))

@@ -27,14 +27,14 @@ each_of(const wm_array_t *array)
 PyDoc_STRVAR(
     stage_doc,
     "_stage(array, writable, name, strided, spoilt=False, /)\n--\n\n"
-    "The staging copy of an array: a new flat array in host memory,\n"
-    "page-locked for that of a GPU, of its element type, or of bytes where\n"
-    "MPI has no such.\n\n"
-    "writable: whether the array is to be written. strided: whether it need\n"
-    "not be contiguous: the copy then has its elements one after the other.\n"
-    "spoilt: not page-locked, filled with bytes of 255.\n"
-    "Raises what a message of the array would, naming `name`, and\n"
-    "wm.OutOfMemoryError.");
+    "Return the staging copy of an array: a new flat array in host\n"
+    "memory, page-locked for a GPU array. Its elements are the\n"
+    "array's, or bytes if MPI has no such type.\n\n"
+    "writable: the array will be written. strided: the array may have\n"
+    "gaps; the copy then has its elements one after the other.\n"
+    "spoilt: the copy is not page-locked, and is filled with bytes of\n"
+    "255. Raises the exceptions of a message of the array, naming\n"
+    "`name`, and wm.OutOfMemoryError.");
 
 static bool
 is_taken(const wm_view_t *view, bool writable, bool strided)
@@ -66,10 +66,10 @@ stage(PyObject *Py_UNUSED(module), PyObject *args)
     wm_dtype_t dtype = each > 1 ? WM_UINT8 : view.array.dtype;
     int code = 0;
     if (!is_taken(&view, writable, strided)) {
-        PyErr_Format(PyExc_ValueError, "%s: the array is not contiguous; %s",
-                     name,
-                     writable ? "receive into a contiguous one and assign it"
-                              : "give a contiguous copy (.copy())");
+        PyErr_Format(
+            PyExc_ValueError, "%s: the array is not contiguous; %s", name,
+            writable ? "receive into a contiguous array and assign that"
+                     : "give a contiguous copy (.copy())");
         code = -1;
     }
     bool pinned = !spoilt && wm_memory_on_device(&view.memory);
@@ -133,10 +133,11 @@ look(PyObject *object, PyObject *staging, PyObject *runs, bool writable,
         return -1;
     const wm_array_t *host = wm_py_array_of(staging);
     if (message->buffer.nbytes != wm_array_nbytes(host))
-        PyErr_Format(PyExc_ValueError,
-                     "%s: the array has %zu bytes now and had %zu when the "
-                     "call was made",
-                     name, message->buffer.nbytes, wm_array_nbytes(host));
+        PyErr_Format(
+            PyExc_ValueError,
+            "%s: the array has %zu bytes now, and had %zu bytes when the call "
+            "was made: do not resize the array while its request exists",
+            name, message->buffer.nbytes, wm_array_nbytes(host));
     else
         *staged = parse_runs(runs, message->buffer.nbytes);
     if (PyErr_Occurred()) {
@@ -150,12 +151,11 @@ look(PyObject *object, PyObject *staging, PyObject *runs, bool writable,
 PyDoc_STRVAR(
     stage_copy_doc,
     "_stage_copy(array, staging, runs, to_host, name, /)\n--\n\n"
-    "Copy runs of bytes between an array and its staging copy; complete when "
-    "it\n"
-    "returns.\n\n"
-    "runs: (offset, length, rows, stride) in bytes. Where CUDA fails on\n"
+    "Copy runs of bytes between an array and its staging copy. The\n"
+    "copy is complete when the call returns.\n\n"
+    "runs: (offset, length, rows, stride) in bytes. If CUDA fails on\n"
     "the way to the host, raises wm.CudaError and leaves bytes of 255\n"
-    "there.");
+    "in the staging copy.");
 
 static PyObject *
 stage_copy(PyObject *Py_UNUSED(module), PyObject *args)
@@ -327,8 +327,8 @@ refuse_copies(PyObject *value, const char *name)
 
 PyDoc_STRVAR(has_gaps_doc,
              "_has_gaps(value, /)\n--\n\n"
-             "Whether a buffer is an array in host memory with gaps, which\n"
-             "mpi4py refuses.");
+             "Return True if a buffer is an array in host memory with gaps,\n"
+             "which mpi4py refuses.");
 
 static PyObject *
 has_gaps_of(PyObject *Py_UNUSED(module), PyObject *value)
@@ -343,9 +343,9 @@ has_gaps_of(PyObject *Py_UNUSED(module), PyObject *value)
 PyDoc_STRVAR(
     concerns_doc,
     "_concerns_us(value, /)\n--\n\n"
-    "Whether MPI must not be given a buffer without a look at it: that\n"
-    "is, memory of a GPU, an array of Warp, one with a mask, one with gaps,\n"
-    "one that exports a copy of its memory, or elements that mpi4py would\n"
+    "Return True if a buffer must not go to MPI unchecked: GPU\n"
+    "memory, an array of Warp, with a mask or with gaps, an array\n"
+    "that exports a copy of its memory, or elements that mpi4py would\n"
     "count in bytes.");
 
 static PyObject *
@@ -361,7 +361,8 @@ concerns(PyObject *Py_UNUSED(module), PyObject *value)
 
 PyDoc_STRVAR(is_address_doc,
              "_is_address(value, /)\n--\n\n"
-             "Whether it is MPI.memory.fromaddress(address, nbytes).");
+             "Return True if a value is MPI.memory.fromaddress(address,\n"
+             "nbytes).");
 
 static PyObject *
 is_address(PyObject *Py_UNUSED(module), PyObject *value)

@@ -25,7 +25,8 @@ of_ml_dtypes(const char *name)
     if (module == NULL) {
         if (PyErr_ExceptionMatches(PyExc_ImportError)) {
             PyErr_Format(PyExc_TypeError,
-                         "NumPy knows %s by the package ml_dtypes: install it",
+                         "NumPy has %s only with the package ml_dtypes: "
+                         "install ml_dtypes",
                          name);
         }
         return NULL;
@@ -163,8 +164,8 @@ wm_py_dtype_from_object(PyObject *object, wm_dtype_t *dtype)
     }
     else {
         PyErr_Format(PyExc_TypeError,
-                     "dtype: %R is no element type: use a NumPy dtype or a "
-                     "name such as \"float32\" or \"bfloat16\"",
+                     "dtype: %R is not an element type: use a NumPy dtype or "
+                     "a name such as \"float32\" or \"bfloat16\"",
                      object);
     }
     return -1;

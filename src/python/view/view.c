@@ -249,8 +249,8 @@ wm_py_view_refresh(PyObject *object, const char *argument, const char *data,
     wm_py_view_release(&view);
     return same ? 0
                 : wm_py_view_fail(PyExc_RuntimeError, argument,
-                                  "the array's memory is not what it was when "
-                                  "the request was made: make a new one");
+                                  "the array has other memory than when the "
+                                  "request was made: make a new request");
 }
 
 int

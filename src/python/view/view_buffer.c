@@ -121,9 +121,9 @@ dtype_of_format(const char *format, Py_ssize_t itemsize, wm_dtype_t *dtype,
     if (foreign && itemsize > 1) {
         return wm_py_view_fail(
             PyExc_TypeError, argument,
-            "its elements (%s) are in big-endian byte order: convert it to "
-            "native byte order first, with a.astype(a.dtype.newbyteorder(\"=\""
-            "))",
+            "its elements (%s) are in big-endian byte order: convert the "
+            "array to native byte order first, with "
+            "a.astype(a.dtype.newbyteorder(\"=\"))",
             wm_dtype_info(*dtype)->name);
     }
     return 0;

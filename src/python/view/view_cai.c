@@ -40,9 +40,9 @@ read_typestr(PyObject *dict, const char *argument, wm_array_t *array)
         PyErr_Clear();
     }
     if (text == NULL) {
-        return wm_py_view_fail(PyExc_TypeError, argument,
-                               "the typestr of its array interface is no "
-                               "string");
+        return wm_py_view_fail(
+            PyExc_TypeError, argument,
+            "the typestr of its array interface is not a string");
     }
     if (wm_dtype_from_typestr(text, &array->dtype, &err) < 0)
         return wm_py_raise_of(argument, &err);
@@ -90,7 +90,7 @@ read_layout(PyObject *dict, const char *argument, wm_array_t *array)
         return missing(argument, "shape");
     if (!PyTuple_Check(shape) && !PyList_Check(shape)) {
         return wm_py_view_fail(PyExc_TypeError, argument,
-                               "its shape is no tuple of ints");
+                               "its shape is not a tuple of ints");
     }
     if (wm_py_view_set_shape(shape, argument, array) < 0)
         return -1;
@@ -121,9 +121,9 @@ read_version(PyObject *dict, const char *argument, long *version)
     *version = PyLong_AsLong(value);
     if (*version < 0) {
         PyErr_Clear();
-        return wm_py_view_fail(PyExc_ValueError, argument,
-                               "the version of its array interface is no "
-                               "number of one");
+        return wm_py_view_fail(
+            PyExc_ValueError, argument,
+            "the version in its array interface is not a number of 0 or more");
     }
     return 0;
 }

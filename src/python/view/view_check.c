@@ -66,7 +66,7 @@ read_ints(PyObject *sequence, const char *what, const char *argument,
             return -1;
         PyErr_Clear();
         return wm_py_view_fail(PyExc_TypeError, argument,
-                               "its %s is no tuple of ints", what);
+                               "its %s is not a tuple of ints", what);
     }
     int status = 0;
     Py_ssize_t n = PyTuple_GET_SIZE(fast);

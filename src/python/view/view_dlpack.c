@@ -206,11 +206,11 @@ wm_py_view_is_copy(const wm_view_t *view)
 int
 wm_py_view_refuse_copy(PyObject *object, const char *argument)
 {
-    return wm_py_view_fail(PyExc_BufferError, argument,
-                           "%.200s exports a copy of its memory, which is not "
-                           "what it shows: use an array that shares its "
-                           "memory, such as wm.empty(shape, dtype)",
-                           Py_TYPE(object)->tp_name);
+    return wm_py_view_fail(
+        PyExc_BufferError, argument,
+        "%.200s exports only a copy of its memory: use an array that shares "
+        "its memory, such as wm.empty(shape, dtype)",
+        Py_TYPE(object)->tp_name);
 }
 
 int
@@ -407,8 +407,9 @@ take_capsule(PyObject *capsule, const char *argument, wm_view_t *view,
         status = take_legacy(managed, argument, view, device);
     }
     else {
-        return wm_py_view_fail(PyExc_BufferError, argument,
-                               "its __dlpack__ gave no unused DLPack capsule");
+        return wm_py_view_fail(
+            PyExc_BufferError, argument,
+            "its __dlpack__ did not return an unused DLPack capsule");
     }
     if (status == 0) {
         view->owner = Py_NewRef(capsule);
@@ -439,8 +440,9 @@ ask_device(PyObject *object, const char *argument, wm_dl_device_t *device)
     Py_DECREF(answer);
     if (status < 0) {
         PyErr_Clear();
-        return wm_py_view_fail(PyExc_BufferError, argument,
-                               "its __dlpack_device__ gave no pair of ints");
+        return wm_py_view_fail(
+            PyExc_BufferError, argument,
+            "its __dlpack_device__ did not return a pair of ints");
     }
     return 0;
 }

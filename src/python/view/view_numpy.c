@@ -195,10 +195,10 @@ parse_masked(PyObject *object, const void *found, bool writable,
     Py_DECREF(mask);
     return !masked
                ? parse_numpy(object, found, writable, argument, view)
-               : wm_py_view_fail(PyExc_TypeError, argument,
-                                 "it is a masked array, and a message has no "
-                                 "mask: give array.filled(), or array.data "
-                                 "for all of its values");
+               : wm_py_view_fail(
+                   PyExc_TypeError, argument,
+                   "the array is a masked array, and messages have no mask: "
+                   "give array.filled(), or array.data for all its values");
 }
 
 const wm_view_library_t wm_py_view_masked = {
