@@ -53,6 +53,8 @@ REDUCED = {
     "Scan": lambda ranks, rank: ranks[: rank + 1],
     "Exscan": lambda ranks, rank: ranks[:rank],
 }
+# MPI has none of these between groups.
+INTRA_ONLY = [name for name in REDUCED if REDUCED[name]("ab", 0) != "ab"]
 FOLDS = {"SUM": sum, "PROD": math.prod}
 
 

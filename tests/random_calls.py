@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from mpi4py import MPI
 
 import random_values as values
-from cases import IN_PLACE, NEIGHBORS, REDUCTIONS, ROOTED
+from cases import IN_PLACE, INTRA_ONLY, NEIGHBORS, REDUCTIONS, ROOTED
 from random_exchanges import (
     FORMS,
     Exchange,
@@ -109,7 +109,7 @@ class Plan:
         kind = self.scene[comm][0]
         names = [c for c in self.calls if c not in NEIGHBORS]
         if kind == "inter":
-            names = [c for c in names if c not in ("Scan", "Exscan")]
+            names = [c for c in names if c not in INTRA_ONLY]
         if kind == "neighbours":
             # Now and then another: it is a communicator like all.
             near = [c for c in self.calls if c in NEIGHBORS]

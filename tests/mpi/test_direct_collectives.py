@@ -13,7 +13,7 @@ from mpi4py import MPI
 import kinds
 import ranks
 import warpmpi as wm
-from cases import counted
+from cases import REDUCED, REDUCTIONS, TABLE, counted
 
 pytestmark = pytest.mark.skipif(
     not wm.is_cuda_available(), reason="needs a GPU"
@@ -314,7 +314,9 @@ def test_reduce_scatter_block_in_place(comm, kind, size):
     np.testing.assert_array_equal(found[size:], mine[size:])
 
 
-@pytest.mark.parametrize("name", ["Allreduce", "Reduce", "Scan", "Exscan"])
+@pytest.mark.parametrize(
+    "name", [name for name in REDUCTIONS if "scatter" not in name]
+)
 def test_what_is_sent_and_received_are_the_same(comm, name):
     """Others read it before it is written, as in place."""
     size = 100_003
@@ -323,9 +325,8 @@ def test_what_is_sent_and_received_are_the_same(comm, name):
         send, into = a[:size], a[offset : offset + size]
         done = counted(partial(getattr(comm, name), send, into))
         assert done == (1, 0)
-        ranks = comm.rank if name in ("Scan", "Exscan") else comm.size
-        ranks += name == "Scan"
-        if ranks and (name != "Reduce" or comm.rank == 0):
+        ranks = len(REDUCED[name](range(comm.size), comm.rank))
+        if ranks and (comm.rank == 0 or not TABLE[name].to_root):
             right = np.arange(size) * sum(range(1, ranks + 1))
             np.testing.assert_array_equal(into.numpy(), right)
 

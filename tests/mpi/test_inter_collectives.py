@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
+import cases
 import kinds
 import warpmpi as wm
-from cases import FORMS, MOVES, OF_ALL, ROOTED, TABLE, VARYING, perform
+from cases import FORMS, MOVES, ROOTED, TABLE, VARYING, perform
 
 pytestmark = [
     pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU"),
@@ -29,9 +30,7 @@ KINDS = {
     "even": lambda rank: rank % 2 == 0,
     "odd": lambda rank: rank % 2 == 1,
 }
-# MPI has none between groups.
-INTRA_ONLY = {"Scan", "Exscan"}
-NAMES = [name for name in OF_ALL if name not in INTRA_ONLY]
+NAMES = [name for name in cases.OF_ALL if name not in cases.INTRA_ONLY]
 MPICH = MPI.get_vendor()[0] == "MPICH"
 
 
