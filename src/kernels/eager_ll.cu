@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "kernels/eager_ll.h"
-#include "kernels/kernel.h"
+#include "kernels/group.h"
 
 // Lines that a thread has under way, enough for one pass in most cases. A
 // group has more threads, so each needs fewer.

@@ -39,8 +39,6 @@ struct wm_host_kernel_entry {
                                              name##_run);                     \
     static void name(const params_t p)
 #define WM_KERNEL_OF_HALF(name, params_t) WM_KERNEL(name, params_t)
-#define WM_KERNEL_OF_GROUPS(name, params_t, blocks) WM_KERNEL(name, params_t)
-#define WM_HAS_GROUPS 1
 #define WM_DEVICE static inline
 #define WM_UNROLL
 #define WM_ROLLED
@@ -96,44 +94,6 @@ wm_load_line(const char *line)
     return {(uint32_t)low,
             (uint32_t)high,
             {(uint32_t)(low >> 32), (uint32_t)(high >> 32)}};
-}
-
-template <unsigned int blocks>
-WM_DEVICE unsigned int
-wm_group()
-{
-    return wm_block() / blocks;
-}
-
-template <unsigned int blocks>
-WM_DEVICE size_t
-wm_group_threads()
-{
-    return blocks * wm_host_block_threads;
-}
-
-template <unsigned int blocks>
-WM_DEVICE size_t
-wm_group_thread()
-{
-    return wm_host_thread % wm_group_threads<blocks>();
-}
-
-template <unsigned int blocks>
-WM_DEVICE bool
-wm_group_begin()
-{
-    return wm_group_thread<blocks>() > 0 && wm_host_any;
-}
-
-// Returns true on the last thread, as threads run one after the other.
-template <unsigned int blocks>
-WM_DEVICE bool
-wm_group_ended(bool mine, bool *any)
-{
-    wm_host_any = wm_group_begin<blocks>() || mine;
-    *any = wm_host_any;
-    return wm_group_thread<blocks>() + 1 == wm_group_threads<blocks>();
 }
 
 WM_DEVICE void

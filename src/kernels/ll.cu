@@ -118,7 +118,7 @@ ll_move(const wm_ll_view &view)
     const uint32_t out = lines_of_side(p.gives);
     const uint32_t in = lines_of_side(p.takes);
     const uint32_t lines = out > in ? out : in;
-    const uint32_t first = wm_sync_thread(), step = wm_sync_threads();
+    const uint32_t first = wm_peer_thread(), step = wm_peer_threads();
     bool room = true;
     for (uint32_t i = first; i < p.size * lines && room; i += step) {
         const uint32_t to = wm_rank_around(p.rank + i / lines, p.size);
@@ -211,8 +211,8 @@ ll_fold(rule_t rule, const wm_ll_view &view)
 {
     constexpr uint32_t EACH = ll_each<rule_t>;
     const wm_ll_params_t &p = view.p;
-    const uint32_t first = wm_sync_thread() * EACH;
-    const uint32_t step = wm_sync_threads() * EACH;
+    const uint32_t first = wm_peer_thread() * EACH;
+    const uint32_t step = wm_peer_threads() * EACH;
     const uint32_t out = lines_of_side(p.gives);
     const uint32_t in = p.takes.count > 0 ? lines_of_side(p.takes) : 0;
     bool room = true;

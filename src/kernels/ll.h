@@ -72,7 +72,8 @@ typedef struct {
     uint32_t number;       // of this exchange; 0: follows own->count
     uint32_t buffer_bytes; // bytes of an LL buffer
     int64_t first;         // bytes from the head to the first LL buffer
-    // 8, 4, 2 or 1 bytes: divides all addresses and sizes; 16 for LL128.
+    // LL: 8, 4, 2 or 1 bytes, which divide all addresses and sizes. LL128: 16
+    // to 1 bytes, which divide addresses and steps only.
     uint32_t unit;
     uint32_t op;
     uint32_t reduces; // true: reduces; false: moves

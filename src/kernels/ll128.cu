@@ -18,7 +18,7 @@ WM_DEVICE wm_ll128_lines_t
 ll128_lines()
 {
     const uint32_t each = wm_ll128_lines();
-    return {wm_sync_warp() * each, wm_sync_warps() * each};
+    return {wm_peer_warp() * each, wm_peer_warps() * each};
 }
 
 WM_DEVICE uint32_t
@@ -334,9 +334,9 @@ ll128_reduce_all(rule_t rule, const wm_ll_view &view, uint32_t lane)
 WM_DEVICE wm_ll_view
 ll128_begin(const wm_ll_params_t &p)
 {
-    if (wm_sync_publishes() && p.word != nullptr && p.in_parts && p.size > 2)
+    if (wm_peer_publishes() && p.word != nullptr && p.in_parts && p.size > 2)
         wm_raise_word(p.word, p.begun);
-    else if (wm_sync_publishes() && p.word != nullptr)
+    else if (wm_peer_publishes() && p.word != nullptr)
         wm_store_system(p.word, p.begun);
     return ll_begin(p);
 }
@@ -344,7 +344,7 @@ ll128_begin(const wm_ll_params_t &p)
 WM_KERNEL(wm_ll128_move, wm_ll_params_t)
 {
     const wm_ll_view view = ll128_begin(p);
-    if (wm_sync_works()) {
+    if (wm_peer_works()) {
         WM_EACH_LL128_LANE(lane)
         ll128_give_all(view, lane);
         WM_EACH_LL128_LANE(lane)
@@ -359,7 +359,7 @@ WM_KERNEL(wm_ll128_move, wm_ll_params_t)
     WM_KERNEL(wm_ll128_##name, wm_ll_params_t)                                \
     {                                                                         \
         const wm_ll_view view = ll128_begin(p);                               \
-        if (wm_sync_works()) {                                                \
+        if (wm_peer_works()) {                                                \
             WM_EACH_LL128_LANE(lane)                                          \
             ll128_give_all(view, lane);                                       \
             WM_EACH_LL128_LANE(lane)                                          \
@@ -500,7 +500,7 @@ ll128_pass_all(rule_t rule, const wm_ll_view &view, const wm_ll_view &next)
     {                                                                         \
         const wm_ll_view view = ll128_begin(p);                               \
         const wm_ll_view next = {p, WM_LL_NEXT(view.number)};                 \
-        if (wm_sync_works())                                                  \
+        if (wm_peer_works())                                                  \
             ll128_pass_all(wm_rule_##name(), view, next);                     \
         ll_end(next);                                                         \
     }

@@ -12,32 +12,32 @@
 // kernels of other processes. On the host, where threads run in turn, the
 // first thread does all the work.
 WM_DEVICE uint32_t
-wm_sync_thread()
+wm_peer_thread()
 {
     return (uint32_t)wm_thread();
 }
 
 WM_DEVICE uint32_t
-wm_sync_threads()
+wm_peer_threads()
 {
     return (uint32_t)wm_threads();
 }
 
 // Returns true if this thread has work. The next two functions count warps.
 WM_DEVICE bool
-wm_sync_works()
+wm_peer_works()
 {
     return true;
 }
 
 WM_DEVICE uint32_t
-wm_sync_warp()
+wm_peer_warp()
 {
     return (uint32_t)wm_thread() / 32;
 }
 
 WM_DEVICE uint32_t
-wm_sync_warps()
+wm_peer_warps()
 {
     return (uint32_t)wm_threads() / 32;
 }
@@ -46,7 +46,7 @@ wm_sync_warps()
 // word is in host memory, so this is a thread that executes no fence soon
 // after.
 WM_DEVICE bool
-wm_sync_publishes()
+wm_peer_publishes()
 {
     return wm_thread() + 1 == wm_threads();
 }
@@ -85,13 +85,13 @@ wm_block_sync()
 // for the first (leads) or last (publishes) thread. wm_block_all(), which all
 // threads call, returns true if `mine` is true on all.
 WM_DEVICE uint32_t
-wm_lane()
+wm_block_thread()
 {
     return threadIdx.x;
 }
 
 WM_DEVICE uint32_t
-wm_lanes()
+wm_block_threads()
 {
     return blockDim.x;
 }

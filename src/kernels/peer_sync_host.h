@@ -7,37 +7,37 @@
 #include <sched.h>
 
 WM_DEVICE uint32_t
-wm_sync_thread()
+wm_peer_thread()
 {
     return wm_host_thread == 0 ? 0 : UINT32_MAX / 2;
 }
 
 WM_DEVICE uint32_t
-wm_sync_threads()
+wm_peer_threads()
 {
     return 1;
 }
 
 WM_DEVICE bool
-wm_sync_works()
+wm_peer_works()
 {
     return wm_host_thread == 0;
 }
 
 WM_DEVICE uint32_t
-wm_sync_warp()
+wm_peer_warp()
 {
     return 0;
 }
 
 WM_DEVICE uint32_t
-wm_sync_warps()
+wm_peer_warps()
 {
     return 1;
 }
 
 WM_DEVICE bool
-wm_sync_publishes()
+wm_peer_publishes()
 {
     return wm_host_thread == 0;
 }
@@ -65,13 +65,13 @@ wm_block_sync()
 }
 
 WM_DEVICE uint32_t
-wm_lane()
+wm_block_thread()
 {
     return 0;
 }
 
 WM_DEVICE uint32_t
-wm_lanes()
+wm_block_threads()
 {
     return 1;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "kernels/pull.h"
-#include "kernels/kernel.h"
+#include "kernels/group.h"
 
 #define PULLED_AT_ONCE 4 // units that a thread has under way
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "kernels/reduce.h"
+#include "kernels/group.h"
 #include "kernels/rule.h"
 
 // Loads that a thread has under way: fewer for one-byte elements, which take a

@@ -110,8 +110,8 @@ template <typename unit_t, bool far>
 WM_DEVICE void
 copy_units(char *dst, const char *src, uint32_t nbytes)
 {
-    const uint32_t step = wm_lanes() * sizeof(unit_t);
-    for (uint32_t at = wm_lane() * sizeof(unit_t); at < nbytes;
+    const uint32_t step = wm_block_threads() * sizeof(unit_t);
+    for (uint32_t at = wm_block_thread() * sizeof(unit_t); at < nbytes;
          at += SIMPLE_AT_ONCE * step) {
         unit_t values[SIMPLE_AT_ONCE];
         load_units<SIMPLE_AT_ONCE, far>(values, src, at, step, nbytes);
@@ -345,8 +345,8 @@ fold_units(rule_t rule, const wm_simple_params_t &p, uint32_t channel,
     constexpr int EACH = sizeof(unit_t) / sizeof(typename rule_t::element_t);
     constexpr uint32_t AT_ONCE = EACH > 4 ? 2 : 4;
     typedef typename rule_t::acc_t acc_t;
-    const uint32_t stride = wm_lanes() * sizeof(unit_t);
-    for (uint32_t at = begin + wm_lane() * sizeof(unit_t); at < end;
+    const uint32_t stride = wm_block_threads() * sizeof(unit_t);
+    for (uint32_t at = begin + wm_block_thread() * sizeof(unit_t); at < end;
          at += AT_ONCE * stride) {
         acc_t acc[AT_ONCE][EACH] = {};
         bool first = true;
@@ -513,7 +513,7 @@ simple_run(taker_t taker, const wm_simple_params_t &p)
     wm_simple_own_t *own = p.own;
     const bool gathers = reduces && p.gathers;
     const wm_block_role_t role = wm_block_role(p.channels);
-    if (wm_sync_publishes() && p.word != nullptr)
+    if (wm_peer_publishes() && p.word != nullptr)
         publish_begun(p);
     bool goes_on = go_through<false>(taker, p, role, gathers, true);
     if (gathers) {

@@ -14,8 +14,8 @@
 #include "comm/node/slot.h"
 #include "cuda/device.h"
 
-// Increased by each change of the data that processes exchange: headers,
-// places of memory, thresholds.
+// Increased by each change of the data that processes exchange (headers,
+// places of memory, thresholds), and of the algorithm that a call takes.
 #define WM_WIRE_VERSION 25u
 #define WM_SLOTS 2048
 #define WM_NOTICES 1024

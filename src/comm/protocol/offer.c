@@ -14,7 +14,7 @@
 #include "comm/protocol/device_eager.h"
 #include "comm/protocol/fragments.h"
 #include "comm/protocol/push.h"
-#include "comm/protocol/ring.h"
+#include "comm/protocol/handoff.h"
 #include "comm/protocol/rows.h"
 #include "comm/protocol/transport.h"
 #include "cuda/word.h"
@@ -54,14 +54,14 @@ prepare_memory(wm_end_t *end, wm_error_t *err)
         return wm_place_export(end->buffer.data, &end->buffer.memory,
                                &end->header.place, err);
     if (code == 0 && into == NULL)
-        code = wm_ring_offer(end, &into, &memory, err);
+        code = wm_handoff_offer(end, &into, &memory, err);
     if (code == 0)
         code = wm_node_register(wm_node_self(), false, end->access.device,
                                 err);
     if (code == 0)
         code = wm_place_export(into, &memory, &end->header.place, err);
     if (code < 0) {
-        wm_ring_drop(end);
+        wm_handoff_drop(end);
         wm_device_eager_take_back_offer(end);
         wm_send_become(end, &wm_sending_direct);
         return code;
@@ -299,8 +299,8 @@ wm_offer_step(wm_end_t *end, wm_error_t *err)
         && end->access.user_device >= 0 && !atomic_load(&end->op.done)
         && end->fragments.count == 1 && (code = follow_receiver(end, err)) < 0)
         return code;
-    if (protocol == &wm_sending_ring && answer != WM_ANSWER_HOST
-        && (code = wm_ring_feed(end, err)) < 0)
+    if (protocol == &wm_sending_handoff && answer != WM_ANSWER_HOST
+        && (code = wm_handoff_feed(end, err)) < 0)
         return code;
     return wm_offer_ended(end, false, err);
 }

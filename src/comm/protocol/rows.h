@@ -9,7 +9,7 @@
 extern const wm_sending_t wm_sending_chunks;       // MPI carries them
 extern const wm_sending_t wm_sending_direct;       // the receiver copies
 extern const wm_sending_t wm_sending_device_eager; // a kernel hands it off
-extern const wm_sending_t wm_sending_ring;         // handed off in fragments
+extern const wm_sending_t wm_sending_handoff;      // handed off in fragments
 extern const wm_sending_t wm_sending_staging_ring; // staged in shared memory
 extern const wm_sending_t wm_sending_by_mpi; // offered, and chunks after all
 extern const wm_sending_t wm_sending_pushed; // copied by the sender

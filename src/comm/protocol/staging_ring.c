@@ -8,7 +8,7 @@
 #include "comm/protocol/device_eager.h"
 #include "comm/protocol/offer.h"
 #include "comm/protocol/fragments.h"
-#include "comm/protocol/ring.h"
+#include "comm/protocol/handoff.h"
 #include "comm/protocol/rows.h"
 
 // Without progress in any staging ring for so long, payloads go by MPI.
@@ -119,7 +119,7 @@ staging_ring_step(wm_end_t *end, wm_error_t *err)
 {
     int code = wm_offer_look(end, err);
     if (code == 0)
-        code = wm_ring_feed(end, err);
+        code = wm_handoff_feed(end, err);
     return code < 0 ? code : wm_offer_ended(end, false, err);
 }
 

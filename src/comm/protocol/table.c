@@ -10,7 +10,7 @@
 #include "comm/protocol/device_eager.h"
 #include "comm/protocol/offer.h"
 #include "comm/protocol/fragments.h"
-#include "comm/protocol/ring.h"
+#include "comm/protocol/handoff.h"
 #include "comm/protocol/inline.h"
 #include "comm/protocol/rows.h"
 #include "comm/protocol/transport.h"
@@ -25,7 +25,7 @@ table_drop(wm_end_t *end)
         wm_mapping_release(end->mapping);
     end->mapping = NULL;
     wm_eager_drop(end);
-    wm_ring_drop(end);
+    wm_handoff_drop(end);
     wm_chunks_drop(end);
     wm_staging_ring_drop(end);
     // A slot or an eager LL buffer leaks if a stream of ours may still write

@@ -7,7 +7,8 @@
 
 // Returns 1 if a buffer of a reduction is GPU memory, else 0. Returns -1 with
 // a TypeError naming `argument` if no datatype is given and MPI has none for
-// the elements (bfloat16, float8 and similar), in any memory.
+// the elements (float8 and similar; for Accumulate and its like also
+// bfloat16), in any memory.
 int
 wm_py_reduced_on_device(PyObject *object, const char *argument);
 

@@ -67,27 +67,28 @@ wm_reducible_reduces(MPI_Op op)
 
 // Finds the kernels' name of MPI's type; returns false if there is none.
 static bool
-find_type(MPI_Datatype type, wm_reduce_type_t *kind)
+find_type(MPI_Datatype type, wm_reduce_type_t *kernel_type)
 {
     int of = 0;
     const int64_t *numbers = known_numbers();
     if (type == MPI_DATATYPE_NULL)
         return false;
-    if (wm_half_is(type, kind))
+    if (wm_half_is(type, kernel_type))
         return true;
     int64_t number = wm_element_number(type == MPI_BYTE ? MPI_UINT8_T : type);
     while (of < WM_REDUCE_TYPES && numbers[of] != number)
         ++of;
-    *kind = (wm_reduce_type_t)of;
+    *kernel_type = (wm_reduce_type_t)of;
     return of < WM_REDUCE_TYPES;
 }
 
 bool
-wm_reducible(MPI_Datatype type, size_t size, MPI_Op op, wm_reduce_type_t *kind,
-             wm_reduce_op_t *by)
+wm_reducible(MPI_Datatype type, size_t size, MPI_Op op,
+             wm_reduce_type_t *kernel_type, wm_reduce_op_t *kernel_op)
 {
     int at = wm_reducible_op(op);
-    *by = (wm_reduce_op_t)at;
-    return at < WM_REDUCE_OPS && find_type(type, kind)
-           && wm_reduce_takes(*kind, *by) && wm_reduce_size(*kind) == size;
+    *kernel_op = (wm_reduce_op_t)at;
+    return at < WM_REDUCE_OPS && find_type(type, kernel_type)
+           && wm_reduce_takes(*kernel_type, *kernel_op)
+           && wm_reduce_size(*kernel_type) == size;
 }

@@ -22,7 +22,7 @@ wm_reducible_reduces(MPI_Op op);
 // Sets the kernels' names of a datatype, whose elements have `size` bytes, and
 // of the operation. Returns false if there are none.
 bool
-wm_reducible(MPI_Datatype type, size_t size, MPI_Op op, wm_reduce_type_t *kind,
-             wm_reduce_op_t *by);
+wm_reducible(MPI_Datatype type, size_t size, MPI_Op op,
+             wm_reduce_type_t *kernel_type, wm_reduce_op_t *kernel_op);
 
 #endif

@@ -38,7 +38,7 @@ typedef struct {
     uint8_t failed;  // step by which it has failed; 0: none. Written before it
                      // arrives
     bool in_place;   // the call was made in place
-    uint8_t kind, op; // wm_reduce_type_t, wm_reduce_op_t
+    uint8_t type, op; // wm_reduce_type_t, wm_reduce_op_t
     int32_t root;
     uint8_t gaps;         // wm_published_gaps_t
     uint64_t block;       // bytes of a block, if all have one length

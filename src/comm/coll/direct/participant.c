@@ -85,7 +85,7 @@ wm_participant_publish(wm_participant_t *participant)
 {
     const wm_coll_t *call = participant->call;
     wm_published_t *published = &participant->direct.published;
-    published->kind = (uint8_t)participant->type;
+    published->type = (uint8_t)participant->type;
     published->op = (uint8_t)participant->op;
     published->root = call->root;
     if (!takes_part(participant))

@@ -136,7 +136,7 @@ raise_difference(const wm_participant_t *participant, int rank, int model,
                             "%s gives another op than %s: all must give the "
                             "same",
                             name.text, other.text);
-    if (published->kind != first->kind)
+    if (published->type != first->type)
         return wm_error_set(err, WM_ERR_TYPE, 0,
                             "%s gives another element type than %s: all must "
                             "give the same",
@@ -168,7 +168,7 @@ wm_participant_compare(wm_participant_t *participant, wm_error_t *err)
             participant->direct.barrier, rank);
         if (wm_coll_shape(call->kind)->rooted && published->root < 0)
             continue; // it takes no part
-        if (published->op != first->op || published->kind != first->kind
+        if (published->op != first->op || published->type != first->type
             || (alike
                 && wm_participant_bytes_of(participant, rank)
                        != wm_participant_bytes_of(participant, model)))

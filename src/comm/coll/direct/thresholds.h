@@ -13,7 +13,9 @@
 
 // X(field, name that users know, built-in value with NVLink for two ranks,
 // with NVLink for more, and without NVLink). Calls up to a threshold use the
-// first algorithm; the last two are bytes that an algorithm must save.
+// first algorithm, except that a call in parts which saves enough
+// (`barrier_cost`) goes by LL128 in parts at any length up to `wide_parts`.
+// `phase` and `barrier_cost` are bytes that an algorithm must save.
 //   lines: on a stream, blocks use LL
 //   wide: longer blocks use LL128, over NVLink: bytes of a block times the
 //     other ranks
@@ -28,7 +30,7 @@
 //     barrier, some 10 us
 //   barrier_cost: bytes that an algorithm must save per extra barrier, if
 //     ranks then write into each other's memory. A call by LL128 in parts must
-//     save as much for each barrier
+//     save as much for each hop
 #define WM_THRESHOLDS(X)                                                      \
     X(lines, "lines", 16384, 65536, 32768)                                    \
     X(wide, "wide", 4 << 20, 4 << 20, 0)                                      \

@@ -169,6 +169,11 @@ fragmented_follow(const fragmented_t *coll, wm_error_t *err)
 {
     wm_plan_t plan;
     make_plan(coll, &plan);
+    if (plan.phases > FRAGMENT_PHASES)
+        return wm_error_set(err, WM_ERR_STATE, 0,
+                            "a plan of %d phases has too many for a "
+                            "collective in fragments: please report this",
+                            plan.phases);
     uint32_t steps = (uint32_t)coll->index * FRAGMENT_PHASES;
     int code = put(coll, err);
     for (int phase = 0; phase < plan.phases && code == 0; ++phase) {

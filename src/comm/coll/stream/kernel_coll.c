@@ -41,23 +41,23 @@ wm_kernel_coll_prepare(int device, wm_error_t *err)
 }
 
 static int
-open_own(wm_kernel_coll_t *exchange, int device, const wm_ll_rank_t *ranks,
+open_own(wm_kernel_coll_t *kernels, int device, const wm_ll_rank_t *ranks,
          int size, wm_error_t *err)
 {
-    size_t nbytes = sizeof *exchange->own;
-    int code = wm_block_alloc(device, nbytes, &exchange->block, err);
+    size_t nbytes = sizeof *kernels->own;
+    int code = wm_block_alloc(device, nbytes, &kernels->block, err);
     if (code < 0)
         return code;
-    char *own = wm_block_pointer(exchange->block);
-    exchange->own = (wm_kernel_coll_own_t *)(void *)own;
+    char *own = wm_block_pointer(kernels->block);
+    kernels->own = (wm_kernel_coll_own_t *)(void *)own;
     code = wm_ll_clear(device, own, nbytes, err);
     return code < 0
                ? code
-               : wm_ll_introduce(device, &exchange->own->ll, ranks, size, err);
+               : wm_ll_introduce(device, &kernels->own->ll, ranks, size, err);
 }
 
 int
-wm_kernel_coll_open(wm_kernel_coll_t *exchange, const wm_symm_memory_t *symm,
+wm_kernel_coll_open(wm_kernel_coll_t *kernels, const wm_symm_memory_t *symm,
                     const wm_thresholds_t *thresholds, wm_ll_rank_t *ranks,
                     int rank, wm_error_t *err)
 {
@@ -65,38 +65,38 @@ wm_kernel_coll_open(wm_kernel_coll_t *exchange, const wm_symm_memory_t *symm,
     size_t before = symm->nbytes - LL_BYTES;
     for (int i = 0; i < size; ++i)
         ranks[i].ll = symm->ranks[i].memory + before;
-    exchange->thresholds = *thresholds;
-    exchange->rank = (uint32_t)rank;
-    exchange->size = (uint32_t)size;
-    exchange->ll = (wm_ll_t){
+    kernels->thresholds = *thresholds;
+    kernels->rank = (uint32_t)rank;
+    kernels->size = (uint32_t)size;
+    kernels->ll = (wm_ll_t){
         .first = WM_LL_HEAD,
         .nbytes = LL_BYTES - WM_LL_HEAD,
         .blocks = (uint32_t)symm->blocks,
     };
-    exchange->ll128 = (wm_ll_t){
+    kernels->ll128 = (wm_ll_t){
         .first = -(int64_t)LL128_BYTES,
         .nbytes = symm->linked ? LL128_BYTES : 0,
         .ll128 = true,
         .blocks = (uint32_t)symm->blocks,
     };
-    exchange->before = before;
-    exchange->simple = wm_simple_fit(simple_bytes(symm), size, symm->blocks,
-                                     symm->on_host);
-    memcpy(exchange->few, ranks, (size_t)few * sizeof *ranks);
-    return open_own(exchange, symm->device, ranks, size, err);
+    kernels->before = before;
+    kernels->simple = wm_simple_fit(simple_bytes(symm), size, symm->blocks,
+                                    symm->on_host);
+    memcpy(kernels->few, ranks, (size_t)few * sizeof *ranks);
+    return open_own(kernels, symm->device, ranks, size, err);
 }
 
 void
-wm_kernel_coll_close(wm_kernel_coll_t *exchange)
+wm_kernel_coll_close(wm_kernel_coll_t *kernels)
 {
-    if (exchange->block != NULL)
-        wm_block_free(exchange->block, 0, NULL, NULL);
+    if (kernels->block != NULL)
+        wm_block_free(kernels->block, 0, NULL, NULL);
 }
 
 // Returns the bytes of a part if ranks can reduce the parts of a call, or pass
 // them on, by LL128; else 0. With two ranks and a root there is only one part.
 static size_t
-part_bytes(const wm_kernel_coll_t *exchange, const wm_coll_desc_t *desc)
+part_bytes(const wm_kernel_coll_t *kernels, const wm_coll_desc_t *desc)
 {
     wm_call_kind_t kind = desc->call->kind;
     size_t others = (size_t)desc->comm->size - 1;
@@ -108,8 +108,8 @@ part_bytes(const wm_kernel_coll_t *exchange, const wm_coll_desc_t *desc)
         return 0;
     size_t each = (wm_coll_desc_longest(desc) + parts - 1) / parts;
     size_t part = (each + BLOCK_ALIGN - 1) / BLOCK_ALIGN * BLOCK_ALIGN;
-    return others * part <= exchange->thresholds.wide_parts
-                   && part <= wm_ll_room(&exchange->ll128, (int)others + 1)
+    return others * part <= kernels->thresholds.wide_parts
+                   && part <= wm_ll_room(&kernels->ll128, (int)others + 1)
                ? part
                : 0;
 }
@@ -117,7 +117,7 @@ part_bytes(const wm_kernel_coll_t *exchange, const wm_coll_desc_t *desc)
 // Returns true if passing parts on sends enough bytes less over a link than
 // sending all to each rank.
 static bool
-saves(const wm_kernel_coll_t *exchange, const wm_coll_desc_t *desc)
+saves(const wm_kernel_coll_t *kernels, const wm_coll_desc_t *desc)
 {
     size_t size = (size_t)desc->comm->size,
            nbytes = wm_coll_desc_longest(desc);
@@ -125,25 +125,25 @@ saves(const wm_kernel_coll_t *exchange, const wm_coll_desc_t *desc)
     bool passes = desc->call->kind == WM_CALL_BCAST;
     size_t twice = passes ? nbytes : 2 * once / size;
     size_t hops = desc->shape->rooted ? 3 : 2; // measured on four GPUs
-    return (once - twice) / hops > exchange->thresholds.barrier_cost;
+    return (once - twice) / hops > kernels->thresholds.barrier_cost;
 }
 
-// Returns the LL buffers that a call uses, or NULL for none. `part` is 0 if
-// the payload is not divided. Counts that vary never use LL, as ranks would
-// not agree on the size.
+// Returns the buffers that a call uses: of LL, or of LL128; NULL: it goes by
+// Simple. `part` is 0 if the payload is not divided. Counts that vary never
+// use LL, as ranks would not agree on the size.
 static const wm_ll_t *
-choose(const wm_kernel_coll_t *exchange, const wm_coll_desc_t *desc,
+choose(const wm_kernel_coll_t *kernels, const wm_coll_desc_t *desc,
        size_t *part)
 {
-    const wm_thresholds_t *thresholds = &exchange->thresholds;
-    const wm_ll_t *ll = &exchange->ll, *ll128 = &exchange->ll128;
+    const wm_thresholds_t *thresholds = &kernels->thresholds;
+    const wm_ll_t *ll = &kernels->ll, *ll128 = &kernels->ll128;
     int size = desc->comm->size;
     size_t longest = wm_coll_desc_longest(desc);
     *part = 0;
     if (desc->shape->uneven || desc->shape->varies)
         return NULL;
-    size_t can = part_bytes(exchange, desc);
-    bool early = can > 0 && saves(exchange, desc);
+    size_t can = part_bytes(kernels, desc);
+    bool early = can > 0 && saves(kernels, desc);
     if (!early && longest <= thresholds->lines
         && longest <= wm_ll_room(ll, size))
         return ll;
@@ -183,31 +183,31 @@ kernel_coll_divide(const wm_coll_desc_t *desc, size_t part,
 
 // A barrier gives a value to each rank, and takes one from each.
 static void
-kernel_coll_set_barrier(const wm_kernel_coll_t *exchange,
+kernel_coll_set_barrier(const wm_kernel_coll_t *kernels,
                         wm_ll_params_t *params)
 {
-    params->src = params->dst = (char *)&exchange->own->nothing;
+    params->src = params->dst = (char *)&kernels->own->nothing;
     params->gives = params->takes = (wm_ll_side_t){
-        .nbytes = sizeof exchange->own->nothing,
-        .count = exchange->size,
+        .nbytes = sizeof kernels->own->nothing,
+        .count = kernels->size,
     };
 }
 
 int
-wm_kernel_coll_enqueue(wm_kernel_coll_t *exchange, const wm_coll_desc_t *desc,
+wm_kernel_coll_enqueue(wm_kernel_coll_t *kernels, const wm_coll_desc_t *desc,
                        const wm_kernel_coll_words_t *words, wm_error_t *err)
 {
     const wm_shape_t *shape = desc->shape;
     size_t part;
-    const wm_ll_t *ll = choose(exchange, desc, &part);
+    const wm_ll_t *ll = choose(kernels, desc, &part);
     if (ll == NULL)
-        return wm_simple_coll_enqueue(exchange, desc, words, err);
-    uint32_t number = WM_LL_NEXT(exchange->number);
-    if (!exchange->counted)
-        exchange->number = part > 0 ? WM_LL_NEXT(number) : number;
+        return wm_simple_coll_enqueue(kernels, desc, words, err);
+    uint32_t number = WM_LL_NEXT(kernels->number);
+    if (!kernels->counted)
+        kernels->number = part > 0 ? WM_LL_NEXT(number) : number;
     uint32_t way = ll->ll128 ? WM_BY_LL128 : WM_BY_LL;
     wm_ll_params_t params = {
-        .own = &exchange->own->ll,
+        .own = &kernels->own->ll,
         .src = desc->source,
         .dst = desc->target,
         .gives = side(desc->out, shape->scatters),
@@ -216,18 +216,18 @@ wm_kernel_coll_enqueue(wm_kernel_coll_t *exchange, const wm_coll_desc_t *desc,
         .begun = words->begun + way,
         .done = words->done,
         .past = words->call + way + 1,
-        .rank = exchange->rank,
-        .size = exchange->size,
-        .number = exchange->counted ? 0 : number,
+        .rank = kernels->rank,
+        .size = kernels->size,
+        .number = kernels->counted ? 0 : number,
     };
-    memcpy(params.few, exchange->few, sizeof params.few);
+    memcpy(params.few, kernels->few, sizeof params.few);
     wm_coll_desc_sides(desc, &params.gives, &params.takes);
     params.reduces = wm_coll_desc_reduces(desc, &params.takes);
     // One block that is taken, not reduced, may overlie blocks that are given.
     bool overlaid = shape->reduces && !params.reduces && params.takes.count > 0
                     && params.gives.count > 0;
     if (desc->call->kind == WM_CALL_BARRIER)
-        kernel_coll_set_barrier(exchange, &params);
+        kernel_coll_set_barrier(kernels, &params);
     if (part > 0)
         kernel_coll_divide(desc, part, &params);
     return wm_ll_launch(desc->device, ll, desc->type, desc->op, &params,

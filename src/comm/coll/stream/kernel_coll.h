@@ -71,17 +71,17 @@ wm_kernel_coll_prepare(int device, wm_error_t *err);
 // Opens the exchange. The caller fills the word of each rank in `ranks`; this
 // function fills the address of its LL memory.
 WM_MUST_CHECK int
-wm_kernel_coll_open(wm_kernel_coll_t *exchange, const wm_symm_memory_t *symm,
+wm_kernel_coll_open(wm_kernel_coll_t *kernels, const wm_symm_memory_t *symm,
                     const wm_thresholds_t *thresholds, wm_ll_rank_t *ranks,
                     int rank, wm_error_t *err);
 
 // Closes the exchange; no-op if it was not opened.
 void
-wm_kernel_coll_close(wm_kernel_coll_t *exchange);
+wm_kernel_coll_close(wm_kernel_coll_t *kernels);
 
 // Enqueues the call on its stream.
 WM_MUST_CHECK int
-wm_kernel_coll_enqueue(wm_kernel_coll_t *exchange, const wm_coll_desc_t *desc,
+wm_kernel_coll_enqueue(wm_kernel_coll_t *kernels, const wm_coll_desc_t *desc,
                        const wm_kernel_coll_words_t *words, wm_error_t *err);
 
 #endif

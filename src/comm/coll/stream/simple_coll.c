@@ -6,7 +6,7 @@
 #include "comm/coll/direct/plan.h"
 
 typedef struct {
-    const wm_kernel_coll_t *exchange;
+    const wm_kernel_coll_t *kernels;
     const wm_coll_desc_t *desc;
     const wm_kernel_coll_words_t *words;
 } run_t;
@@ -14,25 +14,25 @@ typedef struct {
 static wm_simple_params_t
 simple_coll_begin(const run_t *run, const char *src, char *dst)
 {
-    const wm_kernel_coll_t *exchange = run->exchange;
+    const wm_kernel_coll_t *kernels = run->kernels;
     const wm_kernel_coll_words_t *words = run->words;
     wm_simple_params_t params = {
-        .own = &exchange->own->simple,
+        .own = &kernels->own->simple,
         .src = src,
         .dst = dst,
-        .many = exchange->own->ll.ranks,
-        .before = exchange->before,
+        .many = kernels->own->ll.ranks,
+        .before = kernels->before,
         .word = words->own,
         .begun = words->begun + WM_BY_SIMPLE,
         .done = words->done,
         .left = words->done - 1,
         .past = words->call + WM_BY_SIMPLE + 1,
-        .rank = exchange->rank,
-        .size = exchange->size,
+        .rank = kernels->rank,
+        .size = kernels->size,
         .from = WM_SIMPLE_NOBODY,
         .onto = WM_SIMPLE_NOBODY,
     };
-    memcpy(params.few, exchange->few, sizeof params.few);
+    memcpy(params.few, kernels->few, sizeof params.few);
     return params;
 }
 
@@ -41,7 +41,7 @@ simple_coll_launch(const run_t *run, wm_simple_params_t *params,
                    wm_simple_work_t work, wm_error_t *err)
 {
     const wm_coll_desc_t *desc = run->desc;
-    return wm_simple_launch(desc->device, &run->exchange->simple, work,
+    return wm_simple_launch(desc->device, &run->kernels->simple, work,
                             desc->type, desc->op, params, desc->stream, err);
 }
 
@@ -152,15 +152,15 @@ scatter_parts(const run_t *run, wm_error_t *err)
 }
 
 int
-wm_simple_coll_enqueue(const wm_kernel_coll_t *exchange,
+wm_simple_coll_enqueue(const wm_kernel_coll_t *kernels,
                        const wm_coll_desc_t *desc,
                        const wm_kernel_coll_words_t *words, wm_error_t *err)
 {
-    run_t run = {exchange, desc, words};
+    run_t run = {kernels, desc, words};
     bool several = desc->comm->size > 2;
     if (several && desc->call->kind == WM_CALL_ALLREDUCE)
         return simple_coll_reduce_parts(&run, err);
-    bool long_one = wm_coll_desc_longest(desc) > exchange->thresholds.parts;
+    bool long_one = wm_coll_desc_longest(desc) > kernels->thresholds.parts;
     if (several && long_one && desc->call->kind == WM_CALL_REDUCE)
         return reduce_to_root(&run, err);
     if (several && long_one && desc->call->kind == WM_CALL_BCAST)

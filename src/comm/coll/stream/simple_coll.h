@@ -8,7 +8,7 @@
 
 // Enqueues the call on its stream.
 WM_MUST_CHECK int
-wm_simple_coll_enqueue(const wm_kernel_coll_t *exchange,
+wm_simple_coll_enqueue(const wm_kernel_coll_t *kernels,
                        const wm_coll_desc_t *desc,
                        const wm_kernel_coll_words_t *words, wm_error_t *err);
 

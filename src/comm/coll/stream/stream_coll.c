@@ -82,7 +82,7 @@ exchange(run_t *run, wm_error_t *err)
     int code = wm_packed_open(&run->desc, &copy, err);
     if (code == 0)
         code = wm_symm_has_kernels(run->symm)
-                   ? wm_symm_exchange(run->symm, &run->desc, err)
+                   ? wm_symm_enqueue_kernel(run->symm, &run->desc, err)
                    : wm_fragmented_coll_enqueue(run->symm, &run->desc,
                                                 run->fragments, err);
     if (code == 0)

@@ -183,13 +183,14 @@ enqueue_copied(wm_symm_t *symm, const wm_coll_desc_t *desc,
     code = wm_memory_copy(symm->device, given.source, desc->source, nbytes,
                           symm->stream, err);
     if (code == 0)
-        code = wm_kernel_coll_enqueue(&symm->exchange, &given, words, err);
+        code = wm_kernel_coll_enqueue(&symm->kernels, &given, words, err);
     int kept = wm_symm_keep(symm, copy, code == 0 ? err : NULL);
     return code < 0 ? code : kept;
 }
 
 int
-wm_symm_exchange(wm_symm_t *symm, const wm_coll_desc_t *desc, wm_error_t *err)
+wm_symm_enqueue_kernel(wm_symm_t *symm, const wm_coll_desc_t *desc,
+                       wm_error_t *err)
 {
     uint32_t call = symm->signatures.calls << 16;
     wm_word_op_t own = wm_stream_word_op(symm->barrier, symm->rank,
@@ -202,7 +203,7 @@ wm_symm_exchange(wm_symm_t *symm, const wm_coll_desc_t *desc, wm_error_t *err)
     };
     return wm_coll_desc_is_overwritten(desc)
                ? enqueue_copied(symm, desc, &words, err)
-               : wm_kernel_coll_enqueue(&symm->exchange, desc, &words, err);
+               : wm_kernel_coll_enqueue(&symm->kernels, desc, &words, err);
 }
 
 int

@@ -93,7 +93,8 @@ wm_symm_leave_turn(wm_symm_t *symm, wm_error_t *err);
 
 // Enqueues the call as a kernel by LL, LL128 or Simple.
 WM_MUST_CHECK int
-wm_symm_exchange(wm_symm_t *symm, const wm_coll_desc_t *desc, wm_error_t *err);
+wm_symm_enqueue_kernel(wm_symm_t *symm, const wm_coll_desc_t *desc,
+                       wm_error_t *err);
 
 // Frees memory of the call when the stream has passed the work so far. For a
 // graph, which may run at any time, frees it together with `symm`.

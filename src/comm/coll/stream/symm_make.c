@@ -92,15 +92,15 @@ open_kernels(wm_symm_t *symm, wm_error_t *err)
         };
     }
     symm->kernel_coll = symm->memory->blocks > 0;
-    symm->exchange.counted = symm->captured;
-    return wm_kernel_coll_open(&symm->exchange, symm->memory,
-                               &symm->thresholds, ranks, symm->rank, err);
+    symm->kernels.counted = symm->captured;
+    return wm_kernel_coll_open(&symm->kernels, symm->memory, &symm->thresholds,
+                               ranks, symm->rank, err);
 }
 
 static void
 symm_discard(wm_symm_t *symm)
 {
-    wm_kernel_coll_close(&symm->exchange);
+    wm_kernel_coll_close(&symm->kernels);
     wm_signatures_close(&symm->signatures);
     wm_symm_memory_free(symm->memory);
     for (size_t i = 0; i < symm->copied; ++i)
@@ -261,8 +261,8 @@ symm_clear(wm_symm_t *symm, published_t *published, wm_error_t *err)
 {
     int code = wm_kernel_coll_clear(
         symm->memory, symm->memory->ranks[symm->rank].memory, err);
-    wm_kernel_coll_close(&symm->exchange);
-    symm->exchange = (wm_kernel_coll_t){.number = 0};
+    wm_kernel_coll_close(&symm->kernels);
+    symm->kernels = (wm_kernel_coll_t){.number = 0};
     symm->turn = symm->turns = 0;
     symm->fragments = 0;
     symm->last = 0;

@@ -26,7 +26,7 @@ struct wm_symm {
     CUevent ended;              // for captures: recorded after the last call
     bool kernel_coll; // kernels use the memory; else it has two halves
     wm_signatures_t signatures; // signatures of the calls that were begun
-    wm_kernel_coll_t exchange;  // state of the kernels
+    wm_kernel_coll_t kernels;   // state of the kernels
     uint32_t turn;              // its parity is the half of the next fragment
     uint64_t capture;           // of the last call
     uint32_t turns;             // turns taken so far, in its graph or in all

@@ -3,23 +3,23 @@
 // For a long message the copy is a ring, which the sender fills fragment by
 // fragment while the receiver empties it. Staging rings are filled here, too.
 // Engine lock held.
-#ifndef WM_COMM_PROTOCOL_RING_H
-#define WM_COMM_PROTOCOL_RING_H
+#ifndef WM_COMM_PROTOCOL_HANDOFF_H
+#define WM_COMM_PROTOCOL_HANDOFF_H
 
 #include "comm/message/end.h"
 
 // Takes an exportable copy, or a ring, for the offer; returns its address and
 // memory.
 WM_MUST_CHECK int
-wm_ring_offer(wm_end_t *end, char **into, wm_pointer_t *memory,
-              wm_error_t *err);
+wm_handoff_offer(wm_end_t *end, char **into, wm_pointer_t *memory,
+                 wm_error_t *err);
 
 // Makes one step of filling a ring or a staging ring.
 WM_MUST_CHECK int
-wm_ring_feed(wm_end_t *end, wm_error_t *err);
+wm_handoff_feed(wm_end_t *end, wm_error_t *err);
 
 // Frees the copy or the ring.
 void
-wm_ring_drop(wm_end_t *end);
+wm_handoff_drop(wm_end_t *end);
 
 #endif

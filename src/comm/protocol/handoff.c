@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "comm/protocol/ring.h"
+#include "comm/protocol/handoff.h"
 
 #include "comm/protocol/eager.h"
 #include "comm/protocol/device_eager.h"
@@ -13,8 +13,8 @@
 #define RING_FRAGMENTS 3
 
 int
-wm_ring_offer(wm_end_t *end, char **into, wm_pointer_t *memory,
-              wm_error_t *err)
+wm_handoff_offer(wm_end_t *end, char **into, wm_pointer_t *memory,
+                 wm_error_t *err)
 {
     wm_header_t *header = &end->header;
     if (header->nbytes > 2 * RING_FRAGMENT) {
@@ -31,7 +31,7 @@ wm_ring_offer(wm_end_t *end, char **into, wm_pointer_t *memory,
         return code;
     wm_block_describe(end->handoff, memory);
     *into = wm_block_pointer(end->handoff);
-    wm_send_become(end, &wm_sending_ring);
+    wm_send_become(end, &wm_sending_handoff);
     return 0;
 }
 
@@ -54,7 +54,7 @@ feed_fragment(wm_end_t *end, uint32_t at, wm_error_t *err)
 }
 
 int
-wm_ring_feed(wm_end_t *end, wm_error_t *err)
+wm_handoff_feed(wm_end_t *end, wm_error_t *err)
 {
     wm_fragments_t *fragments = &end->fragments;
     while (fragments->next < fragments->count
@@ -74,16 +74,16 @@ wm_ring_feed(wm_end_t *end, wm_error_t *err)
 }
 
 void
-wm_ring_drop(wm_end_t *end)
+wm_handoff_drop(wm_end_t *end)
 {
     if (end->handoff != NULL)
         wm_block_free(end->handoff, 0, NULL, NULL);
     end->handoff = NULL;
 }
 
-const wm_sending_t wm_sending_ring = {
+const wm_sending_t wm_sending_handoff = {
     .name = "ring",
-    .go = wm_ring_feed,
+    .go = wm_handoff_feed,
     .step = wm_offer_step,
     .let_go = wm_eager_let_go_of_handed_off,
     .fail = wm_offer_fail,
