@@ -42,8 +42,9 @@ wm_reduce_launch(int device, wm_reduce_type_t type, wm_reduce_op_t op,
                  void *dst, const void *const *src, int n, size_t count,
                  CUstream stream, wm_error_t *err);
 
-// A reduction, with a word that the kernel writes when it has ended. The
-// kernel is launched even if there is nothing to reduce.
+// A reduction, with a word that the kernel writes when it has ended. If there
+// is a word, the kernel is launched even if the result is in place already.
+// Count 0 launches no kernel, and nothing writes the word.
 typedef struct {
     wm_reduce_type_t type;
     wm_reduce_op_t op;
@@ -51,7 +52,7 @@ typedef struct {
     int targets;
     const void *const *src;
     int n;
-    size_t count;       // 1 at least
+    size_t count;
     wm_signal_t signal; // its word may be NULL
 } wm_reduction_t;
 

@@ -31,8 +31,9 @@ wm_stream_release(int device, CUstream stream);
 void
 wm_stream_release_idle(int device, CUstream stream);
 
-// Asks a stream of the pool (none is being captured) up to `tries` times
-// whether it is idle; for work that ends within microseconds.
+// Asks a stream up to `tries` times whether it is idle; for work that ends
+// within microseconds. It is a stream of the pool, or one of the program that
+// is known not to be in a capture.
 WM_MUST_CHECK int
 wm_stream_spin(int device, CUstream stream, int tries, bool *idle,
                wm_error_t *err);

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """MPI's own calls on GPU memory, through copies in page-locked host memory.
 
-Every uppercase call of mpi4py's that is no point-to-point one is in table.py,
-with what it does to its buffers. Where one of these is in GPU memory, MPI is
-given its staging copy (staging_copies.py): layout.py tells which bytes are
-copied, call.py how a call goes, halves.py what MPI is given for elements that
-it does not compute with, and the modules named after MPI's classes what is
-special there.
+table.py lists mpi4py's uppercase calls and what they do to their buffers. The
+rows of collectives come from the C table. The rows of messages serve host-only
+communicators alone. MPI gets a staging copy of each buffer in GPU memory
+(staging_copies.py). layout.py finds the bytes to copy, call.py makes the call,
+and halves.py replaces element types that MPI cannot reduce. The modules named
+after MPI's classes have the rest.
 """
 
 from __future__ import annotations

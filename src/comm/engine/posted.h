@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// MPI's own requests, which the engine tests until they end. Engine lock held.
+// MPI's own requests, which the engine tests until they end. Engine lock held
+// for wm_posted_…; the others need no lock.
 #ifndef WM_COMM_ENGINE_POSTED_H
 #define WM_COMM_ENGINE_POSTED_H
 

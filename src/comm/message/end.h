@@ -91,16 +91,18 @@ typedef struct {
     wm_access_t access;
 
     // Only of a receive:
-    bool was_unexpected;  // the message was in the unexpected queue
-    bool held;            // it does not look for its header
-    bool withdrawn;       // a message that still comes is put back
-    bool discards;        // it failed, and discards data that still come
+    bool was_unexpected; // the message was in the unexpected queue
+    bool held;           // it does not look for its header
+    bool withdrawn;      // a message that still comes is put back
+    bool discards;       // it failed, and discards data that still come
+
+    // Of both ends:
     MPI_Request matching; // of the header, or of the token after it
     char *packet;
     bool packet_pinned;
     wm_header_t header; // of the message that was matched or sent
     wm_peer_t *peer;
-    bool asked; // we asked if the users of the buffer have ended
+    bool asked; // a receive asked if the users of the buffer have ended
 
     wm_gaps_t gaps;
 

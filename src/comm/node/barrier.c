@@ -195,9 +195,9 @@ wm_barrier_enter(wm_barrier_t *barrier, bool capable)
     atomic_store_explicit(&own->count, call, memory_order_release);
 }
 
-// A rank that is capable does not leave a call before this rank has entered
-// it. So it has entered at most one later capable call while this rank is in
-// this one, and this call is one of its last two.
+// A rank that takes part in a call does not leave it before this rank has
+// entered it. So the rank takes part in at most one later call while this rank
+// is in this one, and this call is one of its last two.
 static bool
 has_asked(const wm_barrier_blocking_t *of, uint32_t call)
 {

@@ -86,13 +86,15 @@ const void *
 wm_barrier_published(const wm_barrier_t *barrier, int rank);
 
 // Enters a blocking call; called by each rank once for each, in their order,
-// before the epoch in bank 0. `capable`: GPUs can do it for this rank. A rank
-// with host memory alone passes false, and does not wait.
+// before the epoch in bank 0. Writes into this rank's exchange area
+// (`blocking`). True: the rank takes part in the call's preflight, which
+// decides whether GPUs do the call. False: the rank declines, so MPI does the
+// call, and does not wait.
 void
 wm_barrier_enter(wm_barrier_t *barrier, bool capable);
 
 // Returns 0 until all ranks have entered the call that this rank has last
-// entered. Then returns 1 if all ranks are capable, -1 if one is not.
+// entered. Then returns 1 if all ranks take part, -1 if one has declined.
 int
 wm_barrier_all_entered(const wm_barrier_t *barrier);
 

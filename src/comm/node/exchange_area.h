@@ -43,7 +43,7 @@ typedef struct {
 } wm_signature_area_t;
 
 // The blocking calls that a rank has entered: their number, and the last two
-// for which it was capable, the later one first.
+// in which it has not declined, the later one first.
 typedef struct {
     _Alignas(64) _Atomic uint32_t count;
     _Atomic uint32_t asked[2];

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The words that the two ends of an offer share. Only slot.c, the streams to
 // which its functions enqueue, and kernels that get a word write them. One end
-// writes each word; both write `claim` and `push`, by compare and exchange.
+// writes each word of an offer, except `claim` and `push`, which both write.
+// Both change `claim` by compare and exchange. So the sender accepts a push,
+// and the receiver withdraws it; asking, refusing and ending are plain stores.
 // Engine lock held.
 #ifndef WM_COMM_NODE_SLOT_H
 #define WM_COMM_NODE_SLOT_H

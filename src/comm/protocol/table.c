@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// All protocols; rows of senders in order of preference. A row that another
-// alone hands over to need not be here: offer.c and take.c choose among those.
+// All protocols: the rows of senders in order of preference, those of
+// receivers by the kind of header. A row to which others alone hand over is
+// not here: its own file, or take.c, makes the change (wm_send_become,
+// wm_receive_become).
 #include "comm/message/protocol.h"
 #include "comm/node/mapping.h"
 #include "comm/protocol/batch.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // A transport: how offered device memory reaches a receiver that sees the
-// sender's segment. All functions must be set, except those of `mpi`, which
+// sender's segment. All functions must be set, except `accept` of `mpi`, which
 // gets no offers: a CUDA-aware MPI is given device memory (chunks.c). One
 // const array gives the order of preference (transport.c). Before that, the
 // sender decides whether to offer at all (`serves` of offer.c), and the

@@ -13,10 +13,12 @@
 void
 wm_py_direct_refused(PyObject *self, bool begins);
 
-// Does a collective, of a communicator and the call's arguments. Returns on
-// all ranks alike: 0 if the call was done, 1 if MPI is to do it, -1 with an
-// exception. Returns 2 if MPI is to do it and the other ranks are in MPI's
-// call already. `plain`: all buffers are plain host memory, so this rank
+// Does a collective, of a communicator and the call's arguments. Returns 0 if
+// the call was done, 1 if MPI is to do it; both on all ranks alike. Returns 2
+// on this rank alone if MPI is to do it and the other ranks are in MPI's call
+// already. Returns -1 with an exception: on all ranks if the call has failed;
+// on this rank alone, which has not entered the call, if MPI would refuse its
+// root or op. `plain`: all buffers are plain host memory, so this rank
 // declines and does not wait.
 int
 wm_py_direct_call(wm_call_kind_t kind, PyObject *self, PyObject *const *args,

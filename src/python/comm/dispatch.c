@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Methods of mpi4py's communicators after install(). If the communicator's
-// handle is one of ours but its object is not, our method serves the call.
+// Methods that choose by the handle of the communicator: our method serves
+// handles of ours that are not host-only, MPI the others. Our own types have
+// such methods for messages and objects; after install() mpi4py's types have
+// them for all calls. If the handle is one of ours but the object is not, our
+// method gets an object of our type.
 #include <stddef.h>
 #include <string.h>
 #include <structmember.h>
@@ -18,7 +21,7 @@
 typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
-    PyObject *stock; // mpi4py's own method
+    PyObject *stock; // mpi4py's own method, or in our types its `_Passing`
     PyObject *rows;  // a tuple of (type of mpi4py, our type, method or None)
     PyObject *dict;  // name, documentation and signature
     int messages;    // 1: the method sends memory, not objects

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Calls of mpi4py that concern us only if a buffer is not a plain NumPy array.
-// Calls with plain arrays are passed on without Python code in between, which
-// would take longer than a short collective.
+// Calls of MPI's: mpi4py's method gets plain NumPy arrays, a method of
+// warpmpi/_staging gets all other buffers. No Python code runs for plain
+// arrays, as it would take longer than a short collective. If GPUs may do the
+// call, direct_call.h comes first: a rank with plain arrays declines there.
 #include <stdbool.h>
 #include <stddef.h>
 #include <string.h>

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The state of one rank in a collective that GPUs do: the facts about its
 // memory that it publishes, the arguments that must be alike on all ranks, and
-// its plan. Engine lock not held: wm_participant_open and
-// wm_participant_reopen take it.
+// its plan. Engine lock not held: wm_participant_open takes it.
 #ifndef WM_COMM_COLL_DIRECT_PARTICIPANT_H
 #define WM_COMM_COLL_DIRECT_PARTICIPANT_H
 
@@ -57,7 +56,8 @@ wm_participant_open(wm_participant_t *participant, wm_comm_t *comm,
 WM_MUST_CHECK int
 wm_participant_reopen(wm_participant_t *participant, wm_error_t *err);
 
-// Fills the published data. Called if this rank is capable.
+// Fills the published data. wm_participant_open() does so if this rank is
+// capable; coll.c calls it if symmetric memory alone serves this rank.
 void
 wm_participant_publish(wm_participant_t *participant);
 

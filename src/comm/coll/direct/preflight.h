@@ -14,8 +14,8 @@ typedef struct {
     wm_call_kind_t call; // must be alike on all ranks
     bool stages;         // this rank stages; on return, some rank does
     bool notices;        // it has posted notices; on return, some rank has
-    // Data that this rank publishes if it is capable, and their bytes; or
-    // NULL.
+    // Data that this rank publishes if it is capable, or if `symm` is true,
+    // and their bytes; or NULL.
     const wm_direct_t *direct;
     size_t nbytes;
     bool stays; // on return: all ranks are capable

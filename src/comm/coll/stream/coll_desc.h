@@ -8,6 +8,11 @@
 #include "array/reduce.h"
 #include "comm/coll/call/call.h"
 
+// Names of the two sides. wm_coll_t: `send` and `receive` are the caller's
+// buffers, `sends` and `receives` their blocks by rank. Here: `source` and
+// `target` are addresses, `out` and `into` the blocks there. Kernels: the
+// addresses are `src` and `dst`, the blocks by peer `gives` and `takes`.
+// Plans: wm_spans_t `has` and `wants` give the blocks between any two ranks.
 typedef struct {
     const wm_coll_t *call;
     const wm_shape_t *shape;
@@ -16,7 +21,7 @@ typedef struct {
     CUstream stream;
     wm_reduce_type_t type;
     wm_reduce_op_t op;
-    bool sends, receives;
+    bool sends, receives; // this rank does so
     bool refused; // no GPU computes this op: the call fails on all ranks alike
     char *source, *target; // NULL: none
     // Blocks to send, and blocks to receive: one, or one for each rank.
