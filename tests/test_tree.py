@@ -616,7 +616,7 @@ def test_every_collective_has_a_call_of_mpi_and_stubs():
     )
     kinds = {kind for kind, _, _ in rows} - {"BARRIER"}
     by_mpi, by_neighbor = (
-        names_in(f"{coll}/host/{name}.c", r"^    case WM_CALL_(\w+):")
+        names_in(f"{coll}/host/{name}.c", r"^    case WM_COLL_(\w+):")
         for name in ("by_mpi", "by_neighbor")
     )
     neighbor = {kind for kind in kinds if kind.startswith("NEIGHBOR_")}

@@ -197,9 +197,9 @@ wm_storage_release(wm_storage_t *storage)
             linger(storage);
             return;
         }
-        void *held = wm_let_go();
+        void *held = wm_gil_release();
         (void)!wm_order_wait(storage->order, true, NULL);
-        wm_take_back(held);
+        wm_gil_retake(held);
     }
     storage_free(storage);
 }

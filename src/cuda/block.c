@@ -392,7 +392,7 @@ wm_block_free(wm_block_t *block, int count, const CUevent *events,
     size_t bound = 0;
     if (wm_device_describe(device, &facts, NULL) == 0)
         bound = facts->total_memory / KEEP_FRACTION;
-    void *held = wm_let_go();
+    void *held = wm_gil_release();
     take_events(block, count, events, devices);
     wm_lock(&memory->lock);
     wm_heap_retire(&memory->heap, block);
@@ -405,7 +405,7 @@ wm_block_free(wm_block_t *block, int count, const CUevent *events,
     pthread_mutex_unlock(&memory->lock);
     if (over)
         return_idle(device, bound, true, false);
-    wm_take_back(held);
+    wm_gil_retake(held);
 }
 
 void *

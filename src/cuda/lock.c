@@ -23,13 +23,13 @@ wm_holder_is_alive(void)
 }
 
 void *
-wm_let_go(void)
+wm_gil_release(void)
 {
     return let_go != NULL ? let_go() : NULL;
 }
 
 void
-wm_take_back(void *held)
+wm_gil_retake(void *held)
 {
     if (held != NULL)
         take_back(held);
@@ -41,11 +41,11 @@ void
 wm_lock(pthread_mutex_t *mutex)
 {
     while (pthread_mutex_trylock(mutex) != 0) {
-        void *held = wm_let_go();
+        void *held = wm_gil_release();
         pthread_mutex_lock(mutex);
         if (held == NULL)
             return;
         pthread_mutex_unlock(mutex);
-        wm_take_back(held);
+        wm_gil_retake(held);
     }
 }

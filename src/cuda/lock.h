@@ -22,14 +22,14 @@ wm_lock_set_holder(void *(*let_go)(void), void (*take_back)(void *held),
 bool
 wm_holder_is_alive(void);
 
-// Releases the GIL. Returns a value for wm_take_back, NULL if the GIL was not
+// Releases the GIL. Returns a value for wm_gil_retake, NULL if the GIL was not
 // held.
 void *
-wm_let_go(void);
+wm_gil_release(void);
 
 // Takes the GIL again. Does nothing if `held` is NULL.
 void
-wm_take_back(void *held);
+wm_gil_retake(void *held);
 
 // Takes a lock; every lock of the library is taken by this function. If the
 // thread must wait, it releases the GIL meanwhile, so other Python code may

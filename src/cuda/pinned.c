@@ -289,9 +289,9 @@ wm_pinned_free(void *ptr)
 void
 wm_pinned_trim(void)
 {
-    void *held = wm_let_go();
+    void *held = wm_gil_release();
     (void)return_kept(KEEP_BYTES, false);
-    wm_take_back(held);
+    wm_gil_retake(held);
 }
 
 void

@@ -177,11 +177,11 @@ on_delete(MPI_Comm user, int key, void *value, void *extra)
     wm_comm_t *comm = value;
     if (wm_engine_check(NULL) < 0)
         return MPI_SUCCESS; // in MPI_Finalize, which frees the handles
-    void *held = wm_let_go();
+    void *held = wm_gil_release();
     wm_hooks.freed(comm);
     strike(comm);
     free_unused();
-    wm_take_back(held);
+    wm_gil_retake(held);
     return MPI_SUCCESS;
 }
 
@@ -212,9 +212,9 @@ wm_comm_find(MPI_Comm user)
     wm_comm_t *comm = look_near(user);
     if (comm != NULL || atomic_load(&unplaced) == 0)
         return comm;
-    void *held = wm_let_go();
+    void *held = wm_gil_release();
     int result = MPI_Comm_get_attr(user, comm_key, &value, &found);
-    wm_take_back(held);
+    wm_gil_retake(held);
     return result == MPI_SUCCESS && found ? value : NULL;
 }
 

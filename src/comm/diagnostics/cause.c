@@ -81,7 +81,7 @@ static void
 add_call(wm_words_t *words, const wm_hang_t *hang, const wm_op_t *op,
          int64_t now)
 {
-    const wm_call_t *call = &hang->call;
+    const wm_waiting_call_t *call = &hang->call;
     wm_words_add(words, "%s has waited %.*f s ", call->name,
                  now - hang->began < 9500000,
                  (double)(now - hang->began) / 1e6);

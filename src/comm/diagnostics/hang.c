@@ -29,7 +29,7 @@ enum {
     REPORTED, // reported once
 };
 
-_Thread_local wm_call_t wm_call;
+_Thread_local wm_waiting_call_t wm_waiting_call;
 
 static int64_t limit = (int64_t)SECONDS * 1000000;
 static bool configured;
@@ -129,10 +129,11 @@ wm_hang_begin(wm_watcher_t *watcher, int64_t now)
         .watcher = *watcher,
         .call =
             {
-                .name = wm_call.name != NULL ? wm_call.name : "a call",
-                .type = wm_call.type,
-                .collective = wm_call.collective,
-                .nbytes = wm_call.nbytes,
+                .name = wm_waiting_call.name != NULL ? wm_waiting_call.name
+                                                     : "a call",
+                .type = wm_waiting_call.type,
+                .collective = wm_waiting_call.collective,
+                .nbytes = wm_waiting_call.nbytes,
             },
         .began = now,
         .due = limit > 0 ? now + limit / 2 : INT64_MAX,

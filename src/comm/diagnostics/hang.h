@@ -14,14 +14,14 @@ typedef struct {
     MPI_Datatype type; // of elements; MPI_DATATYPE_NULL: not known
     bool collective;
     size_t nbytes; // of a collective
-} wm_call_t;
+} wm_waiting_call_t;
 
-extern _Thread_local wm_call_t wm_call;
+extern _Thread_local wm_waiting_call_t wm_waiting_call;
 
 // The state of one wait.
 typedef struct {
     wm_watcher_t watcher; // WM_HANG_WATCHER
-    wm_call_t call;
+    wm_waiting_call_t call;
     int64_t began, due;
     uint64_t mark; // progress mark of the operation
     int phase;

@@ -492,7 +492,7 @@ finalize(MPI_Comm comm, int key, void *value, void *extra)
     (void)comm, (void)key, (void)value, (void)extra;
     if (wm_is_child())
         wm_child_end();
-    void *held = wm_let_go(); // the thread may need it to end
+    void *held = wm_gil_release(); // the thread may need it to end
     atomic_store(&ending, true);
     if (threaded) {
         wm_lock(&lock);
@@ -508,7 +508,7 @@ finalize(MPI_Comm comm, int key, void *value, void *extra)
     wm_progress_mpi_end();
     atomic_store(&finalized, true); // no thread steps any operation after this
     wm_engine_unlock();
-    wm_take_back(held);
+    wm_gil_retake(held);
     return MPI_SUCCESS;
 }
 

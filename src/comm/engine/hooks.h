@@ -22,10 +22,10 @@ typedef struct {
     // end: called in MPI_Finalize after the progress thread has ended; lock
     // not held.
     void (*end)(void);
-    // requested: an operation got an MPI request (lock held). let_go: MPI has
-    // freed that request.
+    // requested: an operation got an MPI request (lock held). request_freed:
+    // MPI has freed that request.
     void (*requested)(const wm_op_t *op);
-    void (*let_go)(const wm_op_t *op);
+    void (*request_freed)(const wm_op_t *op);
     // For a new communicator. configure: reads settings (lock held).
     // wait_begin, wait_end: called before and after all ranks wait for each
     // other.

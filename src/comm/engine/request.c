@@ -52,7 +52,7 @@ static int
 request_let_go(void *given)
 {
     wm_op_t *op = given;
-    wm_hooks.let_go(op);
+    wm_hooks.request_freed(op);
     atomic_store(&op->freed, true);
     if (atomic_load(&op->orphaned))
         wm_op_release_told(op);

@@ -102,15 +102,16 @@ typedef struct {
     bool packet_pinned;
     wm_header_t header; // of the message that was matched or sent
     wm_peer_t *peer;
-    bool asked; // a receive asked if the users of the buffer have ended
+    bool asked_producer; // a receive asked if the users of the buffer have
+                         // ended
 
     wm_gaps_t gaps;
 
     // State of an offer that several protocols share.
     wm_slot_t *slot;
-    int slot_index; // of our segment; -1: none
-    unsigned looks; // looks at words of the peer so far
-    unsigned asks;  // looks for its end so far
+    int slot_index;       // of our segment; -1: none
+    unsigned looks;       // looks at words of the peer so far
+    unsigned event_looks; // looks for its end so far
     wm_fragments_t fragments;
     const wm_transport_t *transport;
     wm_mapping_t *mapping;

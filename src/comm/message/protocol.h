@@ -15,7 +15,7 @@ struct wm_sending {
     const char *name;
     // Takes the message and returns true if the row serves it. NULL: other
     // rows alone hand over to this one.
-    bool (*serves)(wm_end_t *end);
+    bool (*try_take)(wm_end_t *end);
     // Fills the header, whose nbytes is set. May choose another row.
     int (*offer)(wm_end_t *end, wm_error_t *err);
     // Called when the header has left.
@@ -24,7 +24,7 @@ struct wm_sending {
     // still to come, 0 if not yet.
     int (*step)(wm_end_t *end, wm_error_t *err);
     // Reports the end to the caller when the buffer is no longer needed.
-    void (*let_go)(wm_end_t *end);
+    void (*report_early)(wm_end_t *end);
     // Tells the receiver that the message has failed. Returns true if the
     // message still comes, out of the caller's own buffer.
     bool (*fail)(wm_end_t *end);
@@ -37,7 +37,7 @@ struct wm_sending {
 // The row of a receiver.
 struct wm_receiving {
     const char *name;
-    int serves; // WM_MESSAGE_…, headers of this kind; 0: rows hand over alone
+    int kind; // WM_MESSAGE_…, headers of this kind; 0: rows hand over alone
     // Returns true if the header is valid for this protocol.
     bool (*check)(wm_end_t *end);
     // Begins the payload of a matched message, which fits unless `refused`.

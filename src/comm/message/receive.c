@@ -169,9 +169,10 @@ look_for_header(wm_end_t *end, wm_error_t *err)
 static void
 ask_about_producer(wm_end_t *end)
 {
-    if (!end->blocking || end->asked || !wm_access_is_noted(&end->access))
+    if (!end->blocking || end->asked_producer
+        || !wm_access_is_noted(&end->access))
         return;
-    end->asked = true;
+    end->asked_producer = true;
     (void)wm_access_ask_note(&end->access);
 }
 
@@ -188,8 +189,7 @@ static const wm_receiving_t *
 choose(const wm_header_t *header)
 {
     const wm_receiving_t *const *row = wm_protocols.receiving;
-    while (*row != NULL
-           && ((*row)->serves == 0 || (*row)->serves != header->kind))
+    while (*row != NULL && ((*row)->kind == 0 || (*row)->kind != header->kind))
         ++row;
     return *row;
 }

@@ -91,7 +91,7 @@ choose(wm_end_t *end)
     const wm_sending_t *const *row = wm_protocols.sending;
     if (nbytes == 0 || (!device && nbytes <= WM_EAGER_BYTES))
         return NULL;
-    while ((*row)->serves == NULL || !(*row)->serves(end))
+    while ((*row)->try_take == NULL || !(*row)->try_take(end))
         ++row;
     return *row;
 }

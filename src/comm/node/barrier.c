@@ -183,14 +183,14 @@ wm_barrier_published(const wm_barrier_t *barrier, int rank)
 }
 
 void
-wm_barrier_enter(wm_barrier_t *barrier, bool capable)
+wm_barrier_enter(wm_barrier_t *barrier, bool by_gpu)
 {
     wm_barrier_blocking_t *own = &barrier->of[barrier->rank].area->blocking;
     uint32_t call = barrier->of[barrier->rank].calls + ++barrier->calls;
-    if (capable) {
-        atomic_store_explicit(&own->asked[1], atomic_load(&own->asked[0]),
+    if (by_gpu) {
+        atomic_store_explicit(&own->by_gpu[1], atomic_load(&own->by_gpu[0]),
                               memory_order_release);
-        atomic_store_explicit(&own->asked[0], call, memory_order_release);
+        atomic_store_explicit(&own->by_gpu[0], call, memory_order_release);
     }
     atomic_store_explicit(&own->count, call, memory_order_release);
 }
@@ -199,17 +199,17 @@ wm_barrier_enter(wm_barrier_t *barrier, bool capable)
 // entered it. So the rank takes part in at most one later call while this rank
 // is in this one, and this call is one of its last two.
 static bool
-has_asked(const wm_barrier_blocking_t *of, uint32_t call)
+enters_by_gpu(const wm_barrier_blocking_t *of, uint32_t call)
 {
-    return atomic_load_explicit(&of->asked[0], memory_order_acquire) == call
-           || atomic_load_explicit(&of->asked[1], memory_order_acquire)
+    return atomic_load_explicit(&of->by_gpu[0], memory_order_acquire) == call
+           || atomic_load_explicit(&of->by_gpu[1], memory_order_acquire)
                   == call;
 }
 
 int
 wm_barrier_all_entered(const wm_barrier_t *barrier)
 {
-    int all_ask = 1;
+    int all_by_gpu = 1;
     for (int rank = 0; rank < barrier->size; ++rank) {
         const wm_barrier_blocking_t *of = &barrier->of[rank].area->blocking;
         uint32_t call = barrier->of[rank].calls + barrier->calls;
@@ -217,10 +217,10 @@ wm_barrier_all_entered(const wm_barrier_t *barrier)
                                               memory_order_acquire);
         if ((int32_t)(count - call) < 0)
             return 0;
-        if (!has_asked(of, call))
-            all_ask = -1;
+        if (!enters_by_gpu(of, call))
+            all_by_gpu = -1;
     }
-    return all_ask;
+    return all_by_gpu;
 }
 
 wm_signature_area_t *

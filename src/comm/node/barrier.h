@@ -91,7 +91,7 @@ wm_barrier_published(const wm_barrier_t *barrier, int rank);
 // decides whether GPUs do the call. False: the rank declines, so MPI does the
 // call, and does not wait.
 void
-wm_barrier_enter(wm_barrier_t *barrier, bool capable);
+wm_barrier_enter(wm_barrier_t *barrier, bool by_gpu);
 
 // Returns 0 until all ranks have entered the call that this rank has last
 // entered. Then returns 1 if all ranks take part, -1 if one has declined.

@@ -350,7 +350,7 @@ wm_chunks_announce(wm_end_t *end)
 }
 
 static bool
-chunks_serves(wm_end_t *end)
+chunks_try_take(wm_end_t *end)
 {
     bool device = wm_buffer_on_device(&end->buffer);
     end->chunks.carried = device && wm_transport_is_carried(end->peer);
@@ -359,7 +359,7 @@ chunks_serves(wm_end_t *end)
 
 const wm_sending_t wm_sending_chunks = {
     .name = "chunks",
-    .serves = chunks_serves,
+    .try_take = chunks_try_take,
     .offer = chunks_offer,
     .step = wm_chunks_send,
     .fail = wm_chunks_fail,
@@ -401,7 +401,7 @@ chunks_fail(wm_end_t *end, const wm_error_t *err)
 
 const wm_receiving_t wm_receiving_chunks = {
     .name = "chunks",
-    .serves = WM_MESSAGE_DATA,
+    .kind = WM_MESSAGE_DATA,
     .check = chunks_check,
     .match = chunks_match,
     .step = chunks_receive,

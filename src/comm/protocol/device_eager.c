@@ -206,7 +206,7 @@ const wm_sending_t wm_sending_device_eager = {
     .name = "device eager",
     .go = device_eager_go,
     .step = wm_offer_step,
-    .let_go = wm_eager_let_go_of_handed_off,
+    .report_early = wm_eager_report_handed_off,
     .fail = wm_offer_fail,
     .heard = wm_offer_heard,
     .peer_died = wm_offer_peer_died,
@@ -217,7 +217,7 @@ const wm_sending_t wm_sending_device_eager = {
 bool
 wm_device_eager_is_used(const wm_end_t *end)
 {
-    return end->header.flag != 0 && end->transport->direct;
+    return end->header.flag != 0 && end->transport->mapped;
 }
 
 // Returns true if the fetching kernel may be launched before the data are

@@ -39,7 +39,7 @@ wm_eager_configure(wm_error_t *err)
 // Lets the caller go on. Nobody may be in our code until the receiver comes,
 // so the progress thread must not sleep without an end.
 static void
-eager_let_go(wm_end_t *end)
+eager_report(wm_end_t *end)
 {
     wm_op_complete(&end->op);
     wm_engine_notify();
@@ -47,14 +47,15 @@ eager_let_go(wm_end_t *end)
 
 // Handed-off data are a copy already, complete when all fragments are fed.
 void
-wm_eager_let_go_of_handed_off(wm_end_t *end)
+wm_eager_report_handed_off(wm_end_t *end)
 {
     const wm_fragments_t *fragments = &end->fragments;
-    if (fragments->next < fragments->count || !wm_fragments_are_ready(end))
+    if (fragments->next < fragments->count
+        || !wm_fragments_begun_are_ready(end))
         return;
     if (end->handoff != NULL) // for the case that the host serves
         end->buffer.data = wm_block_pointer(end->handoff);
-    eager_let_go(end);
+    eager_report(end);
 }
 
 // Begins the copy. If there is no memory, or anything fails, the sender waits:
@@ -96,7 +97,7 @@ publish(wm_end_t *end)
     end->access.producer = (wm_producer_t){0};
     end->buffer.order = NULL;
     wm_stat_add(WM_STAT_handed_off_bytes, (int64_t)end->header.nbytes);
-    eager_let_go(end);
+    eager_report(end);
 }
 
 // Lets the caller go on when all is packed, which is a copy as well.
@@ -107,7 +108,7 @@ end_packed(wm_end_t *end)
         return;
     // The stream may be gone after this.
     wm_access_forget_borrowed(&end->access);
-    eager_let_go(end);
+    eager_report(end);
 }
 
 static void
@@ -142,13 +143,13 @@ wm_eager_step(wm_end_t *end)
         || atomic_load(&end->op.done)
         || (end->buffer.nbytes > limit && !end->eager)
         || atomic_load(&end->slot->answer) != WM_ANSWER_NONE
-        || end->sending->let_go == NULL)
+        || end->sending->report_early == NULL)
         return;
-    end->sending->let_go(end);
+    end->sending->report_early(end);
 }
 
 void
-wm_eager_let_go(wm_end_t *end)
+wm_eager_report_copied(wm_end_t *end)
 {
     if (end->gaps.block != NULL)
         end_packed(end);

@@ -21,12 +21,12 @@ wm_eager_configure(wm_error_t *err);
 void
 wm_eager_step(wm_end_t *end);
 
-// The let_go of protocols (wm_sending_t): by a copy; and for handed-off data,
-// which are a copy already.
+// The report_early of protocols (wm_sending_t): by a copy; and for handed-off
+// data, which are a copy already.
 void
-wm_eager_let_go(wm_end_t *end);
+wm_eager_report_copied(wm_end_t *end);
 void
-wm_eager_let_go_of_handed_off(wm_end_t *end);
+wm_eager_report_handed_off(wm_end_t *end);
 
 // Receiver, before it accesses the memory: claims the offer as it is, or
 // writes the place of the copy to end->header.

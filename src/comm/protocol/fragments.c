@@ -57,7 +57,7 @@ wm_fragment_is_ready(const wm_end_t *end, uint32_t index)
 }
 
 bool
-wm_fragments_are_ready(const wm_end_t *end)
+wm_fragments_begun_are_ready(const wm_end_t *end)
 {
     return wm_word_reached(&end->slot->ready,
                            end->fragments.ready_base + end->fragments.next);
@@ -89,7 +89,7 @@ int
 wm_fragments_look_for_errors(wm_end_t *end, wm_error_t *err)
 {
     bool unused;
-    if (++end->asks % LOOKS != 0)
+    if (++end->event_looks % LOOKS != 0)
         return 0;
     if (!end->on_stream)
         return wm_stream_spin(end->access.device, end->access.stream, 1,

@@ -28,7 +28,7 @@ wm_fragment_length(const wm_end_t *end, uint32_t index);
 bool
 wm_fragment_is_ready(const wm_end_t *end, uint32_t index);
 bool
-wm_fragments_are_ready(const wm_end_t *end);
+wm_fragments_begun_are_ready(const wm_end_t *end);
 bool
 wm_fragments_are_taken(const wm_end_t *end);
 

@@ -226,7 +226,7 @@ inline_fail(wm_end_t *end, const wm_error_t *err)
 
 const wm_receiving_t wm_receiving_inline = {
     .name = "inline",
-    .serves = WM_MESSAGE_EAGER,
+    .kind = WM_MESSAGE_EAGER,
     .check = inline_check,
     .match = inline_match,
     .step = inline_look,

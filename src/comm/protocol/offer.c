@@ -27,7 +27,7 @@
 
 // A payload is offered where the peer can look into our segment.
 static bool
-offer_serves(wm_end_t *end)
+offer_try_take(wm_end_t *end)
 {
     if (!wm_buffer_on_device(&end->buffer)
         || wm_transport_is_carried(end->peer) || end->peer->segment == NULL
@@ -63,7 +63,7 @@ prepare_memory(wm_end_t *end, wm_error_t *err)
     if (code < 0) {
         wm_handoff_drop(end);
         wm_device_eager_take_back_offer(end);
-        wm_send_become(end, &wm_sending_direct);
+        wm_send_become(end, &wm_sending_offer);
         return code;
     }
     wm_fragments_set(end, into);
@@ -102,7 +102,7 @@ offer_fill(wm_end_t *end, wm_error_t *err)
         header->fragments = header->ring = 1;
         header->ramped = 0;
     }
-    if (end->sending != &wm_sending_direct)
+    if (end->sending != &wm_sending_offer)
         return 0;
     // After packing, the sender may go on before the data are taken (eager.c).
     header->pushes = end->blocking && end->access.user_device < 0
@@ -267,7 +267,7 @@ int
 wm_offer_ended(wm_end_t *end, bool pushed, wm_error_t *err)
 {
     int code = 0;
-    bool ready = wm_fragments_are_ready(end);
+    bool ready = wm_fragments_begun_are_ready(end);
     if (ready && wm_fragments_are_taken(end)) {
         wm_push_note(end, pushed);
         return 1;
@@ -311,7 +311,7 @@ static bool
 is_on_its_way(const wm_end_t *end)
 {
     const wm_fragments_t *fragments = &end->fragments;
-    return end->sending->let_go != NULL // nobody has answered
+    return end->sending->report_early != NULL // nobody has answered
            && fragments->count == 1
            && wm_word_reached(&end->slot->posted, fragments->ready_base + 1)
            && (wm_fragment_is_ready(end, 0)
@@ -326,7 +326,7 @@ wm_offer_fail(wm_end_t *end)
         wm_slot_fail(end->slot, end->op.error.text);
     if (atomic_load(&end->slot->answer) == WM_ANSWER_ERROR)
         wm_offer_peer_died(end); // our user's stream may wait for it
-    return comes && end->sending == &wm_sending_direct
+    return comes && end->sending == &wm_sending_offer
            && end->gaps.block == NULL;
 }
 
@@ -362,7 +362,7 @@ wm_offer_heard(wm_end_t *end)
     if (wm_offer_is_abandoned(end))
         return true;
     uint32_t answer = atomic_load(&end->slot->answer);
-    bool lost = end->looks % LOOKS == 0 && !wm_fragments_are_ready(end)
+    bool lost = end->looks % LOOKS == 0 && !wm_fragments_begun_are_ready(end)
                 && wm_event_look_for_errors(end->access.device, NULL) < 0;
     // The receiver waits for data that will not come.
     if ((answer == WM_ANSWER_HOST || lost) && !atomic_load(&end->slot->failed))
@@ -370,13 +370,13 @@ wm_offer_heard(wm_end_t *end)
     return answer == WM_ANSWER_ERROR || wm_fragments_are_taken(end);
 }
 
-const wm_sending_t wm_sending_direct = {
+const wm_sending_t wm_sending_offer = {
     .name = "direct",
-    .serves = offer_serves,
+    .try_take = offer_try_take,
     .offer = offer_fill,
     .go = go,
     .step = wm_offer_step,
-    .let_go = wm_eager_let_go,
+    .report_early = wm_eager_report_copied,
     .fail = wm_offer_fail,
     .heard = wm_offer_heard,
     .peer_died = wm_offer_peer_died,

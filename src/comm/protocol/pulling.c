@@ -66,7 +66,7 @@ static bool
 is_within_reach(const wm_end_t *end)
 {
     return end->buffer.pattern == NULL && end->fragments.count == 1
-           && end->transport->direct && wm_buffer_on_device(&end->buffer)
+           && end->transport->mapped && wm_buffer_on_device(&end->buffer)
            && end->buffer.memory.device == end->access.device
            && (!end->peer->self || end->header.device == end->access.device);
 }

@@ -58,7 +58,7 @@ wm_push_ask(wm_end_t *end)
     wm_slot_t *slot = end->slot;
     wm_place_t into;
     if (!end->header.pushes || end->peer->push_refused
-        || !end->transport->direct || end->access.user_device >= 0
+        || !end->transport->mapped || end->access.user_device >= 0
         || end->buffer.pattern != NULL || !memory->exportable
         || atomic_load(&slot->push) != WM_PUSH_NOT || !is_worth_it(end)
         || !is_free(end)

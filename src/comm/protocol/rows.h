@@ -7,7 +7,7 @@
 #include "comm/message/protocol.h"
 
 extern const wm_sending_t wm_sending_chunks;       // MPI carries them
-extern const wm_sending_t wm_sending_direct;       // the receiver copies
+extern const wm_sending_t wm_sending_offer;        // the receiver copies
 extern const wm_sending_t wm_sending_device_eager; // a kernel hands it off
 extern const wm_sending_t wm_sending_handoff;      // handed off in fragments
 extern const wm_sending_t wm_sending_staging_ring; // staged in shared memory

@@ -78,7 +78,7 @@ wm_staging_ring_begin(wm_end_t *end, wm_error_t *err)
 {
     wm_slot_t *slot = end->slot;
     // All promised words must have come, as a late one would mislead.
-    if (!wm_fragments_are_ready(end))
+    if (!wm_fragments_begun_are_ready(end))
         return 0;
     int ring = staging_ring_acquire(slot), code = 0;
     if (ring == NO_RING)

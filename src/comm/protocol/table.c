@@ -32,7 +32,7 @@ table_drop(wm_end_t *end)
     wm_staging_ring_drop(end);
     // A slot or an eager LL buffer leaks if a stream of ours may still write
     // it.
-    bool quiet = end->slot != NULL && wm_fragments_are_ready(end);
+    bool quiet = end->slot != NULL && wm_fragments_begun_are_ready(end);
     wm_device_eager_drop(end, quiet);
     if (end->slot_index >= 0 && quiet)
         wm_slot_release(end->slot_index);
@@ -43,7 +43,7 @@ table_drop(wm_end_t *end)
 // A send never waits for another to begin: where all slots are taken it goes
 // as to other hosts.
 static const wm_sending_t *const sending[] = {
-    &wm_sending_direct,
+    &wm_sending_offer,
     &wm_sending_chunks, // serves every message
 };
 

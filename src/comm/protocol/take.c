@@ -89,7 +89,7 @@ wm_take_is_beside(const wm_end_t *end)
     for (wm_op_t *op = wm_engine_first(); op != NULL; op = op->next) {
         const wm_end_t *other = (wm_end_t *)op;
         if (wm_end_is_receive(op) && other->transport != NULL
-            && other->transport->direct && other->peer != end->peer
+            && other->transport->mapped && other->peer != end->peer
             && !other->peer->self && !wm_take_is_on_same_gpu(other)
             && other->header.nbytes >= BESIDE_BYTES
             && other->buffer.memory.device == end->buffer.memory.device)
@@ -135,7 +135,7 @@ way_of_taking(const wm_end_t *end)
         return &wm_receiving_by_host;
     // A kernel reaches memory that its own device has mapped, a copy any.
     if (end->access.user_device >= 0 && end->fragments.count == 1
-        && end->transport->direct && wm_unpack_on_stream(end)
+        && end->transport->mapped && wm_unpack_on_stream(end)
         && (!by_kernel || end->access.user_device == end->access.device))
         return &wm_receiving_stream;
     return by_kernel ? &wm_receiving_device_eager : &wm_receiving_pull;
@@ -146,7 +146,7 @@ way_of_taking(const wm_end_t *end)
 static int
 accept_gaps(wm_end_t *end, wm_error_t *err)
 {
-    bool near = end->transport->direct
+    bool near = end->transport->mapped
                 && (!end->peer->self
                     || end->header.device == end->access.device);
     bool direct = wm_device_eager_is_used(end)
@@ -283,7 +283,7 @@ wm_take_peer_died(wm_end_t *end)
 
 const wm_receiving_t wm_receiving_offer = {
     .name = "offer",
-    .serves = WM_MESSAGE_OFFER,
+    .kind = WM_MESSAGE_OFFER,
     .check = take_check,
     .match = take_match,
     .step = take_step,

@@ -3,7 +3,7 @@
 // sender's segment. All functions must be set, except `accept` of `mpi`, which
 // gets no offers: a CUDA-aware MPI is given device memory (chunks.c). One
 // const array gives the order of preference (transport.c). Before that, the
-// sender decides whether to offer at all (`serves` of offer.c), and the
+// sender decides whether to offer at all (`try_take` of offer.c), and the
 // receiver whether the host must serve (take.c, choose). Engine lock held. No
 // Python.
 #ifndef WM_COMM_PROTOCOL_TRANSPORT_H
@@ -16,7 +16,7 @@ struct wm_transport {
     // The receiver maps the sender's own memory. So the user's stream and
     // kernels can read it, and messages may be pushed, or sent by device
     // eager.
-    bool direct;
+    bool mapped;
     // Returns true if memory that `peer` offers can reach a buffer this way.
     // *reason, in either case, is one sentence that lives as long as the peer.
     bool (*reach)(const wm_peer_t *peer, const wm_pointer_t *into,

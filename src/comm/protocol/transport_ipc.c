@@ -96,7 +96,7 @@ ipc_count(const wm_end_t *end)
 
 const wm_transport_t wm_transport_self = {
     .name = "self",
-    .direct = true,
+    .mapped = true,
     .reach = self_reach,
     .accept = self_accept,
     .count = self_count,
@@ -104,7 +104,7 @@ const wm_transport_t wm_transport_self = {
 
 const wm_transport_t wm_transport_ipc = {
     .name = "ipc",
-    .direct = true,
+    .mapped = true,
     .reach = ipc_reach,
     .accept = ipc_accept,
     .count = ipc_count,

@@ -21,35 +21,35 @@ is_awaited(wm_comm_t *comm, bool begins)
 }
 
 int
-wm_py_direct_call(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
+wm_py_direct_call(wm_coll_kind_t kind, PyObject *self, PyObject *const *args,
                   Py_ssize_t given, PyObject *keywords, bool plain)
 {
     wm_channel_t channel;
     wm_error_t err;
-    wm_py_asked_t asked;
+    wm_py_coll_args_t asked;
     int code;
     if (wm_py_channel_get(self, &channel) < 0) {
         PyErr_Clear();
         return 1;
     }
     wm_comm_t *comm = channel.comm->whole;
-    if (!wm_coll_is_asked(comm))
+    if (!wm_coll_has_barrier(comm))
         return 1;
     if (is_awaited(comm, false))
         return 2;
-    bool asks = !wm_py_asked_is_plain(kind, comm, plain);
-    wm_py_asked_forget(kind, false, &asked);
+    bool asks = !wm_py_coll_args_is_plain(kind, comm, plain);
+    wm_py_coll_args_init(kind, false, &asked);
     if (asks
-        && (wm_py_asked_read(comm, args, given, keywords, &asked) < 0
+        && (wm_py_coll_args_read(comm, args, given, keywords, &asked) < 0
             || !asked.call.on_device)) {
         if (PyErr_ExceptionMatches(wm_py_state->mpi_exception)) {
-            wm_py_asked_release(&asked);
+            wm_py_coll_args_release(&asked);
             return -1; // this rank has not entered the call
         }
         PyErr_Clear(); // MPI, or mpi4py, reports what is wrong
         asks = false;
     }
-    wm_call = (wm_call_t){
+    wm_waiting_call = (wm_waiting_call_t){
         .name = wm_call_name(kind),
         .collective = true,
         .type = asks ? asked.call.type : MPI_DATATYPE_NULL,
@@ -61,7 +61,7 @@ wm_py_direct_call(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
         wm_coll_decline(comm);
         code = 1;
     }
-    wm_py_asked_release(&asked);
+    wm_py_coll_args_release(&asked);
     if (code == 0)
         code = wm_symm_find_failure(comm->symm, &err);
     if (code < 0)
@@ -85,7 +85,7 @@ wm_py_direct_refused(PyObject *self, bool begins)
     else {
         wm_comm_t *comm = channel.comm->whole;
         comm->mpi_awaits[begins] = begins ? wm_nonblocking_is_voted(comm)
-                                          : wm_coll_is_asked(comm);
+                                          : wm_coll_has_barrier(comm);
     }
     PyErr_Restore(kind, value, trace);
 }
@@ -125,10 +125,10 @@ static const char asked_name[] = "warpmpi.asked";
 
 static wm_pool_t asked_pool = {
     .lock = PTHREAD_MUTEX_INITIALIZER,
-    .bytes = sizeof(wm_py_asked_t),
+    .bytes = sizeof(wm_py_coll_args_t),
 };
 
-wm_py_asked_t *
+wm_py_coll_args_t *
 wm_py_direct_asked(PyObject *read)
 {
     return PyCapsule_GetPointer(read, asked_name);
@@ -137,28 +137,28 @@ wm_py_direct_asked(PyObject *read)
 static void
 free_asked(PyObject *capsule)
 {
-    wm_py_asked_t *asked = wm_py_direct_asked(capsule);
-    wm_py_asked_release(asked);
+    wm_py_coll_args_t *asked = wm_py_direct_asked(capsule);
+    wm_py_coll_args_release(asked);
     for (int i = 0; i < 2; ++i)
         Py_XDECREF(asked->arrays[i]);
     wm_pool_give(&asked_pool, asked);
 }
 
 PyObject *
-wm_py_direct_read(wm_call_kind_t kind, const wm_comm_t *comm,
+wm_py_direct_read(wm_coll_kind_t kind, const wm_comm_t *comm,
                   PyObject *const *args, Py_ssize_t given, PyObject *keywords)
 {
-    wm_py_asked_t *asked = wm_pool_take(&asked_pool);
+    wm_py_coll_args_t *asked = wm_pool_take(&asked_pool);
     if (asked == NULL)
         return PyErr_NoMemory();
-    wm_py_asked_forget(kind, true, asked);
-    bool known = wm_py_asked_read(comm, args, given, keywords, asked) == 0
+    wm_py_coll_args_init(kind, true, asked);
+    bool known = wm_py_coll_args_read(comm, args, given, keywords, asked) == 0
                  && (!wm_coll_shape(kind)->uneven
                      || asked->call.receives != NULL);
     PyObject *capsule = known ? PyCapsule_New(asked, asked_name, free_asked)
                               : NULL;
     if (capsule == NULL) {
-        wm_py_asked_release(asked);
+        wm_py_coll_args_release(asked);
         wm_pool_give(&asked_pool, asked);
         return NULL;
     }
@@ -230,7 +230,7 @@ decline(wm_comm_t *comm, PyObject **result)
 }
 
 int
-wm_py_direct_begin(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
+wm_py_direct_begin(wm_coll_kind_t kind, PyObject *self, PyObject *const *args,
                    Py_ssize_t given, PyObject *keywords, bool plain,
                    PyObject **result)
 {
@@ -250,7 +250,7 @@ wm_py_direct_begin(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
         *result = wm_py_direct_mpis(comm);
         return *result == NULL ? -1 : 1;
     }
-    if (wm_py_asked_is_plain(kind, comm, plain)
+    if (wm_py_coll_args_is_plain(kind, comm, plain)
         && !wm_nonblocking_is_busy(comm))
         return decline(comm, result);
     PyObject *capsule = wm_py_direct_read(kind, comm, args, given, keywords);
@@ -302,28 +302,29 @@ tell_others(const wm_channel_t *channel)
 }
 
 PyObject *
-wm_py_direct_on_stream(wm_call_kind_t kind, bool begins, PyObject *self,
+wm_py_direct_on_stream(wm_coll_kind_t kind, bool begins, PyObject *self,
                        PyObject *const *args, Py_ssize_t given,
                        PyObject *keywords)
 {
     wm_channel_t channel;
     wm_error_t err;
-    wm_py_asked_t asked;
+    wm_py_coll_args_t asked;
     int code;
     PyObject *result = NULL, *kept = NULL;
     if (wm_py_channel_get(self, &channel) < 0)
         return NULL;
-    wm_py_asked_forget(kind, begins, &asked);
+    wm_py_coll_args_init(kind, begins, &asked);
     asked.sent.contiguous = asked.received.contiguous = true;
-    wm_call = (wm_call_t){
+    wm_waiting_call = (wm_waiting_call_t){
         .name = wm_call_name(kind),
         .collective = true,
         .type = MPI_DATATYPE_NULL,
     };
     bool known =
-        kind == WM_CALL_BARRIER
+        kind == WM_COLL_BARRIER
         || channel.comm->barrier == NULL // reported first
-        || (wm_py_asked_read(channel.comm, args, given, keywords, &asked) == 0
+        || (wm_py_coll_args_read(channel.comm, args, given, keywords, &asked)
+                == 0
             && (!wm_coll_shape(kind)->uneven || asked.call.receives != NULL));
     if (known && begins)
         kept = keep(self, args, given, keywords);
@@ -333,7 +334,7 @@ wm_py_direct_on_stream(wm_call_kind_t kind, bool begins, PyObject *self,
             "%s on a stream: give contiguous GPU arrays as buffers, %s; for "
             "other arguments call the communicator itself, without on(stream)",
             wm_call_name(kind),
-            wm_py_asked_is_separate(kind)
+            wm_py_coll_args_is_separate(kind)
                 ? "with a count, a displacement and a datatype in strides (a "
                   "vector, a subarray) for each block, and each block within "
                   "the array"
@@ -350,7 +351,7 @@ wm_py_direct_on_stream(wm_call_kind_t kind, bool begins, PyObject *self,
                                                   channel.stream, &err));
         result = wm_py_none(code, &err);
     }
-    wm_py_asked_release(&asked);
+    wm_py_coll_args_release(&asked);
     Py_XDECREF(kept);
     return result;
 }

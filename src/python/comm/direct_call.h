@@ -4,7 +4,7 @@
 #ifndef WM_PYTHON_COMM_DIRECT_CALL_H
 #define WM_PYTHON_COMM_DIRECT_CALL_H
 
-#include "python/comm/asked.h"
+#include "python/comm/coll_args.h"
 #include "python/core/module.h"
 
 // Called with an exception set, after MPI was to do a call. If the exception
@@ -21,25 +21,25 @@ wm_py_direct_refused(PyObject *self, bool begins);
 // root or op. `plain`: all buffers are plain host memory, so this rank
 // declines and does not wait.
 int
-wm_py_direct_call(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
+wm_py_direct_call(wm_coll_kind_t kind, PyObject *self, PyObject *const *args,
                   Py_ssize_t given, PyObject *keywords, bool plain);
 
 // Begins the nonblocking form. Returns 0: *result is the request; 1: call MPI
 // on *result, a communicator; 2: call MPI on the communicator given; -1 with
 // an exception. `plain`: all buffers are plain host memory.
 int
-wm_py_direct_begin(wm_call_kind_t kind, PyObject *self, PyObject *const *args,
+wm_py_direct_begin(wm_coll_kind_t kind, PyObject *self, PyObject *const *args,
                    Py_ssize_t given, PyObject *keywords, bool plain,
                    PyObject **result);
 
 // Reads a call's arguments into a new object, which keeps their arrays.
 // Returns NULL, maybe with an exception, if MPI is to read the arguments.
 PyObject *
-wm_py_direct_read(wm_call_kind_t kind, const wm_comm_t *comm,
+wm_py_direct_read(wm_coll_kind_t kind, const wm_comm_t *comm,
                   PyObject *const *args, Py_ssize_t given, PyObject *keywords);
 
-// Returns the request that was read. Borrowed.
-wm_py_asked_t *
+// Returns the arguments that were read. Borrowed.
+wm_py_coll_args_t *
 wm_py_direct_asked(PyObject *read);
 
 // Begins a call, and gives it an MPI request. GIL not held. Takes over `kept`.
@@ -72,7 +72,7 @@ wm_py_direct_decline(wm_comm_t *comm);
 // For comm.on(stream): enqueues a collective, or a barrier, on the stream.
 // Returns None, or a request if it `begins`; NULL with an exception.
 PyObject *
-wm_py_direct_on_stream(wm_call_kind_t kind, bool begins, PyObject *self,
+wm_py_direct_on_stream(wm_coll_kind_t kind, bool begins, PyObject *self,
                        PyObject *const *args, Py_ssize_t given,
                        PyObject *keywords);
 

@@ -33,7 +33,8 @@ parse(const char *function, PyObject *self, PyObject *const *args,
     *exchange = (exchange_t){.replaces = replaces};
     wm_channel_t *channel = &exchange->in.channel;
     exchange->in.receives = true;
-    wm_call = (wm_call_t){.name = function, .type = MPI_DATATYPE_NULL};
+    wm_waiting_call = (wm_waiting_call_t){.name = function,
+                                          .type = MPI_DATATYPE_NULL};
     if (wm_py_arguments(function, replaces ? one : two,
                         6 + !replaces - !blocking, 2, args, given, keywords,
                         values)
@@ -172,7 +173,7 @@ run(exchange_t *exchange)
     wm_op_t *receiving = NULL, *sending = NULL;
     int code = begin(exchange, &receiving, &sending);
     if (code == 0) {
-        wm_call.type = exchange->received.type;
+        wm_waiting_call.type = exchange->received.type;
         code = wm_py_wait(receiving, exchange->in.status);
         if (code == 0) { // not interrupted, or received data would be lost
             wm_error_t err;

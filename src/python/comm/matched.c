@@ -203,7 +203,7 @@ receive(PyObject *object, PyObject *const *args, Py_ssize_t given,
         wm_py_matched_let_go(object);
         return request;
     }
-    wm_call = (wm_call_t){.name = name, .type = message.type};
+    wm_waiting_call = (wm_waiting_call_t){.name = name, .type = message.type};
     int code = wm_py_wait(op, status);
     wm_op_release_told(op);
     wm_py_matched_let_go(object);

@@ -72,7 +72,7 @@ on_stream_traverse(PyObject *object, visitproc visit, void *arg)
                           Py_ssize_t given, PyObject *keywords)               \
     {                                                                         \
         PyObject *result = wm_py_direct_on_stream(                            \
-            WM_CALL_##KIND, begins, self, args, given, keywords);             \
+            WM_COLL_##KIND, begins, self, args, given, keywords);             \
         return result != NULL ? result : wm_py_channel_fail(self, false);     \
     }
 #define X(KIND, name, iname, LIST, ...)                                       \

@@ -47,7 +47,7 @@ persistent_coll_traverse(PyObject *object, visitproc visit, void *arg)
     Py_VISIT(self->args);
     if (self->read != NULL
         && wm_py_owner_is_alone(&self->base.message.buffer)) {
-        const wm_py_asked_t *asked = wm_py_direct_asked(self->read);
+        const wm_py_coll_args_t *asked = wm_py_direct_asked(self->read);
         const wm_side_t *sides[] = {&asked->sent, &asked->received};
         for (int i = 0; i < 2; ++i) {
             Py_VISIT(asked->arrays[i]);
@@ -128,8 +128,8 @@ prepare(persistent_coll_t *self, starting_t *starting)
         return -1;
     if (self->read == NULL || !wm_nonblocking_is_voted(comm_of(self)))
         return 1;
-    wm_py_asked_t *asked = wm_py_direct_asked(self->read);
-    if (wm_py_asked_refresh(asked) < 0) {
+    wm_py_coll_args_t *asked = wm_py_direct_asked(self->read);
+    if (wm_py_coll_args_refresh(asked) < 0) {
         PyErr_Clear(); // MPI, or mpi4py, reports what is wrong
         return 1;
     }
@@ -345,7 +345,7 @@ new_request(PyObject *comm, wm_comm_t *own, PyObject *read)
 }
 
 int
-wm_py_persistent_coll_new(wm_call_kind_t kind, PyObject *self,
+wm_py_persistent_coll_new(wm_coll_kind_t kind, PyObject *self,
                           PyObject *const *args, Py_ssize_t given,
                           PyObject *keywords, bool plain, bool always,
                           PyObject *again, PyObject **result)
@@ -362,11 +362,11 @@ wm_py_persistent_coll_new(wm_call_kind_t kind, PyObject *self,
     if (lacking < 0
         || (lacking == 0 && !wm_nonblocking_is_voted(channel.comm->whole)))
         return lacking < 0 ? -1 : 1;
-    plain = wm_py_asked_is_plain(kind, channel.comm->whole, plain);
+    plain = wm_py_coll_args_is_plain(kind, channel.comm->whole, plain);
     PyObject *taken = NULL, *names = NULL, *read = NULL;
     if (!plain || lacking)
-        take_arguments(wm_py_asked_count(kind), args, given, keywords, &taken,
-                       &names);
+        take_arguments(wm_py_coll_args_count(kind), args, given, keywords,
+                       &taken, &names);
     Py_ssize_t named = names != NULL ? PyTuple_GET_SIZE(names) : 0;
     if (taken != NULL && !plain)
         read = wm_py_direct_read(kind, channel.comm->whole,
@@ -388,7 +388,8 @@ wm_py_persistent_coll_new(wm_call_kind_t kind, PyObject *self,
     }
     const wm_coll_t *call = read != NULL ? &wm_py_direct_asked(read)->call
                                          : NULL;
-    wm_call = (wm_call_t){.name = wm_call_name(kind), .collective = true};
+    wm_waiting_call = (wm_waiting_call_t){.name = wm_call_name(kind),
+                                          .collective = true};
     int code;
     WM_PY_UNLOCKED(code = wm_persistent_coll_open(
                        channel.comm, kind, call, failed ? WM_ERR_CUDA : 0,

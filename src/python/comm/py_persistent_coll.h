@@ -13,7 +13,7 @@
 // of the call. Returns 0: *result is an inactive wm.Prequest; 1: make MPI's
 // own; -1 with an exception.
 int
-wm_py_persistent_coll_new(wm_call_kind_t kind, PyObject *self,
+wm_py_persistent_coll_new(wm_coll_kind_t kind, PyObject *self,
                           PyObject *const *args, Py_ssize_t given,
                           PyObject *keywords, bool plain, bool always,
                           PyObject *again, PyObject **result);

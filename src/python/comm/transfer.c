@@ -116,7 +116,8 @@ run(const wm_transfer_t *transfer, const char *function)
     if (wm_py_transfer_parse(transfer, "buf", &message) < 0)
         return NULL;
     wm_buffer_t buffer = wm_py_message_take(&message);
-    wm_call = (wm_call_t){.name = function, .type = message.type};
+    wm_waiting_call = (wm_waiting_call_t){.name = function,
+                                          .type = message.type};
     Py_BEGIN_ALLOW_THREADS;
     code = wm_py_channel_begin_unlocked(
         &transfer->channel, &transfer->envelope, transfer->receives, &buffer,

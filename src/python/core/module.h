@@ -44,7 +44,7 @@
     X(on_device)                                                              \
     X(raw)                                                                    \
     X(checked)                                                                \
-    X(asked)                                                                  \
+    X(coll_args)                                                              \
     X(reduced)                                                                \
     X(local)                                                                  \
     X(thresholds)                                                             \

@@ -202,7 +202,8 @@ receive(PyObject *Py_UNUSED(module), PyObject *args)
         || wm_py_mpi_status(given, "status", &status) < 0)
         return NULL;
     payload_t *payload = begin_receive(target, buf, source, tag, true);
-    wm_call = (wm_call_t){.name = "recv", .type = MPI_DATATYPE_NULL};
+    wm_waiting_call = (wm_waiting_call_t){.name = "recv",
+                                          .type = MPI_DATATYPE_NULL};
     if (payload != NULL && wm_py_wait(payload->op, status) < 0)
         Py_CLEAR(payload);
     return payload != NULL ? (PyObject *)payload

@@ -220,7 +220,8 @@ run(sending_t *sending)
     int code;
     wm_buffer_t buffer = wm_py_message_take(&sending->message);
     buffer.pickled = true;
-    wm_call = (wm_call_t){.name = "send", .type = MPI_DATATYPE_NULL};
+    wm_waiting_call = (wm_waiting_call_t){.name = "send",
+                                          .type = MPI_DATATYPE_NULL};
     Py_BEGIN_ALLOW_THREADS;
     code = prepare_embedded(sending, &err);
     if (code < 0) {

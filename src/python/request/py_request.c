@@ -416,7 +416,8 @@ request_wait(PyObject *object, PyObject *args, PyObject *kwargs)
     }
     wm_op_t *op = self->op;
     wm_op_retain(op);
-    wm_call = (wm_call_t){.name = "Wait", .type = self->message.type};
+    wm_waiting_call = (wm_waiting_call_t){.name = "Wait",
+                                          .type = self->message.type};
     int code = wm_py_wait(op, status);
     bool ended = op->done;
     wm_op_release(op);

@@ -140,7 +140,8 @@ wait_for_each(const char *name, bool objects, PyObject *given,
     if (list == NULL)
         return NULL;
     PyObject *kind = NULL, *value = NULL, *trace = NULL;
-    wm_call = (wm_call_t){.name = name, .type = MPI_DATATYPE_NULL};
+    wm_waiting_call = (wm_waiting_call_t){.name = name,
+                                          .type = MPI_DATATYPE_NULL};
     bool ended = wait_for_all(list) == 0; // false: interrupted
     bool ask_mpi = objects || statuses != Py_None;
     wm_ended_t taken_over[AT_ONCE];
@@ -305,7 +306,8 @@ wait_for_ours(const char *wait, const char *test, PyObject *list,
     wm_hang_t hang;
     if (!any_of_ours(list))
         return call_stock(wait, list, other);
-    wm_call = (wm_call_t){.name = wait, .type = MPI_DATATYPE_NULL};
+    wm_waiting_call = (wm_waiting_call_t){.name = wait,
+                                          .type = MPI_DATATYPE_NULL};
     for (unsigned turn = 1;; ++turn) {
         result = call_stock(test, list, other);
         if (result == NULL || is_over(result))

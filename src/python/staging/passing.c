@@ -33,7 +33,7 @@ typedef struct {
     PyObject *paired;  // neighbours, if MPI needs another form of the call
     PyObject *where;   // (position, name) of each buffer
     int begins;        // true: the call makes a request
-    int direct;        // wm_call_kind_t of a call that GPUs may do
+    int direct;        // wm_coll_kind_t of a call that GPUs may do
     int computes;      // true: MPI computes with the elements
 } passing_t;
 
@@ -215,7 +215,7 @@ begin(const passing_t *self, bool ours, PyObject *const *args, size_t flags,
     Py_ssize_t given = PyVectorcall_NARGS(flags);
     Py_ssize_t count = given + (names != NULL ? PyTuple_GET_SIZE(names) : 0);
     int code = given > 0 && count <= MOST
-                   ? wm_py_direct_begin((wm_call_kind_t)self->direct, args[0],
+                   ? wm_py_direct_begin((wm_coll_kind_t)self->direct, args[0],
                                         args + 1, given - 1, names, !ours,
                                         &result)
                    : 2;
@@ -238,7 +238,7 @@ init(const passing_t *self, bool ours, PyObject *const *args, size_t flags,
      PyObject *names)
 {
     PyObject *result = NULL;
-    int code = wm_py_persistent_coll_new((wm_call_kind_t)self->direct, args[0],
+    int code = wm_py_persistent_coll_new((wm_coll_kind_t)self->direct, args[0],
                                          args + 1,
                                          PyVectorcall_NARGS(flags) - 1, names,
                                          !ours, false, self->again, &result);
@@ -254,7 +254,7 @@ init_paired(const passing_t *self, bool ours, PyObject *const *args,
     PyObject *result = NULL;
     PyObject *again = PyObject_CallOneArg(self->paired, args[0]);
     if (again != NULL
-        && wm_py_persistent_coll_new((wm_call_kind_t)self->direct, args[0],
+        && wm_py_persistent_coll_new((wm_coll_kind_t)self->direct, args[0],
                                      args + 1, PyVectorcall_NARGS(flags) - 1,
                                      names, !ours, true, again, &result)
                > 0)
@@ -287,7 +287,7 @@ begin_paired(const passing_t *self, bool ours, PyObject *const *args,
              Py_ssize_t given, PyObject *names)
 {
     PyObject *on = NULL;
-    int code = wm_py_direct_begin((wm_call_kind_t)self->direct, args[0],
+    int code = wm_py_direct_begin((wm_coll_kind_t)self->direct, args[0],
                                   args + 1, given - 1, names, !ours, &on);
     if (code == 2)
         on = wm_py_direct_mpis_of(args[0], false);
@@ -346,7 +346,7 @@ serve(const passing_t *self, PyObject *const *args, size_t flags,
     if (is_mpis(self, !ours, args, given, names))
         return PyObject_Vectorcall(ours ? self->other : self->method, args,
                                    flags, names);
-    if (self->direct == WM_CALL_UNKNOWN || given == 0
+    if (self->direct == WM_COLL_UNKNOWN || given == 0
         || wm_engine_check(NULL) < 0)
         return pass(self, ours, args, flags, names);
     bool paired = is_paired(self, args[0], given, names);
@@ -357,7 +357,7 @@ serve(const passing_t *self, PyObject *const *args, size_t flags,
         return begin_paired(self, ours, args, given, names);
     if (self->begins)
         return begin(self, ours, args, flags, names);
-    int code = wm_py_direct_call((wm_call_kind_t)self->direct, args[0],
+    int code = wm_py_direct_call((wm_coll_kind_t)self->direct, args[0],
                                  args + 1, given - 1, names, !ours);
     if (code <= 0)
         return code < 0 ? NULL : Py_NewRef(Py_None);
@@ -425,7 +425,7 @@ passing_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->paired = Py_NewRef(paired);
     self->begins = begins;
     self->computes = computes;
-    self->direct = wm_py_asked_kind(direct);
+    self->direct = wm_py_coll_args_kind(direct);
     return (PyObject *)self;
 }
 

@@ -13,7 +13,7 @@ typedef struct {
 } wm_span_t;
 
 typedef struct {
-    wm_call_kind_t kind;
+    wm_coll_kind_t kind;
     // The arguments were read, and the fields below are set. on_device: the
     // buffers are memory of a GPU, contiguous or with gaps. on_host: they are
     // contiguous host memory that nobody else uses. If both are false, MPI

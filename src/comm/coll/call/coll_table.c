@@ -31,9 +31,9 @@ enum {
 
 // A call between neighbors has, once its neighbors are known, blocks of any
 // lengths for all ranks.
-static const wm_coll_row_t rows[WM_CALL_KINDS] = {
+static const wm_coll_row_t rows[WM_COLL_KINDS] = {
 #define X(NAME, Name, iname, LIST, SENDS, RECEIVES, flags)                    \
-    [WM_CALL_##NAME] = {                                                      \
+    [WM_COLL_##NAME] = {                                                      \
         .name = #Name,                                                        \
         .arguments = &lists.LIST,                                             \
         .sends = WM_##SENDS,                                                  \
@@ -55,33 +55,33 @@ static const wm_coll_row_t rows[WM_CALL_KINDS] = {
         }},
     WM_COLLECTIVES(X)
 #undef X
-        [WM_CALL_UNKNOWN] = {.arguments = &lists.NONE},
-    [WM_CALL_ON_STREAM] = {.arguments = &lists.NONE},
-    [WM_CALL_CAPTURED] = {.arguments = &lists.NONE},
+        [WM_COLL_UNKNOWN] = {.arguments = &lists.NONE},
+    [WM_COLL_ON_STREAM] = {.arguments = &lists.NONE},
+    [WM_COLL_CAPTURED] = {.arguments = &lists.NONE},
 };
 
 const wm_coll_row_t *
-wm_coll_row(wm_call_kind_t kind)
+wm_coll_row(wm_coll_kind_t kind)
 {
     return &rows[kind];
 }
 
 const wm_shape_t *
-wm_coll_shape(wm_call_kind_t kind)
+wm_coll_shape(wm_coll_kind_t kind)
 {
     return &rows[kind].shape;
 }
 
 const char *
-wm_call_name(wm_call_kind_t kind)
+wm_call_name(wm_coll_kind_t kind)
 {
     switch ((int)kind) {
-    case WM_CALL_ON_STREAM:
+    case WM_COLL_ON_STREAM:
         return "a collective on a stream";
-    case WM_CALL_CAPTURED:
+    case WM_COLL_CAPTURED:
         return "a captured collective";
     default:
-        return (unsigned)kind < WM_CALL_KINDS && rows[kind].name != NULL
+        return (unsigned)kind < WM_COLL_KINDS && rows[kind].name != NULL
                    ? rows[kind].name
                    : "another call";
     }

@@ -76,14 +76,14 @@ enum {
     X(EXSCAN, Exscan, Iexscan, BUFS_OP, WHOLE, WHOLE, WM_PREFIX | WM_OVERLAID)
 
 typedef enum {
-    WM_CALL_UNKNOWN,
-#define X(NAME, ...) WM_CALL_##NAME,
+    WM_COLL_UNKNOWN,
+#define X(NAME, ...) WM_COLL_##NAME,
     WM_COLLECTIVES(X)
 #undef X
-        WM_CALL_ON_STREAM,
-    WM_CALL_CAPTURED,
-    WM_CALL_KINDS,
-} wm_call_kind_t;
+        WM_COLL_ON_STREAM,
+    WM_COLL_CAPTURED,
+    WM_COLL_KINDS,
+} wm_coll_kind_t;
 
 typedef struct {
     const char *names[4];
@@ -108,14 +108,14 @@ typedef struct {
 
 // Returns the row of a collective; borrowed, static.
 const wm_coll_row_t *
-wm_coll_row(wm_call_kind_t kind);
+wm_coll_row(wm_coll_kind_t kind);
 
 const wm_shape_t *
-wm_coll_shape(wm_call_kind_t kind);
+wm_coll_shape(wm_coll_kind_t kind);
 
 // Returns the name that users know; borrowed, static. Accepts any number, as
 // other ranks publish `kind`.
 const char *
-wm_call_name(wm_call_kind_t kind);
+wm_call_name(wm_coll_kind_t kind);
 
 #endif

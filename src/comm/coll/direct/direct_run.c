@@ -147,7 +147,7 @@ direct_run_follow(wm_direct_run_t *run)
 {
     if (run->why.code == 0)
         (void)!wm_phase_enqueue(run, &run->why);
-    if (!run->moves)
+    if (!run->busy)
         run_publish(run);
 }
 
@@ -162,15 +162,15 @@ allow(wm_direct_run_t *run)
     if (!idle && run->why.code == 0)
         (void)!wm_producer_idle(&direct->into.producer, true, &idle,
                                 &run->why);
-    run->moves = !idle && run->why.code == 0;
-    if (!run->moves)
+    run->busy = !idle && run->why.code == 0;
+    if (!run->busy)
         run_publish(run);
 }
 
 void
 wm_direct_restart(wm_direct_run_t *run)
 {
-    run->moves = run->signals = run->ended = false;
+    run->busy = run->signals = run->ended = false;
     run->looks = 0;
     run->phase = run->waits ? -1 : 0;
     run->result = 0;
@@ -221,7 +221,7 @@ bool
 wm_direct_look(wm_direct_run_t *run)
 {
     wm_error_t why;
-    if (!run->moves)
+    if (!run->busy)
         return wm_barrier_all_arrived(run->direct->barrier, step_of(run));
     if (run->signals && wm_signal_is_set(&run->signal)) {
         run->direct->into.idle = true; // the kernel has signalled its end
@@ -238,8 +238,8 @@ wm_direct_look(wm_direct_run_t *run)
 bool
 wm_direct_go_on(wm_direct_run_t *run)
 {
-    if (run->moves) {
-        run->moves = run->signals = false;
+    if (run->busy) {
+        run->busy = run->signals = false;
         run_publish(run);
         return false;
     }
@@ -357,7 +357,7 @@ static int
 looks_of(const wm_direct_run_t *run)
 {
     return run->signals ? LOOKS_AT_ENDS
-           : run->moves ? WM_LOOKS_AT_STREAM
+           : run->busy  ? WM_LOOKS_AT_STREAM
                         : WM_LOOKS_AT_WORDS;
 }
 

@@ -20,7 +20,7 @@ typedef struct {
     wm_reduce_op_t op;
     wm_error_t why;     // error that stops this rank; code 0: none
     bool unmapped;      // it could not map another rank's memory
-    bool moves;         // our stream is busy; else we wait for other ranks
+    bool busy;          // our stream is busy; else we wait for other ranks
     bool signals;       // one kernel does all, and signals its end
     wm_signal_t signal; // the signal of that kernel
     bool fuses;         // it may share kernels with other calls

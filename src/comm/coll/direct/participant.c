@@ -123,18 +123,18 @@ static wm_given_t
 given_of(const wm_participant_t *participant)
 {
     const wm_coll_t *call = participant->call;
-    wm_call_kind_t kind = call->kind;
+    wm_coll_kind_t kind = call->kind;
     bool in_place = is_in_place(participant);
     wm_given_t given = {
         .send = wm_participant_sends(participant) ? call->send : NULL,
         .receive = wm_participant_receives(participant) ? call->receive : NULL,
         .in_place = in_place,
         .copied = in_place && wm_coll_shape(kind)->overlaid,
-        .moved = !wm_coll_shape(kind)->reduces && kind != WM_CALL_BCAST,
+        .moved = !wm_coll_shape(kind)->reduces && kind != WM_COLL_BCAST,
     };
     if (wm_coll_overlap(given.send, given.receive))
         given.copied = true;
-    if (in_place && (kind == WM_CALL_GATHER || kind == WM_CALL_GATHERV))
+    if (in_place && (kind == WM_COLL_GATHER || kind == WM_COLL_GATHERV))
         given.in_place = false; // its own block is not moved
     return given;
 }
@@ -151,7 +151,7 @@ wm_participant_open(wm_participant_t *participant, wm_comm_t *comm,
                     wm_barrier_t *barrier, const wm_coll_t *call,
                     wm_error_t *err)
 {
-    wm_call_kind_t kind = call->kind;
+    wm_coll_kind_t kind = call->kind;
     participant->comm = comm;
     participant->call = call;
     participant->type = 0;

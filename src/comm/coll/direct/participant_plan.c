@@ -10,7 +10,7 @@ has(const void *context, int from, int to)
     const wm_participant_t *participant = context;
     const wm_published_t *published = wm_preflight_data(
         participant->direct.barrier, from);
-    wm_call_kind_t kind = participant->call->kind;
+    wm_coll_kind_t kind = participant->call->kind;
     int which = to - wm_comm_group(participant->comm, to).first;
     const wm_strided_desc_t *gaps = published->gaps == WM_PUBLISHED_GAPS_EACH
                                         ? wm_published_gaps(published, which)
@@ -23,7 +23,7 @@ has(const void *context, int from, int to)
     if (wm_coll_shape(kind)->varies)
         return published->spans[wm_coll_shape(kind)->scatters ? which : 0];
     size_t index = wm_coll_shape(kind)->scatters ? (size_t)which : 0;
-    if (kind == WM_CALL_ALLGATHER && published->in_place)
+    if (kind == WM_COLL_ALLGATHER && published->in_place)
         index = (size_t)from;
     return (wm_span_t){index * published->block, published->block};
 }
@@ -86,9 +86,9 @@ wm_coll_make_plan(const wm_coll_t *call, const wm_facts_t *facts, size_t from,
     bool keeps = gets && wm_coll_sends(call, facts->rank)
                  && (call->send == NULL || call->receive == NULL)
                  && !(shape->scatters && shape->gathers);
-    if (call->kind == WM_CALL_ALLREDUCE)
+    if (call->kind == WM_COLL_ALLREDUCE)
         return wm_plan_allreduce(facts, plan);
-    if (call->kind == WM_CALL_BCAST)
+    if (call->kind == WM_COLL_BCAST)
         wm_plan_bcast(facts, plan);
     else if (!shape->reduces)
         wm_plan_exchange(facts, has, wants, context, keeps, plan);
@@ -109,7 +109,7 @@ wm_participant_plan(const wm_participant_t *participant, wm_plan_t *plan,
     const wm_coll_t *call = participant->call;
     const wm_shape_t *shape = wm_coll_shape(call->kind);
     int rank = participant->comm->rank;
-    bool one = call->kind == WM_CALL_BCAST; // all use the root's length
+    bool one = call->kind == WM_COLL_BCAST; // all use the root's length
     wm_facts_t facts = {
         .root = participant->root,
         .nbytes = one ? wm_participant_bytes_of(participant, participant->root)
@@ -118,7 +118,7 @@ wm_participant_plan(const wm_participant_t *participant, wm_plan_t *plan,
     };
     wm_direct_facts(&participant->direct, &facts);
     wrong->code = 0;
-    if (!shape->reduces && call->kind != WM_CALL_BCAST)
+    if (!shape->reduces && call->kind != WM_COLL_BCAST)
         (void)!check_spans(participant, wrong);
     size_t from =
         shape->uneven

@@ -229,7 +229,7 @@ wm_phase_enqueue(wm_direct_run_t *run, wm_error_t *err)
     if (phase.pulls.count == 0 && phase.others == 0 && !unpacks)
         return 0;
     if (!unpacks && is_fused(run, &phase)) {
-        run->moves = run->signals = direct->written = true;
+        run->busy = run->signals = direct->written = true;
         direct->into.idle = false;
         return 0;
     }
@@ -238,7 +238,7 @@ wm_phase_enqueue(wm_direct_run_t *run, wm_error_t *err)
         return code;
     wm_signal_t signal = run->signal = telling(direct, &phase, unpacks);
     // Also after an error, as work may be under way.
-    run->moves = direct->written = true;
+    run->busy = direct->written = true;
     run->signals = signal.word != NULL;
     direct->into.idle = false;
     if (phase.pulls.count > 0) {

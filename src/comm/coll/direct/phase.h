@@ -12,7 +12,7 @@ bool
 wm_phase_can_move(const wm_direct_run_t *run);
 
 // Enqueues the moves of the current phase after the work that uses the target.
-// Sets run->moves and run->signals, also on failure, as some moves may have
+// Sets run->busy and run->signals, also on failure, as some moves may have
 // been enqueued.
 WM_MUST_CHECK int
 wm_phase_enqueue(wm_direct_run_t *run, wm_error_t *err);

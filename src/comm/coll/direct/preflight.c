@@ -27,7 +27,7 @@ preflight_compare(const wm_preflight_t *mine, const int64_t *most,
         err, WM_ERR_TYPE, 0,
         "the ranks are in different collectives, %s and %s among them, and "
         "this rank is in %s: all must make the same calls in the same order",
-        wm_call_name((wm_call_kind_t)one), wm_call_name((wm_call_kind_t)other),
+        wm_call_name((wm_coll_kind_t)one), wm_call_name((wm_coll_kind_t)other),
         wm_call_name(mine->call));
 }
 
@@ -62,7 +62,7 @@ preflight_judge(const wm_comm_t *comm, wm_preflight_t *preflight,
     int code = preflight->code;
     preflight->stages = most[STAGES] != 0;
     preflight->notices = most[NOTICES] != 0;
-    preflight->stays = most[INCAPABLE] == 0;
+    preflight->all_capable = most[INCAPABLE] == 0;
     preflight->symm = most[SYMM_NOT] == 0;
     if (code < 0 || exchanged < 0)
         return code < 0 ? code : exchanged;
@@ -122,7 +122,8 @@ wm_preflight_run(wm_comm_t *comm, wm_preflight_t *preflight, wm_error_t *err)
 }
 
 int
-wm_preflight_ask(wm_comm_t *comm, wm_preflight_t *preflight, wm_error_t *err)
+wm_preflight_or_decline(wm_comm_t *comm, wm_preflight_t *preflight,
+                        wm_error_t *err)
 {
     return preflight_make(comm, preflight, wm_preflight_values_ask, err);
 }

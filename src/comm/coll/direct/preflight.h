@@ -11,15 +11,15 @@
 
 typedef struct {
     int code;            // error of this rank so far, or 0
-    wm_call_kind_t call; // must be alike on all ranks
+    wm_coll_kind_t call; // must be alike on all ranks
     bool stages;         // this rank stages; on return, some rank does
     bool notices;        // it has posted notices; on return, some rank has
     // Data that this rank publishes if it is capable, or if `symm` is true,
     // and their bytes; or NULL.
     const wm_direct_t *direct;
     size_t nbytes;
-    bool stays; // on return: all ranks are capable
-    bool symm;  // symm_coll serves this rank; on return: all ranks
+    bool all_capable; // on return
+    bool symm;        // symm_coll serves this rank; on return: all ranks
 } wm_preflight_t;
 
 // The two halves of a preflight at a barrier: before all have arrived at step
@@ -35,7 +35,8 @@ wm_preflight_conclude(const wm_comm_t *comm, const wm_barrier_t *barrier,
 // Exchanges at a barrier. Returns 1, and exchanges nothing, if a rank
 // declines.
 WM_MUST_CHECK int
-wm_preflight_ask(wm_comm_t *comm, wm_preflight_t *preflight, wm_error_t *err);
+wm_preflight_or_decline(wm_comm_t *comm, wm_preflight_t *preflight,
+                        wm_error_t *err);
 
 // Exchanges in any communicator. Raises on all ranks if one has failed.
 WM_MUST_CHECK int

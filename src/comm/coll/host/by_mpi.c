@@ -187,48 +187,48 @@ by_mpi_begin(wm_by_mpi_t *by, const int *sends, const int *receives,
     if (!*fits)
         return MPI_SUCCESS;
     switch (call->kind) {
-    case WM_CALL_BCAST:
+    case WM_COLL_BCAST:
         return MPI_Ibcast(call->send != NULL ? by->send : by->receive, all,
                           type, root, on, request);
-    case WM_CALL_GATHER:
+    case WM_COLL_GATHER:
         return MPI_Igather(send, out, type, receive, in, type, root, on,
                            request);
-    case WM_CALL_GATHERV:
+    case WM_COLL_GATHERV:
         return MPI_Igatherv(send, out, type, receive, receives, into, type,
                             root, on, request);
-    case WM_CALL_SCATTER:
+    case WM_COLL_SCATTER:
         return MPI_Iscatter(send, out, type, receive, in, type, root, on,
                             request);
-    case WM_CALL_SCATTERV:
+    case WM_COLL_SCATTERV:
         return MPI_Iscatterv(send, sends, at, type, receive, in, type, root,
                              on, request);
-    case WM_CALL_ALLGATHER:
+    case WM_COLL_ALLGATHER:
         return MPI_Iallgather(send, out, type, receive, in, type, on, request);
-    case WM_CALL_ALLGATHERV:
+    case WM_COLL_ALLGATHERV:
         return MPI_Iallgatherv(send, out, type, receive, receives, into, type,
                                on, request);
-    case WM_CALL_ALLTOALL:
+    case WM_COLL_ALLTOALL:
         return MPI_Ialltoall(send, out, type, receive, in, type, on, request);
-    case WM_CALL_ALLTOALLV:
+    case WM_COLL_ALLTOALLV:
         return MPI_Ialltoallv(send, sends, at, type, receive, receives, into,
                               type, on, request);
-    case WM_CALL_ALLTOALLW:
+    case WM_COLL_ALLTOALLW:
         return MPI_Ialltoallw(send, sends, at, bytes(), receive, receives,
                               into, bytes(), on, request);
-    case WM_CALL_REDUCE:
+    case WM_COLL_REDUCE:
         return MPI_Ireduce(send, receive, all, type, op, root, on, request);
-    case WM_CALL_ALLREDUCE:
+    case WM_COLL_ALLREDUCE:
         return MPI_Iallreduce(send, receive, all, type, op, on, request);
-    case WM_CALL_REDUCE_SCATTER_BLOCK:
+    case WM_COLL_REDUCE_SCATTER_BLOCK:
         in = by_mpi_count(by, got / (in_place ? blocks : 1), fits);
         return MPI_Ireduce_scatter_block(send, receive, in, type, op, on,
                                          request);
-    case WM_CALL_REDUCE_SCATTER:
+    case WM_COLL_REDUCE_SCATTER:
         return MPI_Ireduce_scatter(send, receive, receives, type, op, on,
                                    request);
-    case WM_CALL_SCAN:
+    case WM_COLL_SCAN:
         return MPI_Iscan(send, receive, all, type, op, on, request);
-    case WM_CALL_EXSCAN:
+    case WM_COLL_EXSCAN:
         return MPI_Iexscan(send, receive, all, type, op, on, request);
     default:
         return MPI_ERR_OTHER;

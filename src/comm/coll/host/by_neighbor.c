@@ -19,7 +19,7 @@ struct wm_by_neighbor {
 };
 
 bool
-wm_by_neighbor_serves(wm_call_kind_t kind)
+wm_by_neighbor_serves(wm_coll_kind_t kind)
 {
     return wm_coll_shape(kind)->neighbors;
 }
@@ -56,26 +56,26 @@ by_neighbor_lay(side_t *side, bool paired, const wm_buffer_t *buffer,
 }
 
 static int
-by_neighbor_begin(const wm_by_neighbor_t *by, wm_call_kind_t kind, bool paired,
+by_neighbor_begin(const wm_by_neighbor_t *by, wm_coll_kind_t kind, bool paired,
                   MPI_Comm on, char *send, char *receive, MPI_Datatype type,
                   MPI_Request *request)
 {
     const side_t *out = &by->sends, *in = &by->receives;
-    switch (paired ? WM_CALL_NEIGHBOR_ALLTOALLW : kind) {
-    case WM_CALL_NEIGHBOR_ALLGATHER:
+    switch (paired ? WM_COLL_NEIGHBOR_ALLTOALLW : kind) {
+    case WM_COLL_NEIGHBOR_ALLGATHER:
         return MPI_Ineighbor_allgather(send, out->all, type, receive, in->each,
                                        type, on, request);
-    case WM_CALL_NEIGHBOR_ALLGATHERV:
+    case WM_COLL_NEIGHBOR_ALLGATHERV:
         return MPI_Ineighbor_allgatherv(send, out->all, type, receive,
                                         in->counts, in->at, type, on, request);
-    case WM_CALL_NEIGHBOR_ALLTOALL:
+    case WM_COLL_NEIGHBOR_ALLTOALL:
         return MPI_Ineighbor_alltoall(send, out->each, type, receive, in->each,
                                       type, on, request);
-    case WM_CALL_NEIGHBOR_ALLTOALLV:
+    case WM_COLL_NEIGHBOR_ALLTOALLV:
         return MPI_Ineighbor_alltoallv(send, out->counts, out->at, type,
                                        receive, in->counts, in->at, type, on,
                                        request);
-    case WM_CALL_NEIGHBOR_ALLTOALLW:
+    case WM_COLL_NEIGHBOR_ALLTOALLW:
         return MPI_Ineighbor_alltoallw(send, out->counts, out->bytes_at,
                                        out->types, receive, in->counts,
                                        in->bytes_at, in->types, on, request);

@@ -13,7 +13,7 @@ typedef struct wm_by_neighbor wm_by_neighbor_t;
 
 // Returns true for neighborhood collectives.
 bool
-wm_by_neighbor_serves(wm_call_kind_t kind);
+wm_by_neighbor_serves(wm_coll_kind_t kind);
 
 // Begins the call, with elements of `type` and `size` bytes. If a count does
 // not fit an int, *fits becomes false and nothing is begun. The caller frees

@@ -11,7 +11,7 @@
 int
 wm_coll_barrier(wm_comm_t *comm, wm_error_t *err)
 {
-    wm_preflight_t preflight = {.call = WM_CALL_BARRIER}, last = preflight;
+    wm_preflight_t preflight = {.call = WM_COLL_BARRIER}, last = preflight;
     wm_engine_lock();
     preflight.notices = wm_place_notify() != 0;
     wm_engine_unlock();
@@ -48,9 +48,9 @@ wm_coll_call(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err)
     preflight.symm = wm_symm_coll_serves(comm, call);
     if (preflight.symm && !participant.direct.capable)
         wm_participant_publish(&participant);
-    int code = wm_preflight_ask(comm, &preflight, err);
-    bool by_symm = !preflight.stays && preflight.symm;
-    if (code == 0 && !preflight.stays && !by_symm)
+    int code = wm_preflight_or_decline(comm, &preflight, err);
+    bool by_symm = !preflight.all_capable && preflight.symm;
+    if (code == 0 && !preflight.all_capable && !by_symm)
         code = 1;
     if (code == 0)
         code = wm_participant_compare(&participant, err);

@@ -17,13 +17,13 @@ wm_coll_barrier(wm_comm_t *comm, wm_error_t *err);
 
 // Returns true if ranks exchange data before calls that MPI may do.
 static inline bool
-wm_coll_is_asked(const wm_comm_t *comm)
+wm_coll_has_barrier(const wm_comm_t *comm)
 {
     return comm->barrier != NULL;
 }
 
 // Does a collective on the GPUs if all ranks can; returns 1 if MPI has to do
-// it. Called by all ranks of a communicator for which wm_coll_is_asked() is
+// it. Called by all ranks of a communicator for which wm_coll_has_barrier() is
 // true; for an intercommunicator, on its `whole`.
 WM_MUST_CHECK int
 wm_coll_call(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err);

@@ -114,7 +114,7 @@ nonblocking_call_follow(wm_nonblocking_op_t *op, bool *waits)
     wm_nonblocking_call_t *call = op->call;
     wm_error_t err;
     *waits = !wm_direct_look(&call->run);
-    if (*waits && (call->run.moves || !wm_nonblocking_op_is_dead(op, &err)))
+    if (*waits && (call->run.busy || !wm_nonblocking_op_is_dead(op, &err)))
         return false;
     if (*waits)
         return wm_nonblocking_op_fail(op, &err);

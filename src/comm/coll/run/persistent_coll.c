@@ -76,7 +76,7 @@ is_able(wm_comm_t *comm, const wm_coll_t *call)
 
 // Returns 0 if all ranks are able, 1 if some are not, or an error.
 static int
-persistent_coll_preflight(wm_comm_t *comm, wm_call_kind_t kind, bool able,
+persistent_coll_preflight(wm_comm_t *comm, wm_coll_kind_t kind, bool able,
                           int failed, wm_error_t *err)
 {
     // Ranks that are not able stage, or have no GPU memory.
@@ -90,7 +90,7 @@ persistent_coll_preflight(wm_comm_t *comm, wm_call_kind_t kind, bool able,
 }
 
 int
-wm_persistent_coll_open(wm_comm_t *comm, wm_call_kind_t kind,
+wm_persistent_coll_open(wm_comm_t *comm, wm_coll_kind_t kind,
                         const wm_coll_t *call, int failed, bool always,
                         wm_comm_t **own, MPI_Comm *handle, wm_error_t *err)
 {

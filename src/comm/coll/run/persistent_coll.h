@@ -16,7 +16,7 @@
 // left: the caller makes MPI's own call on `comm`. `failed` is 0, or the error
 // of this rank when it read its arguments; then all ranks raise.
 WM_MUST_CHECK int
-wm_persistent_coll_open(wm_comm_t *comm, wm_call_kind_t kind,
+wm_persistent_coll_open(wm_comm_t *comm, wm_coll_kind_t kind,
                         const wm_coll_t *call, int failed, bool always,
                         wm_comm_t **own, MPI_Comm *handle, wm_error_t *err);
 

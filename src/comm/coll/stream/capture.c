@@ -8,13 +8,13 @@ static int
 compare(const wm_captured_t *mine, const wm_captured_t *other, int rank,
         wm_error_t *err)
 {
-    const char *name = wm_call_name((wm_call_kind_t)mine->kind);
+    const char *name = wm_call_name((wm_coll_kind_t)mine->kind);
     if (mine->kind != other->kind)
         return wm_error_set(err, WM_ERR_TYPE, 0,
                             "the ranks capture different collectives: rank %d "
                             "captures %s, and this rank %s: all must capture "
                             "the same calls in the same order",
-                            rank, wm_call_name((wm_call_kind_t)other->kind),
+                            rank, wm_call_name((wm_coll_kind_t)other->kind),
                             name);
     if (mine->asked != other->asked)
         return wm_error_set(err, WM_ERR_VALUE, 0,
@@ -59,6 +59,6 @@ wm_capture_begin(wm_comm_t *comm, wm_captured_t *captured, int code,
 int
 wm_capture_end(wm_comm_t *comm, int code, wm_error_t *err)
 {
-    wm_preflight_t preflight = {.call = WM_CALL_CAPTURED, .code = code};
+    wm_preflight_t preflight = {.call = WM_COLL_CAPTURED, .code = code};
     return wm_preflight_run(comm, &preflight, err);
 }

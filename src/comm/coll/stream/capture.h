@@ -9,7 +9,7 @@
 #include "comm/coll/direct/preflight.h"
 
 typedef struct {
-    int kind;       // wm_call_kind_t
+    int kind;       // wm_coll_kind_t
     bool first;     // the first call of its capture
     uint64_t asked; // hash of the arguments that must be alike on all ranks
     uint64_t fragments;

@@ -94,7 +94,7 @@ make_plan(const fragmented_t *coll, wm_plan_t *plan)
 {
     int rank = coll->desc->comm->rank;
     const wm_ranks_t all = {0, coll->desc->comm->size};
-    bool out = coll->desc->call->kind == WM_CALL_BCAST
+    bool out = coll->desc->call->kind == WM_COLL_BCAST
                && rank == coll->desc->call->root;
     wm_facts_t facts = {
         .rank = rank,
@@ -125,7 +125,7 @@ fragmented_move(const fragmented_t *coll, const wm_move_t *move, bool last,
                 + coll->area;
     // In an exchange, `into` includes the offset of the block.
     bool absolute = !coll->desc->shape->reduces
-                    && coll->desc->call->kind != WM_CALL_BCAST;
+                    && coll->desc->call->kind != WM_COLL_BCAST;
     char *into = (last ? coll->desc->target
                              + (absolute ? 0
                                          : cut(coll, coll->desc->into[0]).at)

@@ -98,12 +98,12 @@ wm_kernel_coll_close(wm_kernel_coll_t *kernels)
 static size_t
 part_bytes(const wm_kernel_coll_t *kernels, const wm_coll_desc_t *desc)
 {
-    wm_call_kind_t kind = desc->call->kind;
+    wm_coll_kind_t kind = desc->call->kind;
     size_t others = (size_t)desc->comm->size - 1;
     // The root of a Bcast has no part.
-    size_t parts = others + (kind != WM_CALL_BCAST);
-    if ((kind != WM_CALL_ALLREDUCE && kind != WM_CALL_REDUCE
-         && kind != WM_CALL_BCAST)
+    size_t parts = others + (kind != WM_COLL_BCAST);
+    if ((kind != WM_COLL_ALLREDUCE && kind != WM_COLL_REDUCE
+         && kind != WM_COLL_BCAST)
         || others < (desc->shape->rooted ? 2 : 1))
         return 0;
     size_t each = (wm_coll_desc_longest(desc) + parts - 1) / parts;
@@ -122,7 +122,7 @@ saves(const wm_kernel_coll_t *kernels, const wm_coll_desc_t *desc)
     size_t size = (size_t)desc->comm->size,
            nbytes = wm_coll_desc_longest(desc);
     size_t once = (size - 1) * nbytes;
-    bool passes = desc->call->kind == WM_CALL_BCAST;
+    bool passes = desc->call->kind == WM_COLL_BCAST;
     size_t twice = passes ? nbytes : 2 * once / size;
     size_t hops = desc->shape->rooted ? 3 : 2; // measured on four GPUs
     return (once - twice) / hops > kernels->thresholds.barrier_cost;
@@ -226,7 +226,7 @@ wm_kernel_coll_enqueue(wm_kernel_coll_t *kernels, const wm_coll_desc_t *desc,
     // One block that is taken, not reduced, may overlie blocks that are given.
     bool overlaid = shape->reduces && !params.reduces && params.takes.count > 0
                     && params.gives.count > 0;
-    if (desc->call->kind == WM_CALL_BARRIER)
+    if (desc->call->kind == WM_COLL_BARRIER)
         kernel_coll_set_barrier(kernels, &params);
     if (part > 0)
         kernel_coll_divide(desc, part, &params);

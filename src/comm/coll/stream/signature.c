@@ -310,7 +310,7 @@ compare_calls(const wm_signatures_t *signatures, const wm_barrier_t *barrier,
         int there = signature_kind_of(its), own = signature_kind_of(here);
         if (its == here || there >= RECOVERS || own >= RECOVERS)
             continue;
-        const char *name = wm_call_name((wm_call_kind_t)there);
+        const char *name = wm_call_name((wm_coll_kind_t)there);
         *differs = which;
         if (there != own)
             return wm_error_set(
@@ -318,7 +318,7 @@ compare_calls(const wm_signatures_t *signatures, const wm_barrier_t *barrier,
                 "the ranks' collectives on streams differ: where rank %d "
                 "called %s, this rank called %s: all must make the same calls "
                 "in the same order",
-                rank, name, wm_call_name((wm_call_kind_t)own));
+                rank, name, wm_call_name((wm_coll_kind_t)own));
         return add_difference(barrier, rank, which, WM_ERR_VALUE, name, err);
     }
     return 0;
@@ -355,7 +355,7 @@ compare_pair(const wm_signatures_t *signatures, const wm_barrier_t *barrier,
     return wm_error_set(err, WM_ERR_VALUE, 0,
                         "the ranks' collectives on streams differ: in %s rank "
                         "%d %s %s: give the same counts on both ranks",
-                        wm_call_name((wm_call_kind_t)signature_kind_of(
+                        wm_call_name((wm_coll_kind_t)signature_kind_of(
                             own_mark(barrier, which))),
                         rank, side == 0 ? "gives" : "expects", text);
 }
@@ -393,7 +393,7 @@ raise_failure(const wm_signatures_t *signatures, const wm_barrier_t *barrier,
     if (signatures->calls - call < WM_SIGNATURE_CALLS
         && signature_kind_of(own_mark(barrier, call)) < RECOVERS)
         name = wm_call_name(
-            (wm_call_kind_t)signature_kind_of(own_mark(barrier, call)));
+            (wm_coll_kind_t)signature_kind_of(own_mark(barrier, call)));
     if (why == WM_SIGNATURES_CAPTURES)
         return wm_error_set(
             err, WM_ERR_STATE, 0,
@@ -632,7 +632,7 @@ wm_signatures_all_capture(const wm_signatures_t *signatures,
             "this rank captures a collective on a stream into a graph (%s), "
             "and rank %d calls %s without a capture: all must do the same",
             name, other,
-            kind < RECOVERS ? wm_call_name((wm_call_kind_t)kind)
+            kind < RECOVERS ? wm_call_name((wm_coll_kind_t)kind)
                             : "another collective");
     if (refused >= 0)
         return wm_error_set(

@@ -158,12 +158,12 @@ wm_simple_coll_enqueue(const wm_kernel_coll_t *kernels,
 {
     run_t run = {kernels, desc, words};
     bool several = desc->comm->size > 2;
-    if (several && desc->call->kind == WM_CALL_ALLREDUCE)
+    if (several && desc->call->kind == WM_COLL_ALLREDUCE)
         return simple_coll_reduce_parts(&run, err);
     bool long_one = wm_coll_desc_longest(desc) > kernels->thresholds.parts;
-    if (several && long_one && desc->call->kind == WM_CALL_REDUCE)
+    if (several && long_one && desc->call->kind == WM_COLL_REDUCE)
         return reduce_to_root(&run, err);
-    if (several && long_one && desc->call->kind == WM_CALL_BCAST)
+    if (several && long_one && desc->call->kind == WM_COLL_BCAST)
         return scatter_parts(&run, err);
     return whole(&run, err);
 }

@@ -107,7 +107,7 @@ wm_symm_coll_call(wm_comm_t *comm, const wm_coll_t *call,
         *err = *wrong;
     const wm_shape_t *shape = wm_coll_shape(call->kind);
     bool all_see_it = !shape->varies
-                      && (shape->reduces || call->kind == WM_CALL_BCAST);
+                      && (shape->reduces || call->kind == WM_COLL_BCAST);
     int code = all_see_it ? 0 : wm_preflight_run(comm, &preflight, err);
     if (code < 0)
         return code;

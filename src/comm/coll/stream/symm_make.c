@@ -192,7 +192,7 @@ wm_symm_make(wm_comm_t *comm, int device, bool captured, int code,
     bool unreached = !wm_direct_is_reached(comm), on_host;
     wm_symm_t *symm;
     wm_preflight_t preflight = {
-        .call = captured ? WM_CALL_CAPTURED : WM_CALL_ON_STREAM,
+        .call = captured ? WM_COLL_CAPTURED : WM_COLL_ON_STREAM,
         .code = code,
         .stages = unreached,
     };

@@ -22,7 +22,7 @@ wm_symm_memory_exchange(wm_comm_t *comm, int code, bool *any, bool *all,
                         wm_error_t *err)
 {
     wm_preflight_t preflight = {
-        .call = WM_CALL_ON_STREAM,
+        .call = WM_COLL_ON_STREAM,
         .code = code,
         .stages = *any,
         .symm = all != NULL && *all,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "python/comm/asked.h"
+#include "python/comm/coll_args.h"
 
 #include <ctype.h>
 #include <stdio.h>
@@ -11,26 +11,26 @@
 #include "python/core/arguments.h"
 #include "python/message/datatype.h"
 
-wm_call_kind_t
-wm_py_asked_kind(const char *name)
+wm_coll_kind_t
+wm_py_coll_args_kind(const char *name)
 {
-    for (int kind = 0; kind < WM_CALL_KINDS; ++kind) {
-        const wm_coll_row_t *row = wm_coll_row((wm_call_kind_t)kind);
+    for (int kind = 0; kind < WM_COLL_KINDS; ++kind) {
+        const wm_coll_row_t *row = wm_coll_row((wm_coll_kind_t)kind);
         if (row->name != NULL && row->arguments->count > 0
             && strcmp(row->name, name) == 0)
-            return (wm_call_kind_t)kind;
+            return (wm_coll_kind_t)kind;
     }
-    return WM_CALL_UNKNOWN;
+    return WM_COLL_UNKNOWN;
 }
 
 bool
-wm_py_asked_is_separate(wm_call_kind_t kind)
+wm_py_coll_args_is_separate(wm_coll_kind_t kind)
 {
     return wm_coll_row(kind)->sends == WM_SEPARATE;
 }
 
 int
-wm_py_asked_count(wm_call_kind_t kind)
+wm_py_coll_args_count(wm_coll_kind_t kind)
 {
     return wm_coll_row(kind)->arguments->count;
 }
@@ -57,7 +57,7 @@ is_all(const wm_coll_t *call, bool on_device)
 // Reads the counts of Reduce_scatter. Without counts mpi4py finds them itself,
 // unless the call is in place.
 static int
-read_counts(PyObject *value, const wm_comm_t *comm, wm_py_asked_t *asked)
+read_counts(PyObject *value, const wm_comm_t *comm, wm_py_coll_args_t *asked)
 {
     wm_side_t *received = &asked->received;
     const wm_message_t *message = &received->message;
@@ -96,13 +96,13 @@ read_counts(PyObject *value, const wm_comm_t *comm, wm_py_asked_t *asked)
 // Raises an error about the counts of a reduction, which do not fit; returns
 // false.
 static bool
-refuse_counts(wm_call_kind_t kind, const wm_message_t *sent,
+refuse_counts(wm_coll_kind_t kind, const wm_message_t *sent,
               const wm_message_t *received, size_t blocks)
 {
     size_t size = sent->size > 0 ? sent->size : 1;
     size_t given = sent->buffer.nbytes / size;
     size_t wanted = received->buffer.nbytes / size;
-    if (kind == WM_CALL_REDUCE_SCATTER_BLOCK)
+    if (kind == WM_COLL_REDUCE_SCATTER_BLOCK)
         PyErr_Format(PyExc_ValueError,
                      "%s: sendbuf has %zu elements, and recvbuf %zu for each "
                      "of %zu ranks: give a sendbuf of %zu elements",
@@ -118,11 +118,11 @@ refuse_counts(wm_call_kind_t kind, const wm_message_t *sent,
 
 // Returns true if both buffers hold what the call reduces, as mpi4py sees it.
 static bool
-is_reduced(wm_call_kind_t kind, const wm_py_asked_t *asked, size_t ranks)
+is_reduced(wm_coll_kind_t kind, const wm_py_coll_args_t *asked, size_t ranks)
 {
     const wm_message_t *sent = &asked->sent.message;
     const wm_message_t *received = &asked->received.message;
-    size_t blocks = kind == WM_CALL_REDUCE_SCATTER_BLOCK ? ranks : 1;
+    size_t blocks = kind == WM_COLL_REDUCE_SCATTER_BLOCK ? ranks : 1;
     if ((asked->sent.given && wm_py_reduced_is_bytes(sent))
         || (asked->received.given && wm_py_reduced_is_bytes(received)))
         return false;
@@ -130,7 +130,7 @@ is_reduced(wm_call_kind_t kind, const wm_py_asked_t *asked, size_t ranks)
         return true;
     if (sent->type != received->type)
         return false;
-    return kind == WM_CALL_REDUCE_SCATTER
+    return kind == WM_COLL_REDUCE_SCATTER
            || sent->buffer.nbytes == blocks * received->buffer.nbytes
            || refuse_counts(kind, sent, received, blocks);
 }
@@ -171,7 +171,7 @@ find_neighbors(const wm_comm_t *comm, bool on_stream, wm_neighbors_t *sources,
 
 // Raises the error that MPI has for a call with such an argument.
 static int
-refuse(const wm_py_asked_t *asked, int error, const char *text, int given,
+refuse(const wm_py_coll_args_t *asked, int error, const char *text, int given,
        int last)
 {
     char name[32];
@@ -185,7 +185,7 @@ refuse(const wm_py_asked_t *asked, int error, const char *text, int given,
 // Reads the root. Between groups it becomes a rank of both groups together;
 // -1: another rank of this group.
 static int
-read_root(PyObject *value, const wm_comm_t *comm, wm_py_asked_t *asked)
+read_root(PyObject *value, const wm_comm_t *comm, wm_py_coll_args_t *asked)
 {
     wm_ranks_t others = wm_comm_others(comm, comm->rank);
     int given = 0;
@@ -206,7 +206,7 @@ read_root(PyObject *value, const wm_comm_t *comm, wm_py_asked_t *asked)
 }
 
 static int
-read_op(PyObject *value, wm_py_asked_t *asked)
+read_op(PyObject *value, wm_py_coll_args_t *asked)
 {
     if (wm_py_mpi_op(value, "op", &asked->call.op) < 0)
         return -1;
@@ -221,8 +221,8 @@ read_op(PyObject *value, wm_py_asked_t *asked)
 // The two functions below read the buffers that matter on this rank.
 
 static int
-read_between(wm_call_kind_t kind, const wm_comm_t *comm,
-             PyObject *const *values, bool reduces, wm_py_asked_t *asked)
+read_between(wm_coll_kind_t kind, const wm_comm_t *comm,
+             PyObject *const *values, bool reduces, wm_py_coll_args_t *asked)
 {
     const wm_coll_t *call = &asked->call;
     const bool used[] = {wm_coll_sends(call, comm->rank),
@@ -230,7 +230,7 @@ read_between(wm_call_kind_t kind, const wm_comm_t *comm,
     const wm_coll_row_t *row = wm_coll_row(kind);
     const wm_form_t forms[] = {row->sends, row->receives};
     wm_side_t *sides[] = {&asked->sent, &asked->received};
-    int blocks = kind == WM_CALL_REDUCE_SCATTER_BLOCK
+    int blocks = kind == WM_COLL_REDUCE_SCATTER_BLOCK
                      ? wm_comm_group(comm, comm->rank).count
                      : wm_comm_others(comm, comm->rank).count;
     for (int i = 0; i < 2; ++i)
@@ -244,8 +244,8 @@ read_between(wm_call_kind_t kind, const wm_comm_t *comm,
 }
 
 static int
-read_within(wm_call_kind_t kind, const wm_comm_t *comm,
-            PyObject *const *values, bool reduces, wm_py_asked_t *asked)
+read_within(wm_coll_kind_t kind, const wm_comm_t *comm,
+            PyObject *const *values, bool reduces, wm_py_coll_args_t *asked)
 {
     bool root = asked->call.root < 0 || asked->call.root == comm->rank;
     const wm_coll_row_t *row = wm_coll_row(kind);
@@ -259,7 +259,7 @@ read_within(wm_call_kind_t kind, const wm_comm_t *comm,
             || is_nothing(values[0]) || is_nothing(values[1])))
         return -1;
     // In place, recvbuf has a block for each rank, too.
-    wm_form_t receives = kind == WM_CALL_REDUCE_SCATTER_BLOCK
+    wm_form_t receives = kind == WM_COLL_REDUCE_SCATTER_BLOCK
                                  && is_nothing(values[0])
                              ? WM_EQUAL
                              : row->receives;
@@ -288,12 +288,13 @@ read_within(wm_call_kind_t kind, const wm_comm_t *comm,
 }
 
 int
-wm_py_asked_read(const wm_comm_t *comm, PyObject *const *args,
-                 Py_ssize_t given, PyObject *keywords, wm_py_asked_t *asked)
+wm_py_coll_args_read(const wm_comm_t *comm, PyObject *const *args,
+                     Py_ssize_t given, PyObject *keywords,
+                     wm_py_coll_args_t *asked)
 {
     PyObject *values[5] = {NULL};
     wm_coll_t *call = &asked->call;
-    wm_call_kind_t kind = call->kind;
+    wm_coll_kind_t kind = call->kind;
     const wm_coll_arguments_t *arguments = wm_coll_row(kind)->arguments;
     int op = arguments->op, root = arguments->root;
     if (wm_py_arguments(wm_call_name(kind), arguments->names, arguments->count,
@@ -307,7 +308,7 @@ wm_py_asked_read(const wm_comm_t *comm, PyObject *const *args,
     if ((root >= 0 && read_root(values[root], comm, asked) < 0)
         || (reduces && values[op] != NULL && read_op(values[op], asked) < 0))
         return -1;
-    if (kind == WM_CALL_BCAST) { // one buffer
+    if (kind == WM_COLL_BCAST) { // one buffer
         bool gives = call->root == comm->rank;
         values[1] = gives ? NULL : values[0];
         values[0] = gives ? values[0] : NULL;
@@ -330,12 +331,12 @@ wm_py_asked_read(const wm_comm_t *comm, PyObject *const *args,
                 && wm_py_reduced_name(&asked->received.message, call->op) < 0)
             || !is_reduced(kind, asked,
                            (size_t)wm_comm_group(comm, comm->rank).count)
-            || (kind == WM_CALL_REDUCE_SCATTER
+            || (kind == WM_COLL_REDUCE_SCATTER
                 && read_counts(values[2], comm, asked) < 0)))
         return -1;
     call->type = given_any ? side->message.type : MPI_DATATYPE_NULL;
     call->size = given_any ? side->message.size : 1;
-    if (wm_py_asked_is_separate(kind)) {
+    if (wm_py_coll_args_is_separate(kind)) {
         call->type = MPI_BYTE; // blocks have several types
         call->size = 1;
     }
@@ -352,7 +353,8 @@ wm_py_asked_read(const wm_comm_t *comm, PyObject *const *args,
 }
 
 void
-wm_py_asked_forget(wm_call_kind_t kind, bool begins, wm_py_asked_t *asked)
+wm_py_coll_args_init(wm_coll_kind_t kind, bool begins,
+                     wm_py_coll_args_t *asked)
 {
     asked->begins = begins;
     asked->call = (wm_coll_t){.kind = kind};
@@ -362,7 +364,7 @@ wm_py_asked_forget(wm_call_kind_t kind, bool begins, wm_py_asked_t *asked)
 }
 
 void
-wm_py_asked_release(wm_py_asked_t *asked)
+wm_py_coll_args_release(wm_py_coll_args_t *asked)
 {
     if (asked->sent.given)
         wm_py_message_release(&asked->sent.message);
@@ -372,7 +374,7 @@ wm_py_asked_release(wm_py_asked_t *asked)
 
 // Asks the arrays again for the streams that come before the call.
 int
-wm_py_asked_refresh(wm_py_asked_t *asked)
+wm_py_coll_args_refresh(wm_py_coll_args_t *asked)
 {
     static const char *const names[] = {"sendbuf", "recvbuf"};
     wm_side_t *sides[] = {&asked->sent, &asked->received};
@@ -392,7 +394,8 @@ wm_py_asked_refresh(wm_py_asked_t *asked)
 }
 
 bool
-wm_py_asked_is_plain(wm_call_kind_t kind, const wm_comm_t *comm, bool plain)
+wm_py_coll_args_is_plain(wm_coll_kind_t kind, const wm_comm_t *comm,
+                         bool plain)
 {
     bool silent = comm->split > 0 && wm_coll_shape(kind)->rooted;
     return plain && !silent;
@@ -411,8 +414,8 @@ collectives(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
     static const char *const forms[] = {"", "n", "v", "w"};
     PyObject *rows = PyList_New(0);
-    for (int kind = 0; rows != NULL && kind < WM_CALL_KINDS; ++kind) {
-        const wm_coll_row_t *row = wm_coll_row((wm_call_kind_t)kind);
+    for (int kind = 0; rows != NULL && kind < WM_COLL_KINDS; ++kind) {
+        const wm_coll_row_t *row = wm_coll_row((wm_coll_kind_t)kind);
         if (row->name == NULL || row->arguments->count == 0)
             continue;
         const wm_shape_t *shape = &row->shape;
@@ -434,7 +437,7 @@ collectives(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
     return rows;
 }
 
-PyMethodDef wm_py_asked_functions[] = {
+PyMethodDef wm_py_coll_args_functions[] = {
     {"_collectives", collectives, METH_NOARGS, collectives_doc},
     {0},
 };

@@ -20,8 +20,8 @@ comm_Barrier(PyObject *self, PyObject *Py_UNUSED(unused))
     int code;
     if (wm_py_channel_get(self, &channel) < 0)
         return wm_py_channel_fail(self, false);
-    wm_call = (wm_call_t){
-        .name = wm_call_name(WM_CALL_BARRIER),
+    wm_waiting_call = (wm_waiting_call_t){
+        .name = wm_call_name(WM_COLL_BARRIER),
         .collective = true,
         .type = MPI_DATATYPE_NULL,
     };
