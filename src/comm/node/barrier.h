@@ -87,9 +87,9 @@ wm_barrier_published(const wm_barrier_t *barrier, int rank);
 
 // Enters a blocking call; called by each rank once for each, in their order,
 // before the epoch in bank 0. Writes into this rank's exchange area
-// (`blocking`). True: the rank takes part in the call's preflight, which
-// decides whether GPUs do the call. False: the rank declines, so MPI does the
-// call, and does not wait.
+// (`blocking`). `by_gpu`: the rank takes part in the call's preflight, which
+// decides whether GPUs do the call. Else the rank declines: it does not wait,
+// and MPI does the call on all ranks.
 void
 wm_barrier_enter(wm_barrier_t *barrier, bool by_gpu);
 
