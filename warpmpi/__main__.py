@@ -7,18 +7,18 @@
 
 When the program imports mpi4py.MPI, warpmpi.install() makes MPI.COMM_WORLD and
 all communicators that are made from it take arrays of CuPy, Warp, PyTorch, JAX
-and Numba, from GPU to GPU, on whatever MPI mpi4py runs; MPI's own requests,
-files and windows learn of them, too. Nothing else changes: what the program
-sets in mpi4py.rc before holds, and it may call MPI.Init() and MPI.Finalize()
-itself. An exception that nobody catches on one rank ends all ranks, as
-`python -m mpi4py` does.
+and Numba, from GPU to GPU, on any MPI that mpi4py runs on. Calls of MPI.File
+and MPI.Win take them, too; only a window itself must be host memory. Nothing
+else changes: settings that the program makes in mpi4py.rc before the import
+are used, and the program may call MPI.Init() and MPI.Finalize() itself. An
+uncaught exception on one rank ends all ranks, as with `python -m mpi4py`.
 
     --help, -h   this text
     --version    the version of warpmpi, of mpi4py and of the MPI, the GPUs,
-                 and where the switch points come from
+                 and the source of the switch points
 
-Environment: WARPMPI_TRANSPORT=ipc, host or mpi forces how GPU memory travels;
-docs/guide.md tells of the others.
+Environment: WARPMPI_TRANSPORT=ipc, host or mpi selects the transport of GPU
+memory; docs/guide.md lists the other variables.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def gpus() -> str:
 class Hook:
     """Installs as soon as the program has imported mpi4py.MPI.
 
-    Not before: it is then that mpi4py reads mpi4py.rc and initializes MPI.
+    mpi4py reads mpi4py.rc and initializes MPI during that import.
     """
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class Hook:
         path: Sequence[str] | None = None,
         target: ModuleType | None = None,
     ) -> ModuleSpec | None:
-        """Find what others find, and see when it has been executed."""
+        """Find the module, and call executed() after its execution."""
         spec = None
         if name == "warpmpi" and self._package is not None:
             spec = importlib.util.spec_from_loader(name, self._package.loader)
@@ -94,7 +94,7 @@ class Hook:
         return spec
 
     def executed(self, module: ModuleType) -> None:
-        """Import this package, which may be under way; then install."""
+        """Import this package, and install when it has been imported."""
         if module.__name__ == "warpmpi":
             module.install()
             sys.meta_path.remove(self)
@@ -103,7 +103,7 @@ class Hook:
             import warpmpi  # noqa: F401
 
     def set_abort_status(self, ending: BaseException) -> None:
-        """Have all ranks end when this one does."""
+        """Let all ranks end if this one ends by an exception."""
         from mpi4py import run
 
         if self._mpi is not None:  # Python forgets it where we have failed
@@ -208,7 +208,7 @@ class Program:
         self.facts = {"__file__": spec.origin, "__cached__": spec.cached}
 
     def run(self) -> None:
-        """Execute it as the module __main__, which it stays."""
+        """Run the program as the module __main__, which stays in place."""
         module = sys.modules["__main__"] = ModuleType("__main__")
         package = self.spec.parent if self.spec is not None else None
         module.__spec__, module.__loader__ = self.spec, self.loader
@@ -239,7 +239,7 @@ def main() -> None:
     if arguments[0].startswith("-") and arguments[0] not in ("-m", "-c", "-"):
         sys.exit(
             f"python -m warpmpi: no option {arguments[0]}: give a script, "
-            "-m module or -c program (--help tells more)"
+            "-m module or -c program (see --help)"
         )
     if arguments[0] in ("-m", "-c") and len(arguments) < 2:
         sys.exit(f"python -m warpmpi: {arguments[0]} needs an argument")

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """mpi4py's lower-case collectives that move objects.
 
-mpi4py's own call moves frames. Then both ends of an object know what follows:
-bcast broadcasts that, and in the others it is messages beside the user's, all
-of which are begun before anything is waited for.
+mpi4py's own call moves frames (frames.py). A frame tells both ends which data
+follow. bcast broadcasts these data. The other calls send them as messages of
+their own, and a rank begins all messages before it waits for one.
 
-An object that cannot be pickled, or a list of the wrong length, is told in
-place of a frame, and whoever fails later goes on to the end: who takes part is
-waited for by the others.
+If an object cannot be pickled, or a list has the wrong length, the frame
+carries the error. A rank that fails later still makes all its calls, because
+the other ranks wait for it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _stock(comm: Any, name: str) -> Any:
 
 
 def _items(objects: Any, size: int) -> list[Any]:
-    """Give an object for each rank, as mpi4py reads them."""
+    """Return a list with one object for each rank, as mpi4py does."""
     items = [None] * size if objects is None else list(objects)
     if len(items) != size:
         raise ValueError(f"expecting {size} items, got {len(items)}")
@@ -81,7 +81,7 @@ class _Call:
         return outgoing.tell(self.number(outgoing, dest))
 
     def exchange(self, *args: Any) -> Any:
-        """Move frames."""
+        """Exchange the frames by mpi4py's own call."""
         return self.steps.call(self.stock, *args)
 
     def is_over(self, frames: list[Any]) -> bool:
@@ -95,9 +95,9 @@ class _Call:
     def hear(
         self, frames: list[Any], first: int, own: Outgoing | None
     ) -> bool:
-        """Look at frames of ranks from the first one on.
+        """Read the frames of the ranks from `first` on.
 
-        Return whether anything follows them.
+        Return True if data follow any of them.
         """
         for source, frame in enumerate(frames, first):
             mine = own if source == self.rank else None
@@ -105,7 +105,7 @@ class _Call:
         return any(each.follows for each in self.incoming)
 
     def finish(self) -> list[Any]:
-        """Move what follows, and give the objects."""
+        """Move the data that follow the frames, and return the objects."""
         steps, comm = self.steps, self.comm
         for each in self.incoming:
             if steps.error is None:
@@ -129,7 +129,7 @@ class _Call:
         return objects
 
 
-# With a pickler of the program's, which decides about GPU arrays as well.
+# Calls with a pickler of the program's, which also pickles GPU arrays.
 
 
 def _raise(call: str, rank: int, text: str) -> None:
@@ -139,7 +139,7 @@ def _raise(call: str, rank: int, text: str) -> None:
 
 
 class _Failure:
-    """Pickles as what raises at the receiver."""
+    """An object whose unpickling raises the sender's error."""
 
     def __init__(self, call: str, rank: int, error: Exception) -> None:
         text = f"{type(error).__name__}: {error}"[:500]
@@ -152,7 +152,7 @@ class _Failure:
 def _as_ever(
     comm: Any, stock: Callable[..., Any], sent: Any, *root: Any
 ) -> Any:
-    """Call mpi4py. Where nothing can be sent a note is sent instead."""
+    """Make mpi4py's call; if pickling fails, send a _Failure instead."""
     try:
         return stock(sent, *root)
     except Exception as error:
@@ -251,7 +251,7 @@ class ObjectCollectives:
         return call.finish()
 
     def alltoall(self: Any, sendobj: Any) -> Any:
-        """Send an object to each rank; returns a list of what came."""
+        """Send an object to each rank; return the list of received ones."""
         _core._check_running()
         stock = _stock(self, "alltoall")
         if self.Is_inter() or not is_stock():

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Frames, which one rank sends another in a lower-case collective.
 
-A frame goes by mpi4py's own call: a plain object itself, or the bytes of a
-pickle. Of an object with embedded arrays, or with a long pickle, it tells what
-follows: the pickle, if that is long, and then the arrays. Or a frame is the
-text of what kept its sender from pickling.
+mpi4py's own call moves a frame. A frame is a plain object, or the bytes of a
+pickle. If the object has embedded arrays or a long pickle, the frame is a
+tuple that describes the data that follow: the pickle, if it is long, and then
+the arrays. If pickling failed, the frame is the text of the error.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ _Telling: TypeAlias = tuple[int, list[int], bytes, int, bytes | None]
 
 
 class Steps:
-    """The steps of a rank in a collective; the others wait for each.
+    """The steps of a rank in a collective, which other ranks wait for.
 
-    The first error is kept, and raised at the end.
+    An error stops no step. The first one is kept, and raised at the end.
     """
 
     def __init__(self) -> None:
         self.error: BaseException | None = None
 
     def note(self, error: BaseException) -> None:
-        """Keep an error, unless there is one."""
+        """Keep an error if it is the first."""
         if self.error is None:
             self.error = error
 
     def take(self, step: Callable[..., Any], *args: Any) -> Any:
-        """Take a step that others follow; None where it fails."""
+        """Take a step, and return its result; None if it fails."""
         try:
             return step(*args)
         except BaseException as error:
@@ -55,10 +55,10 @@ class Steps:
             return None
 
     def call(self, method: Callable[..., Any], *args: Any) -> Any:
-        """Make a call that all ranks make, and raise what it raises.
+        """Make a call that all ranks make; raise its errors at once.
 
-        What a signal's handler raises is kept, as the others go on. It cannot
-        run before `made` has what the call returned.
+        An exception of a signal handler is kept, as the other ranks go on.
+        The handler cannot run before `made` has the result of the call.
         """
         made: list[Any] = []
         try:
@@ -70,7 +70,7 @@ class Steps:
         return made[0]
 
     def end(self) -> None:
-        """Raise what was kept."""
+        """Raise the error that was kept, if any."""
         error, self.error = self.error, None
         try:
             if error is not None:
@@ -106,14 +106,14 @@ class Outgoing:
         self.follows = bool(embedded) or len(self.data) > _LONG
 
     def tell(self, number: int) -> _Telling:
-        """Give the frame that tells what follows under a number."""
+        """Return the frame for data that follow under a number."""
         short = self.data if len(self.data) <= _LONG else None
         return len(self.data), self.sizes, self.makers, number, short
 
     def send(
         self, steps: Steps, comm: Any, dest: int, number: int
     ) -> list[Any]:
-        """Begin to send what follows; requests."""
+        """Begin to send the data that follow; return the requests."""
         sent = self.embedded
         if len(self.data) > _LONG and dest != comm.rank:
             sent = [self.data, *sent]
@@ -125,7 +125,7 @@ class Outgoing:
 
 
 def failed(error: Exception) -> Outgoing:
-    """Give what is sent where there is no object."""
+    """Return an Outgoing whose frame is the text of an error."""
     note = Outgoing(None)
     note.frame = f"{type(error).__name__}: {error}"[:500]
     return note
@@ -137,7 +137,7 @@ class Incoming:
     def __init__(
         self, call: str, source: int, frame: Any, own: Outgoing | None
     ) -> None:
-        """Look at a frame. own: what this rank has sent itself."""
+        """Read a frame. own: the object, if this rank has sent it."""
         self.call, self.source, self.frame = call, source, frame
         self.sizes: list[int] = []
         self.arriving: list[Arriving] = []
@@ -154,7 +154,7 @@ class Incoming:
             self.left += self.data is None
 
     def look(self) -> None:
-        """Raise what kept its sender from sending it."""
+        """Raise the error that the sender reports, if any."""
         if type(self.frame) is str:
             raise RuntimeError(
                 f"rank {self.source} could not send its part of this "
@@ -177,7 +177,7 @@ class Incoming:
             ]
 
     def begin(self, comm: Any) -> None:
-        """Begin to receive what follows."""
+        """Begin to receive the data that follow."""
         if not self.follows:
             return
         if self.data is None:
@@ -191,14 +191,14 @@ class Incoming:
                 each.request = self._receive(comm, each.buffer)
 
     def throw_rest(self, comm: Any) -> None:
-        """Let come what is not wanted, as its sender waits for that."""
+        """Receive and discard the other data: their sender waits for it."""
         while self.left > 0:
             self.requests.append(self._receive(comm, bytearray()))
 
     def broadcast(self, steps: Steps, comm: Any, own: Outgoing | None) -> None:
-        """Broadcast what follows: it is sent, or received into arrays.
+        """Broadcast the data that follow, from the root's arrays into ours.
 
-        All ranks tell each other first that they have room for it.
+        First all ranks tell each other whether they have memory for them.
         """
         if own is None:
             self.left = 0
@@ -208,8 +208,8 @@ class Incoming:
         lacking = -1 if embedded is not None else comm.rank
         lacking = steps.call(_reduce, comm, lacking, MPI.MAX)
         if lacking >= 0:
-            text = f"rank {lacking} failed in this {self.call}, and tells why"
-            steps.note(RuntimeError(text))
+            text = f"rank {lacking} failed in this {self.call}"
+            steps.note(RuntimeError(f"{text}: its error tells why"))
             return
         if self.length > _LONG:
             embedded = [self.data, *embedded]
@@ -217,7 +217,7 @@ class Incoming:
             steps.take(_broadcast, comm, [buffer, MPI.BYTE], self.source)
 
     def _make_room(self, steps: Steps) -> list[Any]:
-        """Give the embedded arrays, or host memory where that fails."""
+        """Return the embedded arrays, or host memory if making them fails."""
         if self.data is None:
             self.data = MPI.buffer.allocate(self.length)
         steps.take(self._make)
@@ -231,14 +231,14 @@ class Incoming:
             _core._embedded_wait(self.requests.pop(0), self.call)
 
     def load(self) -> Any:
-        """Give the object, once all is there."""
+        """Wait for the data, and return the object."""
         if not self.follows:
             return load_frame(self.frame)
         self._wait()
         return rebuild(self.data, self.arriving)
 
     def finish(self, steps: Steps) -> None:
-        """Wait for what is under way still."""
+        """Wait for all requests that are left."""
         for each in self.arriving:
             steps.take(each.wait)
         while self.requests:
@@ -246,10 +246,10 @@ class Incoming:
 
 
 def is_all(frame: Any) -> bool:
-    """Return True if a frame is an object, and nothing follows it."""
+    """Return True if a frame is a whole object: no data follow, no error."""
     return type(frame) not in (tuple, str)
 
 
 def load_frame(frame: Any) -> Any:
-    """Give the object of a frame that is all."""
+    """Return the object of a frame for which is_all() is true."""
     return load_again(frame) if type(frame) is bytes else frame

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """GPU arrays inside pickled objects, library by library.
 
-Each library has a function that looks at one of its arrays and, if that is in
-GPU memory, tells what is sent and how a rank makes another one; and that
-maker. Nothing is imported that the program has not imported itself.
+Each library has two functions. One looks at an array, and describes its memory
+and its maker if it is in GPU memory. The other is the maker, which allocates
+the array at the receiver. The sender imports no library that the program has
+not imported.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ def make_torch(shape: tuple[int, ...], dtype: Any, gradient: bool) -> Made:
 
 
 class _Bytes:
-    """The memory of a contiguous array of Warp's, whatever its elements."""
+    """The memory of a contiguous array of Warp's, as bytes."""
 
     def __init__(self, array: Any) -> None:
         self.array = array  # kept
@@ -126,7 +127,7 @@ def _warp(array: Any) -> Embedded | Whole:
 
 
 def _describe_warp_type(dtype: Any) -> Any:
-    """Describe an element type; those that Warp makes cannot be pickled."""
+    """Describe an element type, as Warp's own types cannot be pickled."""
     if not isinstance(dtype, type):  # a struct, by its name
         owner = getattr(dtype, "cls", dtype)
         name = (owner.__module__, owner.__qualname__)
@@ -216,7 +217,7 @@ def make_jax(shape: tuple[int, ...], dtype: Any) -> Made:
 
 
 def is_failure(error: Exception) -> bool:
-    """Tell whether CUDA failed or memory ran out, not the caller."""
+    """Return True if CUDA failed, or memory ran out."""
     torch = getattr(sys.modules.get("torch"), "OutOfMemoryError", ())
     return isinstance(error, (_core.CudaError, MemoryError, torch))
 
@@ -234,7 +235,10 @@ _unseen = dict(_LIBRARIES)
 
 
 def known() -> dict[type, Look]:
-    """Return who looks at arrays, by type; no result: pickled as ever."""
+    """Return the functions that look at arrays, by type.
+
+    If a function returns None, the array is pickled in the usual way.
+    """
     for module in [name for name in _unseen if name in sys.modules]:
         attribute, look = _unseen[module]
         kind = getattr(sys.modules[module], attribute, None)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""mpi4py's lower-case calls: pickled objects as messages of ours.
+"""mpi4py's lower-case messages: pickled objects.
 
-An object is one message, the bytes of its pickle.
+The pickle of an object is one message of ours. Its GPU arrays are others.
 """
 
 from __future__ import annotations

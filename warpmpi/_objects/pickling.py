@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Objects as the bytes of their pickle, and the GPU arrays beside it.
+"""Pickles of objects whose GPU arrays are sent separately.
 
-GPU arrays inside an object are left out of its pickle: each follows as a
-message of its own, GPU to GPU, into an array that the receiver makes while it
+The pickle leaves out the GPU arrays of the object. Each of them is a message
+of its own, GPU to GPU, into an array that the receiver makes while it
 unpickles.
 """
 
@@ -25,7 +25,7 @@ _dumps, _loads = pickle.dumps, pickle.loads
 
 
 def is_stock() -> bool:
-    """Tell whether MPI.pickle has the pickler it comes with."""
+    """Return True if MPI.pickle still has its own pickler."""
     members = gc.get_referents(MPI.pickle)
     return _dumps in members and _loads in members
 
@@ -59,7 +59,7 @@ class _Pickling:
 
 
 class _WithEmbedded:
-    """Pickles as the call that receives the embedded arrays of an object."""
+    """An object whose unpickling receives the embedded arrays."""
 
     def __init__(self, embedded: list[Any], inner: bytes) -> None:
         self.arguments = embedded, inner
@@ -69,9 +69,9 @@ class _WithEmbedded:
 
 
 def split(obj: Any) -> tuple[bytes, list[libraries.Embedded]]:
-    """Pickle an object without its GPU arrays, the embedded ones.
+    """Pickle an object without its GPU arrays, and return these, too.
 
-    With the pickler that MPI.pickle comes with: see is_stock.
+    Only for MPI.pickle's own pickler (is_stock).
     """
     protocol = MPI.pickle.PROTOCOL
     if protocol is None or _core._is_plain(obj):
@@ -81,17 +81,17 @@ def split(obj: Any) -> tuple[bytes, list[libraries.Embedded]]:
 
 
 def dump_again(obj: Any) -> bytes:
-    """Pickle what was taken out of an object, as that was."""
+    """Pickle the makers of embedded arrays, by the object's protocol."""
     return _dumps(obj, MPI.pickle.PROTOCOL)
 
 
 def load_again(data: Any) -> Any:
-    """Unpickle what was pickled by dump_again, or without arrays."""
+    """Unpickle the data of dump_again, or an object without arrays."""
     return _loads(data)
 
 
 def dump(comm: Any, obj: Any, dest: int) -> tuple[bytes, list[Any]]:
-    """Pickle an object: its bytes, and (array, number) of each array."""
+    """Return the pickle of an object, and (array, number) of each array."""
     if _core._is_plain(obj) or MPI.pickle.PROTOCOL is None or not is_stock():
         return MPI.pickle.dumps(obj), []
     data, embedded = split(obj)
@@ -145,7 +145,7 @@ class Arriving:
 
 
 def rebuild(data: Any, arriving: Sequence[Arriving]) -> Any:
-    """Unpickle an object in which these arrays are embedded."""
+    """Unpickle an object with these embedded arrays."""
     outer, _receiving.embedded = _receiving.embedded, arriving
     try:
         obj = _loads(data)
@@ -180,15 +180,15 @@ def _open(embedded: list[Any], inner: bytes) -> Any:
 
 
 def _part(index: int) -> Any:
-    """Give an embedded array of the object being unpickled, by its number.
+    """Return an embedded array of the object being unpickled, by index.
 
-    Pickles name this function.
+    Pickles contain the name of this function.
     """
     return _receiving.embedded[index].get()
 
 
 def load(payload: Any) -> Any:
-    """Unpickle what was received; None where that is nothing."""
+    """Unpickle the received bytes; None if there are none."""
     if payload is None or len(payload) == 0:
         return None
     data = payload

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The lower-case waits and tests, which give what irecv has received.
+"""The lower-case waits and tests, which return the objects of irecv.
 
-And the messages that a probe has matched.
+This file also has the lower-case calls of matched messages.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _recv(self: _core.Message, status: MPI.Status | None = None) -> Any:
 
 
 def _irecv(self: _core.Message) -> MPI.Request:
-    """Begin to receive this message; the request gives the object."""
+    """Begin to receive this message; the request's wait returns it."""
     if not _core._object_matched(self):
         return _message_irecv(self)
     return _core._object_ireceive(self, None, 0, 0)
@@ -40,7 +40,7 @@ def _irecv(self: _core.Message) -> MPI.Request:
 
 
 def _wait(self: Any, status: MPI.Status | None = None) -> Any:
-    """Wait for the end; the object that was received, else None."""
+    """Wait for the end, and return the received object, or None."""
     payload = _core._object_payload(self)
     self.Wait(status)
     return load(payload)
@@ -56,7 +56,7 @@ def _test(
 
 
 class _Requests:
-    """Several requests in one call, and what those of ours receive."""
+    """Several requests in one call, and the objects that ours receive."""
 
     def __init__(self, name: str, requests: Any, other: Any) -> None:
         taken = tuple(requests)
@@ -64,7 +64,7 @@ class _Requests:
         self.result = _core._object_requests(name, taken, other)
 
     def fill(self, indices: Any, objects: list[Any]) -> list[Any]:
-        """Put our objects in; all of them are unpickled, also after one fails.
+        """Unpickle our objects into the list, all of them even if one fails.
 
         Raises the first error.
         """
@@ -85,7 +85,7 @@ def _waitall(
     requests: Sequence[MPI.Request],
     statuses: list[MPI.Status] | None = None,
 ) -> list[Any]:
-    """Wait for all requests, ours and MPI's; their objects, or None."""
+    """Wait for all requests, ours and MPI's; return objects, or None."""
     ended = _Requests("waitall", requests, statuses)
     return ended.fill(range(len(ended.payloads)), ended.result)
 
@@ -112,7 +112,7 @@ def _one(ended: _Requests) -> Any:
 def _waitany(
     requests: Sequence[MPI.Request], status: MPI.Status | None = None
 ) -> tuple[int, Any]:
-    """Wait for one of the requests: (index, object)."""
+    """Wait for one of the requests; return (index, object)."""
     ended = _Requests("waitany", requests, status)
     return ended.result[0], _one(ended)
 
@@ -139,7 +139,7 @@ def _waitsome(
     requests: Sequence[MPI.Request],
     statuses: list[MPI.Status] | None = None,
 ) -> tuple[list[int] | None, list[Any] | None]:
-    """Wait until some requests have ended: (indices, objects)."""
+    """Wait for one request at least; return (indices, objects)."""
     return _some("waitsome", requests, statuses)
 
 
@@ -186,7 +186,7 @@ _MESSAGES: dict[str, Callable[..., Any]] = {
 def _in_place(
     owner: type, name: str, call: Callable[..., Any]
 ) -> tuple[type, str, Any]:
-    """A call that says of itself what mpi4py says of its own."""
+    """Return a static method with the name and docstring of mpi4py's."""
     call.__name__ = name
     call.__doc__ = getattr(owner, name).__doc__
     return owner, name, staticmethod(call)

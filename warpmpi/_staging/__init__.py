@@ -29,7 +29,7 @@ _NO_ATTACH = "MPI itself copies messages into the buffer; attach host memory"
 
 
 def class_calls() -> Iterator[tuple[type, str, Any]]:
-    """Give what takes the place of calls that belong to no communicator."""
+    """Give (type, name, replacement) of calls without a communicator."""
     for name, call in file_calls():
         yield MPI.File, name, call
     for name, call in window_calls():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A call of MPI's whose buffers may be in GPU memory, and how it ends."""
+"""One call of MPI's with buffers in GPU memory, from staging to its end."""
 
 from __future__ import annotations
 
@@ -64,7 +64,10 @@ class Call:
         return self.kwargs.get(name, default)
 
     def named(self, value: Any, buffer: Buffer, role: str, blocks: int) -> Any:
-        """Give a buffer in the elements that MPI knows, and keep it."""
+        """Return a buffer, with counts of elements that MPI knows.
+
+        The call then passes this buffer.
+        """
         inner, number = _core._inner(value, buffer.name, role != "<")
         half = None
         if inner > 1 and self.family.collective and buffer.form != "w":
@@ -90,7 +93,7 @@ class Call:
             self.kwargs = {**self.kwargs, buffer.name: value}
 
     def fetch(self) -> None:
-        """Copy what the call reads to its copies; notes what went wrong."""
+        """Copy the data that the call reads to its copies; keep any error."""
         if any(copy.on_device for copy in self.copies):
             _core._count_staged(self.family.collective)
         self.error = None
@@ -116,7 +119,7 @@ class Call:
         return (method or self.method)(self.owner, *args, **kwargs)
 
     def store(self) -> None:
-        """Copy back what the call may have written, or raise its error."""
+        """Copy back the data that the call may have written, or raise."""
         if self.error is not None:
             raise self.error
         for copy in self.copies:
@@ -130,9 +133,9 @@ class Call:
         kept: Any = None,
         comm: MPI.Comm | None = None,
     ) -> Any:
-        """Make the request whose end is that of `inner` and of store().
+        """Make a request that ends after `inner`, when the data is stored.
 
-        comm: the communicator of ours that must outlive it.
+        comm: the communicator of ours that must outlive the request.
         """
         if self.error is not None and isinstance(self.owner, MPI.File):
             inner.Wait()  # the caller has no request, and may close the file
@@ -159,7 +162,7 @@ class Call:
 
 
 def at_once(call: Call) -> Any:
-    """Do it and return what it returns."""
+    """Make a blocking call, and return its result."""
     call.fetch()
     result = call.run()
     call.store()
@@ -167,7 +170,7 @@ def at_once(call: Call) -> Any:
 
 
 def by_request(call: Call) -> Any:
-    """Begin it and return its request."""
+    """Begin a nonblocking call, and return its request."""
     call.fetch()
     return call.wrap(call.run())
 
@@ -186,7 +189,7 @@ class StagedPrequest(_core.Prequest):
         return self
 
     def Start(self) -> None:
-        """Begin the call once more, with what its arrays hold then."""
+        """Begin the call again, with the present data of its arrays."""
         if self._active or self._kept is None:
             raise MPI.Exception(MPI.ERR_REQUEST)
         call, inner = self._kept
@@ -195,7 +198,7 @@ class StagedPrequest(_core.Prequest):
         call.wrap(inner, self)
 
     def Free(self) -> None:
-        """Let go of the request, which must not be under way."""
+        """Free the request, which must be inactive."""
         if self._active or self._kept is None:
             raise MPI.Exception(MPI.ERR_REQUEST)
         inner = self._kept[1]
@@ -212,12 +215,12 @@ class Family:
     paired = False  # a rank may be a neighbour twice
 
     def roles(self, call: Call) -> Iterator[tuple[Buffer, str, int, Any]]:
-        """Give the buffers that are looked at, role, blocks and datatype."""
+        """Give (buffer, role, blocks, datatype) of each used buffer."""
         for buffer in call.row.buffers:
             yield buffer, buffer.role, 1, None
 
     def failed(self, call: Call) -> None:
-        """Raise what went wrong, or prepare to take part nevertheless."""
+        """Raise the error of fetch(), or prepare the call to go on."""
         assert call.error is not None
         raise call.error
 
@@ -232,10 +235,10 @@ def staged_call(
 ) -> Any:
     """Make a method of mpi4py's take arrays in GPU memory.
 
-    mpis: on host-only communicators, and arrays that mpi4py refuses.
-
-    nonblocking: of a persistent one, by which MPI begins it where GPUs may
-    do it at other starts, or MPI has no persistent ones.
+    nonblocking: for a persistent call, mpi4py's nonblocking form. It serves
+    a start that GPUs cannot do, and every start if MPI has no persistent
+    collectives. mpis: the communicator is host-only; MPI makes every call,
+    and only arrays that mpi4py refuses are staged.
     """
     reduces = row.name in table.REDUCTIONS
     computes = halves.concerns(row)
@@ -359,7 +362,7 @@ def staged_call(
 
 
 class _Duplicate(MPI.Datatype):
-    """A datatype that ends with the persistent request that keeps it."""
+    """A duplicate datatype, freed with the request that keeps it."""
 
     def __del__(self) -> None:
         if self != MPI.DATATYPE_NULL and not MPI.Is_finalized():
@@ -367,7 +370,10 @@ class _Duplicate(MPI.Datatype):
 
 
 def _kept(item: Any, form: str) -> Any:
-    """Give a duplicate of a datatype, or of all of Alltoallw's, that goes."""
+    """Return duplicates of the datatypes that the program may free.
+
+    form "w": item may be Alltoallw's list of datatypes.
+    """
     if isinstance(item, MPI.Datatype):
         stays = item == MPI.DATATYPE_NULL or item.is_predefined
         return item if stays else _Duplicate(item.Dup())
@@ -377,9 +383,9 @@ def _kept(item: Any, form: str) -> Any:
 
 
 def keeping_datatypes(call: Callable[..., Any], row: Row) -> Any:
-    """Make a persistent call take datatypes that are freed before its Start.
+    """Let a program free the datatypes of a persistent call before Start.
 
-    MPI has to keep them until the request is freed; Open MPI does not.
+    MPI must keep them until the request is freed, but Open MPI does not.
     """
 
     @functools.wraps(call)

@@ -23,7 +23,7 @@ from .table import Buffer, Row, rows_of
 
 
 class _OfComm(Family):
-    """Collectives: the others must not wait for a rank that fails."""
+    """Collectives: a rank that fails still makes the call of MPI."""
 
     collective = direct = True
 
@@ -85,7 +85,7 @@ def _nonblocking(name: str) -> str:
 
 
 def _forms() -> Iterator[tuple[str, Row, Family, Callable[[Call], Any]]]:
-    """Give every collective under all its names."""
+    """Give every collective in its three forms, and MPI's agreement."""
     for row in table.collectives():
         near = row.name.startswith("Neighbor")
         family = _OfNeighbours() if near else _OfComm()
@@ -98,9 +98,9 @@ def _forms() -> Iterator[tuple[str, Row, Family, Callable[[Call], Any]]]:
 
 
 def comm_calls(base: type, mpis: bool = False) -> dict[str, Any]:
-    """Give what takes the place of the calls of a communicator of mpi4py's.
+    """Give the replacements of the collectives of a type of mpi4py's, by name.
 
-    mpis: of a host-only one.
+    mpis: for host-only communicators.
     """
     return {
         name: staged_call(

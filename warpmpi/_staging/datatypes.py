@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""MPI.Datatype's packing and MPI.Op's reduction of what one rank has."""
+"""Local calls: MPI.Datatype's packing, and MPI.Op.Reduce_local."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _OfDatatype(Family):
 
 
 def _on_the_gpu(staged: Any) -> Any:
-    """Make a reduction that the GPU does where both buffers are its own."""
+    """Make a Reduce_local that runs on the GPU if both buffers are there."""
 
     @functools.wraps(staged)
     def Reduce_local(self: MPI.Op, inbuf: Any, inoutbuf: Any) -> None:
@@ -46,7 +46,7 @@ def _on_the_gpu(staged: Any) -> Any:
 
 
 def datatype_calls() -> Iterator[tuple[type, str, Any]]:
-    """Give what takes the place of these calls."""
+    """Give (type, name, replacement) of these calls."""
     for row in rows_of(table.OP):
         call = staged_call(getattr(MPI.Op, row.name), row, Family(), at_once)
         yield MPI.Op, row.name, _on_the_gpu(call)

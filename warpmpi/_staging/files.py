@@ -22,11 +22,11 @@ _moved_of_file: dict[int, int] = {}
 
 @functools.cache
 def _no_file_requests() -> bool:
-    """Tell whether MPI must not have requests of files.
+    """Return True if file calls must not make requests of MPI.
 
-    Open MPI 4 and 5 keep them, and those of their collective writes, in a
-    list without a lock, which every thread that calls MPI goes through, and
-    the progress thread is one.
+    Open MPI 4 and 5 keep requests of files, and of collective writes, in a
+    list without a lock. Every thread that calls MPI reads this list, and
+    so does the progress thread.
     """
     return (
         "Open MPI" in MPI.Get_library_version()
@@ -38,7 +38,7 @@ _stock_world, _create_group = MPI.COMM_WORLD, MPI.Intracomm.Create_group
 
 
 def _in_turn(self: MPI.File, *args: Any, **kwargs: Any) -> None:
-    """Write_ordered without a collective write: one rank after the other."""
+    """Do Write_ordered by Write_shared, one rank after the other."""
     group, everybody = self.Get_group(), _stock_world.Get_group()
     known = MPI.Group.Intersection(group, everybody)
     if known.Get_size() < group.Get_size():
@@ -61,10 +61,9 @@ _write_ordered, _write_shared = MPI.File.Write_ordered, MPI.File.Write_shared
 
 
 def _without_requests(name: str) -> Any:
-    """Give a blocking method that makes no requests and waits for nobody.
+    """Give a method that makes no requests and waits for no other rank.
 
-    Reads that are to wait, and do not have to be without the others, are
-    MPI's collective ones.
+    Write_ordered waits for the ranks before.
     """
     if name == "Write_ordered":
         return _in_turn
@@ -72,7 +71,7 @@ def _without_requests(name: str) -> Any:
 
 
 def _blocking(name: str) -> Any:
-    """Make a blocking method of a file that MPI can do in our company."""
+    """Make a blocking method that is safe beside the progress thread."""
     method = getattr(MPI.File, name)
     if name not in ("Write_all", "Write_at_all", "Write_ordered"):
         return method
@@ -87,7 +86,7 @@ def _blocking(name: str) -> Any:
 
 
 def _moving(name: str) -> Any:
-    """Make a blocking method that returns the bytes that it has moved."""
+    """Make a blocking method that returns the number of bytes moved."""
     method = _without_requests(name)
 
     def call(self: MPI.File, *args: Any, **kwargs: Any) -> int:
@@ -110,9 +109,10 @@ def _ended(nbytes: int) -> MPI.Request:
 
 
 def _nonblocking(name: str) -> tuple[Any, Callable[[Call], Any]]:
-    """Make a nonblocking method of a file, and its end where it is staged.
+    """Make a nonblocking method of a file, and its end for staged calls.
 
-    Without the other ranks, whom a nonblocking call must not wait for.
+    If MPI must not make requests, the method moves the data at once. It
+    does so without the other ranks, which it must not wait for.
     """
     method = getattr(MPI.File, "I" + name[0].lower() + name[1:])
     move = _moving(name)
@@ -141,7 +141,7 @@ def _check_no_split_call(file: MPI.File) -> None:
 
 
 def _splitting(name: str) -> tuple[Any, Callable[[Call], Any]]:
-    """Make the first half of a split call, and that where it is staged."""
+    """Make the begin method of a split call, and its form for staged calls."""
     method = getattr(MPI.File, name + "_begin")
     move = _moving(name)
 
@@ -167,7 +167,7 @@ def _splitting(name: str) -> tuple[Any, Callable[[Call], Any]]:
 
 
 def _ending(method: Any) -> Any:
-    """Make the second half of a split call on a file."""
+    """Make the end method of a split call on a file."""
 
     @functools.wraps(method)
     def end(self: MPI.File, buf: Any, status: Any = None) -> None:
@@ -201,7 +201,7 @@ class _OfFile(Family):
 
 
 def file_calls() -> Iterator[tuple[str, Any]]:
-    """Give what takes the place of the calls of a file."""
+    """Give the name and the replacement of each call of a file."""
     family = _OfFile()
     for row in rows_of(table.FILE):
         name = row.name

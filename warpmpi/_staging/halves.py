@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""float16 and bfloat16 in reductions, with which MPI may not compute.
+"""Reductions of float16 and bfloat16, which MPI may be unable to compute.
 
-MPI is given a datatype and an operation of ours, in all forms of the calls:
-each rank has the same ones, whatever memory its elements are in.
+MPI gets a datatype and an operation of ours, in all forms of the calls. All
+ranks use the same ones, for GPU and host memory.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from .table import Row
 
 
 def concerns(row: Row) -> bool:
-    """Tell whether a call computes with elements by an op that it is given."""
+    """Return True if a call reduces elements by an op."""
     return "op" in row.positions or row.name == "Reduce_local"
 
 
 def typed(value: Any, datatype: MPI.Datatype, inner: int) -> Any:
-    """Give a buffer with a datatype for the one that it names, if any.
+    """Return a buffer with this datatype in place of the one that it names.
 
-    inner: how many such elements one of the array's is, which a count counts.
+    inner: elements of the datatype in one element of the array; counts are
+    multiplied by it.
     """
     if not isinstance(value, (list, tuple)):
         return [value, datatype]
@@ -41,7 +42,7 @@ def typed(value: Any, datatype: MPI.Datatype, inner: int) -> Any:
 def replaced(
     row: Row, owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-    """Give owner and arguments of a reduction as MPI is to have them."""
+    """Return owner and arguments of a reduction, as passed to MPI."""
     at = row.positions.get("op")
     if at is None:
         op = owner

@@ -48,7 +48,7 @@ def times(value: Any, inner: int) -> Any:
 
 
 def _split(number: int, count: int) -> list[int]:
-    """Share elements out to blocks, as mpi4py does where no counts are."""
+    """Divide elements into blocks, as mpi4py does without counts."""
     return [
         number // count + (number % count > block) for block in range(count)
     ]
@@ -57,11 +57,11 @@ def _split(number: int, count: int) -> list[int]:
 def recounted(
     value: Any, inner: int, number: int, form: str, count: int
 ) -> Any:
-    """Give a buffer with counts in the elements that MPI knows.
+    """Return a buffer with counts of elements that MPI knows.
 
-    inner: how many of these one of the array's is; number: how many the array
-    has of its own; form and count as for runs_of(). What names a datatype
-    counts that, and what mpi4py does not understand is left to it.
+    inner: such elements in one element of the array; number: elements of the
+    array; form and count as for runs_of(). A buffer that names a datatype
+    stays as it is. So does one that mpi4py refuses.
     """
     listed = isinstance(value, (list, tuple))
     array, *rest = value if listed else (value,)
@@ -111,7 +111,7 @@ def _typed_blocks(rest: list[Any], count: int) -> Iterator[Block]:
 
 
 def separate_blocks(value: Any, count: int) -> list[Block] | None:
-    """Give the blocks of a buffer of Alltoallw; None where they are not."""
+    """Give the blocks of a buffer of Alltoallw; None if it is not valid."""
     try:
         blocks = list(_typed_blocks(list(value[1:]), count))
     except _WRONG:
@@ -159,9 +159,9 @@ def blocks_of(
 
 
 def measured(value: list[Any], form: str, count: int) -> list[Any] | None:
-    """Give a buffer at an address as memory of the length that it needs.
+    """Return a buffer at an address with memory of the length that is used.
 
-    None where it also needs bytes in front of the address.
+    None if bytes in front of the address are used, or if it is not valid.
     """
     rest, high = list(value[1:]), 0
     if not _has_counts(rest, form):
@@ -184,12 +184,11 @@ def measured(value: list[Any], form: str, count: int) -> list[Any] | None:
 def spans_of(
     itemsize: int, nbytes: int, value: Any, count: int
 ) -> tuple[bytes, list[Any] | None] | None:
-    """Tell where the blocks of a v-form lie: offset and bytes of each.
+    """Return offset and bytes of each block of a v-form, as 64-bit pairs.
 
-    As pairs of 64-bit numbers, with what has all blocks where they are of a
-    datatype that is not the array's: offsets are then those in its elements
-    without gaps.
-    None where they are not within the array, which has `nbytes` bytes.
+    If the blocks have a derived datatype, offsets do not count its gaps, and
+    the second result is a buffer that has all blocks; else it is None.
+    Returns None if a block is not within the array of `nbytes` bytes.
     """
     inner, number = _core._inner(value, "buffer", False)
     if inner > 1 and number > 0:  # its own elements are counted
@@ -214,9 +213,9 @@ def spans_of(
 
 
 def _pieces(kind: MPI.Datatype) -> list[tuple[int, int]]:
-    """Give offset and length of the runs of bytes that make an element.
+    """Give offset and length of each run of bytes in an element.
 
-    MPI alone knows what a datatype is made of: it unpacks into a mask.
+    Only MPI knows the layout of a datatype, so MPI unpacks into a mask.
     """
     lower, span = kind.Get_true_extent()
     mask = bytearray(span)
@@ -233,7 +232,7 @@ def _pieces(kind: MPI.Datatype) -> list[tuple[int, int]]:
 
 
 def _rows(offset: int, count: int, kind: MPI.Datatype) -> Iterator[Run]:
-    """Give the bytes of `count` elements of a datatype."""
+    """Give the runs of bytes of `count` elements of a datatype."""
     size, extent = kind.Get_size(), kind.Get_extent()[1]
     lower, span = kind.Get_true_extent()
     if count <= 0 or size <= 0:
@@ -256,7 +255,7 @@ def _rows(offset: int, count: int, kind: MPI.Datatype) -> Iterator[Run]:
 
 
 class Memory:
-    """Bytes at an address that a datatype tells, of whoever may write it."""
+    """Writable bytes at an address, which a datatype may have given."""
 
     def __init__(self, address: int, nbytes: int) -> None:
         self.__cuda_array_interface__ = {
@@ -279,11 +278,11 @@ def _has_counts(rest: Sequence[Any], form: str) -> bool:
 
 
 def origin_of(value: Any, form: str) -> int | None:
-    """Tell where offsets begin in a buffer whose own length is of no account.
+    """Return the address from which the offsets of a buffer count, or None.
 
-    That is MPI.BOTTOM, also as None in a list, or an address with counts: its
-    bytes are those that counts, displacements and datatypes tell. None of
-    other buffers.
+    Buffers with an origin are MPI.BOTTOM, also as None in a list, and an
+    address with counts. Counts, displacements and datatypes alone tell their
+    bytes. None for all other buffers.
     """
     if not isinstance(value, (list, tuple)) or not value:
         return None
@@ -306,7 +305,7 @@ _WRONG = (
 
 
 def _number_of_blocks(rest: list[Any], form: str) -> int:
-    """Tell how many blocks are given, as far as this matters."""
+    """Return the number of blocks in the list; 1 if it is not known."""
     if form == "w":
         return len(rest[-1])
     if form == "v":
@@ -318,7 +317,7 @@ def _number_of_blocks(rest: list[Any], form: str) -> int:
 
 
 def addresses(origin: int, rest: list[Any], form: str) -> list[int]:
-    """Tell where the blocks of a buffer with an origin begin."""
+    """Return the addresses of the blocks of a buffer with an origin."""
     try:
         count = _number_of_blocks(rest, form)
         return [
@@ -333,10 +332,10 @@ def addresses(origin: int, rest: list[Any], form: str) -> list[int]:
 def absolute_runs_of(
     origin: int, rest: list[Any], form: str, count: int
 ) -> tuple[int, int, list[Run]]:
-    """Tell which bytes a buffer with an origin is.
+    """Return the bytes of a buffer with an origin.
 
-    Gives the lowest address, the one behind the highest, and the runs, from
-    the lowest on.
+    That is the lowest address, the end address, and the runs with offsets
+    from the lowest address.
     """
     runs = [
         run
@@ -359,11 +358,11 @@ def block_parts(
     form: str,
     count: int,
 ) -> list[Block]:
-    """Give each of the blocks of a buffer, one after the other.
+    """Return the `count` blocks of a buffer.
 
-    Arguments as for blocks_of() and runs_of(); a form of "" is one block for
-    all. Raises ValueError, naming the argument, where mpi4py would, and for
-    bytes that the buffer does not have.
+    Arguments as for blocks_of() and runs_of(); with form "" all are the same
+    block. Raises ValueError, which names the argument, if mpi4py would
+    raise, or if a block is not within the buffer.
     """
     try:
         blocks = list(blocks_of(itemsize, nbytes, rest, form, count))
@@ -409,13 +408,13 @@ def runs_of(
     count: int,
     datatype: MPI.Datatype | None,
 ) -> list[Run] | None:
-    """Tell which bytes of a buffer a call may touch.
+    """Return the runs of bytes of a buffer that a call may access.
 
-    host: an array like the buffer; rest: what follows it in its list; form:
-    "" for one block, n, v or w for `count` of them; datatype: the one to use
-    where the list names none. None where mpi4py will not understand the list
-    either, which is then its own to say. Raises ValueError, naming the
-    argument, for bytes that the buffer does not have.
+    host: an array like the buffer; rest: the items after the buffer in its
+    list; form: "" for one block, n, v or w for `count` blocks; datatype: the
+    type of all elements, or None. Returns None if the list is not valid, so
+    that mpi4py raises. Raises ValueError, which names the argument, if the
+    runs are not within the buffer.
     """
     try:
         blocks = list(blocks_of(host.itemsize, host.nbytes, rest, form, count))

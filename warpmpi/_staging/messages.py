@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Messages of communicators without GPUs, of arrays that mpi4py refuses."""
+"""Messages of host-only communicators with arrays that mpi4py refuses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class _OfMessages(Family):
 
 
 def message_calls(base: type) -> dict[str, Any]:
-    """Give what takes the place of the messages of one of mpi4py's types."""
+    """Give the replacements of the messages of a type of mpi4py's, by name."""
     calls = {}
     for row in rows_of(table.MESSAGES):
         name = row.name

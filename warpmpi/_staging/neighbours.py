@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Collectives of neighbours where a rank is another's neighbour twice.
+"""Collectives of neighbours in which a rank is another's neighbour twice.
 
-MPIs disagree on which block is which there: left and right are swapped in a
-periodic dimension of one or two ranks. So what a rank has for another goes as
-one block, of a datatype that is made of its blocks, by Ineighbor_alltoallw on
-a communicator that has each neighbour once (src/comm/comm/neighbor.h).
+MPIs disagree on the order of such blocks: some swap left and right in a
+periodic dimension of one or two ranks. So all data of one rank for another is
+one block, with a datatype that is made of the blocks. Ineighbor_alltoallw
+moves it on a communicator that has each neighbour once
+(src/comm/comm/neighbor.h).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _MOST = 2**31 - 1  # bytes that MPI counts as such
 
 
 class _Types(list[MPI.Datatype]):
-    """Datatypes that were made, which live as long as this."""
+    """Datatypes that are freed with this list."""
 
     def new(self, made: MPI.Datatype) -> MPI.Datatype:
         self.append(made.Commit())
@@ -37,9 +38,10 @@ class _Types(list[MPI.Datatype]):
 
 
 def _by_rank(ranks: list[int], crossed: bool) -> list[list[int]]:
-    """Give the blocks of each neighbour, in the order that both ends have.
+    """Give the indices of each neighbour's blocks, alike at both ends.
 
-    In a Cartesian topology what is sent down is received from above.
+    crossed: in a Cartesian topology a block that one rank sends down is
+    received from above.
     """
     found: dict[int, list[int]] = {}
     for at in range(len(ranks)):
@@ -50,7 +52,7 @@ def _by_rank(ranks: list[int], crossed: bool) -> list[list[int]]:
 
 
 def _item_of(value: Any, name: str, sends: bool) -> tuple[int, int]:
-    """Give the bytes of what mpi4py counts in an array, and of all."""
+    """Return the bytes of an element that mpi4py counts, and of the array."""
     memory = MPI.memory(value)
     inner, number = _core._inner(value, name, not sends)
     each = memory.nbytes // (inner * number) if number else memory.itemsize
@@ -58,7 +60,7 @@ def _item_of(value: Any, name: str, sends: bool) -> tuple[int, int]:
 
 
 def _element(itemsize: int, count: int, types: _Types) -> tuple[int, Any]:
-    """Give what counts the elements of an array, and their count."""
+    """Return count and datatype for elements of an array, as bytes."""
     if itemsize * count <= _MOST:
         return itemsize * count, MPI.BYTE
     return count, types.new(MPI.BYTE.Create_contiguous(itemsize))
@@ -67,7 +69,7 @@ def _element(itemsize: int, count: int, types: _Types) -> tuple[int, Any]:
 def _merged(
     blocks: list[Block], itemsize: int, types: _Types
 ) -> tuple[int, int, MPI.Datatype]:
-    """Give one block that is some: count, byte offset and datatype."""
+    """Merge blocks into one: count, byte offset and datatype."""
     parts = []
     for offset, count, kind in blocks:
         if kind is None:
@@ -84,10 +86,10 @@ def _merged(
 
 
 class Pairs:
-    """The neighbours of each rank in a communicator, and their blocks.
+    """The neighbours of this rank in a communicator, and their blocks.
 
-    Stands for the communicator in a Call, as it may be freed before the last
-    start of a persistent one.
+    A Call has it in place of the communicator, which may be freed before the
+    last start of a persistent call.
     """
 
     def __init__(self, comm: MPI.Topocomm) -> None:
@@ -99,7 +101,7 @@ class Pairs:
     def _merged(
         self, value: Any, name: str, form: str, sends: bool, types: _Types
     ) -> list[Any]:
-        """Give a buffer as Alltoallw takes it, a block for each neighbour."""
+        """Return a buffer for Alltoallw, with a block for each neighbour."""
         array, *rest = value if isinstance(value, (list, tuple)) else (value,)
         itemsize, nbytes = 1, 0
         if origin_of(value, form) is None:
@@ -119,7 +121,7 @@ class Pairs:
     def merge(
         self, row: Row, *args: Any, **kwargs: Any
     ) -> tuple[list[list[Any]], _Types]:
-        """Give both buffers of a call so, and the datatypes made for them."""
+        """Return both buffers of a call for Alltoallw, and their datatypes."""
         given = dict(
             zip((one.name for one in row.buffers), args, strict=False)
         )
@@ -135,7 +137,7 @@ class Pairs:
     def begin(self, row: Row, on: MPI.Comm, *args: Any, **kwargs: Any) -> Any:
         """Begin a call on a communicator that has each neighbour once.
 
-        Returns its request, and what must live until that has ended.
+        Returns the request, and the datatypes, which must outlive it.
         """
         buffers, types = self.merge(row, *args, **kwargs)
         return _alltoallw(MPI.Distgraphcomm(on), *buffers), types

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Notes on MPI's errors in collectives, which MPI gives as bare names."""
+"""Notes that explain MPI's errors in collectives."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def _of_root(comm: Any, root: Any) -> str:
 
 
 def add(error: MPI.Exception, call: str, owner: Any, root: Any) -> None:
-    """Say of an error in which call it came, and what was expected.
+    """Add a note to an error: the call, the likely cause and the cure.
 
-    root: what was given, None where the call has none.
+    root: the root of the call; None if it has none.
     """
     kind = error.Get_error_class()
     text = _TEXTS.get(kind)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Staging copies: host memory for MPI, of an array on a GPU, or with gaps.
 
-The copy of GPU memory is page-locked; no copy has gaps. A call's copies get
-what the call reads first, and what it may have written is copied back when it
-has ended, and not a byte more.
+The copy of GPU memory is page-locked; no copy has gaps. Data that the call
+reads is copied before the call. Bytes that the call may have written, and no
+others, are copied back when the call has ended.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .table import Buffer
 
 
 def on_device(value: Any, buffer: Buffer) -> bool:
-    """Tell whether a buffer is GPU memory, also by way of MPI.BOTTOM."""
+    """Return True if a buffer is GPU memory, also relative to MPI.BOTTOM."""
     origin = origin_of(value, buffer.form)
     if origin is None:
         return _core.is_on_device(value)
@@ -39,9 +39,10 @@ def on_device(value: Any, buffer: Buffer) -> bool:
 def has_staging_copy(
     value: Any, buffer: Buffer, packs: bool, messages: bool
 ) -> bool:
-    """Tell whether MPI is given a staging copy: of GPU memory, or, where it
-    packs, of host memory with gaps as well. Messages have no other way to give
-    elements that mpi4py does not know.
+    """Return True if MPI gets a staging copy of a buffer.
+
+    GPU memory has a copy. packs: so has host memory with gaps. messages: so
+    has each array that mpi4py refuses.
     """
     if on_device(value, buffer):
         return True
@@ -51,14 +52,14 @@ def has_staging_copy(
 
 
 def concerns_us(value: Any, buffer: Buffer) -> bool:
-    """Tell whether mpi4py must not have the buffer as it is."""
+    """Return True if mpi4py cannot take the buffer as it is."""
     if origin_of(value, buffer.form) is None:
         return _core._concerns_us(value)
     return on_device(value, buffer)
 
 
 def on_device_reduced(value: Any, buffer: Buffer) -> bool:
-    """Tell likewise; refuse elements that MPI would take for mere bytes."""
+    """Return the same; refuse elements that MPI would reduce as bytes."""
     if origin_of(value, buffer.form) is not None:
         return on_device(value, buffer)
     return _core._is_on_device_reduced(
@@ -67,7 +68,7 @@ def on_device_reduced(value: Any, buffer: Buffer) -> bool:
 
 
 def _has_gaps(item: Any) -> bool:
-    """Tell whether it is a datatype that has gaps, or one of several."""
+    """Return True if an item is a datatype with gaps, or a list with one."""
     if isinstance(item, MPI.Datatype) and not item.is_predefined:
         dense = 0, item.Get_size()
         return item.Get_extent() != dense or item.Get_true_extent() != dense
@@ -75,7 +76,7 @@ def _has_gaps(item: Any) -> bool:
 
 
 class StagingCopy:
-    """An array, of a GPU or with gaps, and what MPI is given for it."""
+    """An array on a GPU or with gaps, and the copy that MPI gets."""
 
     def __init__(
         self,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The buffers of MPI's calls: which are read, which are written."""
+"""The buffers of MPI's calls, and whether a call reads or writes them."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Buffer(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A call: its buffers, and where its other parameters are."""
+    """A call: its buffers, and the positions of all its parameters."""
 
     name: str
     buffers: tuple[Buffer, ...]
@@ -106,7 +106,7 @@ def _row(name: str, buffers: list[Buffer], names: Iterable[str]) -> Row:
 
 
 def collectives() -> Iterator[Row]:
-    """Give the collectives, which C has the table of."""
+    """Give the collectives, from the table of the C sources."""
     for name, names, sends, receives, out, into, part in _core._collectives():
         written = "=" if part else ">"
         if names[0] == "buf":

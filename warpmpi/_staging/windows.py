@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""MPI.Win: what reads and writes other ranks' memory, and what completes it.
+"""MPI.Win: one-sided calls, and the calls that complete them.
 
-Host memory alone can be a window.
+A window must be host memory.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ def _until_synchronized(call: Call) -> None:
 
 
 def _synchronizing(method: Any, of_rank: bool) -> Any:
-    """Make a call that completes those of a window, or those with a rank."""
+    """Make a call that completes the calls of a window.
+
+    of_rank: only those with the rank that is the first argument.
+    """
 
     @functools.wraps(method)
     def synchronize(self: MPI.Win, *args: Any, **kwargs: Any) -> Any:
@@ -76,13 +79,13 @@ _NO_WINDOW = (
 
 
 def refuse_window(arguments: tuple[Any, ...]) -> None:
-    """Raise TypeError where memory of a GPU is to be exposed by a window."""
+    """Raise TypeError for a window over GPU memory."""
     if any(map(_core.is_on_device, arguments)):
         raise TypeError(f"Win.Create: {_NO_WINDOW}")
 
 
 def window_calls() -> Iterator[tuple[str, Any]]:
-    """Give what takes the place of the calls of a window."""
+    """Give the name and the replacement of each call of a window."""
     family = _OfWindow()
     for row in rows_of(table.WINDOW):
         name, method = row.name, functools.partial(getattr, MPI.Win)
