@@ -245,11 +245,12 @@ static PyGetSetDef attributes[] = {
 PyDoc_STRVAR(
     dispatch_doc,
     "_Dispatch(method, rows, messages, /)\n--\n\n"
-    "A method of mpi4py's communicators, and those of ours in its place.\n\n"
-    "rows: a tuple of (type of mpi4py's, type of ours, our method, or None\n"
-    "where mpi4py's own serves). Of a communicator whose handle is attached\n"
-    "the first row whose type it is an instance of tells which is called.\n"
-    "messages: host memory may be mpi4py's (WARPMPI_HOST_MESSAGES).");
+    "A method of communicators that calls mpi4py's method, or ours.\n\n"
+    "rows: a tuple of (mpi4py's type, our type, our method). None as the\n"
+    "method: mpi4py's method serves. If the communicator's handle is\n"
+    "attached, the first row whose mpi4py type fits chooses the method.\n"
+    "messages: mpi4py's method serves host memory if\n"
+    "WARPMPI_HOST_MESSAGES=mpi.");
 
 static PyType_Slot slots[] = {
     {Py_tp_doc, (void *)dispatch_doc}, {Py_tp_new, dispatch_new},

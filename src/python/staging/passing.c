@@ -491,17 +491,18 @@ PyDoc_STRVAR(
     passing_doc,
     "_Passing(method, other, explain, positions, begins=False, name='',\n"
     "computes=False, again=None, paired=None, mpis=False, /)\n--\n\n"
-    "A method of mpi4py's for plain arrays of NumPy, and another for all\n"
-    "else. positions: of each buffer (position, name). begins: it returns a "
-    "request, which keeps what the call was\n"
-    "given. name: of a collective that GPUs may do by themselves. computes:\n"
-    "with the elements, which MPI may not know: float16. again: of a\n"
-    "persistent one, what begins it by MPI: called with its request, or\n"
-    "None to check alone, a communicator, and what the method was given.\n"
-    "paired: of neighbours, where one is another's twice: begins it by MPI\n"
-    "on a communicator, for another, with the rest; of a persistent one\n"
-    "makes what takes the place of `again` for a communicator. mpis: the\n"
-    "communicator is host-only: MPI is asked at once.");
+    "mpi4py's method for plain NumPy arrays, `other` for all else.\n\n"
+    "explain: adds a note to MPI's exceptions, or None. positions:\n"
+    "(position, name) of each buffer. begins: the call returns a request,\n"
+    "which keeps the arguments. name: the collective, if GPUs may do it.\n"
+    "computes: the call reduces elements, and MPI may not know their type.\n"
+    "again: starts a persistent collective by MPI. Its arguments are the\n"
+    "request (None: only checks), a communicator, and those of the call.\n"
+    "paired: begins a collective of neighbours by MPI if a rank is a\n"
+    "neighbour twice. Its arguments are the communicator of MPI's call, the\n"
+    "caller's, and those of the call; for a persistent call it takes the\n"
+    "communicator and makes `again`. mpis: the communicator is host-only, so\n"
+    "MPI does the call at once.");
 
 static PyType_Slot slots[] = {
     {Py_tp_doc, (void *)passing_doc}, {Py_tp_new, passing_new},
