@@ -26,7 +26,8 @@ wm_kernels_find(int device, const char *name, CUfunction *function,
     X(LL, "wm_ll_", true)                                                     \
     X(LL128, "wm_ll128_", true)                                               \
     X(LL128_PARTS, "wm_ll128_parts_", false)                                  \
-    X(SIMPLE, "wm_simple_", true)
+    X(SIMPLE, "wm_simple_", true)                                             \
+    X(SIMPLE_ALL, "wm_simple_all_", false)
 
 typedef enum {
 #define X(FAMILY, ...) WM_KERNELS_##FAMILY,

@@ -41,7 +41,9 @@ wm_simple_fit(size_t nbytes, int size, int blocks, bool on_host)
 int
 wm_simple_prepare(int device, wm_error_t *err)
 {
-    return wm_kernels_prepare(device, WM_KERNELS_SIMPLE, err);
+    int code = wm_kernels_prepare(device, WM_KERNELS_SIMPLE, err);
+    return code < 0 ? code
+                    : wm_kernels_prepare(device, WM_KERNELS_SIMPLE_ALL, err);
 }
 
 // Returns how many chunks of a span of `nbytes` go through one channel.
@@ -105,8 +107,9 @@ wm_simple_launch(int device, const wm_simple_t *simple, wm_simple_work_t work,
     params->channels = simple->channels;
     params->slots = simple->slots;
     params->slot_bytes = simple->slot_bytes;
-    params->gathers = work == WM_SIMPLE_ALL;
     simple_measure(params, work == WM_SIMPLE_ALL);
-    return wm_kernels_launch(device, WM_KERNELS_SIMPLE, row,
-                             2 * params->channels, BLOCK, params, stream, err);
+    return wm_kernels_launch(
+        device,
+        work == WM_SIMPLE_ALL ? WM_KERNELS_SIMPLE_ALL : WM_KERNELS_SIMPLE, row,
+        2 * params->channels, BLOCK, params, stream, err);
 }

@@ -468,10 +468,10 @@ count_chunks(const wm_simple_params_t &p, const wm_block_role_t &role,
 
 // Goes through all chunks, or those of a half. Returns false if other ranks
 // have aborted. Counts the chunks in any case.
-template <bool back, typename taker_t>
+template <bool gathers, bool back, typename taker_t>
 WM_DEVICE bool
 go_through(taker_t taker, const wm_simple_params_t &p,
-           const wm_block_role_t &role, bool gathers, bool goes_on)
+           const wm_block_role_t &role, bool goes_on)
 {
     wm_simple_own_t *own = p.own;
     for (uint32_t step = 0; step < p.steps && goes_on; step++)
@@ -505,21 +505,19 @@ publish_begun(const wm_simple_params_t &p)
         wm_store_system(p.word, p.begun);
 }
 
-// `reduces`: the call may be an Allreduce, whose results go back.
-template <bool reduces, typename taker_t>
+template <bool gathers, typename taker_t>
 WM_DEVICE void
 simple_run(taker_t taker, const wm_simple_params_t &p)
 {
     wm_simple_own_t *own = p.own;
-    const bool gathers = reduces && p.gathers;
     const wm_block_role_t role = wm_block_role(p.channels);
     if (wm_peer_publishes() && p.word != nullptr)
         publish_begun(p);
-    bool goes_on = go_through<false>(taker, p, role, gathers, true);
+    bool goes_on = go_through<gathers, false>(taker, p, role, true);
     if (gathers) {
         wm_block_sync(); // the chunks of the block are counted
-        goes_on = go_through<true>(wm_simple_mover<true>(), p, role, false,
-                                   goes_on);
+        goes_on = go_through<false, true>(wm_simple_mover<true>(), p, role,
+                                          goes_on);
     }
     if (!goes_on && wm_block_leads())
         wm_abort_call(p.word, p.left);
@@ -542,6 +540,10 @@ WM_KERNEL_OF_HALF(wm_simple_move, wm_simple_params_t)
 
 #define X(name, ...)                                                          \
     WM_KERNEL_OF_HALF(wm_simple_##name, wm_simple_params_t)                   \
+    {                                                                         \
+        simple_run<false>(wm_simple_folder<wm_rule_##name>(), p);             \
+    }                                                                         \
+    WM_KERNEL_OF_HALF(wm_simple_all_##name, wm_simple_params_t)               \
     {                                                                         \
         simple_run<true>(wm_simple_folder<wm_rule_##name>(), p);              \
     }
