@@ -183,14 +183,15 @@ wm_barrier_published(const wm_barrier_t *barrier, int rank)
 }
 
 void
-wm_barrier_enter(wm_barrier_t *barrier, bool by_gpu)
+wm_barrier_enter(wm_barrier_t *barrier, bool takes_part)
 {
     wm_barrier_blocking_t *own = &barrier->of[barrier->rank].area->blocking;
     uint32_t call = barrier->of[barrier->rank].calls + ++barrier->calls;
-    if (by_gpu) {
-        atomic_store_explicit(&own->by_gpu[1], atomic_load(&own->by_gpu[0]),
+    if (takes_part) {
+        atomic_store_explicit(&own->taken_part[1],
+                              atomic_load(&own->taken_part[0]),
                               memory_order_release);
-        atomic_store_explicit(&own->by_gpu[0], call, memory_order_release);
+        atomic_store_explicit(&own->taken_part[0], call, memory_order_release);
     }
     atomic_store_explicit(&own->count, call, memory_order_release);
 }
@@ -199,17 +200,18 @@ wm_barrier_enter(wm_barrier_t *barrier, bool by_gpu)
 // entered it. So the rank takes part in at most one later call while this rank
 // is in this one, and this call is one of its last two.
 static bool
-enters_by_gpu(const wm_barrier_blocking_t *of, uint32_t call)
+has_taken_part(const wm_barrier_blocking_t *of, uint32_t call)
 {
-    return atomic_load_explicit(&of->by_gpu[0], memory_order_acquire) == call
-           || atomic_load_explicit(&of->by_gpu[1], memory_order_acquire)
+    return atomic_load_explicit(&of->taken_part[0], memory_order_acquire)
+               == call
+           || atomic_load_explicit(&of->taken_part[1], memory_order_acquire)
                   == call;
 }
 
 int
 wm_barrier_all_entered(const wm_barrier_t *barrier)
 {
-    int all_by_gpu = 1;
+    int all_take_part = 1;
     for (int rank = 0; rank < barrier->size; ++rank) {
         const wm_barrier_blocking_t *of = &barrier->of[rank].area->blocking;
         uint32_t call = barrier->of[rank].calls + barrier->calls;
@@ -217,10 +219,10 @@ wm_barrier_all_entered(const wm_barrier_t *barrier)
                                               memory_order_acquire);
         if ((int32_t)(count - call) < 0)
             return 0;
-        if (!enters_by_gpu(of, call))
-            all_by_gpu = -1;
+        if (!has_taken_part(of, call))
+            all_take_part = -1;
     }
-    return all_by_gpu;
+    return all_take_part;
 }
 
 wm_signature_area_t *

@@ -87,11 +87,11 @@ wm_barrier_published(const wm_barrier_t *barrier, int rank);
 
 // Enters a blocking call; called by each rank once for each, in their order,
 // before the epoch in bank 0. Writes into this rank's exchange area
-// (`blocking`). `by_gpu`: the rank takes part in the call's preflight, which
-// decides whether GPUs do the call. Else the rank declines: it does not wait,
-// and MPI does the call on all ranks.
+// (`blocking`). `takes_part`: the rank takes part in the call's preflight,
+// which decides whether GPUs do the call. Else the rank declines: it does not
+// wait, and MPI does the call on all ranks.
 void
-wm_barrier_enter(wm_barrier_t *barrier, bool by_gpu);
+wm_barrier_enter(wm_barrier_t *barrier, bool takes_part);
 
 // Returns 0 until all ranks have entered the call that this rank has last
 // entered. Then returns 1 if all ranks take part, -1 if one has declined.

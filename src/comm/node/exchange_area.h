@@ -46,7 +46,7 @@ typedef struct {
 // in which it has not declined, the later one first.
 typedef struct {
     _Alignas(64) _Atomic uint32_t count;
-    _Atomic uint32_t by_gpu[2];
+    _Atomic uint32_t taken_part[2];
 } wm_barrier_blocking_t;
 
 // Hosts read and write this area; streams do not.
