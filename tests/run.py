@@ -13,10 +13,10 @@ all of them. The simulated driver serves unless --gpu. Exits with 1 if anything
 failed or hung.
 
 A sample runs, unless pytest is given arguments, WARPMPI_TEST_FULL is set, or
-the GPUs are real: one in five of a test's parameters (WARPMPI_TEST_EVERY says
-another number), half of the tests that start programs, and, as 2 ranks run
-all tests, a third of them on another number of ranks. With --share N one in
-N of these.
+the GPUs are real: one in eight of a test's parameters (WARPMPI_TEST_EVERY
+says another number), a third of the tests that start programs, no test that is
+marked `long`, and, as 2 ranks run all others, a quarter of these on another
+number of ranks. With --share N one in N of these.
 
 Three suites run at a time, the longest first. A line is printed every 20
 seconds and as each suite ends, and the output of one that failed. Tests that
@@ -52,11 +52,11 @@ TEXT_TAIL = 12  # lines of a failure that are said once more at the end
 ERROR_LINES = 5  # of its error, which are said before them
 LANES = 3  # of two cores: there is always one that waits
 FAILURES = "===== what failed"  # before the last list of failures
-EVERY = 5  # one in so many of a test's parameters runs, unless asked for
+EVERY = 8  # one in so many of a test's parameters runs, unless asked for
 PROGRAMS = 3  # parts of the tests that start programs
 # One in so many of the tests, unless asked for.
-PROGRAMS_SHARE = 2
-OTHER_RANKS_SHARE = 3  # of those that 2 ranks run
+PROGRAMS_SHARE = 3
+OTHER_RANKS_SHARE = 4  # of those that 2 ranks run
 
 _running = set()  # what run() waits for, in all threads
 _results = set()  # files with a line for each test that has ended

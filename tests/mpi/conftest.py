@@ -12,13 +12,12 @@ import faulthandler
 import os
 import time
 
-import numpy as np
 import pytest
 from mpi4py import MPI
 
 import kinds
 import warpmpi as wm
-from cases import is_direct
+from cases import is_direct, settle
 from sampling import EVERY, choose
 
 TIMEOUT = float(os.environ.get("WARPMPI_TEST_TIMEOUT", "90"))
@@ -69,6 +68,7 @@ def pytest_configure(config):
     config.addinivalue_line(
         "markers", "programs: starts programs; left out on more than one rank"
     )
+    config.addinivalue_line("markers", "long: left out of a sample")
     config.stash[_reports] = {}
 
 
@@ -113,7 +113,9 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         pair = item.path.stem in PAIRS and not FULL
         most = 2 if pair else _comm.size
-        if _comm.size > (1 if item.get_closest_marker("programs") else most):
+        long = item.get_closest_marker("long") and EVERY > 1
+        programs = item.get_closest_marker("programs")
+        if long or _comm.size > (1 if programs else most):
             dropped.append(item)
             continue
         for mark in item.iter_markers("ranks"):
@@ -193,8 +195,5 @@ def connected(world):
     comm = wm.Comm(world)
     if not is_direct(comm):
         pytest.skip("no CUDA IPC between all of them")
-    # What a test before refused on all ranks, MPI does: the next call, too.
-    mine, all_of = np.zeros(1), np.zeros(comm.size)
-    comm.Allgather(mine, all_of)
-    comm.Iallgather(mine, all_of).Wait()
+    settle(comm)
     return comm

@@ -2,6 +2,7 @@
 """MPI.IN_PLACE where some ranks give GPU memory and others host memory."""
 
 import pytest
+from mpi4py import MPI
 
 import kinds
 import warpmpi as wm
@@ -9,6 +10,7 @@ from cases import FORMS, IN_PLACE, ROOTED, TABLE, Case, perform
 
 # Above the pieces in which GPU memory is staged.
 LARGE = 2_200_000
+MPICH = MPI.get_vendor()[0] == "MPICH"
 MIXES = [
     (5, {0}),
     (5, {1, 2}),
@@ -30,6 +32,8 @@ def comm(world):
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", IN_PLACE)
 def test_in_place_where_memory_differs(comm, name, form, n, on_gpu):
+    if n == LARGE and name == "Reduce_scatter" and MPICH:
+        pytest.skip("MPICH aborts: it copies a block over itself")
     kind = "device" if comm.rank in on_gpu else "host"
     if n == LARGE and name not in ("Allreduce", "Reduce", "Scan"):
         n //= comm.size

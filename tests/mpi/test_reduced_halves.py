@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 import kinds
 import warpmpi as wm
-from cases import FORMS, REDUCTIONS, is_direct, perform, reduced
+from cases import FORMS, REDUCTIONS, is_direct, perform, reduced, settle
 from warpmpi._install import CLASS_CALLS
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
@@ -30,7 +30,9 @@ INSTALLED = {(kind, name): call for kind, name, call in CLASS_CALLS}
 
 @pytest.fixture(scope="module")
 def comm(world):
-    return wm.Comm(world)
+    comm = wm.Comm(world)
+    settle(comm)
+    return comm
 
 
 def make(place, values):

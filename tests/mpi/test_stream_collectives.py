@@ -630,6 +630,7 @@ def test_pairs_that_differ(fresh, stream, name, begins):
     goes_again(fresh, stream)
 
 
+@pytest.mark.long
 @pytest.mark.ranks(2)
 def test_a_rank_is_far_ahead(fresh, stream):
     """It waits, but only in time for the words that count calls."""

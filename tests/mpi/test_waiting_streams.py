@@ -132,6 +132,7 @@ def test_a_view_of_foreign_memory_is_let_go(waiting):
         wm.empty(1, "uint8")
 
 
+@pytest.mark.long
 def test_no_room_for_an_allocation(waiting):
     """It raises, though memory is idle or freed, and all goes on.
 
