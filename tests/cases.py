@@ -171,7 +171,7 @@ class Case:
         in_place=False,
         each=EACH,
         counts=lambda k, each: each - 1 + k % 2,
-        value=lambda source, to, n: np.full(n, 10.0 * to + source + 1),
+        value=lambda source, to, n: 10.0 * to + source + 1 + np.arange(n) % 7,
         op="SUM",
     ):
         self.comm, self.name, self.root, self.op = comm, name, root, op

@@ -25,7 +25,8 @@ class Parts:
     """--part K/N: every N-th of the tests, from the K-th on.
 
     --share N: before that, one in N of the test functions, which the name of
-    each decides, with all their parameters.
+    each decides, with all their parameters; and all that need more than two
+    ranks, as they run on no other number.
     """
 
     def pytest_addoption(self, parser):
@@ -37,13 +38,21 @@ class Parts:
     def pytest_collection_modifyitems(self, config, items):
         share = config.getoption("--share")
         which, parts = map(int, config.getoption("--part").split("/"))
-        kept = [item for item in items if number_of(item) % share == 0]
+        kept = [
+            item
+            for item in items
+            if number_of(item) % share == 0 or needs_many(item)
+        ]
         kept = kept[which - 1 :: parts]
         stay = set(kept)
         config.hook.pytest_deselected(
             items=[item for item in items if item not in stay]
         )
         items[:] = kept
+
+
+def needs_many(item):
+    return any(mark.args[0] > 2 for mark in item.iter_markers("ranks"))
 
 
 def number_of(item):

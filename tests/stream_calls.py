@@ -33,7 +33,9 @@ class Call:
         return kinds.make(self.kind, array)
 
 
-def of_case(name, in_place, counts=lambda k, n: k % 3 * n // 2, title=""):
+def of_case(
+    name, in_place, counts=lambda k, n: (k % 3 + 1) * n // 2, title=""
+):
     """Make a call of the case of a name: sums, or products in place."""
 
     def call(c, comm):

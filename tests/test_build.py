@@ -233,8 +233,11 @@ class Item:
 
     path = Path("test_any.py")
 
-    def __init__(self, name):
-        self.originalname = name
+    def __init__(self, name, ranks=1):
+        self.originalname, self.ranks = name, ranks
+
+    def iter_markers(self, name):
+        return [types.SimpleNamespace(args=(self.ranks,))]
 
 
 def test_parts_of_a_suite_have_each_test_once():
@@ -246,7 +249,10 @@ def test_parts_of_a_suite_have_each_test_once():
 
 def test_a_share_of_a_suite_has_all_parameters_of_a_test():
     items = [Item(f"test_{i // 2}") for i in range(400)]
-    kept = parts_of_a_suite(items, 4, 2)
+    many = Item("test_of_many", 3)
+    kept = parts_of_a_suite([*items, many], 4, 2)
+    assert many in kept
+    kept.remove(many)
     names = Counter(item.originalname for item in kept)
     assert set(names.values()) == {2}
     assert 25 < len(names) < 100

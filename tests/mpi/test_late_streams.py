@@ -116,10 +116,9 @@ def test_a_stream_of_another_device_than_the_buffer(comm, kind):
                 assert (buffer.numpy() == 7).all()
 
 
+@pytest.mark.ranks(3)
 def test_a_slot_that_serves_another_message_is_left_alone(comm, world):
     """Requests looked at late, and slots reused between three ranks."""
-    if comm.size < 3:
-        pytest.skip("needs 3 ranks")
     array = wm.array(np.full(1000, 7, np.uint8), device=wm.get_device())
     for _ in range(200):
         requests = []

@@ -72,7 +72,12 @@ def run(request, case, scale):
 
 
 def summing(comm):
-    case = Case(comm, "Allreduce", on_device)
+    case = Case(
+        comm,
+        "Allreduce",
+        on_device,
+        value=lambda source, to, n: np.full(n, source + 1.0),
+    )
     return case, init(comm, "Allreduce", case)
 
 

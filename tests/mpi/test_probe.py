@@ -271,7 +271,7 @@ ASLEEP = """
 """
 
 
-@pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="starts its own ranks")
+@pytest.mark.programs
 def test_probes_do_not_wait_for_a_sender_that_is_stopped(tmp_path):
     """MPI needs the sender for messages above its eager limit."""
     if MPI.Get_library_version().startswith("Open MPI v5"):

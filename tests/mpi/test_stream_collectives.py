@@ -8,11 +8,13 @@ import gc
 import os
 import re
 import time
+from functools import partial
 
 import numpy as np
 import pytest
 from mpi4py import MPI
 
+import graphs
 import kinds
 import ranks
 import warpmpi as wm
@@ -277,6 +279,34 @@ def test_barrier(comm, stream):
     for _ in range(5):
         channel.Barrier()
     stream.synchronize()
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("where", ["called", "in a graph"])
+def test_a_barrier_waits_for_a_late_rank(comm, world, stream, where):
+    channel = comm.on(stream)
+    meet = channel.Barrier
+    meet()  # the first call waits on the host
+    stream.synchronize()
+    if where == "in a graph":
+        with graphs.capture(stream) as captured:
+            channel.Barrier()
+        meet = partial(captured[0].launch, stream)
+    for _ in range(2):
+        world.Barrier()
+        if world.rank == 0:
+            for _ in range(100):  # nobody gets through meanwhile
+                time.sleep(0.002)
+                assert not world.Iprobe(MPI.ANY_SOURCE, 77)
+        meet()
+        stream.synchronize()
+        if world.rank > 0:
+            world.send(None, 0, 77)
+        else:
+            for other in range(1, world.size):
+                world.recv(source=other, tag=77)
+    if where == "in a graph":
+        captured[0].free()
 
 
 def in_use():

@@ -17,8 +17,8 @@ wm_room_attach(wm_comm_t *comm, size_t size, wm_error_t *err);
 WM_MUST_CHECK int
 wm_room_detach(wm_comm_t *comm, wm_error_t *err);
 
-// Begins to wait until no copy is left in the room that is attached at this
-// time.
+// Begins to wait until no copy of this communicator (NULL: of the process)
+// counts any more, also copies of a room that is detached meanwhile.
 WM_MUST_CHECK int
 wm_room_flush_begin(wm_comm_t *comm, wm_op_t **op, wm_error_t *err);
 
