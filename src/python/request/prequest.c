@@ -352,9 +352,8 @@ wm_py_prequest_free(PyObject *object, PyObject *Py_UNUSED(unused))
     if (wm_is_child() && wm_py_check_running() < 0)
         return NULL;
     if (!wm_py_prequest_is_live(self)) {
-        wm_py_mpi_fail(
-            MPI_ERR_REQUEST,
-            "the persistent request is null, or was freed: make a new one");
+        wm_py_mpi_fail(MPI_ERR_REQUEST,
+                       "the persistent request is null, or was freed already");
         return NULL;
     }
     if (self->starting) {
