@@ -16,6 +16,7 @@ import kinds
 import warpmpi as wm
 from warpmpi import _core
 
+MPICH = MPI.get_vendor()[0] == "MPICH"
 EMPTY = -1  # where nothing is received
 EACH = 3  # elements of a block, where all are alike
 FORMS = "", "I", "_init"

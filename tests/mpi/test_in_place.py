@@ -2,15 +2,13 @@
 """MPI.IN_PLACE where some ranks give GPU memory and others host memory."""
 
 import pytest
-from mpi4py import MPI
 
 import kinds
 import warpmpi as wm
-from cases import FORMS, IN_PLACE, ROOTED, TABLE, Case, perform
+from cases import FORMS, IN_PLACE, MPICH, ROOTED, TABLE, Case, perform
 
 # Above the pieces in which GPU memory is staged.
 LARGE = 2_200_000
-MPICH = MPI.get_vendor()[0] == "MPICH"
 MIXES = [
     (5, {0}),
     (5, {1, 2}),

@@ -8,7 +8,7 @@ from mpi4py import MPI
 import cases
 import kinds
 import warpmpi as wm
-from cases import FORMS, MOVES, ROOTED, TABLE, VARYING, perform
+from cases import FORMS, MOVES, MPICH, ROOTED, TABLE, VARYING, perform
 
 pytestmark = [
     pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU"),
@@ -31,7 +31,6 @@ KINDS = {
     "odd": lambda rank: rank % 2 == 1,
 }
 NAMES = [name for name in cases.OF_ALL if name not in cases.INTRA_ONLY]
-MPICH = MPI.get_vendor()[0] == "MPICH"
 
 
 class Groups:

@@ -334,8 +334,8 @@ def absolute_runs_of(
 ) -> tuple[int, int, list[Run]]:
     """Return the bytes of a buffer with an origin.
 
-    That is the lowest address, the end address, and the runs with offsets
-    from the lowest address.
+    The result has the lowest address, the end address, and the runs with
+    offsets from the lowest address.
     """
     runs = [
         run

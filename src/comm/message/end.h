@@ -90,13 +90,13 @@ typedef struct {
     wm_buffer_t buffer;
     wm_access_t access;
 
-    // Only of a receive:
+    // A receive alone uses these:
     bool was_unexpected; // the message was in the unexpected queue
     bool held;           // it does not look for its header
     bool withdrawn;      // a message that still comes is put back
     bool discards;       // it failed, and discards data that still come
 
-    // Of both ends:
+    // Both ends use these:
     MPI_Request matching; // of the header, or of the token after it
     char *packet;
     bool packet_pinned;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What one rank knows of the slots of all ranks of its barrier. Internal to
-// the barrier, its stream words and its decision log.
+// The struct of wm_barrier_t: a rank's view of the slots of all ranks. The
+// barrier, its stream words and its decision log alone include this header.
 #ifndef WM_COMM_NODE_BARRIER_RANKS_H
 #define WM_COMM_NODE_BARRIER_RANKS_H
 
