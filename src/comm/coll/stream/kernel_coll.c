@@ -181,18 +181,6 @@ kernel_coll_divide(const wm_coll_desc_t *desc, size_t part,
     params->takes.count = shape->reduces ? params->size : 1;
 }
 
-// A barrier gives a value to each rank, and takes one from each.
-static void
-kernel_coll_set_barrier(const wm_kernel_coll_t *kernels,
-                        wm_ll_params_t *params)
-{
-    params->src = params->dst = (char *)&kernels->own->nothing;
-    params->gives = params->takes = (wm_ll_side_t){
-        .nbytes = sizeof kernels->own->nothing,
-        .count = kernels->size,
-    };
-}
-
 int
 wm_kernel_coll_enqueue(wm_kernel_coll_t *kernels, const wm_coll_desc_t *desc,
                        const wm_kernel_coll_words_t *words, wm_error_t *err)
@@ -226,8 +214,6 @@ wm_kernel_coll_enqueue(wm_kernel_coll_t *kernels, const wm_coll_desc_t *desc,
     // One block that is taken, not reduced, may overlie blocks that are given.
     bool overlaid = shape->reduces && !params.reduces && params.takes.count > 0
                     && params.gives.count > 0;
-    if (desc->call->kind == WM_COLL_BARRIER)
-        kernel_coll_set_barrier(kernels, &params);
     if (part > 0)
         kernel_coll_divide(desc, part, &params);
     return wm_ll_launch(desc->device, ll, desc->type, desc->op, &params,

@@ -16,7 +16,6 @@
 typedef struct {
     wm_ll_own_t ll;
     wm_simple_own_t simple;
-    uint64_t nothing; // given and taken by a barrier
 } wm_kernel_coll_own_t;
 
 // The LL and LL128 buffers of all ranks, which share a head and sequence
@@ -79,7 +78,7 @@ wm_kernel_coll_open(wm_kernel_coll_t *kernels, const wm_symm_memory_t *symm,
 void
 wm_kernel_coll_close(wm_kernel_coll_t *kernels);
 
-// Enqueues the call on its stream.
+// Enqueues the call on its stream. Not a barrier.
 WM_MUST_CHECK int
 wm_kernel_coll_enqueue(wm_kernel_coll_t *kernels, const wm_coll_desc_t *desc,
                        const wm_kernel_coll_words_t *words, wm_error_t *err);

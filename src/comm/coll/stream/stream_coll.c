@@ -82,6 +82,7 @@ exchange(run_t *run, wm_error_t *err)
     int code = wm_packed_open(&run->desc, &copy, err);
     if (code == 0)
         code = wm_symm_has_kernels(run->symm)
+                       && run->desc.call->kind != WM_COLL_BARRIER
                    ? wm_symm_enqueue_kernel(run->symm, &run->desc, err)
                    : wm_fragmented_coll_enqueue(run->symm, &run->desc,
                                                 run->fragments, err);

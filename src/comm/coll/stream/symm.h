@@ -91,7 +91,7 @@ wm_symm_step(wm_symm_t *symm, uint32_t step, wm_error_t *err);
 WM_MUST_CHECK int
 wm_symm_leave_turn(wm_symm_t *symm, wm_error_t *err);
 
-// Enqueues the call as a kernel by LL, LL128 or Simple.
+// Enqueues the call as a kernel by LL, LL128 or Simple. Not a barrier.
 WM_MUST_CHECK int
 wm_symm_enqueue_kernel(wm_symm_t *symm, const wm_coll_desc_t *desc,
                        wm_error_t *err);
