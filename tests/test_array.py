@@ -3,7 +3,11 @@
 
 import copy
 import operator
+import os
 import pickle
+import subprocess
+import sys
+import weakref
 
 import numpy as np
 import pytest
@@ -422,6 +426,48 @@ def test_numpy_shares_the_memory_of_host_arrays():
     a = np.zeros(3)
     wm.asarray(a)[2] = 7
     assert a[2] == 7
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("gpu", GPUS[:1])
+def test_numpy_of_a_gpu_array_is_read_only(gpu, dtype):
+    a = wm.ones(3, dtype, device=gpu)
+    for host in a.numpy(), np.asarray(a):
+        with pytest.raises(ValueError, match="read-only"):
+            host[0] = 2
+    for host in np.array(a), a.__array__(copy=True):
+        host[0] = 2
+    assert a.numpy()[0] == 1
+    again = pickle.loads(pickle.dumps(a))
+    again[0] = 2
+    assert again.numpy()[0] == 2
+
+
+def test_elements_are_not_compared_in_silence(place):
+    a, b = wm.ones(3, **options(place)), wm.ones(3, **options(place))
+    for other in b, b.numpy(), 1, np.float32(1), np.bool_(True), [1, 1, 1]:
+        for compare in operator.eq, operator.ne:
+            with pytest.raises(TypeError, match=r"use a\.numpy\(\) == b"):
+                compare(a, other)
+    assert (a.numpy() == a).all()  # NumPy compares
+    itself = a
+    assert a == itself and (a != itself) is False
+    assert (a == "ones") is False and a != None  # noqa: E711
+    assert None not in [a] and a in [a]
+    assert {a: 1, b: 2}[b] == 2 and b in weakref.WeakSet([a, b])
+
+
+def test_pinned_memory_without_a_gpu_is_plain():
+    program = """
+import warpmpi as wm
+made = wm.zeros(3, pinned=True), wm.array([0.0], pinned=True)
+made += wm.empty_like(made[0], pinned=True), made[0].to("cpu", pinned=True)
+for a in made:
+    a.zero_()
+    assert a.device.is_cpu and not a.pinned and not a.numpy().any()
+"""
+    environ = {**os.environ, "WARPMPI_CUDA_DRIVER": "/nonexistent"}
+    subprocess.run([sys.executable, "-c", program], check=True, env=environ)
 
 
 def test_copy_is_independent(place):

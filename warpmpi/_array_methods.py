@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,33 @@ if TYPE_CHECKING:
 # Values are shown up to this many, and not of a GPU's that cannot be read: a
 # forked process of multiprocessing's tells its errors with what it was given.
 _SHOWN = 1000
+
+# What the types of arrays have. The type is asked: an attribute of an object
+# may cost a wait for its stream.
+_PROTOCOLS = """
+    __cuda_array_interface__ __dlpack__ __array_interface__ __array__
+""".split()
+
+
+def _has_elements(thing: object) -> bool:
+    """Tell whether NumPy would compare an array with it by elements."""
+    return isinstance(thing, (numbers.Number, list, tuple)) or any(
+        hasattr(type(thing), name) for name in _PROTOCOLS
+    )
+
+
+def _on_host(array: Any) -> np.ndarray[Any, Any]:
+    """Give a view of an array on the host, a copy of one on a GPU."""
+    import numpy as np
+
+    dtype = array.dtype
+    host = array.to("cpu", pinned=False) if array.device.is_cuda else array
+    if dtype.isbuiltin == 1:
+        return np.asarray(memoryview(host))
+    # The buffer protocol has no letter for the types of ml_dtypes.
+    word = f"uint{8 * array.itemsize}"
+    words: Any = _core._view(host, host.shape, host.strides, word)
+    return np.asarray(memoryview(words)).view(dtype)
 
 
 def _completed(shape: tuple[int, ...], count: int) -> list[int]:
@@ -87,20 +115,32 @@ class _Methods:
     def numpy(self: Any) -> np.ndarray[Any, Any]:
         """The array as a numpy.ndarray.
 
-        An array on the host shares its memory with the result; an array on a
-        GPU is copied. Waits for pending work. Raises TypeError for bfloat16
+        An array on the host shares its memory with the result. An array on a
+        GPU is copied, and the result is read-only: what is written into it
+        would not reach the GPU (use assign(), a[...] = value, or a copy of
+        the result). Waits for pending work. Raises TypeError for bfloat16
         without the package ml_dtypes.
         """
-        import numpy as np
+        host = _on_host(self)
+        if self.device.is_cuda:
+            host.flags.writeable = False
+        return host
 
-        dtype = self.dtype
-        host = self.to("cpu", pinned=False) if self.device.is_cuda else self
-        if dtype.isbuiltin == 1:
-            return np.asarray(memoryview(host))
-        # The buffer protocol has no letter for the types of ml_dtypes.
-        word = f"uint{8 * self.itemsize}"
-        words: Any = _core._view(host, host.shape, host.strides, word)
-        return np.asarray(memoryview(words)).view(dtype)
+    def __eq__(self: Any, other: object) -> bool:
+        """Tell whether both are the same object.
+
+        Raises TypeError for another array, a number or a sequence, of which
+        NumPy would compare the elements.
+        """
+        if self is not other and _has_elements(other):
+            raise TypeError(
+                "== and != do not compare the elements of a wm.Array: use "
+                "a.numpy() == b, or `a is b` to compare the objects"
+            )
+        return NotImplemented
+
+    def __hash__(self: Any) -> int:
+        return object.__hash__(self)
 
     def item(self: Any) -> Any:
         """The only element, as a Python scalar. Waits for the GPU.
@@ -186,13 +226,14 @@ class _Methods:
     ) -> Any:
         """The array as a numpy.ndarray, see numpy().
 
-        copy=False raises ValueError where a copy is needed.
+        copy=True gives a copy that may be written; copy=False raises
+        ValueError where a copy is needed.
         """
         if copy is False and self.device.is_cuda:
             raise ValueError(
                 "copy: an array on a GPU needs a copy: give copy=True or None"
             )
-        host = self.numpy()
+        host = _on_host(self) if copy else self.numpy()
         if dtype is None:
             return host.copy() if copy and self.device.is_cpu else host
         same = host.astype(dtype, copy=bool(copy))

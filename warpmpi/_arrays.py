@@ -21,9 +21,9 @@ def ones(
     """A new array of ones.
 
     shape: an int or a tuple of ints. dtype: float64 unless given. device:
-    wm.get_device() unless given. pinned=True: page-locked host memory.
-    blocking=False: the array may not be complete when the call returns;
-    warpmpi orders later operations on it after the call.
+    wm.get_device() unless given. pinned=True: page-locked host memory,
+    plain without a GPU. blocking=False: the array may not be complete when
+    the call returns; warpmpi orders later operations on it after the call.
     Raises ValueError for a bad shape or device, TypeError for a bad dtype,
     wm.OutOfMemoryError.
     """
@@ -42,9 +42,9 @@ def array(
 
     data: nested lists and scalars, or any array object, on any device.
     dtype: that of the data unless given; only host data is converted. device:
-    wm.get_device() unless given. pinned=True: page-locked host memory.
-    blocking=False: the array may not be complete when the call returns;
-    warpmpi orders later operations on it after the call.
+    wm.get_device() unless given. pinned=True: page-locked host memory,
+    plain without a GPU. blocking=False: the array may not be complete when
+    the call returns; warpmpi orders later operations on it after the call.
     Raises ValueError for a bad shape or device, TypeError for a bad dtype,
     wm.OutOfMemoryError.
     """
@@ -61,9 +61,9 @@ def from_numpy(
     """A new contiguous array with a copy of a NumPy array.
 
     See asarray() for a view of one. dtype: that of `a` unless given. device:
-    wm.get_device() unless given. pinned=True: page-locked host memory.
-    blocking=False: the array may not be complete when the call returns;
-    warpmpi orders later operations on it after the call.
+    wm.get_device() unless given. pinned=True: page-locked host memory,
+    plain without a GPU. blocking=False: the array may not be complete when
+    the call returns; warpmpi orders later operations on it after the call.
     Raises ValueError for a bad device, TypeError for a bad dtype,
     wm.OutOfMemoryError.
     """

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cuda/device.h"
 #include "cuda/lock.h"
 
 #define HOST_ALIGN 64
@@ -247,6 +248,7 @@ wm_array_new(int device, bool pinned, wm_dtype_t dtype, int ndim,
     wm_array_t made;
     size_t size;
     int status = array_lay_out(dtype, ndim, shape, &made, &size, err);
+    pinned = pinned && wm_device_count() > 0;
     if (status == 0)
         status = storage_new(device, pinned, size, &made.storage, err);
     if (status < 0)

@@ -67,8 +67,9 @@ wm_storage_release(wm_storage_t *storage);
 void
 wm_storage_free_kept(void);
 
-// Makes a new C-contiguous array. Fails with WM_ERR_VALUE for a negative
-// extent, too many dimensions or a size that overflows.
+// Makes a new C-contiguous array. Without a GPU `pinned` is ignored: no copy
+// would gain from it. Fails with WM_ERR_VALUE for a negative extent, too many
+// dimensions or a size that overflows.
 WM_MUST_CHECK int
 wm_array_new(int device, bool pinned, wm_dtype_t dtype, int ndim,
              const int64_t *shape, wm_array_t *array, wm_error_t *err);

@@ -119,7 +119,7 @@ const char wm_py_array_to_doc[] = PyDoc_STR(
     "Return the array on another device: \"cuda:1\", \"cpu\", an ordinal,\n"
     "or a wm.Device. Returns the array itself if it is on that device\n"
     "already, else a contiguous copy. With pinned=True the copy is in\n"
-    "page-locked host memory.\n\n"
+    "page-locked host memory, plain without a GPU.\n\n"
     "The copy is complete when the call returns. With blocking=False,\n"
     "or on a stream, the copy may still be under way: warpmpi orders\n"
     "later operations on both arrays after the copy, but other\n"

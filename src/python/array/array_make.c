@@ -69,7 +69,8 @@ filled(wm_array_t *array, const void *value, bool blocking)
 #define MAKER_ARGS                                                            \
     "shape: an int or a tuple of ints. dtype: float64 unless given. "         \
     "device:\n"                                                               \
-    "wm.get_device() unless given. pinned=True: page-locked host memory."
+    "wm.get_device() unless given. pinned=True: page-locked host memory,\n"   \
+    "plain without a GPU."
 #define MAKER_ERRORS                                                          \
     "Raises ValueError for a bad shape or device, TypeError for a bad "       \
     "dtype,\n"                                                                \
@@ -159,9 +160,9 @@ PyDoc_STRVAR(
     "Return a new array with every element set to the value.\n\n"
     "shape: an int or a tuple of ints. dtype: NumPy's type of the\n"
     "value unless given. device: wm.get_device() unless given.\n"
-    "pinned=True: page-locked host memory. blocking=False: the array\n"
-    "may not be complete when the call returns; warpmpi orders later\n"
-    "operations on it after the fill.\n" MAKER_ERRORS);
+    "pinned=True: page-locked host memory, plain without a GPU.\n"
+    "blocking=False: the array may not be complete when the call returns;\n"
+    "warpmpi orders later operations on it after the fill.\n" MAKER_ERRORS);
 
 static PyObject *
 full(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
