@@ -8,8 +8,9 @@ import pytest
 from mpi4py import MPI
 
 import kinds
+import ranks
 import warpmpi as wm
-from cases import FORMS, REDUCTIONS, called
+from cases import FORMS, REDUCTIONS, begun, called
 
 pytestmark = pytest.mark.skipif(
     sys.version_info < (3, 11), reason="exceptions have no notes"
@@ -52,6 +53,50 @@ def test_an_op_that_mpi_does_not_have(comm, kind, name):
         f"{name}: op: MPI does not compute this op with elements of this type",
     )
     comm.Barrier()
+
+
+@pytest.mark.parametrize("kind", kinds.GPU_KINDS)
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_a_reduction_into_what_it_reads_is_refused(comm, kind, form, name):
+    """On a GPU, as MPI refuses it in host memory; others send a copy."""
+    array = kinds.make(kind, np.ones(comm.size))
+    sent, received = array, array
+    if "scatter" in name:
+        received = [array, 1, MPI.DOUBLE]
+    on = wm.Comm(MPI.COMM_SELF) if name == "Reduce" else comm
+    is_told(
+        lambda: begun(on, name, form, sent, received),
+        MPI.ERR_BUFFER,
+        "give MPI.IN_PLACE",
+    )
+    comm.Barrier()
+    assert (kinds.values_of(array) == 1).all()
+
+
+@pytest.mark.programs
+@pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU")
+def test_a_reduction_into_what_it_reads_is_refused_across_hosts(tmp_path):
+    program = """
+        import os
+        from mpi4py import MPI
+        import warpmpi as wm
+        os.environ["WARPMPI_HOST"] = f"host {MPI.COMM_WORLD.rank}"
+        comm = wm.Comm(MPI.COMM_WORLD)
+        array = wm.ones(3, device="cuda")
+        for call in comm.Allreduce, comm.Iallreduce:
+            try:
+                call(array, array)
+            except MPI.Exception as error:
+                assert error.Get_error_class() == MPI.ERR_BUFFER
+                assert "give MPI.IN_PLACE" in error.__notes__[0]
+            else:
+                raise AssertionError(call)
+        into = wm.zeros(3, device="cuda") if comm.rank == 0 else array
+        comm.Reduce(array, into)  # at the root alone it matters
+        assert comm.rank > 0 or (into.numpy() == 2).all()
+    """
+    ranks.run_text(tmp_path, program)
 
 
 @pytest.mark.parametrize("kind", ["host", kinds.KINDS[-1]])

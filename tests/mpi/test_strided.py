@@ -267,7 +267,7 @@ def write(memory, values, index):
     elif isinstance(memory.base, np.ndarray):
         memory.base.reshape(memory.shape)[index] = values
     else:
-        full = memory.values()
+        full = memory.values().copy()
         full[index] = values
         memory.base.assign(full.reshape(-1))
 

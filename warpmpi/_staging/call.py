@@ -56,6 +56,17 @@ class Call:
                 self.copies.append(
                     StagingCopy(value, buffer, role, blocks, datatype, packs)
                 )
+        if family.collective and row.name in table.REDUCTIONS:
+            self.refuse_aliased()
+
+    def refuse_aliased(self) -> None:
+        """Refuse a reduction into the array that it reads, as MPI does.
+
+        MPI would not see it: each of the two has a copy of its own.
+        """
+        arrays = {id(copy.array) for copy in self.copies}
+        if len(arrays) < len(self.copies):
+            raise MPI.Exception(MPI.ERR_BUFFER)
 
     def argument(self, name: str, default: Any = None) -> Any:
         position = self.row.positions[name]

@@ -218,6 +218,21 @@ read_op(PyObject *value, wm_py_coll_args_t *asked)
                         0, 0);
 }
 
+// Refuses a reduction into the memory that it reads, as MPI does.
+static int
+refuse_aliased(const wm_py_coll_args_t *asked)
+{
+    const wm_buffer_t *sent = &asked->sent.message.buffer;
+    const wm_buffer_t *received = &asked->received.message.buffer;
+    if (!asked->sent.given || !asked->received.given || sent->nbytes == 0
+        || sent->data != received->data)
+        return 0;
+    return refuse(asked, MPI_ERR_BUFFER,
+                  "%s: sendbuf and recvbuf are the same memory: give "
+                  "MPI.IN_PLACE as sendbuf",
+                  0, 0);
+}
+
 // The two functions below read the buffers that matter on this rank.
 
 static int
@@ -321,6 +336,8 @@ wm_py_coll_args_read(const wm_comm_t *comm, PyObject *const *args,
     for (int i = 0; i < 2; ++i)
         asked->arrays[i] = values[i] != NULL ? wm_py_message_array(values[i])
                                              : NULL;
+    if (reduces && refuse_aliased(asked) < 0)
+        return -1;
     bool given_any = asked->sent.given || asked->received.given;
     const wm_side_t *side = asked->sent.given ? &asked->sent
                                               : &asked->received;
