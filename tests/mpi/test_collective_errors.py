@@ -74,6 +74,33 @@ def test_a_reduction_into_what_it_reads_is_refused(comm, kind, form, name):
     assert (kinds.values_of(array) == 1).all()
 
 
+@pytest.mark.parametrize("kind", kinds.KINDS)
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_two_element_types_are_named(comm, kind, form, name):
+    sent = kinds.make(kind, np.ones(comm.size, "f8"))
+    received = kinds.make(kind, np.ones(comm.size, "f4"))
+    on = wm.Comm(MPI.COMM_SELF) if name == "Reduce" else comm
+    if wm.is_cuda_available() or kind != "host":
+        words = ": sendbuf is of float64, and recvbuf of float32: give both"
+    else:
+        words = "mismatch"  # mpi4py's own
+    with pytest.raises(ValueError, match=words):
+        begun(on, name, form, sent, received)
+    with pytest.raises(ValueError, match=words):
+        begun(on, name, form, [sent, MPI.DOUBLE], [received, "f"])
+
+
+@pytest.mark.skipif(not wm.is_cuda_available(), reason="a stream is a GPU's")
+def test_two_element_types_on_a_stream_are_named(world):
+    comm = wm.Comm(world).Dup()
+    channel = comm.on(wm.Stream())
+    sent, received = wm.ones(3), wm.ones(3, "bfloat16")
+    with pytest.raises(ValueError, match=r"float64, and recvbuf of bfloat16"):
+        channel.Allreduce(sent, received)
+    comm.Free()
+
+
 @pytest.mark.programs
 @pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU")
 def test_a_reduction_into_what_it_reads_is_refused_across_hosts(tmp_path):

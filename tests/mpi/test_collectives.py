@@ -213,6 +213,8 @@ def test_ranks_that_give_different_types_all_hear_of_it(
     dtype = types[comm.rank % 2]
     mine = kinds.make(kind, np.ones(size, dtype))
     into = kinds.make(kind, np.ones(size, dtype))
-    with pytest.raises(TypeError, match="rank 1 gives another element type"):
+    words = "rank 1 gives another element type than rank 0 "
+    words += rf"\({types[1]}, not {types[0]}\)"
+    with pytest.raises(TypeError, match=words):
         comm.Allreduce(MPI.IN_PLACE if in_place else mine, into)
     comm.Allreduce(kinds.make(kind, np.ones(3, "i8")), np.zeros(3, "i8"))

@@ -159,7 +159,7 @@ AGAIN = """
         for _ in range(3):  # both halves, and one again
             a.fill_(rank + 1, stream=stream)
             channel.Allreduce(a, b)
-            channel.Scan(a, a)
+            channel.Scan(MPI.IN_PLACE, a)
             assert (b.numpy() == size * (size + 1) / 2).all()
             assert (a.numpy() == (rank + 1) * (rank + 2) / 2).all()
         counts = [count // size + (i == 0) for i in range(size)]
@@ -326,6 +326,16 @@ def test_a_request_tells_that_counts_differ(fresh, stream):
     a = wm.ones(10 if fresh.rank != LAST else 20, "int32")
     with pytest.raises(ValueError, match="other counts, types, op or root"):
         channel.Iallreduce(MPI.IN_PLACE, a).Wait()
+    channel.Iallreduce(MPI.IN_PLACE, wm.ones(5)).Wait()
+
+
+@pytest.mark.ranks(2)
+def test_a_request_tells_that_types_differ(fresh, stream):
+    channel = fresh.on(stream)
+    dtype = "float64" if fresh.rank != LAST else "float32"
+    with pytest.raises(ValueError, match="its element type is float") as told:
+        channel.Iallreduce(MPI.IN_PLACE, wm.ones(5, dtype)).Wait()
+    assert "float32" in str(told.value) and "float64" in str(told.value)
     channel.Iallreduce(MPI.IN_PLACE, wm.ones(5)).Wait()
 
 

@@ -256,9 +256,14 @@ def staged_call(
     look = on_device_reduced if reduces else concerns_us
 
     def explain(
-        error: MPI.Exception, owner: Any, *args: Any, **kwargs: Any
+        error: MPI.Exception | ValueError,
+        owner: Any,
+        *args: Any,
+        **kwargs: Any,
     ) -> None:
-        if family.collective:
+        if isinstance(error, ValueError):
+            notes.name_types(error, method.__name__, row, args, kwargs)
+        elif family.collective:
             root = row.positions.get("root")
             if root is not None:
                 given = args[root] if root < len(args) else 0
@@ -288,8 +293,9 @@ def staged_call(
             if not staged.copies:  # none of them matters on this rank
                 return method(self, *staged.args, **staged.kwargs)
             return end(staged)
-        except MPI.Exception as error:
-            explain(error, self, *args, **kwargs)
+        except (MPI.Exception, ValueError) as error:
+            if computes or isinstance(error, MPI.Exception):
+                explain(error, self, *args, **kwargs)
             raise
 
     def again(

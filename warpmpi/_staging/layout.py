@@ -85,7 +85,7 @@ def recounted(
     return [array, pair] if pair != (None, None) else array
 
 
-def _named(kind: Any) -> Any:
+def named(kind: Any) -> Any:
     if isinstance(kind, str):
         return MPI.Datatype.fromcode(kind)
     if kind is not None and not isinstance(kind, MPI.Datatype):
@@ -107,7 +107,7 @@ def _typed_blocks(rest: list[Any], count: int) -> Iterator[Block]:
     if counts is None and displs is None:
         counts, displs = [1] * count, [0] * count
     counts, displs = _numbers(counts, count), _numbers(displs, count)
-    yield from zip(displs, counts, map(_named, types), strict=True)
+    yield from zip(displs, counts, map(named, types), strict=True)
 
 
 def separate_blocks(value: Any, count: int) -> list[Block] | None:
@@ -138,7 +138,7 @@ def blocks_of(
     pairs = tuple if form == "v" else (tuple, list)
     if len(rest) < 3 and isinstance(counts, pairs):
         counts, displs = counts
-    kind = _named(kind)
+    kind = named(kind)
     extent = itemsize if kind is None else kind.Get_extent()[1]
     if form != "v":
         offset = operator.index(displs or 0) * extent

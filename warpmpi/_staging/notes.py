@@ -7,6 +7,10 @@ from typing import Any
 
 from mpi4py import MPI
 
+from .. import _core
+from .layout import named
+from .table import Row
+
 _TEXTS = {
     MPI.ERR_OP: (
         "op: MPI does not compute this op with elements of this type; use an "
@@ -56,3 +60,36 @@ def add(error: MPI.Exception, call: str, owner: Any, root: Any) -> None:
         text = _of_root(owner, root)
     if text is not None and hasattr(error, "add_note"):  # Python 3.11
         error.add_note(f"{call}: {text}")
+
+
+def _type_of(value: Any) -> str | None:
+    """Name the elements of a buffer, if they have a name."""
+    listed = isinstance(value, (list, tuple))
+    array, rest = (value[0], value[1:]) if listed else (value, ())
+    kinds = [each for each in rest if isinstance(each, (str, MPI.Datatype))]
+    if kinds:
+        return _core._element(named(kinds[0]))[0]
+    return _core._elements(array)[0]
+
+
+def name_types(
+    error: ValueError,
+    call: str,
+    row: Row,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> None:
+    """Name both types in an error of mpi4py's about buffers of two types."""
+    if len(row.buffers) != 2:
+        return
+    given = {**dict(zip(row.positions, args, strict=False)), **kwargs}
+    first, second = (buffer.name for buffer in row.buffers)
+    try:
+        one, other = _type_of(given[first]), _type_of(given[second])
+    except Exception:
+        return  # not a buffer: mpi4py tells
+    if one is not None and other is not None and one != other:
+        error.args = (
+            f"{call}: {first} is of {one}, and {second} of {other}: give both "
+            "the same element type",
+        )

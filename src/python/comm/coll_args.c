@@ -116,6 +116,19 @@ refuse_counts(wm_coll_kind_t kind, const wm_message_t *sent,
     return false;
 }
 
+// Raises an error about two element types; returns false.
+static bool
+refuse_types(wm_coll_kind_t kind, const wm_message_t *sent,
+             const wm_message_t *received)
+{
+    PyErr_Format(PyExc_ValueError,
+                 "%s: sendbuf is of %s, and recvbuf of %s: give both the same "
+                 "element type",
+                 wm_call_name(kind), wm_reducible_name_of(sent->type),
+                 wm_reducible_name_of(received->type));
+    return false;
+}
+
 // Returns true if both buffers hold what the call reduces, as mpi4py sees it.
 static bool
 is_reduced(wm_coll_kind_t kind, const wm_py_coll_args_t *asked, size_t ranks)
@@ -129,7 +142,7 @@ is_reduced(wm_coll_kind_t kind, const wm_py_coll_args_t *asked, size_t ranks)
     if (!asked->sent.given || !asked->received.given)
         return true;
     if (sent->type != received->type)
-        return false;
+        return refuse_types(kind, sent, received);
     return kind == WM_COLL_REDUCE_SCATTER
            || sent->buffer.nbytes == blocks * received->buffer.nbytes
            || refuse_counts(kind, sent, received, blocks);

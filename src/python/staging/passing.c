@@ -102,14 +102,16 @@ are_all(bool (*is_such)(const passing_t *self, PyObject *value),
     return true;
 }
 
-// Adds an explanation to an exception of MPI's. The exception stays.
+// Adds an explanation to an exception of MPI's, or of mpi4py's about two
+// element types. The exception stays.
 static void
 explain(const passing_t *self, PyObject *const *args, Py_ssize_t given,
         PyObject *names)
 {
     PyObject *kind, *value, *trace;
     if (self->explain == Py_None
-        || !PyErr_ExceptionMatches(wm_py_state->mpi_exception))
+        || (!PyErr_ExceptionMatches(wm_py_state->mpi_exception)
+            && (!self->computes || !PyErr_ExceptionMatches(PyExc_ValueError))))
         return;
     PyErr_Fetch(&kind, &value, &trace);
     PyErr_NormalizeException(&kind, &value, &trace);

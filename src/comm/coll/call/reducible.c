@@ -92,3 +92,20 @@ wm_reducible(MPI_Datatype type, size_t size, MPI_Op op,
            && wm_reduce_takes(*kernel_type, *kernel_op)
            && wm_reduce_size(*kernel_type) == size;
 }
+
+const char *
+wm_reducible_type_name(unsigned type)
+{
+    return type < WM_DTYPES         ? wm_dtype_info((wm_dtype_t)type)->name
+           : type < WM_REDUCE_TYPES ? wm_element_name(known_numbers()[type])
+                                    : "another datatype";
+}
+
+const char *
+wm_reducible_name_of(MPI_Datatype type)
+{
+    wm_reduce_type_t known = WM_REDUCE_TYPES;
+    const char *name = wm_element_of(type);
+    (void)find_type(type, &known);
+    return name != NULL ? name : wm_reducible_type_name(known);
+}

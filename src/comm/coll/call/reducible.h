@@ -25,4 +25,11 @@ bool
 wm_reducible(MPI_Datatype type, size_t size, MPI_Op op,
              wm_reduce_type_t *kernel_type, wm_reduce_op_t *kernel_op);
 
+// Returns the name of an element type, by the kernels' number, which may be
+// any that another rank has published, or by MPI's datatype; borrowed, static.
+const char *
+wm_reducible_type_name(unsigned type);
+const char *
+wm_reducible_name_of(MPI_Datatype type);
+
 #endif

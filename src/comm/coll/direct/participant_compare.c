@@ -2,6 +2,7 @@
 #include "comm/coll/direct/participant.h"
 
 #include "comm/coll/call/preflight_values.h"
+#include "comm/coll/call/reducible.h"
 
 // Returns the bytes of the blocks of some ranks, as published, or SIZE_MAX on
 // overflow.
@@ -138,9 +139,11 @@ raise_difference(const wm_participant_t *participant, int rank, int model,
                             name.text, other.text);
     if (published->type != first->type)
         return wm_error_set(err, WM_ERR_TYPE, 0,
-                            "%s gives another element type than %s: all must "
-                            "give the same",
-                            name.text, other.text);
+                            "%s gives another element type than %s (%s, not "
+                            "%s): all must give the same",
+                            name.text, other.text,
+                            wm_reducible_type_name(published->type),
+                            wm_reducible_type_name(first->type));
     return wm_error_set(err, WM_ERR_MPI, MPI_ERR_TRUNCATE,
                         "%s gives %zu bytes%s, %s gives %zu: all must give "
                         "the same",

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "comm/coll/call/reducible.h"
 #include "comm/coll/direct/preflight.h"
 #include "comm/engine/hash.h"
 
@@ -277,15 +278,20 @@ add_difference(const wm_barrier_t *barrier, int rank, uint32_t call, int code,
         snprintf(text, sizeof text, "its root is %d, this rank's %d",
                  (int16_t)PART_OF(there, ROOT_SHIFT),
                  (int16_t)PART_OF(here, ROOT_SHIFT));
+    else if (PART_OF(there, TYPE_SHIFT) != PART_OF(here, TYPE_SHIFT))
+        snprintf(text, sizeof text, "its element type is %s, this rank's %s",
+                 wm_reducible_type_name(PART_OF(there, TYPE_SHIFT)),
+                 wm_reducible_type_name(PART_OF(here, TYPE_SHIFT)));
     else if (block != mine)
         snprintf(text, sizeof text, "its count is %s, this rank's %s",
                  amount_of(block, PART_OF(there, 0)).text,
                  amount_of(mine, PART_OF(here, 0)).text);
     else if (PART_OF(there, OP_SHIFT) != PART_OF(here, OP_SHIFT))
         snprintf(text, sizeof text, "the ops differ");
-    else if (PART_OF(there, TYPE_SHIFT) != PART_OF(here, TYPE_SHIFT)
-             || PART_OF(there, 0) != PART_OF(here, 0))
-        snprintf(text, sizeof text, "the element types differ");
+    else if (PART_OF(there, 0) != PART_OF(here, 0))
+        snprintf(text, sizeof text,
+                 "its elements have %u bytes, this rank's %u",
+                 (unsigned)PART_OF(there, 0), (unsigned)PART_OF(here, 0));
     return wm_error_set(
         err, code, 0,
         "the ranks' collectives on streams differ: rank %d gave other counts, "
