@@ -46,6 +46,7 @@ if not _is_begun():
     from warpmpi import (  # noqa: F401
         _array_methods,
         _device_facts,
+        _endings,
         _stream_methods,
     )
     from warpmpi._arrays import (

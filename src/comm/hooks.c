@@ -86,7 +86,8 @@ wait_begin(MPI_Comm user)
     // Configure() reports an error to all ranks.
     (void)!wm_hang_configure(NULL);
     wm_engine_unlock();
-    return wm_watchdog_begin(user);
+    return wm_watchdog_begin(user, "wm.Comm",
+                             "do all ranks make this wm.Comm?");
 }
 
 static void

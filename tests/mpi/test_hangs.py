@@ -254,6 +254,54 @@ def test_a_long_wait_says_who_waits_for_whom(tmp_path, name):
     assert any(all(part in line for part in told) for line in lines), printed
 
 
+RAISED = """
+    if plain.rank == 1:
+        raise ValueError("no grid.dat\\nin this folder")
+
+    def end():
+        until_told()
+        os._exit(3)
+
+    threading.Thread(target=end).start()
+"""
+TOLD_THERE = (
+    ": Recv has waited ",
+    "; rank 1 raised ValueError: no grid.dat in this folder, and is in "
+    "MPI_Finalize",
+)
+TOLD_HERE = (
+    "rank 1 of MPI_COMM_WORLD (size 2): this rank raised ValueError: no "
+    "grid.dat in this folder; MPI_Finalize has waited ",
+    "`python -m warpmpi`",
+)
+
+
+@pytest.mark.parametrize(
+    ("call", "told", "driver"),
+    [
+        ("comm.Recv(wm.zeros(3), 1)", TOLD_THERE, {}),
+        ("comm.Recv(wm.zeros(3), 1)", TOLD_HERE, {}),
+        ("plain.Barrier()", TOLD_HERE, {}),
+        ("comm.Barrier()", TOLD_HERE, {"WARPMPI_CUDA_DRIVER": "/none"}),
+    ],
+)
+def test_an_exception_of_a_rank_is_told_to_the_others(
+    tmp_path, call, told, driver
+):
+    if told is TOLD_THERE and not wm.is_cuda_available():
+        pytest.skip("needs a GPU")
+    body = ranks.textwrap.dedent(RAISED) + call
+    printed = run(tmp_path, body, "raise", wanted=told, died=True, **driver)
+    lines = [line for line in printed.splitlines() if "warpmpi: " in line]
+    assert any(all(part in line for part in told) for line in lines), printed
+
+
+def test_an_exception_on_all_ranks_tells_no_wait(tmp_path):
+    body = "raise ValueError('on all')"
+    printed = run(tmp_path, body, "raise", seconds="0.5", died=True)
+    assert "waited" not in printed
+
+
 def test_what_has_come_is_still_received_in_order(tmp_path):
     """Looking at what does not match takes nothing from any receive."""
     body = """

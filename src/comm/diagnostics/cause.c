@@ -179,14 +179,11 @@ add_other(wm_words_t *words, const wm_hang_t *hang, const wm_op_t *message,
     bool collective = hang->call.collective;
     if (collective && same && strcmp(other.call, hang->call.name) == 0)
         return false;
-    if (atomic_load(&peer->segment->leaving))
-        wm_words_add(words, "; rank %d is in MPI_Finalize", rank);
-    else if (!wm_node_may_receive(peer))
-        wm_words_add(words, "; the process of rank %d has ended", rank);
-    else if (!told)
+    bool ends = wm_report_end(words, rank, peer);
+    if (!ends && !told)
         wm_words_add(words, "; rank %d is in no blocking call of warpmpi",
                      rank);
-    else
+    else if (!ends)
         wm_words_add(words, "; rank %d%s: %.255s", rank,
                      collective ? " is in another call" : "", other.text);
     if (told)

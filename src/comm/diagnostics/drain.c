@@ -95,6 +95,11 @@ drain_tell(const wm_comm_t *comm, int64_t waited, bool abandoned)
                      (double)waited / 1e6);
         wm_report_awaited(&words, op, MPI_DATATYPE_NULL);
         wm_words_add(&words, "%s", abandoned ? ", and gives up" : "");
+        wm_about_t about;
+        wm_op_about(op, &about);
+        if (about.peer != NULL && about.peer->segment != NULL
+            && !about.peer->self)
+            (void)wm_report_end(&words, about.rank, about.peer);
         wm_words_print(&words);
     }
     if (count > TOLD) {

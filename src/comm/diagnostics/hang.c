@@ -36,7 +36,7 @@ static bool configured;
 static _Atomic unsigned signals;
 static pid_t process;
 static char idle_line[160];
-static char place[256]; // the line of a call that is inside MPI
+static char place[512]; // the line of a call that is inside MPI
 static _Atomic bool placed;
 
 // The handler only writes and counts, which handlers may do.

@@ -159,3 +159,23 @@ wm_report_messages(wm_words_t *words, const wm_result_t *list, int count,
     if (count > shown)
         wm_words_add(words, " and %d more", count - shown);
 }
+
+bool
+wm_report_end(wm_words_t *words, int rank, const wm_peer_t *peer)
+{
+    const wm_account_t *account = &peer->segment->account;
+    bool raised = atomic_load(&account->raised);
+    bool leaving = atomic_load(&peer->segment->leaving);
+    bool ended = !leaving && !wm_node_may_receive(peer);
+    if (raised)
+        wm_words_add(words, "; rank %d raised %.*s, and %s", rank,
+                     (int)sizeof account->exception - 1, account->exception,
+                     ended     ? "its process has ended"
+                     : leaving ? "is in MPI_Finalize"
+                               : "is ending");
+    else if (leaving)
+        wm_words_add(words, "; rank %d is in MPI_Finalize", rank);
+    else if (ended)
+        wm_words_add(words, "; the process of rank %d has ended", rank);
+    return raised || leaving || ended;
+}

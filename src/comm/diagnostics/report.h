@@ -54,4 +54,9 @@ void
 wm_report_messages(wm_words_t *words, const wm_result_t *list, int count,
                    int most);
 
+// Adds that a peer of this host ends or has ended, and its exception. Returns
+// false if the peer still runs.
+bool
+wm_report_end(wm_words_t *words, int rank, const wm_peer_t *peer);
+
 #endif

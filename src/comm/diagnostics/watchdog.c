@@ -20,6 +20,8 @@ struct wm_watchdog {
     struct wm_watchdog *next;
     int64_t began, due; // time of the next report
     char who[160];      // filled at the start, as the thread may not ask MPI
+    char call[240];
+    const char *advice;
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -31,11 +33,11 @@ static void
 watchdog_tell(const wm_watchdog_t *watchdog)
 {
     wm_words_t words = {.length = 0};
-    wm_words_add(&words,
-                 "%s: wm.Comm has waited %.*f s for the other ranks: do all "
-                 "ranks make this wm.Comm?",
-                 watchdog->who, wm_engine_now() - watchdog->began < 9500000,
-                 (double)(wm_engine_now() - watchdog->began) / 1e6);
+    wm_words_add(&words, "%s: %s has waited %.*f s for the other ranks: %s",
+                 watchdog->who, watchdog->call,
+                 wm_engine_now() - watchdog->began < 9500000,
+                 (double)(wm_engine_now() - watchdog->began) / 1e6,
+                 watchdog->advice);
     wm_words_print(&words);
 }
 
@@ -84,7 +86,7 @@ watchdog_start(void)
 }
 
 wm_watchdog_t *
-wm_watchdog_begin(MPI_Comm user)
+wm_watchdog_begin(MPI_Comm user, const char *call, const char *advice)
 {
     int size = 0;
     MPI_Comm_size(user, &size);
@@ -100,10 +102,12 @@ wm_watchdog_begin(MPI_Comm user)
     wm_report_comm(&words, user);
     snprintf(watchdog->who, sizeof watchdog->who, "%.130s (size %d)",
              words.text, size);
-    char place[256];
+    snprintf(watchdog->call, sizeof watchdog->call, "%s", call);
+    watchdog->advice = advice;
+    char place[sizeof watchdog->who + sizeof watchdog->call + 64];
     snprintf(place, sizeof place,
-             "warpmpi: %s: wm.Comm waits for the other ranks\n",
-             watchdog->who);
+             "warpmpi: %s: %s waits for the other ranks\n", watchdog->who,
+             call);
     watchdog->began = wm_engine_now();
     watchdog->due = watchdog->began + wm_hang_limit();
     wm_lock(&lock);

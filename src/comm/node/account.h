@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The account of a process: the call in which it waits. Peers read it in the
-// shared segment of the process. It is written only when a peer asks, which a
-// peer does after a long wait (hang.h); otherwise it costs nothing.
+// The account of a process: the call in which it waits, and the exception that
+// ends it. Peers read it in the shared segment of the process. The call is
+// written only when a peer asks, which a peer does after a long wait (hang.h);
+// otherwise it costs nothing.
 #ifndef WM_COMM_NODE_ACCOUNT_H
 #define WM_COMM_NODE_ACCOUNT_H
 
@@ -28,6 +29,8 @@ typedef struct {
     _Atomic uint32_t asked;   // number of requests so far
     _Atomic uint32_t version; // odd while the rest is being written
     wm_waiting_t waiting;
+    _Atomic uint32_t raised; // 1: `exception` is written
+    char exception[160];     // one line
 } wm_account_t;
 
 #endif

@@ -271,6 +271,16 @@ wm_node_leave(void)
         atomic_store(&self->segment->leaving, 1);
 }
 
+void
+wm_node_raised(const char *text)
+{
+    if (self == NULL)
+        return;
+    wm_account_t *account = &self->segment->account;
+    snprintf(account->exception, sizeof account->exception, "%s", text);
+    atomic_store(&account->raised, 1);
+}
+
 wm_peer_t *
 wm_node_self(void)
 {

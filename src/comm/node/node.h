@@ -16,7 +16,7 @@
 
 // Increased by each change of the data that processes exchange (headers,
 // places of memory, thresholds), and of the algorithm that a call takes.
-#define WM_WIRE_VERSION 25u
+#define WM_WIRE_VERSION 26u
 #define WM_SLOTS 2048
 #define WM_NOTICES 1024
 #define WM_HOST_BYTES 32
@@ -115,6 +115,10 @@ wm_node_refuse(wm_peer_t *peer, const char *reason);
 // Publishes that this process is in MPI_Finalize, and receives no more.
 void
 wm_node_leave(void);
+
+// Publishes the exception that ends this program, in one line.
+void
+wm_node_raised(const char *text);
 
 // Returns the struct of this process; NULL before the first communicator.
 wm_peer_t *

@@ -1,8 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Forked children, and MPI that does not run, as Python sees them.
+// Forked children, MPI that does not run, and the end of the program, as
+// Python sees them.
 #include "comm/engine/child.h"
 
+#include <stdio.h>
+
+#include "comm/diagnostics/hang.h"
+#include "comm/diagnostics/watchdog.h"
 #include "comm/engine/engine.h"
+#include "comm/node/node.h"
 #include "python/core/module.h"
 
 int
@@ -50,7 +56,40 @@ count_session(PyObject *Py_UNUSED(module), PyObject *change)
     Py_RETURN_NONE;
 }
 
+PyDoc_STRVAR(raised_doc,
+             "_raised(text, /)\n--\n\n"
+             "Tell the other ranks of the exception that ends this program:\n"
+             "one line. If MPI_Finalize waits long, a thread reports it.");
+
+static void
+tell_raised(const char *text)
+{
+    char call[240];
+    if (wm_engine_check_world(NULL) < 0)
+        return; // there is no MPI_Finalize to come
+    wm_engine_lock();
+    wm_node_raised(text);
+    (void)!wm_hang_configure(NULL); // a wm.Comm reports the error
+    wm_engine_unlock();
+    snprintf(call, sizeof call, "this rank raised %.180s; MPI_Finalize", text);
+    (void)wm_watchdog_begin(
+        MPI_COMM_WORLD, call,
+        "do they wait for this rank? (`python -m warpmpi` and `python -m "
+        "mpi4py` end all ranks if one raises)");
+}
+
+static PyObject *
+raised(PyObject *Py_UNUSED(module), PyObject *object)
+{
+    const char *text = PyUnicode_AsUTF8(object);
+    if (text == NULL)
+        return NULL;
+    WM_PY_UNLOCKED(tell_raised(text));
+    Py_RETURN_NONE;
+}
+
 PyMethodDef wm_py_child_functions[] = {
+    {"_raised", raised, METH_O, raised_doc},
     {"_count_session", count_session, METH_O, count_session_doc},
     {"_check_running", check_running, METH_NOARGS, check_running_doc},
     {0},
