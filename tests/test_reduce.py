@@ -52,8 +52,8 @@ def dtype_of(name):
 
 
 # What MPI allows (its table of reductions): bool is one of its logical types,
-# and float16 and bfloat16 are to be had as float32 is.
-ALL = {"SUM", "PROD", "MIN", "MAX"}
+# and float16 and bfloat16 are to be had as float32 is. AVG is not MPI's.
+ALL = {"SUM", "PROD", "MIN", "MAX", "AVG"}
 LOGIC = {"LAND", "LOR", "LXOR"}
 INTEGER = ALL | LOGIC | {"BAND", "BOR", "BXOR"}
 ALLOWED = {
@@ -61,7 +61,7 @@ ALLOWED = {
     "SIGNED": INTEGER,
     "UNSIGNED": INTEGER,
     "FLOAT": ALL,
-    "COMPLEX": {"SUM", "PROD"},
+    "COMPLEX": {"SUM", "PROD", "AVG"},
     "PAIR": {"MINLOC", "MAXLOC"},
 }
 
@@ -171,8 +171,18 @@ def located(first, a, b):
     return np.where(after, b, a)
 
 
+def divided(total, n):
+    """Integers truncated; others times 1 / n, in float64."""
+    if total.dtype.kind in "iu":
+        exact = total.astype(object)
+        return (np.sign(exact) * (abs(exact) // n)).astype(total.dtype)
+    parts = total.view(total.real.dtype)
+    return (parts * np.float64(1 / n)).astype(parts.dtype).view(total.dtype)
+
+
 STEPS = {
     "SUM": lambda a, b: a + b,
+    "AVG": lambda a, b: a + b,
     "PROD": lambda a, b: product(a, b) if a.dtype.kind == "c" else a * b,
     "MIN": np.minimum,
     "MAX": np.maximum,
@@ -199,6 +209,8 @@ def expected(op, arrays):
         result, *others = (a.astype("f4") if narrow else a for a in arrays)
         for each in others:
             result = STEPS[op](result, each)
+        if op == "AVG":
+            result = divided(result, len(arrays))
         return result.astype(dtype)
 
 
@@ -552,4 +564,4 @@ def test_what_is_not_taken_is_an_error(lib):
 def test_the_types_are_those_of_arrays_then_pairs():
     rows = (ROOT / "src/array/dtype.h").read_text()
     assert TYPES[: -len(OTHERS) + 1] == re.findall(r'X\(([A-Z]\w*), "', rows)
-    assert len(OPS) == 14
+    assert len(OPS) == 15

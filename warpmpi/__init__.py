@@ -103,12 +103,14 @@ if not _is_begun():
     from warpmpi._points import load as load_points
     from warpmpi._scopes import ScopedDevice
     from warpmpi._settings import check_names
+    from warpmpi._staging.averages import AVG
 
     check_names()
     load_points()
     del check_names, load_points, warpmpi
 
 __all__ = [
+    "AVG",
     "Array",
     "array",
     "asarray",

@@ -17,6 +17,7 @@ from mpi4py import MPI
 
 from . import _core
 from ._staging import table
+from ._staging.averages import AVG
 from ._staging.layout import blocks_of
 
 # The communicator's own calls are ours: these are mpi4py's.
@@ -124,6 +125,8 @@ _OPS = {
 
 
 def _op_name(op: Any) -> str:
+    if op is AVG:
+        return "AVG"
     for name, known in _OPS.items():
         if op == known:
             return name

@@ -335,7 +335,8 @@ def _complete(cls: type, base: type) -> type:
     _guard(cls, base)
     for name in _WHILE_RUNNING:
         if hasattr(base, name):
-            setattr(cls, name, _while_running(getattr(base, name)))
+            call = _staging.object_call(name, getattr(base, name))
+            setattr(cls, name, _while_running(call))
     for name in _ALIKE:
         if hasattr(base, name):
             setattr(cls, name, _making(base, name))
@@ -381,7 +382,8 @@ def _serve_host_only(cls: type, base: type) -> None:
         method = _method_of(cls, name, stock)
         of_type = isinstance(method, (classmethod, staticmethod))
         if not (name[0] == "_" or name in left or method is None or of_type):
-            own[name] = staged.get(name) or _by_mpi(stock)
+            call = _staging.object_call(name, stock)
+            own[name] = staged.get(name) or _by_mpi(call)
             messages = name[0].isupper() and name != "Revoke"
             row = (base, cls, method)
             call = _core._Dispatch(own[name], (row,), messages)

@@ -27,10 +27,12 @@ wm_fused_add(wm_fused_t *fused, const wm_reduction_t *reduction)
         || (params->count + 1) * each > WM_FUSED_POINTERS
         || (params->count > 0
             && (kernel != fused->kernel || one.op != params->op
+                || one.average.divisor != params->average.divisor
                 || one.n != params->n || one.targets != params->targets)))
         return false;
     fused->kernel = kernel;
     params->op = one.op;
+    params->average = one.average;
     params->n = one.n;
     params->targets = one.targets;
     size_t at = params->count * each;

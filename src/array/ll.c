@@ -118,9 +118,11 @@ wm_ll_launch(int device, const wm_ll_t *ll, wm_reduce_type_t type,
     params->buffer_bytes = (uint32_t)buffer_bytes(ll->nbytes,
                                                   (int)params->size);
     if (params->reduces)
-        row = wm_reduce_row(type, op, &params->op);
+        row = wm_reduce_row(type, op, (int)params->takes.count, &params->op,
+                            &params->average);
     else if (params->in_parts) // with one rank nothing is added
-        row = wm_reduce_row(WM_REDUCE_UINT32, WM_REDUCE_SUM, &params->op);
+        row = wm_reduce_row(WM_REDUCE_UINT32, WM_REDUCE_SUM, 1, &params->op,
+                            &params->average);
     else if (!ll128)
         jobs *= params->size;
     uint64_t blocks = at_most((jobs + BLOCK - 1) / BLOCK,

@@ -49,7 +49,7 @@ _Static_assert((int)WM_REDUCE_FLOAT_INT == (int)WM_DTYPES,
 _Static_assert(sizeof(wm_reduce_params_t) <= 4096, "what a kernel is given");
 
 #define BIT(OP) (1u << WM_REDUCE_##OP)
-#define ARITHMETIC (BIT(SUM) | BIT(PROD))
+#define ARITHMETIC (BIT(SUM) | BIT(PROD) | BIT(AVG))
 #define ORDER (BIT(MIN) | BIT(MAX))
 #define LOGIC (BIT(LAND) | BIT(LOR) | BIT(LXOR))
 #define BITS (BIT(BAND) | BIT(BOR) | BIT(BXOR))
@@ -89,13 +89,28 @@ operation(wm_reduce_type_t type, wm_reduce_op_t op)
     const bool has_sign = types[type].family == SIGNED;
     return has_sign && op == WM_REDUCE_MIN   ? WM_REDUCE_MIN_SIGNED
            : has_sign && op == WM_REDUCE_MAX ? WM_REDUCE_MAX_SIGNED
+           : op == WM_REDUCE_AVG             ? WM_REDUCE_SUM
                                              : op;
 }
 
+static wm_average_t
+average_of(wm_reduce_type_t type, wm_reduce_op_t op, int n)
+{
+    if (op != WM_REDUCE_AVG)
+        return (wm_average_t){.divisor = 0};
+    return (wm_average_t){
+        .divisor = types[type].family == SIGNED ? -n : n,
+        .reciprocal = UINT64_MAX / (uint64_t)n, // of 1 it is never used
+        .factor = 1.0 / n,
+    };
+}
+
 int
-wm_reduce_row(wm_reduce_type_t type, wm_reduce_op_t op, uint32_t *called)
+wm_reduce_row(wm_reduce_type_t type, wm_reduce_op_t op, int n,
+              uint32_t *called, wm_average_t *average)
 {
     *called = operation(type, op);
+    *average = average_of(type, op, n);
     return types[type].kernel;
 }
 
@@ -202,6 +217,9 @@ reduce_describe(const wm_reduction_t *reduction, const void *only,
     int kernel = types[reduction->type].kernel;
     size_t count = reduction->count;
     params->op = operation(reduction->type, reduction->op);
+    params->average = average_of(
+        reduction->type, only != NULL ? WM_REDUCE_NO_OP : reduction->op,
+        reduction->n);
     params->n = only != NULL ? 1 : (uint32_t)reduction->n;
     params->targets = (uint32_t)targets;
     params->signal = reduction->signal;
@@ -262,8 +280,8 @@ wm_reduce_launch(int device, wm_reduce_type_t type, wm_reduce_op_t op,
 #define AT_ONCE 256 // elements on the stack; source addresses may be unaligned
 
 #define X(name, element_t, acc_t)                                             \
-    static void fold_##name(uint32_t op, char *dst, const void *const *src,   \
-                            int n, size_t count)                              \
+    static void fold_##name(uint32_t op, wm_average_t average, char *dst,     \
+                            const void *const *src, int n, size_t count)      \
     {                                                                         \
         element_t each[AT_ONCE];                                              \
         acc_t acc[AT_ONCE], values[AT_ONCE];                                  \
@@ -280,6 +298,7 @@ wm_reduce_launch(int device, wm_reduce_type_t type, wm_reduce_op_t op,
                 if (s > 0)                                                    \
                     wm_fold_##name(op, acc, values, part);                    \
             }                                                                 \
+            wm_divide_##name(&average, acc, part);                            \
             for (int i = 0; i < part; i++)                                    \
                 each[i] = wm_narrow_##name(acc[i]);                           \
             memcpy(dst + offset, each, nbytes);                               \
@@ -288,20 +307,33 @@ wm_reduce_launch(int device, wm_reduce_type_t type, wm_reduce_op_t op,
 WM_REDUCE_KERNEL_ROWS(X)
 #undef X
 
+typedef void (*fold_t)(uint32_t op, wm_average_t average, char *dst,
+                       const void *const *src, int n, size_t count);
+
+static const fold_t folds[WM_KERNEL_REDUCTIONS] = {
+#define X(name, ...) fold_##name,
+    WM_REDUCE_KERNEL_ROWS(X)
+#undef X
+};
+
 void
 wm_reduce_host(wm_reduce_type_t type, wm_reduce_op_t op, void *dst,
                const void *const *src, int n, size_t count)
 {
-    typedef void (*fold_t)(uint32_t op, char *dst, const void *const *src,
-                           int n, size_t count);
-    static const fold_t folds[WM_KERNEL_REDUCTIONS] = {
-#define X(name, ...) fold_##name,
-        WM_REDUCE_KERNEL_ROWS(X)
-#undef X
-    };
     const void *only = copied(op, src, n);
     if (only == NULL)
-        folds[types[type].kernel](operation(type, op), dst, src, n, count);
+        folds[types[type].kernel](operation(type, op), average_of(type, op, n),
+                                  dst, src, n, count);
     else if (only != dst && count > 0)
         memcpy(dst, only, count * wm_reduce_size(type));
+}
+
+void
+wm_reduce_divide(wm_reduce_type_t type, void *sums, int n, size_t count)
+{
+    const void *const src[] = {sums};
+    if (n > 1)
+        folds[types[type].kernel](WM_REDUCE_SUM,
+                                  average_of(type, WM_REDUCE_AVG, n), sums,
+                                  src, 1, count);
 }

@@ -15,7 +15,8 @@
 #include "kernels/reduce.h"
 
 // Returns true if MPI has the operation for these elements; for float16 and
-// bfloat16, if MPI has it for float32. Every wm_dtype_t is a valid type.
+// bfloat16, if MPI has it for float32. WM_REDUCE_AVG takes integers, floats
+// and complex numbers. Every wm_dtype_t is a valid type.
 bool
 wm_reduce_takes(wm_reduce_type_t type, wm_reduce_op_t op);
 
@@ -28,10 +29,12 @@ WM_MUST_CHECK int
 wm_reduce_prepare(int device, wm_error_t *err);
 
 // Returns the row of WM_REDUCE_KERNEL_ROWS that serves a type. Sets *called to
-// the operation's number in this row's kernels. For operations whose result
-// depends on several sources.
+// the operation's number in this row's kernels, and *average to what they
+// divide the result of `n` sources by. For operations whose result depends on
+// several sources.
 int
-wm_reduce_row(wm_reduce_type_t type, wm_reduce_op_t op, uint32_t *called);
+wm_reduce_row(wm_reduce_type_t type, wm_reduce_op_t op, int n,
+              uint32_t *called, wm_average_t *average);
 
 // Enqueues one kernel for 1 to WM_REDUCE_SOURCES sources, all reachable by the
 // device, at any address; no kernel if there is nothing to do. Fastest if all
@@ -78,5 +81,11 @@ wm_reduce_blocks(const wm_reduce_params_t *params);
 void
 wm_reduce_host(wm_reduce_type_t type, wm_reduce_op_t op, void *dst,
                const void *const *src, int n, size_t count);
+
+// Divides sums of `n` elements in host memory, with the bits of WM_REDUCE_AVG
+// except those of sums that were rounded before (float16, bfloat16). The
+// address may be unaligned.
+void
+wm_reduce_divide(wm_reduce_type_t type, void *sums, int n, size_t count);
 
 #endif

@@ -93,6 +93,16 @@ simple_measure(wm_simple_params_t *params, bool gives_back)
                        && ranges[1].low < ranges[0].high;
 }
 
+// Returns the number of ranks of whose chunks a rank makes its result.
+static int
+sources_of(const wm_simple_params_t *params)
+{
+    int count = 0;
+    for (uint32_t rank = 0; rank < params->size; ++rank)
+        count += params->takes[rank].nbytes > 0;
+    return count;
+}
+
 int
 wm_simple_launch(int device, const wm_simple_t *simple, wm_simple_work_t work,
                  wm_reduce_type_t type, wm_reduce_op_t op,
@@ -103,7 +113,8 @@ wm_simple_launch(int device, const wm_simple_t *simple, wm_simple_work_t work,
     if (code < 0)
         return code;
     if (work != WM_SIMPLE_MOVE)
-        row = wm_reduce_row(type, op, &params->op);
+        row = wm_reduce_row(type, op, sources_of(params), &params->op,
+                            &params->average);
     params->channels = simple->channels;
     params->slots = simple->slots;
     params->slot_bytes = simple->slot_bytes;

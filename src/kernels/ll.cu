@@ -194,7 +194,8 @@ ll_reduce(rule_t rule, const wm_ll_view &view, uint32_t line)
                 acc[i] = values[i];
         }
     }
-    const wm_ll_unit<EACH> unit = wm_narrow<wm_ll_unit<EACH>>(rule, acc);
+    const wm_ll_unit<EACH> unit = wm_narrow<wm_ll_unit<EACH>>(rule, p.average,
+                                                              acc);
     WM_UNROLL
     for (uint32_t i = 0; i < EACH; i++) {
         const uint32_t to = at + i * WM_LINE_PAYLOAD;

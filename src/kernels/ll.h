@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "kernels/eager_ll.h"
+#include "kernels/reduce.h"
 
 #define WM_LL_RANKS 64
 #define WM_LL_FEW 8 // most ranks in kernel parameters; more are in memory
@@ -76,6 +77,7 @@ typedef struct {
     // to 1 bytes, which divide addresses and steps only.
     uint32_t unit;
     uint32_t op;
+    wm_average_t average;
     uint32_t reduces; // true: reduces; false: moves
     // LL128 only: the payload of `whole` bytes is divided into parts, one for
     // each rank but `without`. The length of a part is that of `gives` and

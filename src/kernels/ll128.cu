@@ -251,7 +251,7 @@ ll128_reduce(rule_t rule, const wm_ll_view &view, const wm_ll128_block_t &own,
     }
     WM_UNROLL
     for (uint32_t k = 0; k < AT_ONCE; k++)
-        reduced[k] = wm_narrow<wm_ll128_t>(rule, acc[k]);
+        reduced[k] = wm_narrow<wm_ll128_t>(rule, p.average, acc[k]);
     return true;
 }
 

@@ -29,6 +29,7 @@ struct wm_reduced_range {
 struct wm_fused_view {
     uint64_t vectors, head, singles;
     uint32_t op, n, targets, aligned;
+    wm_average_t average;
     const char *const *src;
     char *const *dst;
     uint64_t thread, threads;
@@ -103,7 +104,7 @@ reduce_units(rule_t rule, const params_t &p, uint64_t thread,
             for (int i = 0; i < EACH && used == 0; i++)
                 acc[i] = values[i];
             if (++used == p.n) {
-                const unit_t result = wm_narrow<unit_t>(rule, acc);
+                const unit_t result = wm_narrow<unit_t>(rule, p.average, acc);
                 WM_ROLLED
                 for (uint32_t to = 0; to < p.targets; to++)
                     *(unit_t *)(p.dst[to] + place(range, at)) = result;
@@ -145,7 +146,7 @@ reduce_unit(rule_t rule, const wm_reduce_params_t &p, uint64_t at)
                 loaded[next - 1] = loaded[next];
         }
     }
-    const unit_t result = wm_narrow<unit_t>(rule, acc);
+    const unit_t result = wm_narrow<unit_t>(rule, p.average, acc);
     WM_ROLLED
     for (uint32_t to = 0; to < p.targets; to++)
         *(unit_t *)(p.dst[to] + at) = result;
@@ -215,6 +216,7 @@ fused_view(const wm_fused_params_t &p, uint32_t block)
             p.n,
             p.targets,
             part.aligned,
+            p.average,
             pointers,
             pointers + p.n,
             (block - part.first) * each + wm_group_thread<1>(),

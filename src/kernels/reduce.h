@@ -26,6 +26,7 @@ typedef enum {
     WM_REDUCE_MAXLOC,
     WM_REDUCE_REPLACE, // result: the last source
     WM_REDUCE_NO_OP,   // result: the first source
+    WM_REDUCE_AVG,     // not MPI's: the sum, divided by the number of sources
     WM_REDUCE_OPS,     // number of them
 
     // Operations that integer kernels use for signed elements.
@@ -124,6 +125,13 @@ typedef struct {
     X(int_int, wm_int_int_t, wm_int_int_t)                                    \
     X(short_int, wm_short_int_t, wm_short_int_t)
 
+// What the sums of an average are divided by.
+typedef struct {
+    int32_t divisor;     // 0: no average; below 0: the elements have a sign
+    uint64_t reciprocal; // 2^64 / |divisor|, rounded down
+    double factor;       // 1 / |divisor|
+} wm_average_t;
+
 #define WM_REDUCE_VECTOR 16 // bytes
 
 // The elements are `head` single ones, then `vectors` vectors, whose addresses
@@ -135,6 +143,7 @@ typedef struct {
     uint64_t head;
     uint64_t singles; // before and after the vectors
     uint32_t op;
+    wm_average_t average;
     uint32_t n;
     uint32_t targets;
     uint32_t aligned; // addresses suit the element type; else no vectors
@@ -157,6 +166,7 @@ typedef struct {
 
 typedef struct {
     uint32_t count, blocks, op, n, targets;
+    wm_average_t average;
     wm_signal_t signal;
     wm_fused_part_t parts[WM_FUSED_PARTS];
     char *pointers[WM_FUSED_POINTERS];

@@ -26,6 +26,11 @@
         {                                                                     \
             wm_fold_##name(op, acc, values, n);                               \
         }                                                                     \
+        WM_DEVICE void                                                        \
+        divide(const wm_average_t &average, acc_t *acc, int n)                \
+        {                                                                     \
+            wm_divide_##name(&average, acc, n);                               \
+        }                                                                     \
     };
 WM_REDUCE_KERNEL_ROWS(X)
 #undef X
@@ -43,13 +48,16 @@ wm_widen(rule_t rule, const unit_t &unit, typename rule_t::acc_t *values)
         values[i] = rule.widen(elements[i]);
 }
 
+// Returns the result of a reduction; divides it first if it is an average.
 template <typename unit_t, typename rule_t>
 WM_DEVICE unit_t
-wm_narrow(rule_t rule, const typename rule_t::acc_t *values)
+wm_narrow(rule_t rule, const wm_average_t &average,
+          typename rule_t::acc_t *values)
 {
     constexpr int EACH = sizeof(unit_t) / sizeof(typename rule_t::element_t);
     typename rule_t::element_t elements[EACH];
     unit_t unit;
+    rule.divide(average, values, EACH);
     WM_UNROLL
     for (int i = 0; i < EACH; i++)
         elements[i] = rule.narrow(values[i]);

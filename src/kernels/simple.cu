@@ -377,8 +377,8 @@ fold_units(rule_t rule, const wm_simple_params_t &p, uint32_t channel,
         WM_UNROLL
         for (uint32_t k = 0; k < AT_ONCE; k++)
             if (at + k * stride < end)
-                *(unit_t *)(into + at
-                            + k * stride) = wm_narrow<unit_t>(rule, acc[k]);
+                *(unit_t *)(into + at + k * stride) = wm_narrow<unit_t>(
+                    rule, p.average, acc[k]);
     }
 }
 

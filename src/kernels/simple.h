@@ -73,6 +73,7 @@ typedef struct {
     uint32_t unit;     // 16, 8, 4, 2 or 1 bytes: divides all addresses
     uint32_t overlaid; // takes may overlap gives
     uint32_t op;
+    wm_average_t average;
     wm_ll_rank_t few[WM_LL_FEW];
     wm_simple_span_t gives[WM_LL_RANKS], takes[WM_LL_RANKS];
 } wm_simple_params_t;

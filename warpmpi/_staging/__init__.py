@@ -5,8 +5,9 @@ table.py lists mpi4py's uppercase calls and what they do to their buffers. The
 rows of collectives come from the C table. The rows of messages serve host-only
 communicators alone. MPI gets a staging copy of each buffer in GPU memory
 (staging_copies.py). layout.py finds the bytes to copy, call.py makes the call,
-and halves.py replaces element types that MPI cannot reduce. The modules named
-after MPI's classes have the rest.
+halves.py replaces element types that MPI cannot reduce, and averages.py the
+operation that it does not have. The modules named after MPI's classes have the
+rest.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 
 from mpi4py import MPI
 
+from .averages import object_call
 from .call import refusing
 from .collectives import comm_calls
 from .datatypes import datatype_calls
@@ -23,7 +25,13 @@ from .files import file_calls
 from .messages import message_calls
 from .windows import refuse_window, window_calls
 
-__all__ = ["class_calls", "comm_calls", "message_calls", "refuse_window"]
+__all__ = [
+    "class_calls",
+    "comm_calls",
+    "message_calls",
+    "object_call",
+    "refuse_window",
+]
 
 _NO_ATTACH = "MPI itself copies messages into the buffer; attach host memory"
 

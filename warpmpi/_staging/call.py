@@ -10,7 +10,7 @@ from typing import Any
 from mpi4py import MPI
 
 from .. import _core
-from . import halves, notes, table
+from . import averages, halves, notes, table
 from .layout import recounted
 from .neighbours import Pairs
 from .staging_copies import (
@@ -38,6 +38,7 @@ class Call:
         owner: Any,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
+        average: bool = False,
     ) -> None:
         self.family = family
         self.method = method
@@ -47,25 +48,36 @@ class Call:
         self.kwargs = kwargs
         self.error: Exception | None = None
         self.copies: list[StagingCopy] = []
+        arrays: list[Any] = []
         for buffer, role, blocks, datatype in family.roles(self):
             value = self.argument(buffer.name)
             if datatype is None:
                 value = self.named(value, buffer, role, blocks)
             packs = family.collective or family.of_messages
-            if has_staging_copy(value, buffer, packs, family.of_messages):
-                self.copies.append(
-                    StagingCopy(value, buffer, role, blocks, datatype, packs)
+            kind: int | None = None
+            if average and value is not None and value is not MPI.IN_PLACE:
+                kind = _core._averaged(row.name, value, buffer.name)
+            if role == "<":
+                kind = None
+            if kind is not None or has_staging_copy(
+                value, buffer, packs, family.of_messages
+            ):
+                copy = StagingCopy(
+                    value, buffer, role, blocks, datatype, packs
                 )
-        if family.collective and row.name in table.REDUCTIONS:
-            self.refuse_aliased()
-
-    def refuse_aliased(self) -> None:
-        """Refuse a reduction into the array that it reads, as MPI does.
-
-        MPI would not see it: each of the two has a copy of its own.
-        """
-        arrays = {id(copy.array) for copy in self.copies}
-        if len(arrays) < len(self.copies):
+                if kind is not None:
+                    copy.average = kind, averages.ranks_of(owner)
+                    copy.written = averages.result_of(
+                        self, copy.role, copy.runs
+                    )
+                self.copies.append(copy)
+                arrays.append(copy.array)
+            elif average:
+                arrays.append(value[0] if isinstance(value, list) else value)
+        # MPI refuses a reduction into the array that it reads. It does not
+        # see this if one of the two has a copy.
+        aliased = len(arrays) == 2 and arrays[0] is arrays[1] is not None
+        if aliased and family.collective and row.name in table.REDUCTIONS:
             raise MPI.Exception(MPI.ERR_BUFFER)
 
     def argument(self, name: str, default: Any = None) -> Any:
@@ -152,10 +164,12 @@ class Call:
             inner.Wait()  # the caller has no request, and may close the file
             raise self.error
         name, array, host, runs = "buf", None, None, []
+        average = None
         for copy in self.copies:  # one at most is written
             if copy.role != "<" and self.error is None:
                 name, array = copy.buffer.name, copy.array
-                host, runs = copy.host, copy.runs
+                host, runs = copy.host, copy.written
+                average = copy.average
         request = _core._staged(
             inner,
             array,
@@ -166,6 +180,7 @@ class Call:
             name,
             comm,
             self.family.of_messages,
+            average,
         )
         if self.error is not None:
             raise self.error  # the request ends by itself
@@ -283,13 +298,14 @@ def staged_call(
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         _core._check_running()
+        average, args, kwargs = averages.replaced(row, args, kwargs)
         if computes:
             self, args, kwargs = halves.replaced(row, self, args, kwargs)
         found = find(args, kwargs)
         try:
-            if not found:
+            if not (found or average):
                 return method(self, *args, **kwargs)
-            staged = Call(family, method, row, self, args, kwargs)
+            staged = Call(family, method, row, self, args, kwargs, average)
             if not staged.copies:  # none of them matters on this rank
                 return method(self, *staged.args, **staged.kwargs)
             return end(staged)
@@ -302,12 +318,13 @@ def staged_call(
         request: _core.Prequest | None, self: Any, *args: Any, **kwargs: Any
     ) -> None:
         assert nonblocking is not None
+        average, args, kwargs = averages.replaced(row, args, kwargs)
         if computes:
             self, args, kwargs = halves.replaced(row, self, args, kwargs)
         find(args, kwargs)  # refuses what is not reduced
         if request is None:
             return
-        staged = Call(family, nonblocking, row, self, args, kwargs)
+        staged = Call(family, nonblocking, row, self, args, kwargs, average)
         if staged.copies:
             staged.fetch()
         staged.wrap(staged.run(), request)
@@ -373,6 +390,7 @@ def staged_call(
         again if nonblocking is not None else None,
         by_pairs,
         mpis,
+        (1 + row.positions["op"], "op") if "op" in row.positions else None,
     )
     made = functools.update_wrapper(passing, method)
     return keeping_datatypes(made, row) if nonblocking is not None else made

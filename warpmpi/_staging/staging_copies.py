@@ -124,9 +124,17 @@ class StagingCopy:
             runs = [(0, self.host.nbytes, 1, 0)]
             self.role = "<" if role == "<" else "="
         self.runs: list[Run] = runs
+        self.written = runs  # what of them is copied back
+        # The element type and the number of ranks of an average.
+        self.average: tuple[int, int] | None = None
         self.on_device = _core.is_on_device(self.array)
 
     def transfer(self, to_host: bool) -> None:
         _core._stage_copy(
-            self.array, self.host, self.runs, to_host, self.buffer.name
+            self.array,
+            self.host,
+            self.runs if to_host else self.written,
+            to_host,
+            self.buffer.name,
+            None if to_host else self.average,
         )

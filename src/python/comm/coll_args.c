@@ -7,6 +7,7 @@
 
 #include "comm/coll/direct/participant.h"
 #include "comm/coll/call/reducible.h"
+#include "python/comm/average.h"
 #include "python/comm/reduced.h"
 #include "python/core/arguments.h"
 #include "python/message/datatype.h"
@@ -221,6 +222,9 @@ read_root(PyObject *value, const wm_comm_t *comm, wm_py_coll_args_t *asked)
 static int
 read_op(PyObject *value, wm_py_coll_args_t *asked)
 {
+    asked->call.averages = wm_py_average_is(value);
+    if (asked->call.averages)
+        return 0; // of MPI_SUM
     if (wm_py_mpi_op(value, "op", &asked->call.op) < 0)
         return -1;
     return wm_reducible_reduces(asked->call.op)
@@ -366,6 +370,8 @@ wm_py_coll_args_read(const wm_comm_t *comm, PyObject *const *args,
         return -1;
     call->type = given_any ? side->message.type : MPI_DATATYPE_NULL;
     call->size = given_any ? side->message.size : 1;
+    if (call->averages && wm_py_average_check(call) < 0)
+        return -1;
     if (wm_py_coll_args_is_separate(kind)) {
         call->type = MPI_BYTE; // blocks have several types
         call->size = 1;

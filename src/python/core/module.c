@@ -101,6 +101,7 @@ add_types(PyObject *module, wm_state_t *state)
         ROW(on_stream, NULL),
         ROW(matched, &message),
         ROW(payload, NULL),
+        ROW(average, NULL),
         ROW(passing, NULL),
         ROW(dispatch, NULL),
     };

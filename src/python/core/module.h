@@ -28,6 +28,7 @@
     X(on_stream)                                                              \
     X(matched)                                                                \
     X(payload)                                                                \
+    X(average)                                                                \
     X(passing)                                                                \
     X(dispatch)
 
@@ -46,6 +47,7 @@
     X(checked)                                                                \
     X(coll_args)                                                              \
     X(reduced)                                                                \
+    X(average)                                                                \
     X(local)                                                                  \
     X(thresholds)                                                             \
     X(buffered)                                                               \
@@ -182,8 +184,7 @@ wm_py_cold(const char *module, const char *function, const char *format, ...);
 WM_MUST_CHECK int
 wm_py_check_running(void);
 
-// Registers the handler of forked children, once in a process. Returns 0, or
-// -1 with an exception.
+// Registers the handler of forked children. Returns 0 or -1, as below.
 WM_MUST_CHECK int
 wm_py_watch_children(void);
 

@@ -12,6 +12,7 @@
 #include "comm/comm/host_only.h"
 #include "comm/engine/engine.h"
 #include "cuda/device.h"
+#include "python/comm/average.h"
 #include "python/comm/direct_call.h"
 #include "python/comm/py_persistent_coll.h"
 #include "python/core/mpi4py.h"
@@ -32,6 +33,7 @@ typedef struct {
     PyObject *again;   // persistent: starts the call by MPI; or None
     PyObject *paired;  // neighbours, if MPI needs another form of the call
     PyObject *where;   // (position, name) of each buffer
+    PyObject *op;      // (position, name) of the operation; or None
     int begins;        // true: the call makes a request
     int direct;        // wm_coll_kind_t of a call that GPUs may do
     int computes;      // true: MPI computes with the elements
@@ -100,6 +102,16 @@ are_all(bool (*is_such)(const passing_t *self, PyObject *value),
                                          args, given, names)))
             return false;
     return true;
+}
+
+// Returns true if MPI can take the call directly.
+static bool
+is_mpi4pys(const passing_t *self, PyObject *const *args, Py_ssize_t given,
+           PyObject *names)
+{
+    return (self->op == Py_None
+            || !wm_py_average_is(find_argument(self->op, args, given, names)))
+           && are_all(is_plain, self, args, given, names);
 }
 
 // Adds an explanation to an exception of MPI's, or of mpi4py's about two
@@ -343,7 +355,7 @@ serve(const passing_t *self, PyObject *const *args, size_t flags,
       PyObject *names)
 {
     Py_ssize_t given = PyVectorcall_NARGS(flags);
-    bool ours = !are_all(is_plain, self, args, given, names)
+    bool ours = !is_mpi4pys(self, args, given, names)
                 || wm_engine_check(NULL) < 0;
     if (is_mpis(self, !ours, args, given, names))
         return PyObject_Vectorcall(ours ? self->other : self->method, args,
@@ -389,8 +401,7 @@ call_mpis(PyObject *object, PyObject *const *args, size_t flags,
     const passing_t *self = (passing_t *)object;
     if (wm_host_only_has_ended() && wm_py_check_running() < 0)
         return NULL;
-    bool plain = are_all(is_plain, self, args, PyVectorcall_NARGS(flags),
-                         names);
+    bool plain = is_mpi4pys(self, args, PyVectorcall_NARGS(flags), names);
     return PyObject_Vectorcall(plain ? self->method : self->other, args, flags,
                                names);
 }
@@ -400,16 +411,17 @@ passing_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     PyObject *method, *other, *explains, *where, *name;
     Py_ssize_t position;
-    PyObject *again = Py_None, *paired = Py_None;
+    PyObject *again = Py_None, *paired = Py_None, *op = Py_None;
     const char *direct = "";
     int begins = 0, computes = 0, mpis = 0;
     if (kwargs != NULL && PyDict_GET_SIZE(kwargs) > 0) {
         PyErr_SetString(PyExc_TypeError, "_Passing() takes no keywords");
         return NULL;
     }
-    if (!PyArg_ParseTuple(args, "OOOO!|pspOOp:_Passing", &method, &other,
+    if (!PyArg_ParseTuple(args, "OOOO!|pspOOpO:_Passing", &method, &other,
                           &explains, &PyTuple_Type, &where, &begins, &direct,
-                          &computes, &again, &paired, &mpis))
+                          &computes, &again, &paired, &mpis, &op)
+        || (op != Py_None && !PyArg_ParseTuple(op, "nU", &position, &name)))
         return NULL;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(where); ++i)
         if (!PyArg_ParseTuple(PyTuple_GET_ITEM(where, i), "nU", &position,
@@ -423,6 +435,7 @@ passing_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->other = Py_NewRef(other);
     self->explain = Py_NewRef(explains);
     self->where = Py_NewRef(where);
+    self->op = Py_NewRef(op);
     self->again = Py_NewRef(again);
     self->paired = Py_NewRef(paired);
     self->begins = begins;
@@ -465,6 +478,7 @@ passing_dealloc(PyObject *object)
     PyObject_GC_UnTrack(object);
     passing_clear(object);
     Py_CLEAR(((passing_t *)object)->where);
+    Py_CLEAR(((passing_t *)object)->op);
     type->tp_free(object);
     Py_DECREF(type);
 }
@@ -492,7 +506,7 @@ static PyGetSetDef attributes[] = {
 PyDoc_STRVAR(
     passing_doc,
     "_Passing(method, other, explain, positions, begins=False, name='',\n"
-    "computes=False, again=None, paired=None, mpis=False, /)\n--\n\n"
+    "computes=False, again=None, paired=None, mpis=False, op=None, /)\n--\n\n"
     "mpi4py's method for plain NumPy arrays, `other` for all else.\n\n"
     "explain: adds a note to MPI's exceptions, or None. positions:\n"
     "(position, name) of each buffer. begins: the call returns a request,\n"
@@ -504,7 +518,8 @@ PyDoc_STRVAR(
     "neighbour twice. Its arguments are the communicator of MPI's call, the\n"
     "caller's, and those of the call; for a persistent call it takes the\n"
     "communicator and makes `again`. mpis: the communicator is host-only, so\n"
-    "MPI does the call at once.");
+    "MPI does the call at once. op: (position, name) of the operation, which\n"
+    "`other` replaces if MPI does not know it.");
 
 static PyType_Slot slots[] = {
     {Py_tp_doc, (void *)passing_doc}, {Py_tp_new, passing_new},

@@ -148,29 +148,55 @@ look(PyObject *object, PyObject *staging, PyObject *runs, bool writable,
     return 0;
 }
 
+// Reads an average: None, or an element type (_averaged) and a number of
+// ranks.
+static int
+read_average(PyObject *average, wm_staged_t *staged)
+{
+    int type;
+    if (average == Py_None)
+        return 0;
+    if (!PyArg_ParseTuple(average, "ii:average", &type,
+                          &staged->average.ranks))
+        return -1;
+    staged->average.type = (wm_reduce_type_t)type;
+    if (wm_reduce_takes(staged->average.type, WM_REDUCE_AVG))
+        return 0;
+    PyErr_SetString(PyExc_ValueError, "average: no such type");
+    return -1;
+}
+
 PyDoc_STRVAR(
     stage_copy_doc,
-    "_stage_copy(array, staging, runs, to_host, name, /)\n--\n\n"
+    "_stage_copy(array, staging, runs, to_host, name, average=None, /)\n"
+    "--\n\n"
     "Copy runs of bytes between an array and its staging copy. The\n"
     "copy is complete when the call returns.\n\n"
     "runs: (offset, length, rows, stride) in bytes. If CUDA fails on\n"
     "the way to the host, raises wm.CudaError and leaves bytes of 255\n"
-    "in the staging copy.");
+    "in the staging copy. average: the type of _averaged and a number of\n"
+    "ranks, by which the staging copy is divided first; or None.");
 
 static PyObject *
 stage_copy(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *object, *staging, *runs;
+    PyObject *object, *staging, *runs, *average = Py_None;
     const char *name;
     int to_host, code;
     wm_message_t message;
     wm_staged_t *staged;
     wm_error_t err;
-    if (!PyArg_ParseTuple(args, "OOOps:_stage_copy", &object, &staging, &runs,
-                          &to_host, &name)
+    if (!PyArg_ParseTuple(args, "OOOps|O:_stage_copy", &object, &staging,
+                          &runs, &to_host, &name, &average)
         || look(object, staging, runs, !to_host, name, &message, &staged) < 0)
         return NULL;
+    if (read_average(average, staged) < 0) {
+        free(staged);
+        wm_py_message_release(&message);
+        return NULL;
+    }
     Py_BEGIN_ALLOW_THREADS;
+    wm_staged_divide(staged);
     code = wm_staged_copy(&message.buffer, staged->staging, staged->runs,
                           staged->count, to_host, &err);
     if (code < 0 && to_host)
@@ -212,7 +238,7 @@ begin(wm_comm_t *comm, wm_message_t *message, wm_staged_t *staged,
 PyDoc_STRVAR(
     staged_doc,
     "_staged(request, array, staging, runs, keep, into, name, comm, cancels, "
-    "/)\n"
+    "average=None, /)\n"
     "--\n\n"
     "A wm.Request that ends when `request`, which is taken over, has\n"
     "ended and the runs of `staging` are in the array; staging None: none\n"
@@ -220,20 +246,22 @@ PyDoc_STRVAR(
     "keep: what is let go of then. into: None, or the wm.Prequest to\n"
     "become the request. A persistent `request` is not taken over. comm:\n"
     "None, or the communicator of ours that is kept until then. cancels: it\n"
-    "is a message's.");
+    "is a message's. average: as that of _stage_copy.");
 
 static PyObject *
 staged(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *inner, *object, *staging, *runs, *keep, *into, *comm;
+    PyObject *inner, *object, *staging, *runs, *keep, *into, *comm,
+        *average = Py_None;
     const char *name;
     int cancels;
     wm_message_t message;
     wm_staged_t *staged = NULL;
     wm_channel_t channel = {.comm = NULL};
-    if (!PyArg_ParseTuple(args, "O!OOOOOsOp:_staged", wm_py_mpi_request_type(),
-                          &inner, &object, &staging, &runs, &keep, &into,
-                          &name, &comm, &cancels))
+    if (!PyArg_ParseTuple(args, "O!OOOOOsOp|O:_staged",
+                          wm_py_mpi_request_type(), &inner, &object, &staging,
+                          &runs, &keep, &into, &name, &comm, &cancels,
+                          &average))
         return NULL;
     if (comm != Py_None && wm_py_channel_get(comm, &channel) < 0)
         return NULL;
@@ -257,6 +285,11 @@ staged(PyObject *Py_UNUSED(module), PyObject *args)
     }
     if (staging != Py_None)
         wm_py_message_keep(&message, keep);
+    if (staging != Py_None && read_average(average, staged) < 0) {
+        free(staged);
+        wm_py_message_release(&message);
+        return NULL;
+    }
     staged->cancels = cancels;
     PyObject *result = begin(channel.comm, &message, staged,
                              (PyMPIRequestObject *)inner, into);

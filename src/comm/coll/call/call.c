@@ -3,6 +3,7 @@
 
 #include <stddef.h>
 
+#include "comm/coll/call/reducible.h"
 #include "comm/message/pattern.h"
 
 // Returns true if a rank sends to the root, or receives from it. `itself`: the
@@ -32,6 +33,16 @@ wm_coll_receives(const wm_coll_t *call, int rank)
     return !shape->rooted
            || (shape->outward ? is_served(call, rank, shape->scatters)
                               : rank == call->root);
+}
+
+bool
+wm_coll_reducible(const wm_coll_t *call, wm_reduce_type_t *type,
+                  wm_reduce_op_t *op)
+{
+    bool found = wm_reducible(call->type, call->size, call->op, type, op);
+    if (call->averages)
+        *op = WM_REDUCE_AVG;
+    return found;
 }
 
 static bool

@@ -3,6 +3,7 @@
 #ifndef WM_COMM_COLL_CALL_CALL_H
 #define WM_COMM_COLL_CALL_CALL_H
 
+#include "array/reduce.h"
 #include "comm/coll/call/coll_table.h"
 #include "comm/comm/comm.h"
 #include "comm/engine/buffer.h"
@@ -27,7 +28,8 @@ typedef struct {
     const wm_span_t *sends, *receives;
     MPI_Datatype type; // element type, also for MPI, and its size in bytes
     size_t size;
-    MPI_Op op; // reduction
+    MPI_Op op;     // reduction
+    bool averages; // the result is divided; `op` is MPI_SUM
 } wm_coll_t;
 
 // Returns true if a rank sends in the call, or receives. Between groups, a
@@ -37,6 +39,12 @@ wm_coll_sends(const wm_coll_t *call, int rank);
 
 bool
 wm_coll_receives(const wm_coll_t *call, int rank);
+
+// Sets the kernels' names of the call's datatype and operation. Returns false
+// if there are none.
+bool
+wm_coll_reducible(const wm_coll_t *call, wm_reduce_type_t *type,
+                  wm_reduce_op_t *op);
 
 // Returns true if received data lie over sent data on a GPU.
 bool

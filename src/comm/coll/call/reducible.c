@@ -49,9 +49,10 @@ wm_reducible_op(MPI_Op op)
         [WM_REDUCE_BXOR] = MPI_BXOR,
         [WM_REDUCE_MINLOC] = MPI_MINLOC,
         [WM_REDUCE_MAXLOC] = MPI_MAXLOC,
-        // In MPI, the other two are for windows only.
+        // In MPI, these two are for windows only.
         [WM_REDUCE_REPLACE] = MPI_OP_NULL,
         [WM_REDUCE_NO_OP] = MPI_OP_NULL,
+        [WM_REDUCE_AVG] = MPI_OP_NULL,
     };
     int at = 0;
     while (at < WM_REDUCE_OPS && (ops[at] == MPI_OP_NULL || ops[at] != op))

@@ -161,8 +161,7 @@ wm_participant_open(wm_participant_t *participant, wm_comm_t *comm,
     wm_direct_init(&participant->direct, comm, barrier);
     if (!call->on_device
         || (wm_coll_shape(kind)->reduces && takes_part(participant)
-            && !wm_reducible(call->type, call->size, call->op,
-                             &participant->type, &participant->op)))
+            && !wm_coll_reducible(call, &participant->type, &participant->op)))
         return 0;
     wm_given_t given = given_of(participant);
     int code = wm_direct_open(&participant->direct, comm, barrier, &given,

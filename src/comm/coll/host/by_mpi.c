@@ -292,9 +292,32 @@ wm_by_mpi_test(wm_by_mpi_t *by, wm_error_t *err)
     return code < 0 ? code : flag;
 }
 
+// Divides the sums that MPI has computed. In place, a scattered result is
+// shorter than the buffer.
+static void
+by_mpi_average(const wm_by_mpi_t *by)
+{
+    const wm_comm_t *comm = by->participant->comm;
+    const wm_coll_t *call = by->participant->call;
+    int ranks = wm_comm_others(comm, comm->rank).count;
+    wm_reduce_type_t type;
+    wm_reduce_op_t op;
+    if (!call->averages || by->receive == NULL
+        || !wm_coll_receives(call, comm->rank)
+        || !wm_coll_reducible(call, &type, &op))
+        return;
+    size_t nbytes = by_mpi_nbytes_of(call->receive);
+    if (call->send == NULL && call->kind == WM_COLL_REDUCE_SCATTER_BLOCK)
+        nbytes /= (size_t)ranks;
+    else if (call->send == NULL && call->kind == WM_COLL_REDUCE_SCATTER)
+        nbytes = call->receives[comm->rank].nbytes;
+    wm_reduce_divide(type, by->receive, ranks, nbytes / call->size);
+}
+
 int
 wm_by_mpi_store(wm_by_mpi_t *by, wm_error_t *err)
 {
+    by_mpi_average(by);
     if (by->access == NULL)
         return 0;
     if (by->receive != NULL)

@@ -26,6 +26,20 @@ wm_runs_fit(const wm_run_t *runs, size_t count, size_t nbytes)
     return true;
 }
 
+void
+wm_staged_divide(const wm_staged_t *staged)
+{
+    const wm_staged_average_t *average = &staged->average;
+    for (size_t i = 0; i < staged->count && average->ranks > 0; ++i) {
+        const wm_run_t *run = &staged->runs[i];
+        for (size_t row = 0; row < run->rows; ++row)
+            wm_reduce_divide(average->type,
+                             staged->staging + run->offset + row * run->stride,
+                             average->ranks,
+                             run->length / wm_reduce_size(average->type));
+    }
+}
+
 static void
 staged_describe(wm_array_t *array, char *base, const wm_run_t *run)
 {
@@ -183,6 +197,8 @@ staged_step(wm_op_t *op)
             call->staged->count = 0; // nothing was received
         call->has_ended = true;
         access->idle = op->error.code != 0 || call->staged->count == 0;
+        if (op->error.code == 0)
+            wm_staged_divide(call->staged);
         if (!access->idle && staged_begin_copy(call, &err) < 0) {
             wm_op_fail(op, &err);
             access->idle = wm_access_synchronize(access, NULL) == 0;

@@ -7,6 +7,7 @@
 #ifndef WM_COMM_COLL_HOST_STAGED_H
 #define WM_COMM_COLL_HOST_STAGED_H
 
+#include "array/reduce.h"
 #include "comm/engine/buffer.h"
 #include "comm/engine/op.h"
 
@@ -17,11 +18,18 @@ typedef struct {
     size_t offset, length, rows, stride;
 } wm_run_t;
 
+// Sums to divide before they are copied back; ranks 0: none.
+typedef struct {
+    wm_reduce_type_t type;
+    int ranks;
+} wm_staged_average_t;
+
 // A call under way.
 typedef struct wm_staged {
     MPI_Status status; // status of MPI's own request
     char *staging;
     bool cancels; // MPI_Cancel takes the request, as it is of a message
+    wm_staged_average_t average;
     size_t count;
     wm_run_t runs[];
 } wm_staged_t;
@@ -36,6 +44,10 @@ wm_runs_fit(const wm_run_t *runs, size_t count, size_t nbytes);
 WM_MUST_CHECK int
 wm_staged_copy(wm_buffer_t *buffer, char *staging, const wm_run_t *runs,
                size_t count, bool to_host, wm_error_t *err);
+
+// Divides the elements of the staging copy's runs.
+void
+wm_staged_divide(const wm_staged_t *staged);
 
 // Makes an operation, with one reference for the caller, that ends when
 // `request` has ended and the runs are copied back to the buffer. Takes over

@@ -71,7 +71,7 @@ is_able(wm_comm_t *comm, const wm_coll_t *call)
            && wm_direct_is_reached(comm->whole)
            && (!wm_coll_shape(call->kind)->reduces
                || (call->send == NULL && call->receive == NULL)
-               || wm_reducible(call->type, call->size, call->op, &type, &op));
+               || wm_coll_reducible(call, &type, &op));
 }
 
 // Returns 0 if all ranks are able, 1 if some are not, or an error.

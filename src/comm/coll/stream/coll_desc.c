@@ -206,8 +206,7 @@ coll_desc_check(wm_coll_desc_t *desc, wm_error_t *err)
             "and %zu in sendbuf: give both the same size",
             own_of(desc, false), own_of(desc, true));
     desc->refused = desc->shape->reduces
-                    && !wm_reducible(call->type, call->size, call->op,
-                                     &desc->type, &desc->op);
+                    && !wm_coll_reducible(call, &desc->type, &desc->op);
     if (desc->refused)
         return wm_error_set(err, WM_ERR_TYPE, 0,
                             "op: GPUs do not compute this op with elements of "

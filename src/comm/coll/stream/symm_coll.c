@@ -39,8 +39,7 @@ wm_symm_coll_serves(const wm_comm_t *comm, const wm_coll_t *call)
                      : -1;
     const wm_shape_t *shape = wm_coll_shape(call->kind);
     if (device < 0 || (shape->uneven && call->receives == NULL)
-        || (shape->reduces
-            && !wm_reducible(call->type, call->size, call->op, &type, &op)))
+        || (shape->reduces && !wm_coll_reducible(call, &type, &op)))
         return false;
     if (comm->symm != NULL)
         return wm_symm_serves(comm->symm, device);

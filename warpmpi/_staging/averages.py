@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""wm.AVG in calls of MPI's, which computes the sum; the result is divided."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from mpi4py import MPI
+
+from .. import _core
+from .layout import Run
+from .table import Row
+
+AVG = _core._Average()
+
+
+def replaced(
+    row: Row, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[bool, tuple[Any, ...], dict[str, Any]]:
+    """Tell whether a call asks for wm.AVG, and give it MPI.SUM instead."""
+    at = row.positions.get("op", len(args))
+    if at < len(args) and args[at] is AVG:
+        return True, (*args[:at], MPI.SUM, *args[at + 1 :]), kwargs
+    if kwargs.get("op") is AVG:
+        return True, args, {**kwargs, "op": MPI.SUM}
+    return False, args, kwargs
+
+
+def ranks_of(comm: Any) -> int:
+    """Give the number of ranks of which a rank receives the average."""
+    size = comm.Get_remote_size() if comm.Is_inter() else comm.Get_size()
+    return int(size)
+
+
+def result_of(call: Any, role: str, runs: list[Run]) -> list[Run]:
+    """Give the bytes of the result: a scattered one may be over the sums."""
+    if role != "=" or "scatter" not in call.row.name or not runs:
+        return runs
+    parts, rank = [1] * call.owner.Get_size(), call.owner.Get_rank()
+    if "recvcounts" in call.row.positions:
+        parts = list(call.argument("recvcounts"))
+    offset, length, rows, _ = runs[0]  # one: MPI_SUM has no gaps
+    return [(offset, length * rows * parts[rank] // sum(parts), 1, 0)]
+
+
+def object_call(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a reduction of pickled objects take wm.AVG; others stay."""
+    if name not in ("reduce", "allreduce", "scan", "exscan"):
+        return method
+
+    @functools.wraps(method)
+    def call(
+        self: Any, sendobj: Any, op: Any = MPI.SUM, *args: Any, **kwargs: Any
+    ) -> Any:
+        if op is not AVG:
+            return method(self, sendobj, op, *args, **kwargs)
+        if "scan" in name:
+            raise TypeError(
+                f"op: {name} has no wm.AVG, as each rank reduces another "
+                "number of ranks: give MPI.SUM, and divide the result"
+            )
+        total = method(self, sendobj, MPI.SUM, *args, **kwargs)
+        return None if total is None else total / ranks_of(self)
+
+    return call
