@@ -44,6 +44,7 @@ configure()
 {
     config.devices = (int)number("SIMCUDA_DEVICES", 2);
     config.devices = std::min(std::max(config.devices, 0), MAX_DEVICES);
+    config.first = number("SIMCUDA_FIRST", 0);
     config.memory = number("SIMCUDA_MEMORY", config.memory) & ~(PAGE - 1);
     config.peer = number("SIMCUDA_PEER", 1) != 0;
     config.mps = number("SIMCUDA_MPS", 0) != 0;
@@ -322,7 +323,7 @@ cuDeviceGetUuid(CUuuid *uuid, CUdevice device)
     if (!call)
         return call.result;
     memcpy(uuid->bytes, "simcuda-device-", 15);
-    uuid->bytes[15] = (char)('a' + device);
+    uuid->bytes[15] = (char)('a' + config.first + device);
     return call.result;
 }
 

@@ -44,6 +44,7 @@ enum class Mode { EAGER, DELAY, LAZY };
 
 struct Config {
     int devices = 2;
+    int first = 0; // the host's number of device 0
     size_t memory = (size_t)1 << 30;
     Mode mode = Mode::LAZY;
     bool peer = true;
