@@ -518,11 +518,11 @@ class Transport(NamedTuple):
 
     def __str__(self) -> str:
         """Give name and reason in one line."""
-        return f"{self.name}: {self.reason}"
+        return f'route "{self.name}": {self.reason}'
 
 
 def transport(comm: MPI.Comm, rank: int, buffer: Any = None) -> Transport:
-    """Tell which path a message from ``rank`` takes into ``buffer``.
+    """Tell which route a message from ``rank`` takes into ``buffer``.
 
     buffer: the array received into; without one, memory of the current device.
     Returns a Transport with ``name`` ('ipc', 'host', 'self', 'mpi') and
@@ -543,7 +543,9 @@ def transport(comm: MPI.Comm, rank: int, buffer: Any = None) -> Transport:
                 f"rank={rank} is not a rank of this communicator: use 0 to "
                 f"{_ranks(comm) - 1}"
             )
-        return Transport("mpi", "no rank of this communicator has a GPU")
+        return Transport(
+            "mpi", "no rank of this communicator has a GPU; MPI delivers data"
+        )
     return Transport(*comm._transport(rank, buffer))
 
 

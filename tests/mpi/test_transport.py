@@ -121,9 +121,11 @@ def test_host_buffers_name_their_path(comm):
     other = 1 - comm.rank if comm.rank < 2 else 0
     told = wm.transport(comm, other, np.zeros(1))
     assert told.name == "mpi"
-    way = "mpi (MPI" if forced() == "mpi" else "host (page-locked"
-    counted = way.split()[0] + "_messages"
-    assert f"data from a GPU goes by {way}" in told.reason
+    way = "mpi" if forced() == "mpi" else "host"
+    how = {"mpi": "MPI delivers it", "host": "staged through page-locked"}
+    counted = way + "_messages"
+    assert f'GPU data takes route "{way}": {how[way]}' in told.reason
+    assert str(told) == f'route "mpi": {told.reason}'
     changes = exchange(comm, "host", 8)
     if comm.rank == 1:
         assert changes["mpi_messages"] == 1
@@ -137,7 +139,7 @@ def test_host_buffers_name_their_path(comm):
 def test_to_oneself_in_host_memory(comm):
     told = wm.transport(comm, comm.rank, np.zeros(1))
     assert told.name == "mpi"
-    assert "goes by self (" in told.reason
+    assert 'GPU data takes route "self": one copy' in told.reason
 
 
 def test_to_oneself(comm):

@@ -12,7 +12,7 @@ host_reach(const wm_peer_t *peer, const wm_pointer_t *into,
            const char **reason)
 {
     (void)peer, (void)into;
-    *reason = "staged in page-locked host memory";
+    *reason = "GPU data is staged through page-locked memory";
     return true;
 }
 

@@ -13,7 +13,7 @@ self_reach(const wm_peer_t *peer, const wm_pointer_t *into,
            const char **reason)
 {
     (void)into;
-    *reason = "the peer is this process";
+    *reason = "the peer is this process; one copy";
     return peer->self;
 }
 
@@ -62,7 +62,8 @@ ipc_reach(const wm_peer_t *peer, const wm_pointer_t *into, const char **reason)
     else if (into->device < 0)
         *reason = "the receive buffer lies on no GPU now";
     else {
-        *reason = "CUDA IPC on the same host";
+        *reason = "both GPUs are on this host; one end copies directly "
+                  "between the two arrays, through CUDA IPC";
         reaches = true;
     }
     return reaches;

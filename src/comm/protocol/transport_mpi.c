@@ -26,7 +26,7 @@ mpi_reach(const wm_peer_t *peer, const wm_pointer_t *into, const char **reason)
     *reason = "the peer is this process";
     if (peer->self)
         return false;
-    *reason = "MPI says that it takes device memory";
+    *reason = "MPI reports that it is CUDA-aware; MPI delivers GPU data";
     return asked
            || (wm_transport_forced() == NULL && peer->segment == NULL
                && wm_mpi_is_cuda_aware() == 1);

@@ -13,6 +13,8 @@ const char wm_py_comm_transport_doc[] = PyDoc_STR(
     "_transport($self, rank, buffer, /)\n--\n\n"
     "Return (name, reason) of the path from a rank into a buffer.");
 
+#define STAGED "staged through page-locked memory"
+
 PyObject *
 wm_py_comm_transport(PyObject *self, PyObject *const *args, Py_ssize_t given)
 {
@@ -60,11 +62,13 @@ wm_py_comm_transport(PyObject *self, PyObject *const *args, Py_ssize_t given)
     Py_END_ALLOW_THREADS;
     if (on_host) // the sender's memory is unknown here
         snprintf(reason, sizeof reason,
-                 "the receive buffer is host memory; MPI delivers data from "
-                 "host memory directly, and data from a GPU goes by %s (%s)",
+                 "the receive buffer is host memory; MPI delivers host data "
+                 "directly, GPU data takes route \"%s\": %s",
                  transport->name,
                  transport == &wm_transport_self  ? "one copy"
-                 : transport == &wm_transport_mpi ? "MPI takes GPU memory"
-                                                  : "page-locked host memory");
+                 : transport == &wm_transport_mpi ? "MPI delivers it"
+                                                  : STAGED);
+    else if (transport == &wm_transport_host)
+        snprintf(reason, sizeof reason, "%s; GPU data is %s", why, STAGED);
     return Py_BuildValue("ss", on_host ? "mpi" : transport->name, reason);
 }
