@@ -39,6 +39,7 @@ def run(
     wrapper=(),
     flags=(),
     died=False,
+    status=0,
     **environment,
 ):
     """Runs a Python program and its arguments on so many ranks.
@@ -46,7 +47,8 @@ def run(
     program: a file's path, or a text that "-c" runs. ranks: 0 starts it
     without a launcher. wrapper: a command before Python. flags: the
     launcher's own. died: one of them will, and its status tells nothing.
-    Returns what was printed; asserts that all went well.
+    status: with which it must end. Returns what was printed; asserts that all
+    went well.
     """
     words = [*wrapper, sys.executable, *map(str, program)]
     if ranks:
@@ -77,7 +79,7 @@ def run(
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
         temporary.cleanup()
-    assert died or child.returncode == 0, printed + errors
+    assert died or child.returncode == status, printed + errors
     return printed
 
 

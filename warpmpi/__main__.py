@@ -4,6 +4,7 @@
     mpirun -n 2 python -m warpmpi script.py [argument ...]
     mpirun -n 2 python -m warpmpi -m module [argument ...]
     mpirun -n 2 python -m warpmpi -c 'program' [argument ...]
+    mpirun -n 2 python -m warpmpi doctor [--help]
 
 When the program imports mpi4py.MPI, warpmpi.install() makes MPI.COMM_WORLD and
 all communicators that are made from it take arrays of CuPy, Warp, PyTorch, JAX
@@ -13,6 +14,8 @@ else changes: settings that the program makes in mpi4py.rc before the import
 are used, and the program may call MPI.Init() and MPI.Finalize() itself. An
 uncaught exception on one rank ends all ranks, as with `python -m mpi4py`.
 
+    doctor       examines MPI, the hosts and the GPUs, moves data between all
+                 ranks, and says what is wrong (a script of that name: ./doctor)
     --help, -h   this text
     --version    the version of warpmpi, of mpi4py and of the MPI, the GPUs,
                  and the source of the switch points
@@ -223,6 +226,11 @@ def main() -> None:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(__doc__.strip())
         sys.exit(0 if arguments else 2)
+    if arguments[0] == "doctor":
+        # Before warpmpi, which it examines, and which may not be importable.
+        from warpmpi import _doctor
+
+        sys.exit(_doctor.main(arguments[1:]))
     hook = Hook()
     if not hasattr(sys.modules["warpmpi"], "install"):
         del sys.modules["warpmpi"]  # an empty namespace, which the import left

@@ -1,0 +1,776 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""`python -m warpmpi doctor`: its rules, and what it survives."""
+
+import copy
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+import ranks
+from warpmpi._doctor import findings, pairs, plot, reach, report
+from warpmpi._doctor.job import Job, names
+
+SIMULATED = os.environ.get("WARPMPI_CUDA_DRIVER")
+needs_simulator = pytest.mark.skipif(
+    not SIMULATED, reason="needs the simulated driver"
+)
+
+
+def gpu(number, **changes):
+    """What the driver says of an H200 in a host of two."""
+    return {
+        "ordinal": number,
+        "name": "NVIDIA H200",
+        "uuid": f"GPU-{number}",
+        "mig": False,
+        "mps": False,
+        "compute_mode": "default",
+        "capability": [9, 0],
+        "memory": 140 << 30,
+        "pci": f"0000:0{number}:00.0",
+        "peers": [
+            {
+                "ordinal": 1 - number,
+                "uuid": f"GPU-{1 - number}",
+                "access": True,
+                "nvlink": True,
+            }
+        ],
+        **changes,
+    }
+
+
+def rank_facts(number, size):
+    exports = {"exportable": True, "error": None}
+    return {
+        "installation": {
+            "python": "3.12.3",
+            "executable": "/env/bin/python",
+            "warpmpi": "0.1.0",
+            "mpi4py": "4.1.2",
+            "numpy": "2.4.6",
+            "packages": {"cupy-cuda13x": "14.2.0"},
+            "matplotlib": False,
+        },
+        "environment": {
+            "sizes": {"OMPI_COMM_WORLD_SIZE": size},
+            "rank": number,
+            "settings": {},
+        },
+        "host": {
+            "name": "a",
+            "identity": "a",
+            "pid_namespace": "pid:[1]",
+            "shm": {
+                "exists": True,
+                "error": None,
+                "bytes": 1 << 33,
+                "free": 1 << 33,
+                "filesystem": 1,
+            },
+            "memlock": None,
+            "gpu_files": True,
+        },
+        "mpi": {
+            "error": None,
+            "library": "/env/lib/libmpi.so.40",
+            "why": "it is a package of this Python environment",
+            "libraries": ["/env/lib/libmpi.so.40"],
+            "version": "Open MPI v5.0.11, package: Open MPI\n",
+            "vendor": "Open MPI",
+            "major": 5,
+            "thread_level": "MULTIPLE",
+            "rank": number,
+            "size": size,
+            "says_cuda_aware": False,
+            "cuda_aware": {"crash": "it was killed by SIGSEGV"},
+        },
+        "core": {
+            "error": None,
+            "version": "0.1.0",
+            "device": number,
+            "uuid": f"GPU-{number}",
+            "gpu_error": None,
+        },
+        "driver": {
+            "crash": None,
+            "error": None,
+            "library": "libcuda.so.1",
+            "version": [13, 0],
+            "simulated": False,
+            "devices": [gpu(0), gpu(1)],
+            "pinned_error": None,
+            "allocators": {"cudaMalloc": exports},
+        },
+    }
+
+
+def row(one, other, memory="gpu", **changes):
+    route = {"gpu": "ipc", "host": "mpi"}[memory]
+    return {
+        "memory": memory,
+        "from": one,
+        "to": other,
+        "route": route,
+        "reason": "as it should be",
+        "latency_us": 9.0,
+        "gbps": 385.0 if memory == "gpu" else 5.0,
+        "bytes": 1 << 26,
+        "wrong": 0,
+        **changes,
+    }
+
+
+@pytest.fixture
+def good():
+    """The report of two ranks with a GPU each, in which all is well."""
+    return {
+        "expect": {"hosts": 1, "ranks": 2},
+        "plot": None,
+        "ranks": [rank_facts(0, 2), rank_facts(1, 2)],
+        "pairs": [row(0, 1), row(1, 0), row(0, 1, "host"), row(1, 0, "host")],
+        "ended": None,
+    }
+
+
+def found(told):
+    return findings.find(Job(told))
+
+
+def test_a_job_in_which_all_is_well(good):
+    assert found(good) == []
+    assert findings.status([]) == 0
+
+
+def setting(name, value, *where):
+    def change(told):
+        for number in where or (0, 1):
+            told["ranks"][number]["environment"]["settings"][name] = value
+
+    return change
+
+
+def each(group, **facts):
+    """Change facts of both ranks."""
+
+    def change(told):
+        for rank in told["ranks"]:
+            rank[group].update(copy.deepcopy(facts))
+
+    return change
+
+
+def one(number, group, **facts):
+    def change(told):
+        told["ranks"][number][group].update(copy.deepcopy(facts))
+
+    return change
+
+
+def devices(*seen):
+    """What each rank sees, and that it uses the first of it."""
+
+    def change(told):
+        for rank, those in zip(told["ranks"], seen, strict=True):
+            rank["driver"]["devices"] = [
+                {**each, "ordinal": number}
+                for number, each in enumerate(those)
+            ]
+            rank["core"].update(device=0, uuid=those[0]["uuid"])
+
+    return change
+
+
+def both(**changes):
+    def change(told):
+        for rank in told["ranks"]:
+            rank["driver"]["devices"] = [gpu(0, **changes), gpu(1, **changes)]
+
+    return change
+
+
+def rows(memory, **changes):
+    def change(told):
+        for each in told["pairs"]:
+            if each["memory"] == memory:
+                each.update(changes)
+
+    return change
+
+
+def top(**changes):
+    return lambda told: told.update(changes)
+
+
+def and_(*changes):
+    return lambda told: [change(told) for change in changes]
+
+
+def of_strange_launcher(told):
+    del told["ranks"][1:]
+    told["pairs"], told["expect"] = [], {"hosts": None, "ranks": None}
+    told["ranks"][0]["mpi"].update(size=1)
+
+
+SHM = rank_facts(0, 2)["host"]["shm"]
+RULES = [
+    (
+        top(
+            ended={
+                "rank": 1,
+                "step": "gpu arrays between ranks 0 and 1",
+                "seconds": 60.0,
+                "how": "it was killed by SIGSEGV",
+            }
+        ),
+        "ended",
+        "broken",
+        "rank 1 stood for 60.0 s",
+    ),
+    (
+        one(1, "mpi", error="No module", no_mpi4py=True),
+        "no-mpi",
+        "broken",
+        "rank 1: mpi4py.MPI cannot be imported",
+    ),
+    (
+        each("mpi", error="cannot load MPI library", no_mpi4py=False),
+        "no-mpi",
+        "broken",
+        "ranks 0, 1",
+    ),
+    (
+        one(1, "core", error="ImportError: no core"),
+        "no-warpmpi",
+        "broken",
+        "no core",
+    ),
+    (
+        of_strange_launcher,
+        "other-launcher",
+        "broken",
+        "OMPI_COMM_WORLD_SIZE=2, but MPI sees one rank",
+    ),
+    (
+        top(expect={"hosts": 1, "ranks": 4}),
+        "ranks",
+        "broken",
+        "there are 2 ranks, not 4",
+    ),
+    (
+        top(expect={"hosts": 2, "ranks": 2}),
+        "hosts",
+        "broken",
+        "on 1 hosts (a), not on 2",
+    ),
+    (
+        setting("OMPI_MCA_orte_default_hostfile", "/hosts"),
+        "orte",
+        "warning",
+        "ignores OMPI_MCA_orte_default_hostfile",
+    ),
+    (
+        one(1, "core", version="0.2.0"),
+        "versions",
+        "broken",
+        "rank 0: 0.1.0; rank 1: 0.2.0",
+    ),
+    (
+        each("mpi", libraries=["/a/libmpi.so.40", "/b/libmpi.so.12"]),
+        "two-mpis",
+        "warning",
+        "/a/libmpi.so.40, /b/libmpi.so.12",
+    ),
+    (
+        each("mpi", thread_level="FUNNELED"),
+        "thread-level",
+        "warning",
+        "MPI_THREAD_FUNNELED",
+    ),
+    (
+        one(1, "driver", crash="it was killed by SIGSEGV"),
+        "driver-crash",
+        "broken",
+        "rank 1",
+    ),
+    (
+        and_(
+            each("driver", error="libcuda.so.1: not there", devices=[]),
+            each("core", device=None),
+        ),
+        "no-driver",
+        "broken",
+        "not there",
+    ),
+    (
+        and_(
+            each("driver", error="libcuda.so.1: not there", devices=[]),
+            each("core", device=None),
+            each("host", gpu_files=False),
+        ),
+        "no-driver",
+        "note",
+        "not there",
+    ),
+    (
+        and_(
+            each("core", gpu_error="the driver is too old", device=None),
+            top(pairs=[]),
+        ),
+        "gpu-refused",
+        "broken",
+        "too old",
+    ),
+    (
+        and_(
+            each("driver", version=[11, 8]),
+            each("installation", packages={}),
+        ),
+        "old-driver",
+        "broken",
+        "CUDA 11.8, and warpmpi needs CUDA 12.0",
+    ),
+    (
+        each("driver", version=[12, 4]),
+        "old-driver",
+        "warning",
+        "older than the toolkit of cupy-cuda13x",
+    ),
+    (
+        and_(one(1, "core", device=0, uuid="GPU-0"), rows("gpu", gbps=1900.0)),
+        "shared-gpu",
+        "warning",
+        "1 of 2 GPUs are idle: ranks 0, 1 on GPU-0",
+    ),
+    (
+        and_(devices([gpu(0)], [gpu(0)]), rows("gpu", gbps=1900.0)),
+        "more-ranks-than-gpus",
+        "note",
+        "ranks 0, 1 on GPU-0",
+    ),
+    (
+        devices([gpu(0)], [gpu(1)]),
+        "hidden-gpus",
+        "note",
+        "ranks 0, 1 see their own GPU alone",
+    ),
+    (
+        and_(
+            devices([gpu(0)], [gpu(1)]),
+            rows("gpu", route="host", gbps=49.0),
+            setting("WARPMPI_TRANSPORT", "host"),
+        ),
+        "hidden-gpus",
+        "warning",
+        "staged through page-locked memory",
+    ),
+    (
+        both(compute_mode="exclusive process"),
+        "compute-mode",
+        "warning",
+        "one process uses it",
+    ),
+    (
+        both(compute_mode="prohibited"),
+        "compute-mode",
+        "broken",
+        "nothing runs on it",
+    ),
+    (
+        and_(
+            devices(*2 * [[gpu(0, compute_mode="exclusive process")]]),
+            rows("gpu", gbps=1900.0),
+        ),
+        "compute-mode",
+        "broken",
+        "ranks 0, 1 would",
+    ),
+    (both(mig=True), "mig", "warning", "is a MIG instance"),
+    (both(mps=True), "mps", "note", "is shared by NVIDIA MPS"),
+    (
+        each("host", shm={"exists": False, "error": "not there"}),
+        "shm",
+        "broken",
+        "not there",
+    ),
+    (
+        each("host", shm={**SHM, "error": "read-only"}),
+        "shm",
+        "broken",
+        "read-only",
+    ),
+    (
+        each("host", shm={**SHM, "bytes": 4 << 20, "free": 4 << 20}),
+        "small-shm",
+        "warning",
+        "4 MiB free of 4 MiB, and 2 ranks need 32 MiB",
+    ),
+    (
+        one(1, "host", shm={**SHM, "filesystem": 2}),
+        "private-shm",
+        "warning",
+        "different /dev/shm",
+    ),
+    (
+        one(1, "host", pid_namespace="pid:[2]"),
+        "pid-namespaces",
+        "warning",
+        "2 PID namespaces",
+    ),
+    (
+        each("driver", pinned_error="cuMemHostAlloc: error 2"),
+        "no-page-locked",
+        "broken",
+        "cuMemHostAlloc",
+    ),
+    (
+        and_(
+            each("host", memlock=1 << 16, infiniband=True),
+            one(1, "host", identity="b", name="b"),
+            top(expect={"hosts": 2, "ranks": 2}),
+        ),
+        "memlock",
+        "warning",
+        "limit of locked memory is 64 KiB",
+    ),
+    (
+        each("mpi", says_cuda_aware=True),
+        "cuda-aware",
+        "warning",
+        "MPI says that it is CUDA-aware, but",
+    ),
+    (
+        setting("WARPMPI_TRANSPORT", "mpi"),
+        "cuda-aware",
+        "broken",
+        "WARPMPI_TRANSPORT=mpi gives GPU memory to MPI, but",
+    ),
+    (
+        each("mpi", cuda_aware={"crash": None, "works": True, "how": "right"}),
+        "cuda-aware",
+        "note",
+        "says that it is not CUDA-aware, but",
+    ),
+    (
+        setting("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True", 1),
+        "expandable-segments",
+        "warning",
+        "rank 1: PYTORCH_CUDA_ALLOC_CONF",
+    ),
+    (rows("host", wrong=3), "wrong-bytes", "broken", "3 bytes are wrong"),
+    (
+        rows("gpu", route="host", reason="no peer access", gbps=50.0),
+        "staged",
+        "warning",
+        'go by route "host": no peer access',
+    ),
+    (rows("gpu", gbps=100.0), "slow", "warning", "such GPUs reach 389 GB/s"),
+    (
+        top(plot="a.png"),
+        "no-matplotlib",
+        "warning",
+        "--plot a.png: matplotlib is not installed",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "level", "text"),
+    RULES,
+    ids=[f"{name}-{level}" for _, name, level, _ in RULES],
+)
+def test_a_symptom_is_recognized(good, change, name, level, text):
+    change(good)
+    told = found(good)
+    assert {each.name for each in told} == {name}
+    assert {each.level for each in told} == {level}
+    assert text in told[0].text
+    assert all(each.cure for each in told)
+    assert findings.status(told) == findings.LEVELS.index(level)
+    printed = report.text(Job(good), told)
+    assert f"{level:12}{name}: " in printed and "\n  cure" in printed
+
+
+def test_every_rule_has_a_symptom_here():
+    """Each finding's name, as findings.py writes it."""
+    written = set(
+        # Names follow their call's bracket, or stand in a call of one line.
+        re.findall(
+            r'Finding\(\s*"([a-z0-9-]+)"',
+            (ranks.ROOT / "warpmpi/_doctor/findings.py").read_text(),
+        )
+    )
+    assert written == {name for _, name, _, _ in RULES}
+
+
+def test_old_settings_of_an_old_mpi_are_no_finding(good):
+    each("mpi", major=4)(good)
+    setting("OMPI_MCA_orte_default_hostfile", "/hosts")(good)
+    assert found(good) == []
+
+
+def test_what_mps_shares_is_meant(good):
+    """More ranks than GPUs: the cure is no second MPS."""
+    devices([gpu(0, mps=True)], [gpu(0, mps=True)])(good)
+    rows("gpu", gbps=1900.0)(good)
+    by_name = {each.name: each for each in found(good)}
+    assert set(by_name) == {"more-ranks-than-gpus", "mps"}
+    assert "nvidia-cuda-mps" not in by_name["more-ranks-than-gpus"].cure
+
+
+def test_a_job_of_which_little_is_known():
+    """No rule and no line needs a fact that a broken rank cannot give."""
+    told = {
+        "expect": {"hosts": None, "ranks": None},
+        "plot": None,
+        "ranks": [{}],
+        "pairs": [],
+        "ended": None,
+    }
+    assert found(told) == []
+    assert "1 rank on 0 hosts" in report.text(Job(told), [])
+    full = rank_facts(0, 1)
+    for left_out in full:
+        some = {k: v for k, v in full.items() if k != left_out}
+        told["ranks"] = [copy.deepcopy(some)]
+        report.text(Job(told), found(told))
+
+
+def test_what_gpus_reach(good):
+    job = Job(good)
+    fast = findings.reach_of(job, row(0, 1))
+    assert fast == reach.Reach(389, 8.9, fast.source)
+    staged = findings.reach_of(job, row(0, 1, route="host"))
+    assert staged.gbps == 50
+    assert findings.reach_of(job, row(0, 1, "host")) is None
+    pcie = gpu(0)
+    pcie["peers"][0]["nvlink"] = False
+    assert reach.expected(pcie, gpu(1), "ipc").gbps == 63
+    assert "theory" in reach.expected(pcie, gpu(1), "ipc").source
+    unknown = gpu(0, capability=[99, 0])
+    assert reach.expected(unknown, gpu(1), "ipc") is None
+
+
+def test_text_of_what_is_measured(good):
+    printed = report.text(Job(good), [])
+    assert "ipc 9.0 us 385.00 GB/s" in printed
+    assert "such GPUs reach 389 GB/s, 8.9 us" in printed
+    assert printed.endswith("result      fine")
+
+
+def test_text_of_a_large_job(good):
+    good["ranks"] = [rank_facts(number, 20) for number in range(20)]
+    good["pairs"] = [
+        row(a, b, "host", gbps=1.0 + a + b)
+        for a in range(20)
+        for b in range(20)
+        if a != b
+    ]
+    printed = report.text(Job(good), [])
+    assert "the 10 slowest of 380" in printed
+    assert "  0 to 1: mpi 9.0 us 2.00 GB/s" in printed
+    assert "ranks 0 to 19" in printed
+
+
+def test_names_of_ranks():
+    assert names([3]) == "rank 3"
+    assert names([1, 0]) == "ranks 0, 1"
+    assert names([0, 1, 2, 3, 7, 9, 10]) == "ranks 0 to 3, 7, 9, 10"
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 8, 9, 12])
+def test_all_pairs_move_data_once(size):
+    members = [10 + number for number in range(size)]
+    rounds = list(pairs.rounds(members))
+    met = [pair for each in rounds for pair in each]
+    assert len(met) == len(set(met)) == size * (size - 1) // 2
+    for each in rounds:
+        busy = [rank for pair in each for rank in pair]
+        assert len(busy) == len(set(busy))
+        assert size > pairs.ALONE or len(each) == 1
+
+
+def test_a_byte_at_another_place_is_seen():
+    array = pairs.pattern(3, 1000)
+    assert len(array) == 1000
+    assert pairs.differences(array, pairs.pattern(4, 1000)) == 1000
+    assert pairs.differences(array[1:], array[:-1]) == 999
+    other = bytearray(array)
+    other[7] ^= 1
+    assert pairs.differences(array, other) == 1
+
+
+def test_the_picture(good, tmp_path):
+    pytest.importorskip("matplotlib")
+    plot.draw(Job(good), str(tmp_path / "a.png"))
+    assert (tmp_path / "a.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def doctor(*words, flags=(), **environment):
+    """Its exit status, and what it prints on stdout and stderr."""
+    done = subprocess.run(
+        [sys.executable, *flags, "-m", "warpmpi", "doctor", *words],
+        env=ranks.clean_environment(
+            **{"PYTHONPATH": str(ranks.ROOT), **environment}
+        ),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@needs_simulator
+def test_one_process():
+    status, printed, errors = doctor("--json", "--expect-ranks", "1")
+    told = json.loads(printed)
+    assert status == told["status"] == 0, printed + errors
+    assert told["findings"] == []
+    own = told["ranks"][0]
+    assert own["mpi"]["size"] == 1
+    assert os.path.basename(own["mpi"]["library"]).startswith("libmpi")
+    assert len(own["driver"]["devices"]) == 2
+    exports = own["driver"]["allocators"]
+    assert exports["cudaMalloc"]["exportable"] is True
+    assert exports["cudaMallocAsync"]["exportable"] is False
+    assert own["driver"]["pinned_error"] is None
+
+
+@needs_simulator
+@pytest.mark.parametrize("aware", [False, True])
+def test_a_real_message_tells_if_mpi_is_cuda_aware(aware):
+    opened = {"SIMCUDA_OPEN": "1"} if aware else {}
+    told = json.loads(doctor("--json", **opened)[1])
+    asked = told["ranks"][0]["mpi"]["cuda_aware"]
+    if aware:
+        assert asked == {"crash": None, "works": True, "how": "right"}
+    else:
+        assert "works" not in asked and "SIGSEGV" in asked["crash"]
+
+
+def meddle(folder, text):
+    """Python code that runs first in each process of the doctor."""
+    (folder / "sitecustomize.py").write_text(text)
+    return {"PYTHONPATH": os.pathsep.join([str(folder), str(ranks.ROOT)])}
+
+
+REFUSE = """
+import sys
+
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name in NAMES:
+            raise ERROR(f"no {name} here", name=name)
+
+sys.meta_path.insert(0, Refuse())
+"""
+
+
+@pytest.mark.parametrize(
+    ("missing", "error", "name"),
+    [
+        ("mpi4py", "ModuleNotFoundError", "no-mpi"),
+        ("mpi4py.MPI", "ImportError", "no-mpi"),
+        ("warpmpi._core", "ModuleNotFoundError", "no-warpmpi"),
+        ("warpmpi._core", "ImportError", "no-warpmpi"),
+        ("numpy", "ModuleNotFoundError", "no-warpmpi"),
+    ],
+)
+def test_a_package_that_cannot_be_imported(tmp_path, missing, error, name):
+    text = REFUSE.replace("NAMES", f"[{missing!r}]").replace("ERROR", error)
+    status, printed, errors = doctor("--json", **meddle(tmp_path, text))
+    told = json.loads(printed)
+    assert status == 2 and not told["ended"], printed + errors
+    broken = [f for f in told["findings"] if f["level"] == "broken"]
+    assert [each["name"] for each in broken] == [name]
+
+
+def test_no_driver(tmp_path):
+    status, printed, _ = doctor(WARPMPI_CUDA_DRIVER=str(tmp_path / "none.so"))
+    assert status == 2
+    assert "no-driver: rank 0: no GPU can be used" in printed
+
+
+@needs_simulator
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        ("Init", "no-driver"),
+        ("MemHostAlloc", "no-page-locked"),
+        ("DeviceGetName", "no-driver"),
+    ],
+)
+def test_a_call_of_the_driver_that_fails(call, name):
+    status, printed, errors = doctor("--json", SIMCUDA_FAIL=f"{call}:1")
+    assert status == 2, errors
+    assert name in {each["name"] for each in json.loads(printed)["findings"]}
+
+
+STUCK = """
+import os, signal, sys
+
+def hook(event, args):
+    if event == "import" and args[0] == "warpmpi._doctor.pairs":
+        ACTION
+
+sys.addaudithook(hook)
+"""
+
+
+@pytest.mark.parametrize(
+    ("action", "how"),
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", "killed by SIGKILL"),
+        ("os._exit(0)", "ended with status 0"),
+        ("signal.pause()", "no progress for 3 s"),
+        ("raise ValueError('sunk')", "ValueError: sunk"),
+    ],
+)
+def test_a_process_that_ends_or_hangs(tmp_path, action, how):
+    changes = meddle(tmp_path, STUCK.replace("ACTION", action))
+    status, printed, errors = doctor("--json", "--timeout", "3", **changes)
+    told = json.loads(printed)
+    assert status == 2, errors
+    assert how in told["ended"]["how"]
+    assert told["ended"]["step"] == "waits for the other ranks' facts"
+    assert told["ranks"][0]["mpi"]["size"] == 1  # what it knew
+
+
+def test_a_launcher_of_another_mpi():
+    """Each of its processes is rank 0 of MPI; the launcher's 0 reports."""
+    status, printed, _ = doctor(PMI_SIZE="2", MV2_COMM_WORLD_RANK="0")
+    assert status == 2 and "PMI_SIZE=2, but MPI sees one rank" in printed
+    status, printed, _ = doctor(PMI_SIZE="2", MV2_COMM_WORLD_RANK="1")
+    assert status == 2 and printed == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--expect-ranks", "0"], "0 is below 1"),
+        (["--expect-hosts", "two"], "argument --expect-hosts"),
+        (["--timeout", "-1"], "argument --timeout: -1"),
+        (["--jsn"], "unrecognized arguments: --jsn"),
+    ],
+)
+def test_bad_arguments(words, told):
+    status, printed, errors = doctor(*words)
+    assert status == 2 and printed == "" and told in errors
+
+
+def test_a_script_of_that_name(tmp_path):
+    (tmp_path / "doctor").write_text("print('a program')")
+    done = subprocess.run(
+        [sys.executable, "-m", "warpmpi", "./doctor"],
+        cwd=tmp_path,
+        env=ranks.clean_environment(PYTHONPATH=str(ranks.ROOT)),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout == "a program\n", done.stderr

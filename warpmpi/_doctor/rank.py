@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What the process of a rank does, step by step.
+
+The supervisor starts it and hears of each step: this process may crash, hang
+or be ended by MPI.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import traceback
+from typing import Any
+
+from . import facts
+
+_PDEATHSIG = 1  # of prctl()
+
+
+class Teller:
+    """Tells the supervisor, a line of JSON for each thing told."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._file = os.fdopen(descriptor, "w")
+
+    def tell(self, **what: Any) -> None:
+        """Tell things by their names."""
+        print(json.dumps(what), file=self._file, flush=True)
+
+    def step(self, name: str) -> None:
+        """Tell what begins now."""
+        self.tell(step=name)
+
+    def complete(self, report: dict[str, Any]) -> None:
+        """Tell all that is known, and wait until it has been printed."""
+        self.tell(report=report, complete=True)
+        sys.stdin.read()
+
+
+def _begin_mpi(own: dict[str, Any]) -> Any:
+    """Import mpi4py and initialize MPI; return its module, or None."""
+    try:
+        from mpi4py import MPI
+
+        own["mpi"] = facts.of_mpi(MPI)
+        return MPI
+    except Exception as error:  # RuntimeError if there is no library
+        missing = isinstance(error, ModuleNotFoundError) and error.name
+        own["mpi"] = {
+            "error": f"{type(error).__name__}: {error}",
+            "no_mpi4py": missing == "mpi4py",
+        }
+    return None
+
+
+def _begin_core(own: dict[str, Any]) -> Any:
+    """Import warpmpi; return it, or None."""
+    namespace = sys.modules.pop("warpmpi")  # what `python -m warpmpi` left
+    try:
+        import numpy  # noqa: F401  # warpmpi does, with the first array
+
+        import warpmpi
+
+        own["core"] = facts.of_core(warpmpi)
+        return warpmpi
+    except Exception as error:
+        sys.modules["warpmpi"] = namespace  # else `from .` imports it again
+        own["core"] = {"error": f"{type(error).__name__}: {error}"}
+    return None
+
+
+def _ask_driver(own: dict[str, Any], limit: float) -> None:
+    ordinal = own["core"].get("device") or 0
+    own["driver"] = facts.of_child("driver", ordinal, limit)
+
+
+def _ask_mpi(own: dict[str, Any], limit: float) -> None:
+    """Ask if MPI really takes GPU memory."""
+    from .aware import environment
+
+    ordinal = own["core"].get("device")
+    if ordinal is not None:
+        told = facts.of_child("aware", ordinal, limit, environment())
+        own["mpi"]["cuda_aware"] = told
+
+
+def _move(MPI: Any, wm: Any, report: dict[str, Any], teller: Teller) -> None:
+    """Move data between all pairs of ranks."""
+    from . import pairs
+
+    world, ranks = MPI.COMM_WORLD, report["ranks"]
+    if any(each["core"]["error"] for each in ranks):
+        wm = None
+    if wm is None:
+        comm = world
+    else:
+        teller.step("makes a wm.Comm")
+        comm = wm.Comm(world)
+    everyone = list(range(len(ranks)))
+    host = pairs.Mover(world, comm, wm, None)
+    report["pairs"] += pairs.move(host, "host", everyone, teller.step)
+    device = ranks[world.rank]["core"].get("device")
+    with_gpus = [
+        rank
+        for rank, each in enumerate(ranks)
+        if each["core"].get("device") is not None
+    ]
+    if wm is not None and with_gpus:
+        gpu = pairs.Mover(world, comm, wm, f"cuda:{device}")
+        report["pairs"] += pairs.move(gpu, "gpu", with_gpus, teller.step)
+
+
+def _examine(report: dict[str, Any], teller: Teller, limit: float) -> None:
+    own = report["ranks"][0]
+    teller.step("reads the facts of its host")
+    own["installation"] = facts.of_installation()
+    own["environment"] = facts.of_environment()
+    own["host"] = facts.of_host()
+    teller.step("imports mpi4py.MPI (MPI_Init)")
+    MPI = _begin_mpi(own)
+    teller.step("imports warpmpi")
+    wm = _begin_core(own)
+    teller.tell(report=report)
+    teller.step("asks the driver, in a child process")
+    _ask_driver(own, limit)
+    teller.tell(report=report)
+    if MPI is None:
+        teller.complete(report)
+        return
+    teller.step("waits for the other ranks' facts")
+    from . import pairs
+
+    world = MPI.COMM_WORLD
+    if world.size > 1:  # else each process of a strange launcher has rank 0
+        teller.tell(rank=world.rank)
+    if world.rank == 0:
+        teller.step("sends GPU memory by MPI alone, in a child process")
+        _ask_mpi(own, limit)
+        teller.step("waits for the other ranks' facts")
+    pairs.wait_for_all(world)
+    report["ranks"] = world.allgather(own)
+    teller.tell(report=report)
+    _move(MPI, wm, report, teller)
+    teller.complete(report)
+    pairs.wait_for_all(world)  # a launcher ends all if one rank has a status
+    teller.step("MPI_Finalize")
+
+
+def run(descriptor: int, report: dict[str, Any], limit: float) -> None:
+    """Examine this rank and, with the others, the job.
+
+    descriptor: a pipe to the supervisor. limit: seconds of a step.
+    """
+    ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
+    teller = Teller(descriptor)
+    report["ranks"] = [{}]
+    try:
+        _examine(report, teller, 0.8 * limit)
+    except BaseException as error:
+        traceback.print_exc()
+        teller.tell(failed=f"{type(error).__name__}: {error}")
+        os._exit(2)  # MPI_Finalize would wait for the others

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What GPUs reach between two ranks, by their generation and link."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+
+class Reach(NamedTuple):
+    """Bandwidth of large messages one way, and latency of 8 B."""
+
+    gbps: float
+    latency_us: float | None
+    source: str
+
+
+_MEASURED = "measured on two H200, docs/performance.md"
+# By compute capability; theory is the links' one way, without protocol.
+_NVLINK = {
+    (7, 0): Reach(150, None, "theory: NVLink 2"),
+    (8, 0): Reach(300, None, "theory: NVLink 3"),
+    (9, 0): Reach(389, 8.9, _MEASURED),
+    (10, 0): Reach(900, None, "theory: NVLink 5"),
+}
+_STAGED = {(9, 0): Reach(50, 17.1, _MEASURED)}
+_SAME_GPU = {(9, 0): Reach(1906, None, _MEASURED)}
+_PCIE_OF = {
+    (7, 0): 3,
+    (7, 5): 3,
+    (8, 0): 4,
+    (8, 6): 4,
+    (8, 9): 4,
+    (9, 0): 5,
+    (10, 0): 5,
+    (12, 0): 5,
+}
+_PCIE = {3: 15.8, 4: 31.5, 5: 63.0}  # GB/s of 16 lanes, one way
+
+
+def _of_pcie(capability: tuple[int, int]) -> Reach | None:
+    generation = _PCIE_OF.get(capability)
+    if generation is None:
+        return None
+    gbps = _PCIE[generation]
+    return Reach(gbps, None, f"theory: PCIe generation {generation}, 16 lanes")
+
+
+def expected(
+    one: dict[str, Any], other: dict[str, Any], route: str
+) -> Reach | None:
+    """Return what two GPUs of a host reach, None if that is not known.
+
+    one, other: the driver's facts of both GPUs, as the first one's rank sees
+    them. The link is unknown if that rank does not see the other GPU.
+    """
+    capability = one["capability"][0], one["capability"][1]
+    if route == "host":
+        return _STAGED.get(capability) or _of_pcie(capability)
+    if route != "ipc" or one["name"] != other["name"]:
+        return None
+    if one["uuid"] == other["uuid"]:
+        return _SAME_GPU.get(capability)
+    links = [peer for peer in one["peers"] if peer["uuid"] == other["uuid"]]
+    if not links:
+        return None
+    if links[0]["nvlink"]:
+        return _NVLINK.get(capability)
+    return _of_pcie(capability)

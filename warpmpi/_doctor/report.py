@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A report as text for people and as JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterator
+
+from .findings import DRIVER_NEEDED, Finding, reach_of, size_of, status
+from .job import Facts, Job, names
+
+WIDTH, INDENT = 88, 12
+WIDEST_MATRIX = 8  # ranks; of larger jobs the slowest pairs are shown
+SLOWEST = 10
+
+
+def _line(title: str, text: str) -> str:
+    return textwrap.fill(
+        text,
+        WIDTH,
+        initial_indent=title.ljust(INDENT),
+        subsequent_indent=" " * INDENT,
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
+
+
+def _versions(job: Job) -> Iterator[str]:
+    told = job.own.get("installation")
+    if told is None:
+        return
+    core = job.get(0, "core", "version") or told["warpmpi"] or "unknown"
+    packages = " ".join(
+        f"{n} {v}," for n, v in sorted(told["packages"].items())
+    )
+    yield _line(
+        "versions",
+        f"warpmpi {core}, mpi4py {told['mpi4py'] or 'missing'}, NumPy "
+        f"{told['numpy'] or 'missing'}, Python {told['python']}",
+    )
+    if packages:
+        yield _line("", "installed: " + packages.rstrip(","))
+
+
+def _mpi(job: Job) -> Iterator[str]:
+    told = job.own.get("mpi", {})
+    if "version" not in told:
+        return
+    version = told["version"].splitlines()[0].split(", package:")[0]
+    yield _line("MPI", f"{version}, thread level {told['thread_level']}")
+    yield _line("", f"{told['library']}: {told['why']}")
+    sizes = job.get(0, "environment", "sizes") or {}
+    launcher = ", ".join(f"{n}={v}" for n, v in sizes.items()) or "no launcher"
+    yield _line(
+        "ranks", f"MPI says {told['size']}; the environment: {launcher}"
+    )
+    claims = {None: "says nothing", True: "says yes", False: "says no"}
+    asked = told.get("cuda_aware")
+    if asked is not None:
+        works = "works" if asked.get("works") else "fails"
+        really = asked["crash"] or asked["how"]
+        yield _line(
+            "CUDA-aware",
+            f"MPI {claims[told['says_cuda_aware']]}; a message of GPU memory "
+            f"by MPI alone, in a child process, {works}: {really}",
+        )
+
+
+def _hosts(job: Job) -> Iterator[str]:
+    for host, ranks in job.hosts():
+        yield _line("host", f"{host}: {names(ranks)}")
+        facts = job.ranks[ranks[0]]["host"]
+        shm = facts["shm"]
+        if shm["exists"]:
+            told = (
+                f"/dev/shm {size_of(shm['bytes'])}, {size_of(shm['free'])} "
+                f"free, {shm['error'] or 'writable'}"
+            )
+        else:
+            told = f"/dev/shm: {shm['error']}"
+        limit = facts["memlock"]
+        locked = "unlimited" if limit is None else size_of(limit)
+        pinned = job.get(ranks[0], "driver", "pinned_error")
+        if job.devices(ranks[0]):
+            locked += f", page-locked allocation: {pinned or 'works'}"
+        yield _line("", f"{told}; locked memory {locked}")
+        for identity, (gpu, users) in job.gpus(ranks).items():
+            capability = ".".join(map(str, gpu["capability"]))
+            ordinals = {job.get(rank, "core", "device") for rank in users}
+            seen = ", ".join(f"cuda:{each}" for each in sorted(ordinals))
+            use = f"{names(users)} as {seen}" if users else "no rank"
+            yield _line(
+                "",
+                f"{identity} {gpu['name']}, compute capability {capability}, "
+                f"{size_of(gpu['memory'])}: {use}",
+            )
+
+
+def _driver(job: Job) -> Iterator[str]:
+    told = job.own.get("driver", {})
+    version = told.get("version")
+    if version is None:
+        return
+    needed = ".".join(map(str, DRIVER_NEEDED))
+    kind = ", simulated: it has no speed" if told["simulated"] else ""
+    yield _line(
+        "driver",
+        f"{told['library']}, CUDA {version[0]}.{version[1]} (needed: "
+        f"{needed}){kind}",
+    )
+    travels = {
+        True: "exported by CUDA IPC as it is",
+        False: "copied first into memory that CUDA IPC exports",
+        None: "cannot be allocated here",
+    }
+    memory = told.get("allocators", {})
+    plain = memory.get("cudaMalloc", {}).get("exportable")
+    for name, each in memory.items():
+        way = travels[each["exportable"]]
+        if plain is False:
+            way = "staged through page-locked memory"
+        yield _line("memory" if name == "cudaMalloc" else "", f"{name}: {way}")
+
+
+def _settings(job: Job) -> Iterator[str]:
+    title = "settings"
+    for name, value, ranks in job.settings():
+        whom = "" if len(ranks) == job.size else f" ({names(ranks)})"
+        yield _line(title, f"{name}={value}{whom}")
+        title = ""
+
+
+def _cell(row: Facts | None) -> str:
+    if row is None:
+        return "-"
+    return f"{row['route']} {row['latency_us']:.1f} us {row['gbps']:.2f} GB/s"
+
+
+def _matrix(job: Job, memory: str) -> Iterator[str]:
+    rows = [row for row in job.pairs if row["memory"] == memory]
+    if not rows:
+        return
+    yield ""
+    yield f"{memory} arrays, from a rank (down) to a rank (across): route,"
+    yield "latency of 8 B, bandwidth of large messages; every byte is compared"
+    cells = {(row["from"], row["to"]): row for row in rows}
+    ranks = sorted({row["from"] for row in rows})
+    if len(ranks) <= WIDEST_MATRIX:
+        table = [["", *map(str, ranks)]]
+        for a in ranks:
+            line = [_cell(cells.get((a, b))) for b in ranks]
+            table.append([str(a), *line])
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        for line in table:
+            words = zip(line, widths, strict=True)
+            yield "  ".join(w.rjust(n) for w, n in words).rstrip()
+    else:
+        yield f"the {SLOWEST} slowest of {len(rows)} (--json has all):"
+        for row in sorted(rows, key=lambda row: float(row["gbps"]))[:SLOWEST]:
+            yield f"  {row['from']} to {row['to']}: {_cell(row)}"
+    told = {f'route "{row["route"]}": {row["reason"]}' for row in rows}
+    reached = {
+        f"such GPUs reach {reach.gbps:g} GB/s"
+        + (f", {reach.latency_us:g} us" if reach.latency_us else "")
+        + f" ({reach.source})"
+        for row in rows
+        if (reach := reach_of(job, row))
+    }
+    for text in (*sorted(told), *sorted(reached)):
+        yield _line("", text)
+
+
+def text(job: Job, findings: list[Finding]) -> str:
+    """Return the report for people."""
+    hosts = job.hosts()
+    lines = [
+        f"warpmpi doctor: {job.size} rank{'s' * (job.size != 1)} on "
+        f"{len(hosts)} host{'s' * (len(hosts) != 1)}",
+        "",
+    ]
+    for part in (_versions, _mpi, _hosts, _driver, _settings):
+        lines += part(job)
+    for memory in ("host", "gpu"):
+        lines += _matrix(job, memory)
+    lines.append("")
+    for each in findings:
+        lines.append(_line(each.level, f"{each.name}: {each.text}"))
+        lines.append(_line("  cure", each.cure))
+    words = {0: "fine", 1: "warnings", 2: "broken"}
+    lines.append(_line("result", words[status(findings)]))
+    return "\n".join(lines)
+
+
+def as_json(job: Job, findings: list[Finding]) -> str:
+    """Return the report for programs: one object."""
+    return json.dumps(
+        {
+            "status": status(findings),
+            "findings": [each._asdict() for each in findings],
+            **job.report,
+        },
+        indent=1,
+    )

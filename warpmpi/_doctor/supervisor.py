@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The process that the launcher starts. It never runs MPI or CUDA.
+
+It starts the rank's process, hears of its steps, and lives on when that
+process crashes, hangs, or is ended by the launcher.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from .facts import child_command, end_of, launcher_rank
+
+GRACE = 3.0  # seconds
+
+
+class _Terminated(Exception):
+    """The launcher ends the job."""
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise _Terminated
+
+
+class Supervisor:
+    """Watches over one rank's process; report is what that has found.
+
+    limit: seconds of a step. publish: is called once with this object, when
+    the report is complete, or the process has ended before.
+    """
+
+    def __init__(
+        self,
+        report: dict[str, Any],
+        limit: float,
+        publish: Callable[[Supervisor], None],
+    ) -> None:
+        self.report, self.limit, self.publish = report, limit, publish
+        self.step, self.since = "starts Python", time.monotonic()
+        self.complete = False
+        self.failed = ""
+        self.rank, self.alone = launcher_rank() or 0, launcher_rank() is None
+
+    def _hear(self, line: str) -> None:
+        told = json.loads(line)
+        if "step" in told:
+            self.step, self.since = told["step"], time.monotonic()
+        self.report = told.get("report", self.report)
+        self.rank = told.get("rank", self.rank)
+        self.failed = told.get("failed", self.failed)
+        if told.get("complete"):
+            self.complete = True
+            self.publish(self)
+
+    def _listen(self, child: Any, descriptor: int) -> bool:
+        """Hear the rank until it ends; return False if it hangs.
+
+        The rank's process goes on to MPI_Finalize once the report has been
+        published.
+        """
+        rest = b""
+        while True:
+            left = self.since + self.limit - time.monotonic()
+            if left <= 0:
+                return False
+            if not select.select([descriptor], [], [], left)[0]:
+                continue
+            more = os.read(descriptor, 1 << 16)
+            if not more:
+                return True
+            *lines, rest = (rest + more).split(b"\n")
+            for line in lines:
+                self._hear(line.decode())
+            if self.complete:
+                child.stdin.close()
+
+    def _watch(self, child: subprocess.Popen[bytes], descriptor: int) -> str:
+        """Return how the rank's process has ended; "" if all is well."""
+        try:
+            if not self._listen(child, descriptor):
+                return f"it made no progress for {self.limit:g} s"
+            status = child.wait(self.limit)
+        except subprocess.TimeoutExpired:
+            return f"it did not end within {self.limit:.0f} s"
+        except _Terminated:
+            return "the launcher ended the job, as another rank had ended"
+        if self.failed:
+            return self.failed
+        return "" if status == 0 and self.complete else end_of(status)
+
+    def run(self, words: list[str]) -> None:
+        """Start the rank's process, and watch it until it has ended."""
+        read, write = os.pipe()
+        os.set_inheritable(write, True)
+        signal.signal(signal.SIGTERM, _terminate)
+        # Launchers hand descriptors to their ranks: they stay open.
+        child = subprocess.Popen(
+            child_command(f"rank:{write}", *words),
+            close_fds=False,
+            stdin=subprocess.PIPE,
+            stdout=sys.stderr.fileno(),
+        )
+        os.close(write)
+        try:
+            how = self._watch(child, read)
+        finally:
+            child.kill()
+        hung = time.monotonic() - self.since >= self.limit
+        self.patience = GRACE if hung else GRACE + self.limit
+        if how:
+            self.report["ended"] = {
+                "rank": self.rank,
+                "step": self.step,
+                "seconds": round(time.monotonic() - self.since, 1),
+                "how": how,
+            }
+        if not self.complete:
+            self.publish(self)
+
+    def wait_for_others(self) -> None:
+        """Let ranks that wait for this one say where they stand.
+
+        When one rank ends with an error, launchers end the others, and no
+        longer pass on what they print.
+        """
+        if not self.alone:
+            with contextlib.suppress(_Terminated):
+                time.sleep(self.patience)
