@@ -80,7 +80,7 @@ def rank_facts(number, size):
             "library": "/env/lib/libmpi.so.40",
             "why": "it is a package of this Python environment",
             "libraries": ["/env/lib/libmpi.so.40"],
-            "version": "Open MPI v5.0.11, package: Open MPI\n",
+            "version": "Open MPI v5.0.11",
             "vendor": "Open MPI",
             "major": 5,
             "thread_level": "MULTIPLE",
@@ -230,6 +230,19 @@ RULES = [
         "ended",
         "broken",
         "rank 1 stood for 60.0 s",
+    ),
+    (
+        top(
+            ended={
+                "rank": 0,
+                "step": "MPI_Init",
+                "seconds": 0.1,
+                "how": "it ended with status 16",
+            }
+        ),
+        "mpi-init",
+        "broken",
+        "mpi4py runs Open MPI v5.0.11, the launcher says OMPI_COMM_WORLD_SIZE",
     ),
     (
         one(1, "mpi", error="No module", no_mpi4py=True),

@@ -14,8 +14,8 @@ else changes: settings that the program makes in mpi4py.rc before the import
 are used, and the program may call MPI.Init() and MPI.Finalize() itself. An
 uncaught exception on one rank ends all ranks, as with `python -m mpi4py`.
 
-    doctor       examines MPI, the hosts and the GPUs, moves data between all
-                 ranks, and says what is wrong (a script of that name: ./doctor)
+    doctor       examines MPI, hosts and GPUs, moves data between all ranks,
+                 and says what is wrong (run a script of that name as ./doctor)
     --help, -h   this text
     --version    the version of warpmpi, of mpi4py and of the MPI, the GPUs,
                  and the source of the switch points

@@ -207,24 +207,35 @@ def _loaded(word: str) -> list[str]:
     )
 
 
-def of_mpi(MPI: Any) -> dict[str, Any]:
-    """Return what the running MPI says."""
+def _first_line(text: str) -> str:
+    """Return the name and version of an MPI, with single blanks."""
+    line = text.strip(" \n\0").splitlines()[0].split(", package:")[0]
+    return " ".join(line.split())
+
+
+def of_mpi_library(MPI: Any) -> dict[str, Any]:
+    """Return what is known of MPI before MPI_Init."""
     library = ctypes.CDLL(MPI.__file__)
     path = _library_of(library.MPI_Init)
-    levels = "SINGLE FUNNELED SERIALIZED MULTIPLE".split()
-    known = {getattr(MPI, "THREAD_" + name): name for name in levels}
-    try:
-        claim: bool | None = bool(library.MPIX_Query_cuda_support())
-    except AttributeError:
-        claim = None
     return {
         "error": None,
         "library": path,
         "why": _why_loaded(path),
         "libraries": _loaded("libmpi.") + _loaded("libmpich."),
-        "version": MPI.Get_library_version().strip(" \n\0"),
+        "version": _first_line(MPI.Get_library_version()),
         "vendor": MPI.get_vendor()[0],
         "major": MPI.get_vendor()[1][0],
+    }
+
+
+def of_mpi(MPI: Any) -> dict[str, Any]:
+    """Return what the running MPI says."""
+    levels = "SINGLE FUNNELED SERIALIZED MULTIPLE".split()
+    known = {getattr(MPI, "THREAD_" + name): name for name in levels}
+    claim: bool | None = None
+    with contextlib.suppress(AttributeError):  # not every MPI tells
+        claim = bool(ctypes.CDLL(MPI.__file__).MPIX_Query_cuda_support())
+    return {
         "thread_level": known[MPI.Query_thread()],
         "rank": MPI.COMM_WORLD.rank,
         "size": MPI.COMM_WORLD.size,

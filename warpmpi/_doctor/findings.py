@@ -6,6 +6,7 @@ A new finding is one function, with its place in RULES.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -34,12 +35,22 @@ Rule = Callable[[Job], Iterator[Finding]]
 
 def _ended(job: Job) -> Iterator[Finding]:
     ended = job.report["ended"]
-    if ended is not None:
+    if ended is None:
+        return
+    text = (
+        f"rank {ended['rank']} stood for {ended['seconds']} s in the step "
+        f'"{ended["step"]}": {ended["how"]}'
+    )
+    sizes = _sizes(job.get(0, "environment", "sizes") or {})
+    if ended["step"] == "MPI_Init":
+        text += f"; mpi4py runs {job.get(0, 'mpi', 'version')}"
+        text += f", the launcher says {sizes}" if sizes else ""
+        yield Finding("mpi-init", BROKEN, text, _launcher_of(job))
+    else:
         yield Finding(
             "ended",
             BROKEN,
-            f"rank {ended['rank']} stood for {ended['seconds']} s in the step "
-            f'"{ended["step"]}": {ended["how"]}',
+            text,
             "see the lines of the other ranks on stderr; the first rank that "
             "ended or hung is the cause. Start the job without that rank's "
             "host or GPU, or give slow steps more time with --timeout",
@@ -77,23 +88,33 @@ def _core(job: Job) -> Iterator[Finding]:
         )
 
 
+def _sizes(sizes: dict[str, int]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in sizes.items())
+
+
+def _launcher_of(job: Job) -> str:
+    """Return the cure for a launcher of another MPI."""
+    folder = os.path.dirname(os.path.dirname(job.get(0, "mpi", "library")))
+    return (
+        f"use the launcher of that MPI, such as {folder}/bin/mpirun (with "
+        "srun: --mpi=pmix for Open MPI, --mpi=pmi2 for MPICH)"
+    )
+
+
 def _launcher(job: Job) -> Iterator[Finding]:
     size = job.get(0, "mpi", "size")
     given = job.get(0, "environment", "sizes") or {}
     others = {name: told for name, told in given.items() if told != size}
     if size is None or len(others) < len(given) or not others:
         return
-    told = ", ".join(f"{name}={value}" for name, value in others.items())
     number = "one rank" if size == 1 else f"{size} ranks"
-    library = (job.get(0, "mpi", "version") or "").splitlines()[0][:60]
     yield Finding(
         "other-launcher",
         BROKEN,
-        f"the launcher says {told}, but MPI sees {number}: the launcher "
-        f"belongs to another MPI than mpi4py's, which is {library}",
-        "use the launcher of that MPI, which is beside "
-        f"{job.get(0, 'mpi', 'library')} (with srun: --mpi=pmix for Open "
-        "MPI, --mpi=pmi2 for MPICH)",
+        f"the launcher says {_sizes(others)}, but MPI sees {number}: the "
+        "launcher belongs to another MPI than mpi4py's, which is "
+        f"{job.get(0, 'mpi', 'version')}",
+        _launcher_of(job),
     )
 
 

@@ -35,8 +35,10 @@ def draw(job: Job, path: str) -> None:
                     told += f"{row['gbps']:.1f}"
                     place = row["to"], row["from"]
                     axes.text(*place, told, ha="center", va="center", size=7)
-        image = axes.imshow(values, cmap="viridis", alpha=0.6)
+        image = axes.imshow(values, cmap="viridis", alpha=0.6, vmin=0)
         figure.colorbar(image, ax=axes, label="GB/s")
+        if size <= 16:
+            axes.set(xticks=range(size), yticks=range(size))
         axes.set(title=f"{kind} arrays", xlabel="to rank", ylabel="from rank")
     figure.tight_layout()
     figure.savefig(path, dpi=150)

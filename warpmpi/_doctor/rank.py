@@ -40,12 +40,15 @@ class Teller:
         sys.stdin.read()
 
 
-def _begin_mpi(own: dict[str, Any]) -> Any:
-    """Import mpi4py and initialize MPI; return its module, or None."""
+def _import_mpi(own: dict[str, Any]) -> Any:
+    """Import mpi4py.MPI without MPI_Init; return it, or None."""
     try:
+        import mpi4py
+
+        mpi4py.rc.initialize = False
         from mpi4py import MPI
 
-        own["mpi"] = facts.of_mpi(MPI)
+        own["mpi"] = facts.of_mpi_library(MPI)
         return MPI
     except Exception as error:  # RuntimeError if there is no library
         missing = isinstance(error, ModuleNotFoundError) and error.name
@@ -54,6 +57,17 @@ def _begin_mpi(own: dict[str, Any]) -> Any:
             "no_mpi4py": missing == "mpi4py",
         }
     return None
+
+
+def _begin_mpi(MPI: Any, own: dict[str, Any]) -> None:
+    """Initialize MPI as mpi4py does."""
+    from mpi4py import rc
+
+    if rc.threads:
+        MPI.Init_thread(getattr(MPI, "THREAD_" + rc.thread_level.upper()))
+    else:
+        MPI.Init()
+    own["mpi"].update(facts.of_mpi(MPI))
 
 
 def _begin_core(own: dict[str, Any]) -> Any:
@@ -119,8 +133,12 @@ def _examine(report: dict[str, Any], teller: Teller, limit: float) -> None:
     own["installation"] = facts.of_installation()
     own["environment"] = facts.of_environment()
     own["host"] = facts.of_host()
-    teller.step("imports mpi4py.MPI (MPI_Init)")
-    MPI = _begin_mpi(own)
+    teller.step("imports mpi4py.MPI")
+    MPI = _import_mpi(own)
+    teller.tell(report=report)
+    if MPI is not None:
+        teller.step("MPI_Init")
+        _begin_mpi(MPI, own)
     teller.step("imports warpmpi")
     wm = _begin_core(own)
     teller.tell(report=report)
@@ -147,6 +165,7 @@ def _examine(report: dict[str, Any], teller: Teller, limit: float) -> None:
     teller.complete(report)
     pairs.wait_for_all(world)  # a launcher ends all if one rank has a status
     teller.step("MPI_Finalize")
+    MPI.Finalize()
 
 
 def run(descriptor: int, report: dict[str, Any], limit: float) -> None:

@@ -47,9 +47,11 @@ def _mpi(job: Job) -> Iterator[str]:
     told = job.own.get("mpi", {})
     if "version" not in told:
         return
-    version = told["version"].splitlines()[0].split(", package:")[0]
-    yield _line("MPI", f"{version}, thread level {told['thread_level']}")
+    level = told.get("thread_level", "unknown")
+    yield _line("MPI", f"{told['version']}, thread level {level}")
     yield _line("", f"{told['library']}: {told['why']}")
+    if "size" not in told:
+        return
     sizes = job.get(0, "environment", "sizes") or {}
     launcher = ", ".join(f"{n}={v}" for n, v in sizes.items()) or "no launcher"
     yield _line(

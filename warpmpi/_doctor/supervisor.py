@@ -117,7 +117,9 @@ class Supervisor:
         finally:
             child.kill()
         hung = time.monotonic() - self.since >= self.limit
-        self.patience = GRACE if hung else GRACE + self.limit
+        begun = "size" in self.report["ranks"][0].get("mpi", {})
+        others_wait = not hung and (begun or self.rank != 0)
+        self.patience = GRACE + (self.limit if others_wait else 0.0)
         if how:
             self.report["ended"] = {
                 "rank": self.rank,
