@@ -4,7 +4,12 @@
 from __future__ import annotations
 
 import functools
+import gc
+import sys
+import warnings
+import weakref
 from collections.abc import Callable
+from types import MethodType, ModuleType
 from typing import Any
 
 from mpi4py import MPI
@@ -124,6 +129,63 @@ def _make(comm: MPI.Intracomm) -> Any:
     return ours
 
 
+def _replace_stored(world: Any, itself: Any) -> list[MethodType]:
+    """Put ours where modules of the program hold mpi4py's communicators.
+
+    And the methods of ours where they hold methods of these. Returns the
+    methods that are held elsewhere.
+    """
+    ours = {id(COMM_WORLD): world, id(COMM_SELF): itself}
+    spaces = {
+        id(vars(module))
+        for name, module in list(sys.modules.items())
+        if isinstance(module, ModuleType)
+        and name.partition(".")[0] not in ("mpi4py", "warpmpi")
+    }
+    holders = gc.get_referrers(COMM_WORLD, COMM_SELF)
+    methods = [each for each in holders if type(each) is MethodType]
+    # The list itself, which is among the second, must not hold itself.
+    holders = [
+        each
+        for each in holders + (gc.get_referrers(*methods) if methods else [])
+        if id(each) in spaces
+    ]
+    for space in holders:
+        for name, value in list(space.items()):
+            if id(value) in ours:
+                space[name] = ours[id(value)]
+            elif type(value) is MethodType and id(value.__self__) in ours:
+                space[name] = getattr(ours[id(value.__self__)], value.__name__)
+    # Those that live on are held elsewhere.
+    living = [weakref.ref(each) for each in methods]
+    methods = holders = space = value = None  # type: ignore[assignment]
+    return [stored for each in living if (stored := each()) is not None]
+
+
+def _holder_of(stored: MethodType) -> str:
+    """Name an object that holds a method, as far as it can be found."""
+    for holder in gc.get_referrers(stored):
+        kind = type(holder)
+        if isinstance(getattr(holder, "__dict__", None), dict):
+            names = [n for n, value in vars(holder).items() if value is stored]
+            if names:
+                kind = holder if isinstance(holder, type) else kind
+                return f" as {kind.__module__}.{kind.__qualname__}.{names[0]}"
+    return ""
+
+
+def _warn_of(stored: MethodType) -> None:
+    """Warn of a method that passes GPU arrays to MPI as they are."""
+    warnings.warn(
+        f"wm.install(): the program has stored the method {stored.__name__} "
+        f"of mpi4py's communicator{_holder_of(stored)}. It gives GPU arrays "
+        "to MPI as host memory: import warpmpi and call wm.install() before "
+        "the program stores it",
+        RuntimeWarning,
+        stacklevel=3,
+    )
+
+
 def install() -> None:
     """Make every communicator of this program one that takes GPU arrays.
 
@@ -134,8 +196,10 @@ def install() -> None:
     either, too. Objects that the program makes by hand over a handle of ours
     (``MPI.Intracomm(comm)``, one of a class that derives from it) are served
     by ours; other communicators of mpi4py's refuse GPU arrays by TypeError.
-    All ranks call it, while no message is under way, and best before the
-    program takes ``MPI.COMM_WORLD`` into variables of its own.
+    All ranks call it, while no message is under way. Where modules of the
+    program hold ``MPI.COMM_WORLD``, ``MPI.COMM_SELF`` or a method of these,
+    they get ours; a method that is held elsewhere is warned of, as it passes
+    GPU arrays to MPI as they are.
     Collective over COMM_WORLD where MPI runs already;
     else ``MPI.Init`` and ``MPI.Init_thread`` of mpi4py do the rest, and where
     another library initializes MPI a second call does. Any other second call
@@ -179,4 +243,8 @@ def install() -> None:
         setattr(MPI, name, _initializing(getattr(MPI, name)))
     setattr(MPI, "COMM_WORLD", world)  # noqa: B010
     setattr(MPI, "COMM_SELF", itself)  # noqa: B010
+    stored = _replace_stored(world, itself)
+    if stored and _core.get_cuda_device_count() > 0:
+        for method in stored:
+            _warn_of(method)
     _installed = True

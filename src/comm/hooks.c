@@ -13,6 +13,7 @@
 #include "comm/message/unexpected.h"
 #include "comm/node/mapping.h"
 #include "comm/diagnostics/drain.h"
+#include "comm/diagnostics/fault.h"
 #include "comm/diagnostics/hang.h"
 #include "comm/diagnostics/leftovers.h"
 #include "comm/diagnostics/watchdog.h"
@@ -45,6 +46,7 @@ begin(void)
 {
     wm_memory_set_reclaim(wm_mapping_reclaim);
     wm_memory_set_waits(would_wait, wait_a_turn);
+    wm_fault_watch();
 }
 
 static void
@@ -57,6 +59,7 @@ end(void)
     if (wm_drain_all())
         wm_device_eager_free_all();
     wm_leftovers_tell();
+    wm_fault_end();
 }
 
 static int

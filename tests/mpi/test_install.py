@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Programs unchanged: wm.install() and python -m warpmpi."""
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -8,6 +9,7 @@ import textwrap
 import pytest
 
 import ranks
+import warpmpi as wm
 
 pytestmark = pytest.mark.programs
 
@@ -67,10 +69,10 @@ def test_a_module_and_a_command(tmp_path):
 def test_install_twice_and_what_was_made_before(tmp_path):
     program = """
         from mpi4py import MPI
-        from mpi4py.MPI import COMM_WORLD as before
+        kept = [MPI.COMM_WORLD]
         import warpmpi as wm
         wm.install()
-        world = MPI.COMM_WORLD
+        world, (before,) = MPI.COMM_WORLD, kept
         wm.install()
         assert MPI.COMM_WORLD is world
         assert isinstance(world, wm.Comm) and not isinstance(before, wm.Comm)
@@ -84,6 +86,98 @@ def test_install_twice_and_what_was_made_before(tmp_path):
         assert into == b"abc"
     """
     ranks.run_text(tmp_path, program, ranks=2)
+
+
+needs_gpu = pytest.mark.skipif(
+    not wm.is_cuda_available(), reason="needs a GPU"
+)
+
+
+def test_names_of_modules_become_ours(tmp_path):
+    (tmp_path / "library.py").write_text(
+        "from mpi4py import MPI\n"
+        "from mpi4py.MPI import COMM_WORLD, COMM_SELF as itself\n"
+        "Sendrecv, rank_of = COMM_WORLD.Sendrecv, itself.Get_rank\n"
+        "plain = COMM_WORLD.Dup()\n"
+    )
+    program = """
+        import warnings
+        warnings.simplefilter("error")
+        from mpi4py import MPI
+        from mpi4py.MPI import COMM_WORLD as world
+        import library, mpi4py.futures
+        import warpmpi as wm
+        wm.install()
+        assert world is library.COMM_WORLD is MPI.COMM_WORLD
+        assert isinstance(world, wm.Comm)
+        assert library.itself is library.rank_of.__self__ is MPI.COMM_SELF
+        assert type(library.plain) is MPI.Intracomm
+        array = wm.ones(3)
+        into = wm.zeros(3)
+        library.Sendrecv(array, 1 - world.rank, recvbuf=into)
+        assert (into.numpy() == 1).all()
+    """
+    path = f"{tmp_path}:{ranks.ROOT}"
+    ranks.run_text(tmp_path, program, ranks=2, PYTHONPATH=path)
+
+
+@needs_gpu
+def test_a_method_that_is_held_elsewhere_is_warned_of(tmp_path):
+    program = """
+        import warnings
+        from mpi4py import MPI
+        class Halo:
+            def __init__(self, comm):
+                self.send = comm.Send
+        halo, calls = Halo(MPI.COMM_WORLD), [MPI.COMM_SELF.Bcast]
+        import warpmpi as wm
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            wm.install()
+        told = sorted(str(each.message) for each in told)
+        assert len(told) == 2, told
+        assert "the method Bcast of mpi4py's communicator. It" in told[0]
+        assert "the method Send of mpi4py's" in told[1]
+        assert " as __main__.Halo.send. It gives GPU arrays" in told[1]
+    """
+    ranks.run_text(tmp_path, program, ranks=1)
+
+
+# Host code that uses an address: the program, and what is told.
+FAULTS = {
+    "plain": ("MPI.COMM_WORLD.Send(array, 0)", True),
+    "stored": ("kept[0](array, 0)", True),
+    "other": ("ctypes.string_at(16)", False),
+    "finalized": ("MPI.Finalize(); ctypes.string_at(array.ptr)", False),
+    "signal": ("os.kill(os.getpid(), signal.SIGSEGV)", False),
+}
+
+
+@pytest.mark.skipif(
+    "WARPMPI_CUDA_DRIVER" not in os.environ, reason="needs the simulator"
+)
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_at_a_gpu_address_is_explained(tmp_path, name):
+    """The handlers from before get the fault as ever."""
+    call, explained = FAULTS[name]
+    program = f"""
+        import ctypes, faulthandler, os, signal
+        from mpi4py import MPI
+        told = os.open({str(tmp_path / "told")!r}, os.O_CREAT | os.O_WRONLY)
+        os.dup2(told, 2)
+        faulthandler.enable(2)
+        kept = [MPI.COMM_WORLD.Send]
+        import warpmpi as wm
+        comm = wm.Comm(MPI.COMM_WORLD)
+        array = wm.ones(10, device="cuda")
+        {call}
+        print("alive")
+    """
+    printed = ranks.run_text(tmp_path, program, ranks=1, died=True)
+    told = (tmp_path / "told").read_text()
+    assert ("host code has used GPU memory" in told) == explained, told
+    assert "Fatal Python error: Segmentation fault" in told
+    assert "alive" not in printed
 
 
 def test_what_finds_a_communicator_by_its_name_or_handle(tmp_path):
@@ -121,9 +215,10 @@ def test_what_finds_a_communicator_by_its_name_or_handle(tmp_path):
 HAND_MADE = """
     import numpy as np
     from mpi4py import MPI
-    from mpi4py.MPI import COMM_WORLD as before
+    kept = [MPI.COMM_WORLD]
     import warpmpi as wm
     wm.install()
+    (before,) = kept
     from mpi4py.util import pkl5
     world = MPI.COMM_WORLD
     size, other = world.size, world.size - 1 - world.rank

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// A line on stderr if the process dies because host code, such as MPI, has
+// used a device pointer.
+#ifndef WM_COMM_DIAGNOSTICS_FAULT_H
+#define WM_COMM_DIAGNOSTICS_FAULT_H
+
+// Installs a handler for SIGSEGV before the present one, and a thread that
+// asks the driver about the address. At the first fault the handler installs
+// the former one again, which the fault then reaches unchanged. Idempotent;
+// only with a GPU. Engine lock held.
+void
+wm_fault_watch(void);
+
+// Installs the former handler again, unless another was installed since.
+void
+wm_fault_end(void);
+
+#endif
