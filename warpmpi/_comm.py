@@ -178,6 +178,25 @@ class _Communicator(
         this.__class__ = _OF_GPUS.get(kind, kind)
         _guard_stock_calls()
 
+    def __repr__(self) -> str:
+        this: Any = self
+        kind = f"warpmpi.{type(self).__name__}"
+        try:
+            _core._check_running()
+        except RuntimeError:
+            return f"<{kind}, MPI does not run>"
+        if self == MPI.COMM_NULL:
+            return f"<{kind}, null or freed>"
+        try:
+            name = this.Get_name()
+        except MPI.Exception:  # of a revoked one, if MPI asks the others
+            name = ""
+        text = f"{kind} {name!r}" if name else kind
+        text += f" rank {this.Get_rank()} of {this.Get_size()}"
+        if this.Is_inter():
+            text += f", {this.Get_remote_size()} remote ranks"
+        return f"<{text}>"
+
     def __reduce__(self) -> Any:
         """Pickle MPI.COMM_WORLD and COMM_SELF by their names."""
         name = _name_of(self)

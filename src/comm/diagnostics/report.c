@@ -109,6 +109,16 @@ add_tag(wm_words_t *words, const wm_comm_t *comm, int tag)
 }
 
 void
+wm_report_rank_of(wm_words_t *words, const char *before, int rank, int tag)
+{
+    add_rank(words, before, rank);
+    if (tag == MPI_ANY_TAG)
+        wm_words_add(words, " with any tag");
+    else
+        wm_words_add(words, " with tag %d", tag);
+}
+
+void
 wm_report_op(wm_words_t *words, const wm_op_t *op)
 {
     const wm_op_t *message = wm_op_message(op);

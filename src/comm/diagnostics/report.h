@@ -34,6 +34,10 @@ void
 wm_report_size(wm_words_t *words, bool known, uint64_t nbytes,
                MPI_Datatype type);
 
+// Adds "a send to rank 1 with tag 7", for `before` "a send to ".
+void
+wm_report_rank_of(wm_words_t *words, const char *before, int rank, int tag);
+
 // Adds the operation: "a send to rank 1 with tag 7 (8000 bytes)".
 void
 wm_report_op(wm_words_t *words, const wm_op_t *op);

@@ -276,8 +276,24 @@ PyDoc_STRVAR(message_doc,
              "Recv or Irecv receives it. If the object is deleted first, the\n"
              "message goes back to the front of its communicator's queue.");
 
+static PyObject *
+message_repr(PyObject *object)
+{
+    const message_t *self = (const message_t *)object;
+    if (self->comm != NULL)
+        return PyUnicode_FromFormat(
+            "<warpmpi.Message from rank %d with tag %d, not received>",
+            self->source, self->tag);
+    return PyUnicode_FromFormat(
+        "<warpmpi.Message%s>",
+        self->base.ob_mpi == MPI_MESSAGE_NO_PROC ? " from MPI.PROC_NULL"
+        : self->base.ob_mpi == MPI_MESSAGE_NULL  ? ", received"
+                                                 : " of MPI");
+}
+
 static PyType_Slot message_slots[] = {
     {Py_tp_doc, (void *)message_doc},
+    {Py_tp_repr, message_repr},
     {Py_tp_new, message_new},
     {Py_tp_dealloc, message_dealloc},
     {Py_tp_traverse, message_traverse},

@@ -91,16 +91,24 @@ static PyMethodDef methods[] = {WM_PY_MESSAGE_CALLS(WM_PY_CALL_ROW)
                                     WM_COLLECTIVES(X){0}};
 #undef X
 
+static PyObject *
+on_stream_repr(PyObject *object)
+{
+    const wm_on_stream_t *self = (const wm_on_stream_t *)object;
+    return PyUnicode_FromFormat("<warpmpi.StreamComm of %R on cuda:%d, stream "
+                                "%p>",
+                                self->comm, self->device,
+                                (void *)self->stream);
+}
+
 PyDoc_STRVAR(on_stream_doc,
              "Messages and collectives of a communicator, ordered on one\n"
              "stream.");
 
 static PyType_Slot slots[] = {
-    {Py_tp_doc, (void *)on_stream_doc},
-    {Py_tp_dealloc, on_stream_dealloc},
-    {Py_tp_traverse, on_stream_traverse},
-    {Py_tp_methods, methods},
-    {0},
+    {Py_tp_doc, (void *)on_stream_doc}, {Py_tp_repr, on_stream_repr},
+    {Py_tp_dealloc, on_stream_dealloc}, {Py_tp_traverse, on_stream_traverse},
+    {Py_tp_methods, methods},           {0},
 };
 
 PyType_Spec wm_py_on_stream_spec = {

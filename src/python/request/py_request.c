@@ -600,6 +600,7 @@ PyDoc_STRVAR(request_doc,
 static PyType_Slot request_slots[] = {
     {Py_tp_doc, (void *)request_doc},
     {Py_tp_new, request_new},
+    {Py_tp_repr, wm_py_request_repr},
     {Py_tp_dealloc, wm_py_request_dealloc},
     {Py_tp_traverse, wm_py_request_traverse},
     {Py_tp_clear, wm_py_request_clear},

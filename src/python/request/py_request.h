@@ -109,6 +109,9 @@ wm_py_request_traverse(PyObject *object, visitproc visit, void *arg);
 int
 wm_py_request_clear(PyObject *object);
 
+PyObject *
+wm_py_request_repr(PyObject *object);
+
 // Waits for an operation with the GIL released, fills `status` unless NULL,
 // and raises errors. Returns 0 or -1.
 int
