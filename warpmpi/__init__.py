@@ -47,6 +47,7 @@ if not _is_begun():
         _array_methods,
         _device_facts,
         _endings,
+        _environment,
         _stream_methods,
     )
     from warpmpi._arrays import (

@@ -100,6 +100,8 @@ class Hook:
         """Import this package, and install when it has been imported."""
         if module.__name__ == "warpmpi":
             module.install()
+            if module.is_cuda_available():
+                module._environment.answer()
             sys.meta_path.remove(self)
         else:
             self._mpi = module

@@ -93,6 +93,79 @@ needs_gpu = pytest.mark.skipif(
 )
 
 
+# What is asked by programs that want a CUDA-aware MPI.
+ASKS = """
+    import os
+    names = [
+        "OMPI_MCA_opal_cuda_support", "MPI_CUDA_AWARE", "MV2_USE_CUDA",
+        "PYLOPS_MPI_CUDA_AWARE", "FBPIC_ENABLE_GPUDIRECT",
+    ]
+    def asked():
+        return [name for name in names if name in os.environ]
+"""
+# A process that was started tells what it sees.
+CHILD = """
+    import sys
+    if len(sys.argv) > 1:
+        from mpi4py import MPI
+        parent = MPI.Comm.Get_parent()
+        parent.send(asked(), 0)
+        parent.Disconnect()
+    else:
+        print(asked())
+"""
+
+
+@needs_gpu
+def test_the_environment_says_that_mpi_is_cuda_aware(tmp_path):
+    program = """
+        import ctypes, subprocess, sys
+        from mpi4py import MPI
+        assert asked() == names
+        support = os.environ.get("OMPI_MCA_opal_cuda_support", "false")
+        assert support.lower() == "true"
+        assert os.environ["MPI_CUDA_AWARE"] == "0"  # set by the user
+        assert int(os.getenv("PYLOPS_MPI_CUDA_AWARE", 0)) == 1
+
+        child, environ = [sys.executable, sys.argv[1]], os.environ
+        copies = environ.copy(), {**environ}, dict(environ, A="1")
+        for given in (None, environ, *copies, environ | {"A": "1"}):
+            seen = subprocess.check_output(child, env=given, text=True)
+            assert seen.strip() == "['MPI_CUDA_AWARE']", (given, seen)
+        inter = MPI.COMM_SELF.Spawn(child[0], [child[1], "spawned"])
+        assert inter.recv(source=0) == ["MPI_CUDA_AWARE"]
+        inter.Disconnect()
+        getenv = ctypes.CDLL(None).getenv
+        assert not any(getenv(name.encode()) for name in names[2:])
+
+        os.environ["MV2_USE_CUDA"] = "0"
+        assert os.environ.pop("MV2_USE_CUDA") == "0"
+        assert os.environ.pop("FBPIC_ENABLE_GPUDIRECT", None) == "1"
+        assert asked() == [names[0], names[1], names[3]]
+    """
+    child, script = tmp_path / "child.py", tmp_path / "script.py"
+    asks = textwrap.dedent(ASKS)
+    child.write_text(asks + textwrap.dedent(CHILD))
+    script.write_text(asks + textwrap.dedent(program))
+    words = "-m", "warpmpi", script, child
+    ranks.run(*words, ranks=1, MPI_CUDA_AWARE="0")
+
+
+@pytest.mark.parametrize("how", ["no GPU", "install"])
+def test_the_environment_says_so_to_nobody_else(tmp_path, how):
+    program = """
+        from mpi4py import MPI
+        import warpmpi
+        warpmpi.install()
+        assert asked() == []
+    """
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent(ASKS) + textwrap.dedent(program))
+    begin = ("-m", "warpmpi") if how == "no GPU" else ()
+    away = {"WARPMPI_CUDA_DRIVER": "/none"} if how == "no GPU" else {}
+    ranks.run(*begin, script, ranks=1, **away)
+
+
 def test_names_of_modules_become_ours(tmp_path):
     (tmp_path / "library.py").write_text(
         "from mpi4py import MPI\n"
