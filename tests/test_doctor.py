@@ -331,6 +331,16 @@ RULES = [
     ),
     (
         and_(
+            each("driver", error="cuInit: error 100", devices=[]),
+            each("core", device=None),
+            setting("CUDA_VISIBLE_DEVICES", ""),
+        ),
+        "no-driver",
+        "note",
+        "CUDA_VISIBLE_DEVICES hides all GPUs",
+    ),
+    (
+        and_(
             each("core", gpu_error="the driver is too old", device=None),
             top(pairs=[]),
         ),

@@ -7,11 +7,14 @@ Nothing here needs warpmpi's core, mpi4py or a driver to be there.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import importlib
 import json
+import signal
 import sys
 from typing import Any
 
+_PDEATHSIG = 1  # of prctl()
 _EPILOG = """\
 Examines the Python environment, MPI, the hosts, the driver and the GPUs, and
 moves data between all pairs of ranks. Rank 0 prints the facts, and a cure for
@@ -75,8 +78,8 @@ def main(words: list[str]) -> int:
         return _be_child(options.child, report, options.timeout)
 
     from . import findings
+    from . import report as reports
     from .job import Job
-    from .report import as_json, text
     from .supervisor import Supervisor
 
     undrawn: list[str] = []
@@ -86,7 +89,8 @@ def main(words: list[str]) -> int:
             return
         job = Job(one.report)
         found = findings.find(job)
-        print((as_json if options.json else text)(job, found), flush=True)
+        write = reports.as_json if options.json else reports.text
+        print(write(job, found), flush=True)
         if options.plot and job.get(0, "installation", "matplotlib"):
             from .plot import draw
 
@@ -97,18 +101,19 @@ def main(words: list[str]) -> int:
 
     one = Supervisor(report, options.timeout, publish)
     one.run(words)
-    found = findings.find(Job(one.report))
-    if one.report["ended"]:
-        if one.rank != 0 or one.complete:
-            print(f"warpmpi doctor: {found[0].text}", file=sys.stderr)
-            sys.stderr.flush()
-        one.wait_for_others()
     for error in undrawn:
         print(f"warpmpi doctor: {error}", file=sys.stderr)
-    return 2 if undrawn else findings.status(found)
+    if one.report["ended"]:
+        if one.rank != 0 or one.complete:  # else the report says it
+            text = findings.find(Job(one.report))[0].text
+            print(f"warpmpi doctor: {text}", file=sys.stderr, flush=True)
+        one.wait_for_others()
+    return 2 if undrawn else one.status
 
 
 def _be_child(what: str, report: dict[str, Any], limit: float) -> int:
+    # The child of a process that has died ends, too.
+    ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
     kind, _, number = what.partition(":")
     module = importlib.import_module(f".{kind}", __name__)
     if kind == "rank":

@@ -303,6 +303,7 @@ def end_of(status: int, errors: bytes = b"") -> str:
 
 def child_command(what: str, *words: str) -> list[str]:
     """Return the command of a child process of the doctor."""
-    flags = [f"-W{each}" for each in sys.warnoptions]
-    start = [sys.executable, *flags, "-m", "warpmpi", "doctor"]
-    return [*start, "--child", what, *words]
+    # What comes before "doctor": Python's own flags, and -m warpmpi.
+    end = len(sys.orig_argv) - len(sys.argv) + 1
+    start = [sys.executable, *sys.orig_argv[1:end]]
+    return [*start, "doctor", "--child", what, *words]

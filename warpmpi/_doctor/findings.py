@@ -208,6 +208,11 @@ def _thread_level(job: Job) -> Iterator[Finding]:
         )
 
 
+def _hides_all(job: Job, rank: int) -> bool:
+    settings = job.get(rank, "environment", "settings") or {}
+    return settings.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1")
+
+
 def _driver(job: Job) -> Iterator[Finding]:
     for text, ranks in job.values("driver", "crash").items():
         yield Finding(
@@ -224,6 +229,14 @@ def _driver(job: Job) -> Iterator[Finding]:
             for name, value, _ in job.settings()
         )
         some = any(map(job.devices, range(job.size)))
+        if all(_hides_all(job, rank) for rank in ranks):
+            yield Finding(
+                "no-driver",
+                NOTE,
+                f"{names(ranks)}: CUDA_VISIBLE_DEVICES hides all GPUs",
+                "unset CUDA_VISIBLE_DEVICES, if these ranks are to use GPUs",
+            )
+            continue
         broken = has_gpu or asked or some
         yield Finding(
             "no-driver",
@@ -284,7 +297,7 @@ def _old_driver(job: Job) -> Iterator[Finding]:
 
 def _toolkit(name: str, version: str) -> int:
     """Return the major version of CUDA that a package is for; 0: unknown."""
-    found = re.search(r"-cu(?:da)?(\d\d)x?$", name)
+    found = re.search(r"-cu(?:da)?(\d\d)(?:x|-|$)", name)
     found = found or re.search(r"\+cu(\d\d)\d$", version)
     if found is None and name == "nvidia-cuda-runtime":
         found = re.match(r"(\d+)\.", version)
@@ -394,19 +407,21 @@ def _modes(job: Job) -> Iterator[Finding]:
 def _shm(job: Job) -> Iterator[Finding]:
     cure = "mount a larger one: docker run --ipc=host or --shm-size=8g"
     for host, ranks in job.hosts():
-        shm = job.get(ranks[0], "host", "shm") or {}
-        if not shm:
-            continue
-        if not shm["exists"] or shm["error"]:
-            text = f"{host}: /dev/shm cannot be used: {shm['error']}"
+        every = [job.get(rank, "host", "shm") for rank in ranks]
+        broken = [shm["error"] for shm in every if shm["error"]]
+        if broken:
+            text = f"{host}: /dev/shm cannot be used: {broken[0]}"
             yield Finding("shm", BROKEN, text, cure)
-        elif shm["free"] < SHM_NEEDED * len(ranks):
+            continue
+        least = min(every, key=lambda shm: int(shm["free"]))
+        needed = SHM_NEEDED * len(ranks)
+        if least["free"] < needed:
             yield Finding(
                 "small-shm",
                 WARNING,
-                f"{host}: /dev/shm has {size_of(shm['free'])} free of "
-                f"{size_of(shm['bytes'])}, and {len(ranks)} ranks need "
-                f"{size_of(SHM_NEEDED * len(ranks))}",
+                f"{host}: /dev/shm has {size_of(least['free'])} free of "
+                f"{size_of(least['bytes'])}, and {len(ranks)} ranks need "
+                f"{size_of(needed)}",
                 cure,
             )
 

@@ -173,7 +173,7 @@ def move(
 ) -> list[dict[str, Any]]:
     """Move data between all pairs of some ranks; all ranks call it.
 
-    Returns the rows of all ranks.
+    Returns the rows of all ranks on rank 0, and none on the others.
     """
     world, rows = mover.world, []
     for pairs in rounds(ranks):
@@ -186,5 +186,5 @@ def move(
             names = ", ".join(f"{a} and {b}" for a, b in pairs)
             step(f"{memory} arrays: waits for ranks {names}")
         wait_for_all(world)
-    gathered = itertools.chain(*world.allgather(rows))
+    gathered = itertools.chain(*(world.gather(rows) or []))
     return sorted(gathered, key=lambda row: (row["from"], row["to"]))

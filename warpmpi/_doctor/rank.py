@@ -7,17 +7,14 @@ or be ended by MPI.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
-import signal
 import sys
 import traceback
 from typing import Any
 
-from . import facts
-
-_PDEATHSIG = 1  # of prctl()
+from . import facts, findings
+from .job import Facts, Job
 
 
 class Teller:
@@ -34,13 +31,13 @@ class Teller:
         """Tell what begins now."""
         self.tell(step=name)
 
-    def complete(self, report: dict[str, Any]) -> None:
+    def complete(self, report: Facts, status: int) -> None:
         """Tell all that is known, and wait until it has been printed."""
-        self.tell(report=report, complete=True)
+        self.tell(report=report, status=status)
         sys.stdin.read()
 
 
-def _import_mpi(own: dict[str, Any]) -> Any:
+def _import_mpi(own: Facts) -> Any:
     """Import mpi4py.MPI without MPI_Init; return it, or None."""
     try:
         import mpi4py
@@ -59,7 +56,7 @@ def _import_mpi(own: dict[str, Any]) -> Any:
     return None
 
 
-def _begin_mpi(MPI: Any, own: dict[str, Any]) -> None:
+def _begin_mpi(MPI: Any, own: Facts) -> None:
     """Initialize MPI as mpi4py does."""
     from mpi4py import rc
 
@@ -70,7 +67,7 @@ def _begin_mpi(MPI: Any, own: dict[str, Any]) -> None:
     own["mpi"].update(facts.of_mpi(MPI))
 
 
-def _begin_core(own: dict[str, Any]) -> Any:
+def _begin_core(own: Facts) -> Any:
     """Import warpmpi; return it, or None."""
     namespace = sys.modules.pop("warpmpi")  # what `python -m warpmpi` left
     try:
@@ -86,12 +83,12 @@ def _begin_core(own: dict[str, Any]) -> Any:
     return None
 
 
-def _ask_driver(own: dict[str, Any], limit: float) -> None:
+def _ask_driver(own: Facts, limit: float) -> None:
     ordinal = own["core"].get("device") or 0
     own["driver"] = facts.of_child("driver", ordinal, limit)
 
 
-def _ask_mpi(own: dict[str, Any], limit: float) -> None:
+def _ask_mpi(own: Facts, limit: float) -> None:
     """Ask if MPI really takes GPU memory."""
     from .aware import environment
 
@@ -101,33 +98,34 @@ def _ask_mpi(own: dict[str, Any], limit: float) -> None:
         own["mpi"]["cuda_aware"] = told
 
 
-def _move(MPI: Any, wm: Any, report: dict[str, Any], teller: Teller) -> None:
-    """Move data between all pairs of ranks."""
+def _move(world: Any, wm: Any, own: Facts, teller: Teller) -> list[Facts]:
+    """Move data between all pairs of ranks; return all rows on rank 0."""
     from . import pairs
 
-    world, ranks = MPI.COMM_WORLD, report["ranks"]
-    if any(each["core"]["error"] for each in ranks):
+    core = own["core"]
+    # A driver that has crashed a child is kept out of this process.
+    has_gpu = core.get("device") is not None and not own["driver"]["crash"]
+    told = world.allgather((core["error"] is None, has_gpu))
+    comm = world
+    if not all(works for works, _ in told):
         wm = None
-    if wm is None:
-        comm = world
-    else:
+    if wm is not None:
         teller.step("makes a wm.Comm")
         comm = wm.Comm(world)
-    everyone = list(range(len(ranks)))
     host = pairs.Mover(world, comm, wm, None)
-    report["pairs"] += pairs.move(host, "host", everyone, teller.step)
-    device = ranks[world.rank]["core"].get("device")
-    with_gpus = [
-        rank
-        for rank, each in enumerate(ranks)
-        if each["core"].get("device") is not None
-    ]
+    rows = pairs.move(host, "host", list(range(world.size)), teller.step)
+    with_gpus = [rank for rank, (_, has) in enumerate(told) if has]
     if wm is not None and with_gpus:
-        gpu = pairs.Mover(world, comm, wm, f"cuda:{device}")
-        report["pairs"] += pairs.move(gpu, "gpu", with_gpus, teller.step)
+        gpu = pairs.Mover(world, comm, wm, f"cuda:{core.get('device')}")
+        rows += pairs.move(gpu, "gpu", with_gpus, teller.step)
+    return rows
 
 
-def _examine(report: dict[str, Any], teller: Teller, limit: float) -> None:
+def _status(report: Facts) -> int:
+    return findings.status(findings.find(Job(report)))
+
+
+def _examine(report: Facts, teller: Teller, limit: float) -> None:
     own = report["ranks"][0]
     teller.step("reads the facts of its host")
     own["installation"] = facts.of_installation()
@@ -146,7 +144,7 @@ def _examine(report: dict[str, Any], teller: Teller, limit: float) -> None:
     _ask_driver(own, limit)
     teller.tell(report=report)
     if MPI is None:
-        teller.complete(report)
+        teller.complete(report, _status(report))
         return
     teller.step("waits for the other ranks' facts")
     from . import pairs
@@ -159,21 +157,20 @@ def _examine(report: dict[str, Any], teller: Teller, limit: float) -> None:
         _ask_mpi(own, limit)
         teller.step("waits for the other ranks' facts")
     pairs.wait_for_all(world)
-    report["ranks"] = world.allgather(own)
+    report["ranks"] = world.gather(own) or [own]
     teller.tell(report=report)
-    _move(MPI, wm, report, teller)
-    teller.complete(report)
+    report["pairs"] = _move(world, wm, own, teller)
+    teller.complete(report, world.bcast(_status(report)))
     pairs.wait_for_all(world)  # a launcher ends all if one rank has a status
     teller.step("MPI_Finalize")
     MPI.Finalize()
 
 
-def run(descriptor: int, report: dict[str, Any], limit: float) -> None:
+def run(descriptor: int, report: Facts, limit: float) -> None:
     """Examine this rank and, with the others, the job.
 
     descriptor: a pipe to the supervisor. limit: seconds of a step.
     """
-    ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL)
     teller = Teller(descriptor)
     report["ranks"] = [{}]
     try:

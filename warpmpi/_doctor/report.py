@@ -15,6 +15,15 @@ WIDEST_MATRIX = 8  # ranks; of larger jobs the slowest pairs are shown
 SLOWEST = 10
 
 
+# Whose memory an allocator's is.
+_USERS = {
+    "cudaMalloc": "wm.Array, CuPy, PyTorch, JAX",
+    "cudaMallocAsync": "Warp, memory pools",
+    "expandable segments": "PyTorch's, if set",
+    "cudaMallocManaged": "managed memory",
+}
+
+
 def _line(title: str, text: str) -> str:
     return textwrap.fill(
         text,
@@ -122,7 +131,8 @@ def _driver(job: Job) -> Iterator[str]:
         way = travels[each["exportable"]]
         if plain is False:
             way = "staged through page-locked memory"
-        yield _line("memory" if name == "cudaMalloc" else "", f"{name}: {way}")
+        title = "memory" if name == "cudaMalloc" else ""
+        yield _line(title, f"{name} ({_USERS[name]}): {way}")
 
 
 def _settings(job: Job) -> Iterator[str]:

@@ -36,8 +36,9 @@ def _terminate(number: int, frame: FrameType | None) -> None:
 class Supervisor:
     """Watches over one rank's process; report is what that has found.
 
-    limit: seconds of a step. publish: is called once with this object, when
-    the report is complete, or the process has ended before.
+    status: with which the doctor ends, the same on all ranks. limit: seconds
+    of a step. publish: is called once with this object, when the report is
+    complete, or the process has ended before.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class Supervisor:
     ) -> None:
         self.report, self.limit, self.publish = report, limit, publish
         self.step, self.since = "starts Python", time.monotonic()
-        self.complete = False
+        self.complete, self.status = False, 2
         self.failed = ""
         self.rank, self.alone = launcher_rank() or 0, launcher_rank() is None
 
@@ -59,8 +60,8 @@ class Supervisor:
         self.report = told.get("report", self.report)
         self.rank = told.get("rank", self.rank)
         self.failed = told.get("failed", self.failed)
-        if told.get("complete"):
-            self.complete = True
+        if "status" in told:
+            self.complete, self.status = True, told["status"]
             self.publish(self)
 
     def _listen(self, child: Any, descriptor: int) -> bool:
@@ -121,6 +122,7 @@ class Supervisor:
         others_wait = not hung and (begun or self.rank != 0)
         self.patience = GRACE + (self.limit if others_wait else 0.0)
         if how:
+            self.status = 2
             self.report["ended"] = {
                 "rank": self.rank,
                 "step": self.step,
