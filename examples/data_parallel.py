@@ -49,6 +49,7 @@ SHIFT, NOISE = 3, 0.8  # pixels at most; times a normal distribution, on greys o
 TESTS = 1000  # images of each rank that it does not train with
 RATE, MOMENTUM = 0.02, 0.9
 LEARNT = 0.5  # test accuracy that tells learning from guessing, which gives 0.1
+IMAGES, STEPS = 1000, 100  # of a rank; with fewer nobody expects that
 
 
 class Layer:
@@ -187,6 +188,12 @@ class Training:
         same = len(set(comm.allgather(weights.digest()))) == 1
         return losses, seconds / args.epochs / steps, same
 
+    def is_long(self) -> bool:
+        """Whether a network of the default widths learns in a run as long as this."""
+        args = self.args
+        steps = args.samples // args.batch * args.epochs
+        return args.samples >= IMAGES and steps >= STEPS and steps * args.batch >= 4 * IMAGES
+
     def accuracy(self, comm: MPI.Intracomm) -> float:
         """How much of all ranks' test images the network knows."""
         known = self.network.forward(self.tests).argmax(axis=1) == self.answers.argmax(axis=1)
@@ -304,11 +311,15 @@ def main() -> int:
             f" {reference / step:6.1%}{'' if same else ', WEIGHTS DIFFER BETWEEN RANKS'}"
         )
     accuracy = training.accuracy(comm)
-    correct &= accuracy >= LEARNT
+    wanted = f"{LEARNT:.0%} wanted"
+    if training.is_long():
+        correct &= accuracy >= LEARNT
+    else:
+        wanted = "none wanted of so few images or steps"
     if args.plot and root:
         plot(args.plot, curves)
         say(f"picture in {args.plot}")
-    say(f"test accuracy {accuracy:.1%}, {LEARNT:.0%} wanted: {'PASSED' if correct else 'FAILED'}")
+    say(f"test accuracy {accuracy:.1%}, {wanted}: {'PASSED' if correct else 'FAILED'}")
     return 0 if correct else 1
 
 

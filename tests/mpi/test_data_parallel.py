@@ -172,10 +172,26 @@ def test_no_bar_without_a_terminal(main):
     assert main(*QUICK)[::2] == (0, "")
 
 
-def test_one_who_guesses_fails(main, world):
-    status, printed, _ = main("--samples", 10, "--batch", 10, "--epochs", 1)
+def test_one_who_guesses_fails(example, main, monkeypatch, world):
+    monkeypatch.setattr(example, "RATE", 0.0)
+    status, printed, _ = main(*QUICK)
     assert status == 1
-    assert printed.endswith("FAILED\n") == (world.rank == 0)
+    assert printed.endswith("50% wanted: FAILED\n") == (world.rank == 0)
+
+
+@pytest.mark.parametrize(
+    "few",
+    [
+        ("--samples", 10, "--batch", 10, "--epochs", 1),
+        ("--samples", 1000, "--batch", 1000, "--epochs", 5),
+        ("--samples", 100, "--batch", 10, "--epochs", 50),
+    ],
+)
+def test_nobody_learns_in_a_few_steps(main, world, few):
+    status, printed, _ = main(*few, "--hidden", 16)
+    assert status == 0
+    told = "none wanted of so few images or steps: PASSED\n"
+    assert printed.endswith(told) == (world.rank == 0)
 
 
 @pytest.mark.ranks(2)
