@@ -26,6 +26,7 @@ go through host memory.
 import argparse
 import functools
 import math
+import os
 import sys
 import time
 from types import SimpleNamespace
@@ -305,9 +306,13 @@ def main() -> int:
 {args.ny} x {args.nx} points, {n} rank(s); rank 0 on {device}, {device.name}
 rows travel by {wm.transport(comm, solver.down, solver.fields[0][0])}
 {done} iterations; the last norm taken, every {args.nccheck}, {norm:.6g}
-largest difference to one device {difference:.2g}: {"correct" if correct else "WRONG"}
-time {seconds:.4f} s, on one device {alone:.4f} s: speed-up {alone / seconds:.2f}
+largest difference to one rank {difference:.2g}: {"correct" if correct else "WRONG"}
+time {seconds:.4f} s, of one rank {alone:.4f} s: speed-up {alone / seconds:.2f}
 efficiency {100 * alone / seconds / n:.1f} %, effective bandwidth {bandwidth:.1f} GB/s""")
+        if not device.is_cuda:
+            cores = len(os.sched_getaffinity(0))
+            print(f"""no GPU: each rank computes on one of {cores} CPU core(s); speed-up and
+efficiency are those of cores that share one memory, and say nothing of GPUs""")
     if args.plot:
         plot(solver, args.plot)
     return 0 if correct else 1
