@@ -91,7 +91,6 @@ if not _is_begun():
         is_on_device,
         reset_stats,
         set_device,
-        stats,
         synchronize_device,
         zeros,
     )
@@ -105,6 +104,7 @@ if not _is_begun():
     from warpmpi._scopes import ScopedDevice
     from warpmpi._settings import check_names
     from warpmpi._staging.averages import AVG
+    from warpmpi._stats import stats
 
     check_names()
     load_points()

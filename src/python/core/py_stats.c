@@ -2,14 +2,8 @@
 #include "comm/engine/stats.h"
 #include "python/core/module.h"
 
-PyDoc_STRVAR(
-    stats_doc,
-    "stats($module, /)\n--\n\n"
-    "Return the counters of this process since its start or\n"
-    "reset_stats(), as a dict of ints.\n\n"
-    "Names that end in _bytes count bytes, names in _messages count\n"
-    "messages. Received messages are also counted by their transport\n"
-    "(\"ipc_messages\"). The guide has a table of all counters.");
+PyDoc_STRVAR(stats_doc, "_stats($module, /)\n--\n\n"
+                        "Return the counters as a dict of ints.");
 
 static PyObject *
 stats(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
@@ -39,7 +33,7 @@ reset_stats(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 }
 
 PyMethodDef wm_py_stats_functions[] = {
-    {"stats", stats, METH_NOARGS, stats_doc},
+    {"_stats", stats, METH_NOARGS, stats_doc},
     {"reset_stats", reset_stats, METH_NOARGS, reset_stats_doc},
     {0},
 };
