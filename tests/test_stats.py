@@ -29,5 +29,5 @@ def test_it_prints_what_is_not_zero_with_units():
         "ipc_bytes     96,000,000 bytes",
         "mappings_hit           3 mappings",
     ]
-    assert str(Stats({name: 1 for name in wm.stats()}))  # all have a unit
+    assert str(Stats(dict.fromkeys(wm.stats(), 1)))  # all have a unit
     assert str(Stats(mpi_bytes=0)) == "all counters are 0"

@@ -37,7 +37,8 @@ def stats() -> Stats:
     """Return the counters of this process since its start or reset_stats().
 
     The result is a dict of ints. ``print(wm.stats())`` prints a table of the
-    counters that are not 0, with their units. Received messages are also counted by their
-    transport (``ipc_messages``). The guide has a table of all counters.
+    counters that are not 0, with their units. Received messages are also
+    counted by their transport (``ipc_messages``). The guide has a table of
+    all counters.
     """
     return Stats(_core._stats())
