@@ -5,6 +5,7 @@ import copy
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 
@@ -732,6 +733,52 @@ def test_a_call_of_the_driver_that_fails(call, name):
     status, printed, errors = doctor("--json", SIMCUDA_FAIL=f"{call}:1")
     assert status == 2, errors
     assert name in {each["name"] for each in json.loads(printed)["findings"]}
+
+
+# As much of a driver as cuInit and its version.
+DRIVER = """
+#include <stdlib.h>
+#include <unistd.h>
+int cuInit(unsigned flags) { ACTION; return RESULT; }
+int cuDriverGetVersion(int *version) { *version = VERSION; return 0; }
+int cuDeviceGetCount(int *count) { *count = 1; return 0; }
+int cuGetErrorString(int code, const char **text)
+{
+    *text = "no luck";
+    return 0;
+}
+"""
+
+
+@pytest.mark.skipif(not shutil.which("cc"), reason="compiles a driver")
+@pytest.mark.parametrize(
+    ("changes", "name", "told"),
+    [
+        ({"VERSION": "11080"}, "old-driver", "CUDA 11.8, and warpmpi needs"),
+        ({"ACTION": "abort()"}, "driver-crash", "killed by SIGABRT"),
+        ({"ACTION": "sleep(600)"}, "driver-crash", "still running after 2 s"),
+        ({"RESULT": "802"}, "no-driver", "cuInit: error 802, no luck"),
+    ],
+    ids=["old", "crashes", "hangs", "fails"],
+)
+def test_a_driver_that_is_broken(tmp_path, changes, name, told):
+    library = tmp_path / "driver.so"
+    defined = {"ACTION": "", "RESULT": "0", "VERSION": "13000", **changes}
+    subprocess.run(
+        ["cc", "-shared", "-fPIC", "-xc", "-", "-o", str(library)]
+        + [f"-D{name}={text}" for name, text in defined.items()],
+        input=DRIVER,
+        text=True,
+        check=True,
+    )
+    status, printed, errors = doctor(
+        *("--json", "--timeout", "2.5"), WARPMPI_CUDA_DRIVER=str(library)
+    )
+    assert status == 2, errors
+    broken = json.loads(printed)["findings"]
+    assert [each["name"] for each in broken] == [name]
+    assert told in broken[0]["text"]
+    assert ("fabricmanager" in broken[0]["cure"]) == ("802" in told)
 
 
 STUCK = """

@@ -115,6 +115,11 @@ def test_expandable_segments():
     assert names(doctor(status=1, **setting)) == {"expandable-segments"}
 
 
+def test_mps():
+    told = doctor(SIMCUDA_MPS="1", SIMCUDA_DEVICES="1")
+    assert names(told) == {"mps", "more-ranks-than-gpus"}
+
+
 def test_a_forced_transport_shows_in_the_routes():
     told = doctor(WARPMPI_TRANSPORT="host")
     gpu = [row for row in told["pairs"] if row["memory"] == "gpu"]

@@ -14,6 +14,12 @@ from typing import NamedTuple
 from .job import Facts, Job, names
 from .reach import Reach, expected
 
+# By the codes of the driver's errors.
+_CURES = {
+    802: "start the service nvidia-fabricmanager on that host",
+    803: "restart that host: the library and the kernel module of its NVIDIA "
+    "driver have different versions",
+}
 LEVELS = NOTE, WARNING, BROKEN = "note", "warning", "broken"
 DRIVER_NEEDED = [12, 0]
 SHM_NEEDED = 16 << 20  # bytes of /dev/shm for each rank of a host
@@ -237,17 +243,29 @@ def _driver(job: Job) -> Iterator[Finding]:
                 "unset CUDA_VISIBLE_DEVICES, if these ranks are to use GPUs",
             )
             continue
+        version = job.get(ranks[0], "driver", "version")
+        if version is not None and version < DRIVER_NEEDED:
+            continue  # _old_driver() tells
         broken = has_gpu or asked or some
         yield Finding(
             "no-driver",
             BROKEN if broken else NOTE,
             f"{names(ranks)}: no GPU can be used: {text}",
-            "install the NVIDIA driver, in a container start it with GPUs "
-            "(docker run --gpus all), and look at CUDA_VISIBLE_DEVICES"
+            _driver_cure(text)
             if broken
             else "nothing, if this host has no NVIDIA GPU: all messages are "
             "MPI's own",
         )
+
+
+def _driver_cure(error: str) -> str:
+    for code, cure in _CURES.items():
+        if f"error {code}," in error:
+            return cure
+    return (
+        "install the NVIDIA driver, in a container start it with GPUs "
+        "(docker run --gpus all), and look at CUDA_VISIBLE_DEVICES"
+    )
 
 
 def _core_gpu(job: Job) -> Iterator[Finding]:

@@ -58,7 +58,8 @@ class Supervisor:
         if "step" in told:
             self.step, self.since = told["step"], time.monotonic()
         self.report = told.get("report", self.report)
-        self.rank = told.get("rank", self.rank)
+        if "rank" in told:
+            self.rank, self.alone = told["rank"], False
         self.failed = told.get("failed", self.failed)
         if "status" in told:
             self.complete, self.status = True, told["status"]
