@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from . import _core
 from ._arrays import _unpickled
 from ._extend import extends
-from ._typing import DeviceLike, DTypeLike, StreamLike
+from ._typing import DeviceLike, StreamLike
 
 if TYPE_CHECKING:
     import numpy as np
@@ -222,7 +222,7 @@ class _Methods:
         return there
 
     def __array__(
-        self: Any, dtype: DTypeLike | None = None, copy: bool | None = None
+        self: Any, dtype: Any = None, copy: bool | None = None
     ) -> Any:
         """The array as a numpy.ndarray, see numpy().
 

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # What _complete() of _comm.py puts into communicators: makers that give ours.
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from mpi4py import MPI
+from mpi4py.typing import BufSpec, BufSpecB, InPlace
 from typing_extensions import Self
 
 from warpmpi._comm import (
@@ -13,6 +15,7 @@ from warpmpi._comm import (
     Intercomm,
     _Communicator,
 )
+from warpmpi._typing import OpLike
 
 class _Makers(_Communicator):
     def Clone(self) -> Self: ...
@@ -22,6 +25,93 @@ class _Makers(_Communicator):
         self, info: MPI.Info | None = None
     ) -> tuple[Self, MPI.Request]: ...
     def Idup_with_info(self, info: MPI.Info) -> tuple[Self, MPI.Request]: ...
+
+    # Also what averages; other collectives are mpi4py's.
+    def Reduce(
+        self,
+        sendbuf: BufSpec | InPlace,
+        recvbuf: BufSpec | None,
+        op: OpLike = ...,
+        root: int = 0,
+    ) -> None: ...
+    def Allreduce(
+        self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, op: OpLike = ...
+    ) -> None: ...
+    def Reduce_scatter_block(
+        self,
+        sendbuf: BufSpecB | InPlace,
+        recvbuf: BufSpec | BufSpecB,
+        op: OpLike = ...,
+    ) -> None: ...
+    def Reduce_scatter(
+        self,
+        sendbuf: BufSpec | InPlace,
+        recvbuf: BufSpec,
+        recvcounts: Sequence[int] | None = None,
+        op: OpLike = ...,
+    ) -> None: ...
+    def Ireduce(
+        self,
+        sendbuf: BufSpec | InPlace,
+        recvbuf: BufSpec | None,
+        op: OpLike = ...,
+        root: int = 0,
+    ) -> MPI.Request: ...
+    def Iallreduce(
+        self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, op: OpLike = ...
+    ) -> MPI.Request: ...
+    def Ireduce_scatter_block(
+        self,
+        sendbuf: BufSpecB | InPlace,
+        recvbuf: BufSpec | BufSpecB,
+        op: OpLike = ...,
+    ) -> MPI.Request: ...
+    def Ireduce_scatter(
+        self,
+        sendbuf: BufSpec | InPlace,
+        recvbuf: BufSpec,
+        recvcounts: Sequence[int] | None = None,
+        op: OpLike = ...,
+    ) -> MPI.Request: ...
+    def Reduce_init(
+        self,
+        sendbuf: BufSpec | InPlace,
+        recvbuf: BufSpec | None,
+        op: OpLike = ...,
+        root: int = 0,
+        info: MPI.Info = ...,
+    ) -> MPI.Prequest: ...
+    def Allreduce_init(
+        self,
+        sendbuf: BufSpec | InPlace,
+        recvbuf: BufSpec,
+        op: OpLike = ...,
+        info: MPI.Info = ...,
+    ) -> MPI.Prequest: ...
+    def Reduce_scatter_block_init(
+        self,
+        sendbuf: BufSpecB | InPlace,
+        recvbuf: BufSpec | BufSpecB,
+        op: OpLike = ...,
+        info: MPI.Info = ...,
+    ) -> MPI.Prequest: ...
+    def Reduce_scatter_init(
+        self,
+        sendbuf: BufSpec | InPlace,
+        recvbuf: BufSpec,
+        recvcounts: Sequence[int] | None = None,
+        op: OpLike = ...,
+        info: MPI.Info = ...,
+    ) -> MPI.Prequest: ...
+    def reduce(
+        self,
+        sendobj: Any,
+        op: OpLike | Callable[[Any, Any], Any] = ...,
+        root: int = 0,
+    ) -> Any | None: ...
+    def allreduce(
+        self, sendobj: Any, op: OpLike | Callable[[Any, Any], Any] = ...
+    ) -> Any: ...
 
 class IntraMakers(_Makers):
     def Create(self, group: MPI.Group) -> Comm: ...

@@ -68,3 +68,43 @@ def unchanged() -> None:
     MPI.Request.Waitall([comm.Irecv(wm.empty(3))])
     file = MPI.File.Open(comm, "field.bin")
     file.Write_at_all(0, wm.ones(3))
+
+
+def averages(comm: wm.Comm, a: wm.Array) -> None:
+    comm.Allreduce(MPI.IN_PLACE, a, op=wm.AVG)
+    comm.Reduce(a, None, MPI.SUM, root=1)
+    comm.Reduce_scatter_block(a, a[:1], wm.AVG)
+    assert_type(comm.Iallreduce(a, a.copy(), wm.AVG), MPI.Request)
+    assert_type(comm.Allreduce_init(a, a.copy(), wm.AVG), MPI.Prequest)
+    comm.on(wm.Stream()).Allreduce(MPI.IN_PLACE, a, wm.AVG)
+    assert_type(comm.on(wm.Stream()).Iallreduce(a, a, MPI.MAX), wm.Request)
+    mean: float = comm.allreduce(1.0, op=wm.AVG)
+    print(mean, wm.stats()["ipc_bytes"] + 1)
+
+
+class TheirArray:
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {}
+
+
+class TheirDevice:
+    id = 0
+
+
+class TheirStream:
+    ptr = 0
+
+
+def arguments(comm: wm.Comm) -> None:
+    comm.Send(TheirArray(), 0)
+    comm.on(TheirStream()).Send(TheirArray(), 0)
+    wm.asarray(TheirArray())
+    wm.asarray(np.ones(3), np.float32, "cpu")
+    wm.zeros(3, "bfloat16", TheirDevice())
+    wm.zeros((3, 4), float, 0)
+    wm.zeros(3, np.dtype("i4"), wm.get_device())
+    a = wm.empty_like(bytearray(8))
+    a[:3] = 1
+    a[:3] = [1, 2, 3]
+    a.assign(np.ones(8))

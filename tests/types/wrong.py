@@ -28,3 +28,12 @@ def wrong(comm: wm.Comm, a: wm.Array) -> None:
     a.to()  # wrong
     number: int = wm.get_device()  # wrong
     print(number)
+    comm.Allreduce(a, a, op="SUM")  # wrong
+    comm.on(wm.Stream()).Allreduce(a, a, op=max)  # wrong
+    comm.Scan(a, a, op=wm.AVG)  # wrong
+    comm.on(wm.Stream()).Scan(a, a, op=wm.AVG)  # wrong
+    comm.on("cuda:0")  # wrong
+    wm.get_device(1.5)  # wrong
+    wm.zeros(8, device=[0])  # wrong
+    wm.zeros(8, dtype=8.0)  # wrong
+    wm.Stream(device=object())  # wrong
