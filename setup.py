@@ -17,6 +17,7 @@ WARPMPI_SANITIZE    address,undefined and the like instrument the C code
 
 import hashlib
 import os
+import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -175,7 +176,23 @@ try:
     files = sources.c_files(ROOT)
 except toolchain.ToolchainError as error:
     sys.exit(f"warpmpi: {error}")
+
+
+def links():
+    """The package's links, of the address in pyproject.toml; {}: none yet."""
+    text = (ROOT / "pyproject.toml").read_text()
+    address = re.search(r'^repository = "(.*)"$', text, re.MULTILINE)[1]
+    if not address:
+        return {}
+    return {
+        "Source": address,
+        "Documentation": f"{address}/blob/main/docs/guide.md",
+        "Changelog": f"{address}/blob/main/CHANGELOG.md",
+    }
+
+
 setup(
+    project_urls=links(),
     ext_modules=[Extension("warpmpi._core", files)],
     cmdclass={"build_ext": BuildCore},
 )
