@@ -69,11 +69,14 @@ class Plan:
 
     messages = True  # whether some are under way
 
-    def __init__(self, seed, scene, max_bytes, persistent, calls, hows):
+    def __init__(
+        self, seed, scene, max_bytes, persistent, calls, hows, averages
+    ):
         self.seed = seed
         self.scene = scene  # name: intra, inter or neighbours
         self.max_bytes = max_bytes
         self.persistent = persistent
+        self.averages = averages  # wm.AVG is an operation, too
         self.calls = [c for c in FORMS if not calls or c in calls]
         self.hows = [h for h in HOW if not hows or h in hows]
         self.budget = max(4 * max_bytes, 1 << 18)
@@ -168,7 +171,12 @@ class Plan:
                 kind = draw.choice(list(values.PAIRS))
             if kind == "bfloat16" and len(sizes) == 2 and not reduces:
                 continue  # two bytes are not one pair to Open MPI's Scatterv
-            ops = values.ops_of(values.element(kind)) if reduces else [None]
+            averages = self.averages and "can" not in name
+            ops = (
+                values.ops_of(values.element(kind), averages)
+                if reduces
+                else [None]
+            )
             if ops:
                 break
         op = draw.choice(ops)

@@ -76,6 +76,7 @@ class Runner:
                 {"blocking": "", "I": "I", "init": "_init"}[h]
                 for h in options.forms or ()
             ],
+            not options.plain,
         )
         if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
             self.plan.messages = False  # none moves in a call of MPI's own

@@ -127,7 +127,7 @@ class Call:
         if reduces:
             ops = [
                 op
-                for op in values.ops_of(self.element)
+                for op in values.ops_of(self.element, "can" not in self.name)
                 if not op.startswith("a user's")
             ]
             self.op = draw.choice(ops)
@@ -310,7 +310,7 @@ class Call:
         if name == "Reduce_scatter":
             words.append(self.counts[0])
         if self.op is not None:
-            words.append(getattr(MPI, self.op))
+            words.append(values.operation(self.op))
         if name in ROOTED:
             words.append(self.root)
         return words

@@ -11,6 +11,8 @@ import functools
 import numpy as np
 from mpi4py import MPI
 
+import warpmpi as wm
+
 try:
     import ml_dtypes
 
@@ -92,6 +94,7 @@ def _mixed(a, b):
 # name: (what it folds with, kinds of elements)
 OPS = {
     "SUM": (np.add, "iufc"),
+    "AVG": (np.add, "iufc"),  # wm.AVG; divided in the end
     "PROD": (np.multiply, "iufc"),
     "MIN": (np.minimum, "iuf"),
     "MAX": (np.maximum, "iuf"),
@@ -119,9 +122,11 @@ def _compares_as_signed(dtype):
     return (into != large).any()
 
 
-def ops_of(kind_element):
-    """Names of the ops that are defined for such elements."""
+def ops_of(kind_element, averages):
+    """Names of the ops that are defined for such elements; AVG if wanted."""
     names = [n for n, (_, kinds) in OPS.items() if kind_element.kind in kinds]
+    if not averages and "AVG" in names:
+        names.remove("AVG")
     if _compares_as_signed(kind_element.numpy):
         return [name for name in names if name not in ("MIN", "MAX")]
     return names
@@ -136,6 +141,11 @@ def _of_bytes(name):
         b[:] = function(a, b)
 
     return compute
+
+
+def operation(name):
+    """An operation of MPI's, or wm.AVG."""
+    return wm.AVG if name == "AVG" else getattr(MPI, name)
 
 
 class Ops:
@@ -167,7 +177,7 @@ class Ops:
 
     def of(self, name, kind_element):
         made = self._made.get((kind_element.name, name))
-        return made or self._made.get(name) or getattr(MPI, name)
+        return made or self._made.get(name) or operation(name)
 
     def free(self):
         for op in self._made.values():
@@ -204,9 +214,9 @@ def table(name, op):
         last = 0.5 if this.kind == "f" else 3
         several = [1, -1, 2, 1, -1, 1, last] if signed else [1, 2, 3]
         return _spread(several, kind)
-    if op == "SUM" and this.kind == "c":
+    if op in ("SUM", "AVG") and this.kind == "c":
         return _spread([1, -2j, 3, 1 + 1j, -1 - 2j, 0, 2], kind)
-    if op == "SUM":
+    if op in ("SUM", "AVG"):
         return _spread([-3, -2, -1, 0, 1, 2, 3] if signed else range(6), kind)
     if op == "BXOR":
         return None
@@ -246,10 +256,24 @@ def fold(name, op, contributions):
     """What a reduction makes of these, in their order: bytes of each."""
     this, function = element(name), OPS[op][0]
     with np.errstate(all="ignore"):
-        return functools.reduce(
+        made = functools.reduce(
             lambda a, b: function(a, b).astype(this.numpy, copy=False),
             (bytes_of.view(this.numpy) for bytes_of in contributions),
         )
+    return _divided(made, len(contributions)) if op == "AVG" else made
+
+
+def _divided(total, ranks):
+    """Integers truncated; others times 1 / ranks, in float64."""
+    if total.dtype.kind in "iu":
+        exact = total.astype(object)
+        return (np.sign(exact) * (abs(exact) // ranks)).astype(total.dtype)
+    is_complex = total.dtype.kind == "c"
+    numbers = total.view(total.real.dtype) if is_complex else total
+    quotient = numbers.astype("f8") * (1 / ranks)
+    if numbers.itemsize < 4:
+        quotient = quotient.astype("f4")
+    return quotient.astype(numbers.dtype).view(total.dtype)
 
 
 def differs(name, found, right):
