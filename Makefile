@@ -10,6 +10,7 @@ VENV ?= .venv
 PY = $(VENV)/bin/python
 # Nothing is compiled to bytecode that may never be imported.
 PIP = $(PY) -m pip install --quiet --disable-pip-version-check --no-compile
+PIP_WHEEL = $(PY) -m pip --disable-pip-version-check wheel --quiet --no-build-isolation --no-deps
 SIMCUDA = build/simcuda
 ARGS ?=
 RUN_ARGS ?=
@@ -24,8 +25,8 @@ BUILD_FILES := setup.py pyproject.toml $(wildcard build_tools/*.py)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo build for-tests test test-full test-asan test-mpich gpu-test lint \
-        format simcuda sdist clean distclean
+.PHONY: help demo build for-tests test test-full test-asan test-wheel gpu-test lint \
+        format simcuda sdist wheel clean distclean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' \
@@ -112,23 +113,12 @@ ASAN_ENV = PYTHONPATH=$(abspath build/asan/lib) PYTHONMALLOC=malloc \
     UBSAN_OPTIONS=print_stacktrace=1
 
 test-asan: $(VENV)/.build-tools $(VENV)/.extras-test simcuda ## unit suites and 2 ranks with ASan and UBSan
-	@WARPMPI_WERROR= WARPMPI_SANITIZE=address,undefined $(PY) setup.py --quiet build \
-	    --build-base build/asan --build-lib build/asan/lib
+	@WARPMPI_ABIS=installed WARPMPI_WERROR= WARPMPI_SANITIZE=address,undefined \
+	    $(PY) setup.py --quiet build --build-base build/asan --build-lib build/asan/lib
 	@$(ASAN_ENV) $(PY) tests/run.py unit mpi --ranks 2 --share 2 $(ALL_ARGS)
 
-# From the source distribution, installed as a user does it, but for kernels
-# that were compiled from the same text before.
-MPICH = .venv-mpich
-test-mpich: sdist simcuda ## message tests on MPICH, from the sdist; makes .venv-mpich
-	@test -e $(MPICH)/.mpich || $(PYTHON) -m venv $(MPICH)
-	@$(MPICH)/bin/python -m pip install --quiet mpich mpi4py numpy
-	@touch $(MPICH)/.mpich
-	@WARPMPI_KERNELS=$(abspath build/kernels) \
-	    MPICC=$(abspath $(MPICH))/bin/mpicc $(MPICH)/bin/python -m pip install \
-	    --quiet --force-reinstall --no-deps dist/warpmpi-*.tar.gz
-	@$(MPICH)/bin/python -m pip install --quiet pytest hypothesis ml_dtypes
-	@MPICC= $(MPICH)/bin/python tests/run.py mpi \
-	    host-only --ranks 2 --share 2 $(ALL_ARGS)
+test-wheel: wheel simcuda ## the wheel on MPICH, Open MPI 4.1 and 5; makes .venv-wheel-*
+	@$(PYTHON) tests/wheel.py dist/warpmpi-*.whl $(ALL_ARGS)
 
 # With the machine's own Python, MPI and CUDA; nothing is downloaded.
 gpu-test: ## the same suites on real GPUs, with what the machine has
@@ -151,10 +141,15 @@ sdist: $(VENV)/.build-tools ## dist/warpmpi-*.tar.gz
 	@$(PY) setup.py --quiet sdist
 	@ls dist/*
 
+# From the source distribution, so that this is known to be complete.
+wheel: sdist ## dist/warpmpi-*.whl, for every MPI; WARPMPI_CUDA_ARCHS= for every GPU
+	@WARPMPI_KERNELS=$(abspath build/kernels) $(PIP_WHEEL) --wheel-dir dist dist/warpmpi-*.tar.gz
+	@ls -l dist
+
 clean: ## remove what was built
-	@rm -rf build dist *.egg-info warpmpi/_core*.so
+	@rm -rf build dist *.egg-info warpmpi/*.so
 	@rm -f $(VENV)/.built $(VENV)/.installed $(VENV)/.extras-*
 	@find . -name __pycache__ -not -path './.venv*' -prune -exec rm -rf {} +
 
 distclean: clean ## and the virtual environments
-	@rm -rf .venv .venv-mpich
+	@rm -rf .venv .venv-*

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The PEP 517 backend: setuptools', and a CUDA compiler where none is found.
+"""The PEP 517 backend: setuptools', and what a build must ask a registry for.
 
 Run as a program it prints what `pip install --no-build-isolation` needs
 beforehand, an MPI included where there is none, one requirement a line; with
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import mpirun
+import progress
 import toolchain
 
 
@@ -36,10 +37,39 @@ def _mpi_requirements() -> list[str]:
 
 
 def get_requires_for_build_wheel(config_settings: Any = None) -> list[str]:
-    """What setuptools asks for, and CUDA's compiler where none is found."""
+    """What setuptools asks for, and CUDA's compiler where none is found.
+
+    And pip, which fetches the headers of other MPIs (abi.py).
+    """
     return (
         _setuptools().get_requires_for_build_wheel(config_settings)
         + _cuda_requirements()
+        + ["pip"]
+    )
+
+
+def build_wheel(
+    wheel_directory: str,
+    config_settings: Any = None,
+    metadata_directory: str | None = None,
+) -> str:
+    """As setuptools does it, and tells a terminal what is done."""
+    progress.under_pip = True
+    return _setuptools().build_wheel(
+        wheel_directory, config_settings, metadata_directory
+    )
+
+
+def build_editable(
+    wheel_directory: str,
+    config_settings: Any = None,
+    metadata_directory: str | None = None,
+) -> str:
+    """By a path, not by a finder: type checkers and editors follow it."""
+    progress.under_pip = True
+    settings = {"editable_mode": "compat", **(config_settings or {})}
+    return _setuptools().build_editable(
+        wheel_directory, settings, metadata_directory
     )
 
 

@@ -1,20 +1,30 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Compiles the kernels into one fat binary, and that into one C file."""
+"""Compiles each file of kernels into a compressed fat binary, in parallel.
+
+A folder keeps them, named by what they were made from: only what changed is
+compiled, and several trees may share the folder.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor
 from pathlib import Path
 
+import progress
 from toolchain import Cuda, ToolchainError
 
-# Turing to Blackwell, each generation's code; a GPU between two of them runs
-# the nearest lower one of its generation, any other compiles the PTX.
-ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)
+# One of each generation: a GPU runs the code of a lower number with the same
+# first digits. Others compile the PTX.
+ARCHITECTURES = (75, 80, 90, 100, 120)
+CLUSTERS = 90  # from here on kernels/group.h makes clusters
 
 
 def architectures(cuda: Cuda) -> list[int]:
@@ -77,92 +87,144 @@ if driver.cuInit(0) == 0 and driver.cuDeviceGetCount(told) == 0:
 """
 
 
-def options(cuda: Cuda) -> list[str]:
+def _code_options(archs: list[int], makes_clusters: bool) -> list[str]:
+    """One PTX serves all: the front end, the longest step, runs once.
+
+    A file that makes clusters has another PTX from there on. The PTX stays in
+    the binary: a driver compiles it for every GPU that has no code here.
+    """
+    groups = [archs]
+    if makes_clusters:
+        groups = [
+            [arch for arch in archs if arch < CLUSTERS],
+            [arch for arch in archs if arch >= CLUSTERS],
+        ]
+    options = []
+    for group in filter(None, groups):
+        codes = [f"sm_{arch}" for arch in group] + [f"compute_{group[0]}"]
+        code = ",".join(codes)
+        options.append(f"-gencode=arch=compute_{group[0]},code=[{code}]")
+    return options
+
+
+def options(cuda: Cuda, archs: list[int], makes_clusters: bool) -> list[str]:
     """What nvcc is told, besides the files."""
-    archs = architectures(cuda)
     # -fmad=false: the host gives the same bits (src/kernels/fold.h).
-    words = ["-std=c++17", "-O3", "-fmad=false"]
+    words = ["-std=c++17", "-O3", "-fmad=false", "--threads=0"]
+    if cuda.version >= (12, 9):
+        words.append("--compress-mode=size")
+    else:
+        words.append("-Xfatbin=-compress-all")
     if os.environ.get("WARPMPI_LINEINFO") == "1":
         words.append("-lineinfo")
-    for arch in archs:
-        words.append(f"-gencode=arch=compute_{arch},code=sm_{arch}")
-    # PTX of the lowest, not of the newest: a driver compiles it for every GPU
-    # from there on that has no code of its own, those between two included.
-    words.append(f"-gencode=arch=compute_{archs[0]},code=compute_{archs[0]}")
-    return words
+    return words + _code_options(archs, makes_clusters)
 
 
-def build(cuda: Cuda, sources: list[str], folder: str) -> str:
-    """Compiles them unless the folder has what became of the very same.
+def _with_headers(source: str) -> list[Path]:
+    """A file and all of src that it includes."""
+    found, queue = [], [Path(source)]
+    root = Path(source).parent.parent
+    for path in queue:
+        if path in found or not path.is_file():
+            continue
+        found.append(path)
+        names = re.findall(r'^#\s*include "(.+)"', path.read_text(), re.M)
+        queue += [root / name for name in names]
+    return found
 
-    Returns the path of a C file that defines wm_kernels_image, for
-    cuModuleLoadData.
+
+def makes_clusters(source: str) -> bool:
+    """Whether newer GPUs get other code than older ones."""
+    return any(path.name == "group.h" for path in _with_headers(source))
+
+
+def begin(
+    cuda: Cuda, sources: list[str], folder: str, pool: Executor
+) -> Callable[[], str]:
+    """Begins to compile those that the folder does not have yet.
+
+    Returns a function that waits, and returns the path of a C file that
+    defines wm_kernels_images, for cuModuleLoadData.
     """
-    words = options(cuda)
-    digest = hashlib.sha256(repr((words, cuda.version, sources)).encode())
-    headers = {h for s in sources for h in Path(s).parent.glob("*.h")}
-    for path in sorted([*map(Path, sources), *headers, Path(__file__)]):
-        digest.update(path.read_bytes())
-    image = Path(folder, f"kernels_image_{digest.hexdigest()[:16]}.c")
-    fatbin = image.with_suffix(".fatbin")
-    if not fatbin.is_file():
-        fatbin.parent.mkdir(parents=True, exist_ok=True)
-        _compile(cuda, sources, words, fatbin)
+    archs = architectures(cuda)
+    binaries, jobs = [], []
+    # The longest first.
+    for source in sorted(sources, key=os.path.getsize, reverse=True):
+        words = options(cuda, archs, makes_clusters(source))
+        digest = hashlib.sha256(repr((words, cuda.version)).encode())
+        for path in [*_with_headers(source), Path(__file__)]:
+            digest.update(path.read_bytes())
+        name = f"{Path(source).stem}_{digest.hexdigest()[:16]}.fatbin"
+        binaries.append(Path(folder, name))
+        if not binaries[-1].is_file():
+            jobs.append((cuda, source, words, binaries[-1]))
+    if jobs:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        codes = " ".join(f"sm_{arch}" for arch in archs)
+        progress.say(
+            f"compiling {len(jobs)} files of kernels for {codes} "
+            f"({cuda.nvcc}, CUDA {cuda.version[0]}.{cuda.version[1]})"
+        )
+    done = [pool.submit(_compile, *job) for job in jobs]
+
+    def finish() -> str:
+        for one in done:
+            one.result()
+        return _write_whole(folder, _c_text(binaries))
+
+    return finish
+
+
+def _write_whole(folder: str, text: str) -> str:
+    digest = hashlib.sha256(text.encode())
+    image = Path(folder, f"kernels_{digest.hexdigest()[:16]}.c")
     if not image.is_file():
-        _write_whole(image, _c_text(fatbin))
+        part = image.with_suffix(f".{os.getpid()}.part")
+        part.write_text(text)
+        part.replace(image)
     return str(image)
 
 
-def _write_whole(path: Path, text: str) -> None:
-    """Another build at the same time sees all of it, or none."""
-    part = path.with_suffix(f".{os.getpid()}.part")
-    part.write_text(text)
-    part.replace(path)
-
-
-def _compile(
-    cuda: Cuda, sources: list[str], words: list[str], fatbin: Path
-) -> None:
-    # One translation unit, so that there is one image and no device linker.
-    unit = fatbin.with_suffix(f".{os.getpid()}.cu")
-    unit.write_text(
-        "".join(f'#include "{os.path.abspath(path)}"\n' for path in sources)
-    )
-    part = fatbin.with_suffix(f".{os.getpid()}.part")
-    command = [cuda.nvcc, "-fatbin", "-Isrc", *words]
-    command += ["--threads=0", "-o", str(part), str(unit)]
+def _compile(cuda: Cuda, source: str, words: list[str], binary: Path) -> None:
+    begun = time.monotonic()
+    part = binary.with_suffix(f".{os.getpid()}.part")
+    command = [cuda.nvcc, "-fatbin", "-Isrc", *words, "-o", str(part), source]
     if os.environ.get("WARPMPI_WERROR") == "1":
         command.append("-Werror=all-warnings")
-    codes = ", ".join(w.rpartition("=")[2] for w in words if "code=" in w)
-    print(f"compiling the kernels ({cuda.nvcc}: {codes})", flush=True)
     # Only the registry's wheels need to be told where they are.
     environment = dict(os.environ, CUDA_HOME=cuda.home)
     done = subprocess.run(command, stdin=subprocess.DEVNULL, env=environment)
     if done.returncode != 0:
         raise ToolchainError(
             f"nvcc ({cuda.nvcc}, release {cuda.version[0]}.{cuda.version[1]})"
-            " could not compile the kernels: see its message above"
+            f" could not compile {source}: see its message above"
         )
-    part.replace(fatbin)
-    unit.unlink()
+    # Another build at the same time sees all of it, or none.
+    part.replace(binary)
+    seconds = time.monotonic() - begun
+    progress.say(f"compiled {source} in {seconds:.0f} s")
 
 
-def _c_text(fatbin: Path) -> str:
-    # The assembler takes it as it is: a compiler would take ten seconds, and
-    # half a gigabyte, for an array with these values.
-    path = str(fatbin.resolve()).replace("\\", r"\\").replace('"', r"\"")
-    lines = [
-        ".pushsection .rodata",
-        ".balign 16",
-        ".globl wm_kernels_image",
-        ".hidden wm_kernels_image",
-        ".type wm_kernels_image, %object",
-        "wm_kernels_image:",
-        f'.incbin "{path}"',
-        ".size wm_kernels_image, . - wm_kernels_image",
+def _c_text(binaries: list[Path]) -> str:
+    # The assembler takes them as they are: a compiler would take long, and
+    # much memory, for arrays with these values.
+    lines = [".pushsection .rodata"]
+    for number, binary in enumerate(binaries):
+        path = str(binary.resolve()).replace("\\", r"\\").replace('"', r"\"")
+        lines += [".balign 16", f"image_{number}:", f'.incbin "{path}"']
+    lines += [
+        ".popsection",
+        '.pushsection .data.rel.ro,"aw"',
+        ".balign 8",
+        ".globl wm_kernels_images",
+        ".type wm_kernels_images, %object",
+        "wm_kernels_images:",
+        *[f".quad image_{number}" for number in range(len(binaries))],
+        ".quad 0",
+        ".size wm_kernels_images, . - wm_kernels_images",
         ".popsection",
     ]
     return (
-        "// Generated from src/kernels by the build.\n"
+        "// Made by the build from src/kernels.\n"
         f"__asm__({json.dumps(chr(10).join(lines))});\n"
     )

@@ -36,13 +36,11 @@ class ToolchainError(Exception):
 
 @dataclass
 class Mpi:
-    """How to compile and link against one MPI library."""
+    """How to compile for one MPI library, which is never linked."""
 
     mpicc: str
     include_dirs: list[str] = field(default_factory=list)
-    library_dirs: list[str] = field(default_factory=list)
     compile_args: list[str] = field(default_factory=list)
-    link_args: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -117,34 +115,15 @@ def find_mpi() -> Mpi:
 
 
 def _read_flags(mpi: Mpi, words: list[str]) -> None:
-    rpath = False
     queue = iter(words)
     for word in queue:
         if word in ("-I", "-isystem"):
             mpi.include_dirs.append(next(queue, "."))
         elif word.startswith("-I"):
             mpi.include_dirs.append(word[2:])
-        elif word == "-L":
-            mpi.library_dirs.append(next(queue, "."))
-        elif word.startswith("-L"):
-            mpi.library_dirs.append(word[2:])
-        elif word.startswith("-D") or word == "-pthread":
+        elif word.startswith("-D"):
             mpi.compile_args.append(word)
-        elif word.startswith(("-l", "-Wl,", "-Xlinker")) or word == "-rpath":
-            rpath = rpath or "rpath" in word
-            mpi.link_args.append(word)
-        elif word.startswith("/"):  # a path after -Wl,-rpath, or a library
-            mpi.link_args.append(word)
         # The rest (-O2, -g, -flto …) is how MPI's own packager builds.
-    if not rpath:
-        # What the loader does not search must be said, or the MPI that was
-        # linked is not the one that is found.
-        system = ("/lib", "/usr/lib", "/usr/local/lib")
-        mpi.link_args += [
-            f"-Wl,-rpath,{path}"
-            for path in mpi.library_dirs
-            if not path.startswith(system)
-        ]
 
 
 def _cuda_at(nvcc: str) -> Cuda | None:
@@ -254,9 +233,14 @@ def compiler_version(command: list[str]) -> str:
     return _output([command[0], "--version"])
 
 
+def c_compiler() -> list[str]:
+    """CC, else the one that Python was built with."""
+    return shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC"))
+
+
 def check_compilers() -> None:
     """A C compiler for the extension, a C++ one for nvcc's own use."""
-    cc = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC"))
+    cc = c_compiler()
     if shutil.which(cc[0]) is None and shutil.which("cc") is None:
         raise ToolchainError(
             "No C compiler found: install one with `apt install gcc g++`, "

@@ -11,6 +11,7 @@ import threading
 import time
 import types
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "build_tools"), str(ROOT / "tests")]
 
+import abi  # noqa: E402
 import backend  # noqa: E402
 import kernels  # noqa: E402
 import objects  # noqa: E402
@@ -129,9 +131,56 @@ CUDA = toolchain.find_cuda()
 
 def test_lines_of_kernels_are_known_on_request_only(monkeypatch):
     monkeypatch.delenv("WARPMPI_LINEINFO", raising=False)
-    assert "-lineinfo" not in kernels.options(CUDA)
+    assert "-lineinfo" not in kernels.options(CUDA, [90], False)
     monkeypatch.setenv("WARPMPI_LINEINFO", "1")
-    assert "-lineinfo" in kernels.options(CUDA)
+    assert "-lineinfo" in kernels.options(CUDA, [90], False)
+
+
+def test_the_front_end_runs_once_but_for_clusters():
+    options = kernels.options(CUDA, [75, 80, 90, 100], False)
+    assert [o for o in options if o.startswith("-gencode")] == [
+        "-gencode=arch=compute_75,code=[sm_75,sm_80,sm_90,sm_100,compute_75]"
+    ]
+    options = kernels.options(CUDA, [75, 80, 90, 100], True)
+    assert [o for o in options if o.startswith("-gencode")] == [
+        "-gencode=arch=compute_75,code=[sm_75,sm_80,compute_75]",
+        "-gencode=arch=compute_90,code=[sm_90,sm_100,compute_90]",
+    ]
+    made = [f for f in sources.kernels(ROOT) if kernels.makes_clusters(f)]
+    assert "src/kernels/eager_ll.cu" in made
+    assert "src/kernels/simple.cu" not in made
+
+
+def test_a_file_of_kernels_is_compiled_when_it_changes(tmp_path, monkeypatch):
+    """And none that does not include what has changed."""
+    compiled = []
+
+    def compile_one(cuda, source, words, binary):
+        compiled.append(Path(source).name)
+        binary.write_text(source)
+
+    monkeypatch.setattr(kernels, "_compile", compile_one)
+    monkeypatch.setenv("WARPMPI_CUDA_ARCHS", "90")
+    folder = tmp_path / "src" / "kernels"
+    folder.mkdir(parents=True)
+    (folder / "a.h").write_text("int a;\n")
+    (folder / "b.h").write_text('#include "kernels/a.h"\n')
+    (folder / "one.cu").write_text('#include "kernels/b.h"\n')
+    (folder / "two.cu").write_text("int two;\n")
+    files = [str(folder / "one.cu"), str(folder / "two.cu")]
+
+    def build():
+        compiled.clear()
+        with ThreadPoolExecutor(2) as pool:
+            kernels.begin(CUDA, files, str(tmp_path / "made"), pool)()
+        return sorted(compiled)
+
+    assert build() == ["one.cu", "two.cu"]
+    assert build() == []
+    (folder / "a.h").write_text("long a;\n")
+    assert build() == ["one.cu"]
+    monkeypatch.setenv("WARPMPI_CUDA_ARCHS", "80")
+    assert build() == ["one.cu", "two.cu"]
 
 
 def test_native_kernels_are_for_the_gpus_that_are_here(monkeypatch):
@@ -141,7 +190,7 @@ def test_native_kernels_are_for_the_gpus_that_are_here(monkeypatch):
     for here, wanted in (
         ([], known[-1:]),
         ([90, 80, 90], [80, 90]),
-        ([103, 87], [86, 100]),
+        ([103, 89], [80, 100]),
         ([75], [75]),  # for nvcc to say
     ):
         monkeypatch.setattr(kernels, "gpus", lambda here=here: here)
@@ -154,6 +203,49 @@ def test_the_driver_tells_what_gpus_are_here():
     found = kernels.gpus()
     assert len(found) == len(wm.get_cuda_devices())
     assert all(50 <= each < 200 for each in found), found
+
+
+def test_the_abi_is_read_from_mpi_h(tmp_path, monkeypatch):
+    mpicc = tmp_path / "mpicc"
+    mpicc.write_text(f"#!/bin/sh\necho gcc -I{tmp_path} -DMINE -lmpi\n")
+    mpicc.chmod(0o755)
+    monkeypatch.setenv("MPICC", str(mpicc))
+    for macro, name in (
+        ("OPEN_MPI", "openmpi"),
+        ("MPICH_VERSION", "mpich"),
+        ("I_MPI_VERSION", "mpich"),
+        ("MPI_ABI_VERSION", "mpiabi"),
+    ):
+        (tmp_path / "mpi.h").write_text(
+            f"#ifdef MINE\n#define {macro} 1\n#endif\n"
+        )
+        monkeypatch.setenv("WARPMPI_ABIS", "installed")
+        [found] = abi.find(every=True)
+        assert (found.name, found.include_dirs) == (name, [str(tmp_path)])
+        monkeypatch.delenv("WARPMPI_ABIS")
+        assert abi.find(every=False) == [found]
+    (tmp_path / "mpi.h").write_text("#define LAM_MPI 1\n")
+    with pytest.raises(toolchain.ToolchainError, match="neither Open MPI's"):
+        abi.find(every=False)
+
+
+def test_a_wheel_has_every_abi(monkeypatch):
+    fetched = []
+    here = abi.Abi("mpich", "mpicc", ["/mpich"])
+    monkeypatch.setattr(abi, "_installed", lambda: here)
+    monkeypatch.setattr(
+        abi, "_fetch", lambda package, folder: fetched.append(package)
+    )
+    monkeypatch.setattr(abi, "FOLDER", "/nowhere")
+    monkeypatch.delenv("WARPMPI_ABIS", raising=False)
+    assert [each.name for each in abi.find(every=True)] == list(abi.PACKAGES)
+    assert fetched == ["openmpi>=5,<6", "mpich>=5,<6"]
+    monkeypatch.setenv("WARPMPI_ABIS", "mpich")
+    assert abi.find(every=True) == [here]
+    for wrong in ("mpi", "mpich installed"):
+        monkeypatch.setenv("WARPMPI_ABIS", wrong)
+        with pytest.raises(toolchain.ToolchainError, match="WARPMPI_ABIS is"):
+            abi.find(every=True)
 
 
 @pytest.fixture

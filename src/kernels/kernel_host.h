@@ -40,6 +40,7 @@ struct wm_host_kernel_entry {
     static void name(const params_t p)
 #define WM_KERNEL_OF_HALF(name, params_t) WM_KERNEL(name, params_t)
 #define WM_DEVICE static inline
+#define WM_CALLED static inline
 #define WM_UNROLL
 #define WM_ROLLED
 

@@ -122,20 +122,28 @@ copy_units(char *dst, const char *src, uint32_t nbytes)
     }
 }
 
+// Called, not inlined: the many places would double the time to compile.
 template <bool far>
-WM_DEVICE void
-copy_chunk(const wm_simple_params_t &p, char *dst, const char *src,
-           uint32_t nbytes)
+WM_CALLED void
+copy_bytes(uint32_t unit, char *dst, const char *src, uint32_t nbytes)
 {
-    const uint32_t whole = p.unit == 16  ? nbytes / 16 * 16
-                           : p.unit >= 4 ? nbytes / 4 * 4
+    const uint32_t whole = unit == 16  ? nbytes / 16 * 16
+                           : unit >= 4 ? nbytes / 4 * 4
                                          : 0;
-    if (p.unit == 16 && whole > 0)
+    if (unit == 16 && whole > 0)
         copy_units<wm_simple16, far>(dst, src, whole);
     else if (whole > 0)
         copy_units<uint32_t, far>(dst, src, whole);
     if (whole < nbytes)
         copy_units<uint8_t, far>(dst + whole, src + whole, nbytes - whole);
+}
+
+template <bool far>
+WM_DEVICE void
+copy_chunk(const wm_simple_params_t &p, char *dst, const char *src,
+           uint32_t nbytes)
+{
+    copy_bytes<far>(p.unit, dst, src, nbytes);
 }
 
 // Return what a rank gives another, and takes from it. In the first half of an

@@ -4,15 +4,18 @@
 #include <stdlib.h>
 
 #include "comm/engine/engine.h"
+#include "comm/engine/optional_mpi.h"
 #include "comm/node/stream_words.h"
 
-#if defined(OPEN_MPI) && defined(__has_include)
-#if __has_include(<mpi-ext.h>)
-#include <mpi-ext.h>
-#endif
-#endif
-
 #define AGAIN_US 20000
+
+static int
+cannot_revoke(wm_error_t *err)
+{
+    return wm_error_set(
+        err, WM_ERR_MPI, MPI_ERR_UNSUPPORTED_OPERATION,
+        "this MPI cannot revoke communicators: use an MPI that can (ULFM)");
+}
 
 #if defined(MPIX_ERR_PROC_FAILED) && defined(MPIX_ERR_REVOKED)
 
@@ -45,6 +48,10 @@ failure_ask(wm_comm_t *comm)
 {
     MPI_Group failed, all;
     int unused, class = MPI_SUCCESS, inter = 0;
+    if (MPIX_Comm_get_failed == NULL) {
+        atomic_store(&untold, true);
+        return;
+    }
     int code = MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, comm->match, &unused,
                           MPI_STATUS_IGNORE);
     if (code != MPI_SUCCESS)
@@ -96,7 +103,7 @@ wm_failure_set(const wm_comm_t *comm, int rank, wm_error_t *err)
 bool
 wm_failure_is_told(void)
 {
-    return !atomic_load(&untold);
+    return MPIX_Comm_get_failed != NULL && !atomic_load(&untold);
 }
 
 int
@@ -110,6 +117,8 @@ wm_failure_of_any(int code)
 static int
 revoke(MPI_Comm comm, wm_error_t *err)
 {
+    if (MPIX_Comm_revoke == NULL)
+        return cannot_revoke(err);
     return wm_mpi_check(MPIX_Comm_revoke(comm), "MPIX_Comm_revoke", err);
 }
 
@@ -164,9 +173,7 @@ int
 wm_failure_revoke(wm_comm_t *comm, wm_error_t *err)
 {
     (void)comm;
-    return wm_error_set(
-        err, WM_ERR_MPI, MPI_ERR_UNSUPPORTED_OPERATION,
-        "this MPI cannot revoke communicators: use an MPI that can (ULFM)");
+    return cannot_revoke(err);
 }
 
 #endif

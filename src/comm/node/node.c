@@ -151,13 +151,13 @@ static bool
 is_segment(int place, const char *path)
 {
     char target[sizeof SEGMENT_LINK];
-    struct stat facts;
+    struct statx facts;
     ssize_t length = readlink(path, target, sizeof target);
     return length == (ssize_t)sizeof target - 1
            && memcmp(target, SEGMENT_LINK, sizeof target - 1) == 0
-           && fstat(place, &facts) == 0 && S_ISREG(facts.st_mode)
-           && facts.st_size == (off_t)WM_SEGMENT_BYTES
-           && facts.st_uid == geteuid();
+           && statx(place, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &facts) == 0
+           && S_ISREG(facts.stx_mode) && facts.stx_size == WM_SEGMENT_BYTES
+           && facts.stx_uid == geteuid();
 }
 
 // Returns true if the segment is the peer's: it has the random id of the

@@ -2,14 +2,9 @@
 // Device memory that a CUDA-aware MPI carries: nothing is offered, and MPI
 // gets the chunks of chunks.c in place. Used if it is forced, or if no memory
 // is shared and MPI says that it takes device memory.
-#include <mpi.h>
-
+#include "comm/engine/optional_mpi.h"
 #include "comm/engine/stats.h"
 #include "comm/protocol/transport.h"
-
-// Open MPI and MPICH have this function if they were built with CUDA.
-extern int
-MPIX_Query_cuda_support(void) __attribute__((weak));
 
 int
 wm_mpi_is_cuda_aware(void)

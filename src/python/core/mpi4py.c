@@ -10,8 +10,7 @@ check_library(void)
     int length = 0;
     MPI_Get_library_version(ours, &length);
     ours[length] = '\0';
-    PyObject *none = wm_py_cold("warpmpi._library", "check", "(ss)", ours,
-                                WM_BUILD_MPI);
+    PyObject *none = wm_py_cold("warpmpi._library", "check", "(s)", ours);
     Py_XDECREF(none);
     return none != NULL ? 0 : -1;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// mpi4py's objects and their handles, and the check that mpi4py uses the MPI
-// that this extension was built for. GIL held.
+// mpi4py's objects and their handles, and the check that MPI's functions here
+// are those that mpi4py calls. GIL held.
 #ifndef WM_PYTHON_CORE_MPI4PY_H
 #define WM_PYTHON_CORE_MPI4PY_H
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Exceptions: wm.CudaError, the exception of each C error, and MPI's error
 // handlers, which are told of MPI's errors.
+#include "comm/engine/optional_mpi.h"
 #include "cuda/driver.h"
 #include "python/core/mpi4py.h"
 
-#include <mpi.h>
 
 // An exception of ours with this attribute: no error handler was told of it.
 #define UNTOLD "_untold"
@@ -32,7 +32,7 @@ raise_mpi(const wm_error_t *err)
 static bool
 ends_the_job(MPI_Errhandler handler)
 {
-#ifdef MPI_ERRORS_ABORT // MPI 4
+#ifdef MPI_ERRORS_ABORT
     if (handler == MPI_ERRORS_ABORT)
         return true;
 #endif

