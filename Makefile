@@ -118,7 +118,7 @@ test-asan: $(VENV)/.build-tools $(VENV)/.extras-test simcuda ## unit suites and 
 	@$(ASAN_ENV) $(PY) tests/run.py unit mpi --ranks 2 --share 2 $(ALL_ARGS)
 
 test-wheel: wheel simcuda ## the wheel on MPICH, Open MPI 4.1 and 5; makes .venv-wheel-*
-	@$(PYTHON) tests/wheel.py dist/warpmpi-*.whl $(ALL_ARGS)
+	@$(PYTHON) tests/wheels.py dist/warpmpi-*.whl $(ALL_ARGS)
 
 # With the machine's own Python, MPI and CUDA; nothing is downloaded.
 gpu-test: ## the same suites on real GPUs, with what the machine has

@@ -220,7 +220,9 @@ class Wheel(bdist_wheel):
         needed = [
             int(version)
             for library in libraries
-            for version in re.findall(rb"\0GLIBC_2\.(\d+)", library.read_bytes())
+            for version in re.findall(
+                rb"\0GLIBC_2\.(\d+)", library.read_bytes()
+            )
         ]
         machine = system.removeprefix("linux_")
         return python, own, f"manylinux_2_{max([28, *needed])}_{machine}"

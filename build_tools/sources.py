@@ -29,12 +29,16 @@ def c_files(root: Path) -> list[str]:
 
 def below_mpi(root: Path) -> list[str]:
     """Those of the layers that know nothing of MPI."""
-    return [name for layer in LAYERS[:2] for name in _found(root, layer, "*.c")]
+    return [
+        name for layer in LAYERS[:2] for name in _found(root, layer, "*.c")
+    ]
 
 
 def above_mpi(root: Path) -> list[str]:
     """Those that are compiled for each ABI of MPI."""
-    return [name for layer in LAYERS[2:] for name in _found(root, layer, "*.c")]
+    return [
+        name for layer in LAYERS[2:] for name in _found(root, layer, "*.c")
+    ]
 
 
 def kernels(root: Path) -> list[str]:

@@ -18,7 +18,7 @@ if not _is_begun():
     from warpmpi import _library, _workers
 
     _workers.keep_mpi_out()  # the next line imports mpi4py.MPI
-    _core = _library.load_core()
+    _library.load_core()
 
     from warpmpi import (  # noqa: F401
         _array_methods,

@@ -13,7 +13,6 @@ import sys
 from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 ABIS = ("openmpi", "mpich", "mpiabi")
@@ -64,13 +63,8 @@ def first_line(text: str) -> str:
     return text.partition("\0")[0].strip().partition("\n")[0][:80]
 
 
-def _file_for(mpi: Any, path: str) -> Path:
-    abi = os.environ.get("WARPMPI_MPI") or abi_of(mpi)
-    if abi not in ABIS:
-        raise ImportError(
-            f"WARPMPI_MPI is {abi!r}: set it to {', '.join(ABIS[:-1])} or "
-            f"{ABIS[-1]}, or unset it"
-        )
+def _files() -> dict[str, Path]:
+    """Return the file of the core for each ABI that it was built for."""
     found = {
         name: file
         for name in ABIS
@@ -85,9 +79,19 @@ def _file_for(mpi: Any, path: str) -> Path:
             "build`",
             name="warpmpi._core",
         )
-    if abi not in found:
+    return found
+
+
+def _choose(mpi: Any, path: str, files: dict[str, Path]) -> Path:
+    abi = os.environ.get("WARPMPI_MPI") or abi_of(mpi)
+    if abi not in ABIS:
         raise ImportError(
-            f"warpmpi was built for the ABI of {', '.join(found)}, and mpi4py "
+            f"WARPMPI_MPI is {abi!r}: set it to {', '.join(ABIS[:-1])} or "
+            f"{ABIS[-1]}, or unset it"
+        )
+    if abi not in files:
+        raise ImportError(
+            f"warpmpi was built for the ABI of {', '.join(files)}, and mpi4py "
             f"runs '{first_line(mpi.Get_library_version())}' ({path}), which "
             f"has that of {abi}: install warpmpi's wheel, which has all, or "
             f"build it with `WARPMPI_ABIS={abi} pip install "
@@ -95,11 +99,12 @@ def _file_for(mpi: Any, path: str) -> Path:
             "program with the MPI it was built for",
             name="warpmpi._core",
         )
-    return found[abi]
+    return files[abi]
 
 
-def load_core() -> ModuleType:
+def load_core() -> None:
     """Import warpmpi._core from the file for the MPI that mpi4py runs."""
+    files = _files()
     try:
         from mpi4py import MPI
     except ModuleNotFoundError as error:
@@ -116,7 +121,7 @@ def load_core() -> ModuleType:
             name="mpi4py.MPI",
         ) from None
     path, version = path_of(MPI), MPI.Get_library_version()
-    file = _file_for(MPI, path)
+    file = _choose(MPI, path, files)
     # For all: the core finds MPI's functions there.
     ctypes.CDLL(path, ctypes.RTLD_GLOBAL | _RTLD_NOLOAD)
     loader = ExtensionFileLoader("warpmpi._core", str(file))
@@ -139,7 +144,8 @@ def load_core() -> ModuleType:
     except BaseException:
         del sys.modules["warpmpi._core"]
         raise
-    return core
+    # As the import of a submodule does.
+    sys.modules["warpmpi"]._core = core  # type: ignore[attr-defined]
 
 
 def check(ours: str) -> None:

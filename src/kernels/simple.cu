@@ -129,7 +129,7 @@ copy_bytes(uint32_t unit, char *dst, const char *src, uint32_t nbytes)
 {
     const uint32_t whole = unit == 16  ? nbytes / 16 * 16
                            : unit >= 4 ? nbytes / 4 * 4
-                                         : 0;
+                                       : 0;
     if (unit == 16 && whole > 0)
         copy_units<wm_simple16, far>(dst, src, whole);
     else if (whole > 0)

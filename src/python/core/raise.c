@@ -5,7 +5,6 @@
 #include "cuda/driver.h"
 #include "python/core/mpi4py.h"
 
-
 // An exception of ours with this attribute: no error handler was told of it.
 #define UNTOLD "_untold"
 

