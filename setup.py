@@ -234,6 +234,7 @@ if int(__version__.split(".")[0]) < 77:
         "licence: `pip install --upgrade 'setuptools>=77'`"
     )
 
+
 def links():
     """The package's links, of the address in pyproject.toml; {}: none yet."""
     text = (ROOT / "pyproject.toml").read_text()
