@@ -101,6 +101,60 @@ def test_two_element_types_on_a_stream_are_named(world):
     comm.Free()
 
 
+def apart(array, begin, size):
+    """Blocks of two for each rank, with a gap of two after each."""
+    displs = [begin + 4 * rank for rank in range(size)]
+    return [array, [2] * size, displs, MPI.DOUBLE]
+
+
+OVERLAPS = {  # sent and received, of an array of 4 for each of n ranks
+    "Allreduce": lambda a, n: (a[:3], a[2:5]),
+    "Scan": lambda a, n: (a[1:4], a[:3]),
+    "Reduce_scatter_block": lambda a, n: (a[:n], a[n - 1 : n]),
+    "Allgather": lambda a, n: (a[1:3], a[: 2 * n]),
+    "Alltoall": lambda a, n: (a, a),
+    "Alltoallv": lambda a, n: (apart(a, 0, n), apart(a, 1, n)),
+}
+
+
+@pytest.mark.skipif(not wm.is_cuda_available(), reason="a stream is a GPU's")
+@pytest.mark.parametrize("name", OVERLAPS)
+def test_overlaps_on_a_stream_are_refused(world, name):
+    comm = wm.Comm(world).Dup()
+    array = wm.zeros(4 * comm.size)
+    sent, received = OVERLAPS[name](array, comm.size)
+    stream = wm.Stream()
+    is_told(
+        lambda: getattr(comm.on(stream), name)(sent, received),
+        MPI.ERR_BUFFER,
+        f"{name}: sendbuf and recvbuf are the same memory, or overlap: give",
+    )
+    comm.Free()
+
+
+@pytest.mark.skipif(not wm.is_cuda_available(), reason="a stream is a GPU's")
+def test_blocks_of_one_array_on_a_stream_need_not_overlap(world):
+    comm = wm.Comm(world).Dup()
+    stream, rank, size = wm.Stream(), comm.rank, comm.size
+    array = wm.full(4 * size, float(rank))
+    comm.on(stream).Alltoallv(apart(array, 0, size), apart(array, 2, size))
+    stream.synchronize()
+    blocks = array.numpy().reshape(size, 2, 2)
+    assert (blocks[:, 0] == rank).all()
+    assert (blocks[:, 1] == np.arange(size)[:, None]).all()
+    own = slice(2 * rank, 2 * rank + 2)  # in its place, as with NCCL
+    array = wm.full(2 * size, rank + 1.0)
+    comm.on(stream).Allgather(array[own], array)
+    stream.synchronize()
+    wanted = np.repeat(np.arange(size) + 1, 2)
+    assert (array.numpy() == wanted).all()
+    array.fill_(rank + 2.0)
+    comm.on(stream).Allgatherv(array[own], array)
+    stream.synchronize()
+    assert (array.numpy() == wanted + 1).all()
+    comm.Free()
+
+
 @pytest.mark.programs
 @pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU")
 def test_a_reduction_into_what_it_reads_is_refused_across_hosts(tmp_path):

@@ -235,18 +235,62 @@ read_op(PyObject *value, wm_py_coll_args_t *asked)
                         0, 0);
 }
 
-// Refuses a reduction into the memory that it reads, as MPI does.
+// Returns block i of a side; the buffer is one block, unless it is a v-form.
+static wm_span_t
+block_of(const wm_side_t *side, wm_form_t form, int i)
+{
+    return form == WM_VARYING ? side->spans[i]
+                              : (wm_span_t){0, side->message.buffer.nbytes};
+}
+
+// Returns true if a rank receives into memory that it sends. A gather may have
+// the rank's own block in its place.
+static bool
+lies_over(const wm_comm_t *comm, const wm_py_coll_args_t *asked)
+{
+    const wm_coll_row_t *row = wm_coll_row(asked->call.kind);
+    const wm_shape_t *shape = &row->shape;
+    const wm_buffer_t *sent = &asked->sent.message.buffer;
+    const wm_buffer_t *received = &asked->received.message.buffer;
+    int sends = row->sends == WM_VARYING ? comm->size : 1;
+    int receives = row->receives == WM_VARYING ? comm->size : 1;
+    size_t each = received->nbytes / (size_t)comm->size;
+    wm_span_t own = row->receives == WM_VARYING
+                        ? asked->received.spans[comm->rank]
+                        : (wm_span_t){(size_t)comm->rank * each, each};
+    if (sent->pattern != NULL || received->pattern != NULL
+        || (shape->gathers && !shape->scatters && !shape->neighbors
+            && sent->data == received->data + own.at
+            && sent->nbytes == own.nbytes))
+        return false;
+    for (int i = 0; i < sends; ++i)
+        for (int j = 0; j < receives; ++j) {
+            wm_span_t from = block_of(&asked->sent, row->sends, i);
+            wm_span_t to = block_of(&asked->received, row->receives, j);
+            const char *read = sent->data + from.at;
+            const char *written = received->data + to.at;
+            if (from.nbytes > 0 && to.nbytes > 0 && read < written + to.nbytes
+                && written < read + from.nbytes)
+                return true;
+        }
+    return false;
+}
+
+// Refuses what MPI forbids: a reduction into the memory that it reads, and on
+// a stream any overlap. Other calls of GPUs read a copy.
 static int
-refuse_aliased(const wm_py_coll_args_t *asked)
+refuse_overlap(const wm_comm_t *comm, const wm_py_coll_args_t *asked)
 {
     const wm_buffer_t *sent = &asked->sent.message.buffer;
     const wm_buffer_t *received = &asked->received.message.buffer;
+    bool reduces = wm_coll_shape(asked->call.kind)->reduces;
     if (!asked->sent.given || !asked->received.given || sent->nbytes == 0
-        || sent->data != received->data)
+        || !((reduces && sent->data == received->data)
+             || (asked->sent.contiguous && lies_over(comm, asked))))
         return 0;
     return refuse(asked, MPI_ERR_BUFFER,
-                  "%s: sendbuf and recvbuf are the same memory: give "
-                  "MPI.IN_PLACE as sendbuf",
+                  "%s: sendbuf and recvbuf are the same memory, or overlap: "
+                  "give MPI.IN_PLACE, or a copy",
                   0, 0);
 }
 
@@ -353,7 +397,7 @@ wm_py_coll_args_read(const wm_comm_t *comm, PyObject *const *args,
     for (int i = 0; i < 2; ++i)
         asked->arrays[i] = values[i] != NULL ? wm_py_message_array(values[i])
                                              : NULL;
-    if (reduces && refuse_aliased(asked) < 0)
+    if (refuse_overlap(comm, asked) < 0)
         return -1;
     bool given_any = asked->sent.given || asked->received.given;
     const wm_side_t *side = asked->sent.given ? &asked->sent
