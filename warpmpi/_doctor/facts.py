@@ -12,11 +12,11 @@ import os
 import platform
 import re
 import resource
-import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -98,12 +98,7 @@ def of_environment() -> dict[str, Any]:
         if name in _SETTINGS
         or (name.startswith(_PREFIXES) and name not in _LAUNCHERS_OWN)
     }
-    return {
-        "sizes": sizes,
-        "rank": launcher_rank(),
-        "settings": settings,
-        "mpirun": shutil.which("mpirun"),
-    }
+    return {"sizes": sizes, "rank": launcher_rank(), "settings": settings}
 
 
 def _read(path: str) -> str:
@@ -126,11 +121,9 @@ def _shm() -> dict[str, Any]:
         "free": space.f_bavail * space.f_frsize,
         "filesystem": place,
     }
-    name = f"/dev/shm/warpmpi-doctor-{os.getpid()}"
     try:
-        descriptor = os.open(name, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
-        os.close(descriptor)
-        os.unlink(name)
+        with tempfile.TemporaryFile(dir="/dev/shm", buffering=0) as file:
+            file.write(b"warpmpi")
     except OSError as error:
         told["error"] = str(error)
     return told
@@ -216,7 +209,9 @@ def _first_line(text: str) -> str:
 def of_mpi_library(MPI: Any) -> dict[str, Any]:
     """Return what is known of MPI before MPI_Init."""
     library = ctypes.CDLL(MPI.__file__)
-    path = _library_of(library.MPI_Init)
+    path = ""
+    with contextlib.suppress(AttributeError):
+        path = _library_of(library.MPI_Init)
     return {
         "error": None,
         "library": path,

@@ -549,8 +549,11 @@ def _bytes(job: Job) -> Iterator[Finding]:
                 f"{row['memory']} arrays from rank {row['from']} to rank "
                 f"{row['to']}: {row['wrong']} bytes are wrong by route "
                 f'"{row["route"]}"',
-                "WARPMPI_TRANSPORT=host avoids CUDA IPC; report this output "
-                "to warpmpi's developers",
+                "run with WARPMPI_TRANSPORT=host, which avoids CUDA IPC, and "
+                "report this output to warpmpi's developers"
+                if row["memory"] == "gpu"
+                else "try another network of this MPI (Open MPI: --mca btl "
+                "tcp,self --mca pml ob1), and test the host's memory",
             )
 
 

@@ -115,22 +115,22 @@ class Mover:
             out = self._array(True, nbytes)
             seconds = []
             for _ in range(LARGE_TURNS):
-                self.world.recv(source=peer)
+                self.world.recv(source=peer, tag=0)
                 begun = time.perf_counter()
                 self.comm.Send(out, peer, _TAG)
-                self.world.recv(source=peer)
+                self.world.recv(source=peer, tag=0)
                 seconds.append(time.perf_counter() - begun)
             if min(seconds) > SLOW:
                 break
         self.world.send(0, peer)
-        told: dict[str, Any] = self.world.recv(source=peer)
+        told: dict[str, Any] = self.world.recv(source=peer, tag=0)
         return {"bytes": nbytes, "gbps": nbytes / min(seconds) / 1e9, **told}
 
     def receive(self, peer: int) -> None:
         """Receive what send() sends, and tell its sender what has come."""
         before, wrong = self._counts(), 0
         into = self._array(False, SMALL)
-        while nbytes := self.world.recv(source=peer):
+        while nbytes := self.world.recv(source=peer, tag=0):
             into = self._array(False, nbytes)
             for _ in range(LARGE_TURNS):
                 if self.device is None:

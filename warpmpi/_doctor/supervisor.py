@@ -95,8 +95,9 @@ class Supervisor:
             status = child.wait(self.limit)
         except subprocess.TimeoutExpired:
             return f"it did not end within {self.limit:.0f} s"
-        except _Terminated:
-            return "the launcher ended the job, as another rank had ended"
+        except (_Terminated, KeyboardInterrupt):
+            self.alone = True  # nothing that is printed later is passed on
+            return "the job was ended, by its user or after another rank"
         if self.failed:
             return self.failed
         return "" if status == 0 and self.complete else end_of(status)
