@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
+import graphs
 import kinds
 import warpmpi as wm
 from cases import FORMS, REDUCED, perform, reduced, settle
@@ -122,6 +123,25 @@ def test_on_a_stream(comm, name, dtype):
         stream.synchronize()
         if right is not None:
             np.testing.assert_array_equal(kinds.values_of(words[1]), right)
+
+
+@gpus
+@pytest.mark.parametrize("length", LENGTHS)
+def test_in_a_graph(comm, length):
+    stream = wm.Stream(wm.get_device())
+    total = make("device", np.zeros(length, "f4"))
+    comm.on(stream).Allreduce(MPI.IN_PLACE, total, wm.AVG)  # prepares
+    stream.synchronize()
+    with graphs.capture(stream) as captured:
+        comm.on(stream).Allreduce(MPI.IN_PLACE, total, wm.AVG)
+    for turn in range(3):
+        total.fill_(comm.rank + turn)
+        wm.synchronize()
+        captured[0].launch(stream)
+        stream.synchronize()
+        mean = np.float32((comm.size - 1) / 2 + turn)
+        assert (kinds.values_of(total) == mean).all()
+    captured[0].free()
 
 
 def test_a_long_mean_of_random_numbers(comm):
