@@ -634,10 +634,11 @@ def test_the_picture(good, tmp_path):
     assert (tmp_path / "a.png").read_bytes()[:4] == b"\x89PNG"
 
 
-def doctor(*words, flags=(), **environment):
+def doctor(*words, cwd=ranks.ROOT, **environment):
     """Its exit status, and what it prints on stdout and stderr."""
     done = subprocess.run(
-        [sys.executable, *flags, "-m", "warpmpi", "doctor", *words],
+        [sys.executable, "-m", "warpmpi", "doctor", *words],
+        cwd=cwd,
         env=ranks.clean_environment(
             **{"PYTHONPATH": str(ranks.ROOT), **environment}
         ),
@@ -700,8 +701,7 @@ sys.meta_path.insert(0, Refuse())
     [
         ("mpi4py", "ModuleNotFoundError", "no-mpi"),
         ("mpi4py.MPI", "ImportError", "no-mpi"),
-        ("warpmpi._core", "ModuleNotFoundError", "no-warpmpi"),
-        ("warpmpi._core", "ImportError", "no-warpmpi"),
+        ("warpmpi._comm", "ImportError", "no-warpmpi"),
         ("numpy", "ModuleNotFoundError", "no-warpmpi"),
     ],
 )
@@ -712,6 +712,17 @@ def test_a_package_that_cannot_be_imported(tmp_path, missing, error, name):
     assert status == 2 and not told["ended"], printed + errors
     broken = [f for f in told["findings"] if f["level"] == "broken"]
     assert [each["name"] for each in broken] == [name]
+
+
+def test_a_source_tree_that_is_not_built(tmp_path):
+    shutil.copytree(
+        ranks.ROOT / "warpmpi",
+        tmp_path / "warpmpi",
+        ignore=shutil.ignore_patterns("*.so", "__pycache__"),
+    )
+    status, printed, errors = doctor(PYTHONPATH=str(tmp_path), cwd=tmp_path)
+    assert status == 2 and "no-warpmpi: rank 0" in printed, printed + errors
+    assert f"C extension is not in {tmp_path}" in " ".join(printed.split())
 
 
 def test_no_driver(tmp_path):

@@ -21,6 +21,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from .._library import first_line, path_of
+
 # Packages whose versions are told, by how their names begin.
 _PACKAGES = (
     "cupy torch jax numba warp-lang nvidia-cuda-runtime nvidia-nccl "
@@ -152,26 +154,6 @@ def of_host() -> dict[str, Any]:
     }
 
 
-class _Found(ctypes.Structure):
-    """What dladdr() tells."""
-
-    _fields_ = [
-        ("file", ctypes.c_char_p),
-        ("base", ctypes.c_void_p),
-        ("symbol", ctypes.c_char_p),
-        ("address", ctypes.c_void_p),
-    ]
-
-
-def _library_of(function: Any) -> str:
-    """Return the path of the library that a function of C is in."""
-    found = _Found()
-    address = ctypes.cast(function, ctypes.c_void_p)
-    if not ctypes.CDLL(None).dladdr(address, ctypes.byref(found)):
-        return ""
-    return os.path.realpath((found.file or b"").decode())
-
-
 def _why_loaded(path: str) -> str:
     """Tell why the dynamic loader took this libmpi."""
     for name in ("MPI4PY_LIBMPI", "MPI4PY_MPIABI"):
@@ -200,24 +182,16 @@ def _loaded(word: str) -> list[str]:
     )
 
 
-def _first_line(text: str) -> str:
-    """Return the name and version of an MPI, with single blanks."""
-    line = text.strip(" \n\0").splitlines()[0].split(", package:")[0]
-    return " ".join(line.split())
-
-
 def of_mpi_library(MPI: Any) -> dict[str, Any]:
     """Return what is known of MPI before MPI_Init."""
-    library = ctypes.CDLL(MPI.__file__)
-    path = ""
-    with contextlib.suppress(AttributeError):
-        path = _library_of(library.MPI_Init)
+    path = os.path.realpath(path_of(MPI))
+    version = first_line(MPI.Get_library_version())
     return {
         "error": None,
         "library": path,
         "why": _why_loaded(path),
         "libraries": _loaded("libmpi.") + _loaded("libmpich."),
-        "version": _first_line(MPI.Get_library_version()),
+        "version": " ".join(version.split(", package:")[0].split()),
         "vendor": MPI.get_vendor()[0],
         "major": MPI.get_vendor()[1][0],
     }

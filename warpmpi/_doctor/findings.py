@@ -85,12 +85,13 @@ def _core(job: Job) -> Iterator[Finding]:
     for error, ranks in job.values("core", "error").items():
         if job.get(ranks[0], "mpi", "error"):
             continue  # for the same reason
+        python = job.get(ranks[0], "installation", "executable")
         yield Finding(
             "no-warpmpi",
             BROKEN,
             f"{names(ranks)}: warpmpi cannot be imported: {error}",
-            "install it for this Python and this MPI: pip install "
-            "--force-reinstall --no-binary warpmpi warpmpi",
+            "install it for this Python, with the MPI of mpi4py: "
+            f"{python} -m pip install --force-reinstall warpmpi",
         )
 
 
@@ -196,8 +197,8 @@ def _two_libraries(job: Job) -> Iterator[Finding]:
             "two-mpis",
             WARNING,
             f"two MPI libraries are in one process: {', '.join(libraries)}",
-            "build warpmpi with the mpicc of the MPI that mpi4py runs: "
-            "MPICC=/path/to/mpicc pip install --force-reinstall warpmpi",
+            "remove the other one from LD_PRELOAD, and import mpi4py before "
+            "packages that load it",
         )
 
 
