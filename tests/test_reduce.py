@@ -10,7 +10,6 @@ import mmap
 import os
 import re
 import shutil
-import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -81,19 +80,6 @@ class Error(ctypes.Structure):
     ]
 
 
-def image(folder):
-    """C code of the kernels, which are in the extension (fatbinary.h)."""
-    path = wm._core.__file__
-    core = Path(path).read_bytes()
-    start = core.index(b"\x50\xed\x55\xba")
-    header, size = struct.unpack_from("<HQ", core, start + 6)
-    made = folder / "image.c"
-    made.write_text(f"""__asm__(".section .rodata\\n.balign 16\\n"
-    ".globl wm_kernels_image\\nwm_kernels_image:\\n"
-    ".incbin \\"{path}\\", {start}, {header + size}\\n.text");\n""")
-    return str(made)
-
-
 @pytest.fixture(scope="module")
 def lib(tmp_path_factory):
     compiler = shutil.which("cc")
@@ -109,7 +95,9 @@ def lib(tmp_path_factory):
     words = [compiler, "-O1", "-g", "-std=c11", "-pthread", "-shared"]
     words += ["-fPIC", "-ffp-contract=off", f"-I{ROOT / 'src'}"]
     words += [f"-I{path}" for path in cuda.include_dirs]
-    words += [*parts, image(folder), "-o", str(folder / "lib.so")]
+    kernels = Path(wm._core.__file__).with_name("_kernels.so")
+    words += [*parts, str(kernels), f"-Wl,-rpath,{kernels.parent}"]
+    words += ["-o", str(folder / "lib.so")]
     subprocess.run([*words, "-ldl"], check=True)
     made = ctypes.CDLL(str(folder / "lib.so"))
     made.wm_reduce_takes.restype = ctypes.c_bool
