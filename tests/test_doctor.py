@@ -264,6 +264,12 @@ RULES = [
         "no core",
     ),
     (
+        each("core", comm_error="WARPMPI_TRANSPORT=tcp is not a transport"),
+        "no-comm",
+        "broken",
+        "ranks 0, 1: a wm.Comm cannot be made: WARPMPI_TRANSPORT=tcp",
+    ),
+    (
         of_strange_launcher,
         "other-launcher",
         "broken",

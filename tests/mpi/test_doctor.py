@@ -127,6 +127,13 @@ def test_a_forced_transport_shows_in_the_routes():
     assert all("WARPMPI_TRANSPORT selects it" in row["reason"] for row in gpu)
 
 
+def test_a_transport_that_does_not_work():
+    told = doctor(status=2, WARPMPI_TRANSPORT="tcp")
+    assert names(told) == {"no-comm"}
+    assert {row["memory"] for row in told["pairs"]} == {"host"}
+    assert all("by mpi4py alone" in row["reason"] for row in told["pairs"])
+
+
 def test_without_a_gpu():
     told = doctor(status=2, SIMCUDA_DEVICES="0")
     assert names(told) == {"no-driver"}

@@ -95,6 +95,18 @@ def _core(job: Job) -> Iterator[Finding]:
         )
 
 
+def _comm(job: Job) -> Iterator[Finding]:
+    for error, ranks in job.values("core", "comm_error").items():
+        yield Finding(
+            "no-comm",
+            BROKEN,
+            f"{names(ranks)}: a wm.Comm cannot be made: {error}",
+            "unset WARPMPI_TRANSPORT"
+            if "WARPMPI_TRANSPORT" in error
+            else "run one warpmpi, with the same settings, on all ranks",
+        )
+
+
 def _sizes(sizes: dict[str, int]) -> str:
     return ", ".join(f"{name}={value}" for name, value in sizes.items())
 
@@ -627,6 +639,7 @@ RULES: tuple[Rule, ...] = (
     _ended,
     _mpi4py,
     _core,
+    _comm,
     _launcher,
     _expected,
     _orte,

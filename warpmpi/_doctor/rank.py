@@ -98,23 +98,35 @@ def _ask_mpi(own: Facts, limit: float) -> None:
         own["mpi"]["cuda_aware"] = told
 
 
-def _move(world: Any, wm: Any, own: Facts, teller: Teller) -> list[Facts]:
-    """Move data between all pairs of ranks; return all rows on rank 0."""
+def _make_comm(world: Any, wm: Any, own: Facts) -> Any:
+    """Make a wm.Comm; return None if that fails, or wm is not everywhere."""
+    if not all(world.allgather(wm is not None)):
+        return None
+    try:
+        return wm.Comm(world)
+    except RuntimeError as error:  # on all ranks
+        own["core"]["comm_error"] = str(error)
+    return None
+
+
+def _move(
+    world: Any, comm: Any, wm: Any, own: Facts, teller: Teller
+) -> list[Facts]:
+    """Move data between all pairs of ranks; return all rows on rank 0.
+
+    comm: a wm.Comm, or None: MPI alone moves host arrays.
+    """
     from . import pairs
 
+    if comm is None:
+        comm, wm = world, None
     core = own["core"]
     # A driver that has crashed a child is kept out of this process.
     has_gpu = core.get("device") is not None and not own["driver"]["crash"]
-    told = world.allgather((core["error"] is None, has_gpu))
-    comm = world
-    if not all(works for works, _ in told):
-        wm = None
-    if wm is not None:
-        teller.step("makes a wm.Comm")
-        comm = wm.Comm(world)
     host = pairs.Mover(world, comm, wm, None)
     rows = pairs.move(host, "host", list(range(world.size)), teller.step)
-    with_gpus = [rank for rank, (_, has) in enumerate(told) if has]
+    told = world.allgather(has_gpu)
+    with_gpus = [rank for rank, has in enumerate(told) if has]
     if wm is not None and with_gpus:
         gpu = pairs.Mover(world, comm, wm, f"cuda:{core.get('device')}")
         rows += pairs.move(gpu, "gpu", with_gpus, teller.step)
@@ -157,9 +169,11 @@ def _examine(report: Facts, teller: Teller, limit: float) -> None:
         _ask_mpi(own, limit)
         teller.step("waits for the other ranks' facts")
     pairs.wait_for_all(world)
+    teller.step("makes a wm.Comm")
+    comm = _make_comm(world, wm, own)
     report["ranks"] = world.gather(own) or [own]
     teller.tell(report=report)
-    report["pairs"] = _move(world, wm, own, teller)
+    report["pairs"] = _move(world, comm, wm, own, teller)
     teller.complete(report, world.bcast(_status(report)))
     pairs.wait_for_all(world)  # a launcher ends all if one rank has a status
     teller.step("MPI_Finalize")
