@@ -154,7 +154,7 @@ def begin(
         digest = hashlib.sha256(repr((words, cuda.version)).encode())
         for path in [*_with_headers(source), Path(__file__)]:
             digest.update(path.read_bytes())
-        name = f"{Path(source).stem}_{digest.hexdigest()[:16]}.fatbin"
+        name = f"{Path(source).stem}.{digest.hexdigest()[:16]}.fatbin"
         binaries.append(Path(folder, name))
         if not binaries[-1].is_file():
             jobs.append((cuda, source, words, binaries[-1]))
@@ -208,19 +208,19 @@ def _compile(cuda: Cuda, source: str, words: list[str], binary: Path) -> None:
 def _c_text(binaries: list[Path]) -> str:
     # The assembler takes them as they are: a compiler would take long, and
     # much memory, for arrays with these values.
-    lines = [".pushsection .rodata"]
+    images, table = [], []
     for number, binary in enumerate(binaries):
         path = str(binary.resolve()).replace("\\", r"\\").replace('"', r"\"")
-        lines += [".balign 16", f"image_{number}:", f'.incbin "{path}"']
-    lines += [
-        ".popsection",
+        images += [".balign 16", f"image_{number}:", f'.incbin "{path}"']
+        images += [f'file_{number}: .asciz "{binary.name.split(".")[0]}"']
+        table += [f".quad file_{number}, image_{number}"]
+    lines = [
+        *(".pushsection .rodata", *images, ".popsection"),
         '.pushsection .data.rel.ro,"aw"',
         ".balign 8",
         ".globl wm_kernels_images",
         ".type wm_kernels_images, %object",
-        "wm_kernels_images:",
-        *[f".quad image_{number}" for number in range(len(binaries))],
-        ".quad 0",
+        *("wm_kernels_images:", *table, ".quad 0, 0"),
         ".size wm_kernels_images, . - wm_kernels_images",
         ".popsection",
     ]

@@ -28,7 +28,7 @@ static int
 find_wide(int device, CUfunction *wide, wm_error_t *err)
 {
     wm_error_t own;
-    int code = wm_kernels_find(device, "wm_mail_wide", wide, &own);
+    int code = wm_kernels_find(device, "eager_ll", "wm_mail_wide", wide, &own);
     if (code == WM_ERR_CUDA && own.detail == CUDA_ERROR_NOT_FOUND) {
         *wide = NULL;
         return 0;
@@ -44,9 +44,9 @@ wm_eager_ll_prepare(int device, wm_error_t *err)
     CUfunction many, pair, wide;
     if (atomic_load(&functions[device].many) != NULL)
         return 0;
-    int code = wm_kernels_find(device, "wm_mail", &many, err);
+    int code = wm_kernels_find(device, "eager_ll", "wm_mail", &many, err);
     if (code == 0)
-        code = wm_kernels_find(device, "wm_mail_pair", &pair, err);
+        code = wm_kernels_find(device, "eager_ll", "wm_mail_pair", &pair, err);
     if (code == 0)
         code = find_wide(device, &wide, err);
     if (code < 0)

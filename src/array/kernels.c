@@ -10,8 +10,11 @@
 #include "kernels/copy.h"
 
 // Made by the build, in a library of its own (_kernels.so): a fat binary for
-// each file of src/kernels, which is a module on a device. NULL ends the list.
-extern const void *const wm_kernels_images[];
+// each file of src/kernels. A NULL ends the list.
+extern const struct {
+    const char *file;
+    const void *image;
+} wm_kernels_images[];
 
 #define MOST_MODULES 16
 #define UNITS 5 // 1, 2, 4, 8 and 16 bytes
@@ -29,21 +32,18 @@ typedef struct {
 static kernels_t kernels[WM_MAX_DEVICES];
 static pthread_mutex_t load_lock = PTHREAD_MUTEX_INITIALIZER;
 
-// Looks in one module after the other; the device is current.
+// The device is current.
 static int
-find_function(const kernels_t *loaded, const char *name, CUfunction *function,
-              wm_error_t *err)
+find_function(const kernels_t *loaded, const char *file, const char *name,
+              CUfunction *function, wm_error_t *err)
 {
-    wm_error_t own = {.detail = CUDA_ERROR_NOT_FOUND};
-    int status = WM_ERR_CUDA;
-    for (int i = 0; i < loaded->count && status == WM_ERR_CUDA
-                    && own.detail == CUDA_ERROR_NOT_FOUND;
-         i++)
-        status = WM_CU(&own, ModuleGetFunction, function, loaded->modules[i],
-                       name);
-    if (status < 0 && err != NULL)
-        *err = own;
-    return status;
+    int i = 0;
+    while (i < loaded->count && strcmp(wm_kernels_images[i].file, file) != 0)
+        ++i;
+    if (i == loaded->count)
+        return wm_error_set(err, WM_ERR_CUDA, CUDA_ERROR_NOT_FOUND,
+                            "there is no %s.cu", file);
+    return WM_CU(err, ModuleGetFunction, function, loaded->modules[i], name);
 }
 
 static int
@@ -53,10 +53,11 @@ find_copies(kernels_t *loaded, wm_error_t *err)
     for (int i = 0; i < UNITS && status == 0; i++) {
         char name[32];
         snprintf(name, sizeof(name), "wm_copy_%d", 1 << i);
-        status = find_function(loaded, name, &loaded->copy[i], err);
+        status = find_function(loaded, "copy", name, &loaded->copy[i], err);
         if (status == 0) {
             snprintf(name, sizeof(name), "wm_fill_%d", 1 << i);
-            status = find_function(loaded, name, &loaded->fill[i], err);
+            status = find_function(loaded, "copy", name, &loaded->fill[i],
+                                   err);
         }
     }
     return status;
@@ -71,9 +72,9 @@ load_lock_held(int device, wm_error_t *err)
     if (status < 0)
         return status;
     while (status == 0 && loaded->count < MOST_MODULES
-           && wm_kernels_images[loaded->count] != NULL) {
+           && wm_kernels_images[loaded->count].image != NULL) {
         status = WM_CU(err, ModuleLoadData, &loaded->modules[loaded->count],
-                       wm_kernels_images[loaded->count]);
+                       wm_kernels_images[loaded->count].image);
         loaded->count += status == 0;
     }
     if (status == 0)
@@ -99,8 +100,8 @@ wm_kernels_load(int device, wm_error_t *err)
 }
 
 int
-wm_kernels_find(int device, const char *name, CUfunction *function,
-                wm_error_t *err)
+wm_kernels_find(int device, const char *file, const char *name,
+                CUfunction *function, wm_error_t *err)
 {
     wm_scope_t scope;
     int status = wm_kernels_load(device, err);
@@ -108,16 +109,16 @@ wm_kernels_find(int device, const char *name, CUfunction *function,
         status = wm_device_enter(device, &scope, err);
     if (status < 0)
         return status;
-    status = find_function(&kernels[device], name, function, err);
+    status = find_function(&kernels[device], file, name, function, err);
     wm_device_leave(&scope);
     return status < 0 ? wm_error_context(err, "kernel %s", name) : 0;
 }
 
 static const struct {
-    const char *prefix;
+    const char *file, *prefix;
     bool moves;
 } families[WM_KERNEL_FAMILY_COUNT] = {
-#define X(FAMILY, text, one_moves) {text, one_moves},
+#define X(FAMILY, file, prefix, moves) {file, prefix, moves},
     WM_KERNEL_FAMILIES(X)
 #undef X
 };
@@ -144,7 +145,8 @@ wm_kernels_prepare(int device, wm_kernel_family_t family, wm_error_t *err)
         CUfunction function;
         char name[48];
         snprintf(name, sizeof(name), "%s%s", families[family].prefix, rows[i]);
-        code = wm_kernels_find(device, name, &function, err);
+        code = wm_kernels_find(device, families[family].file, name, &function,
+                               err);
         if (code == 0)
             atomic_store(&found[i], function);
     }

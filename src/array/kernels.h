@@ -1,33 +1,34 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The kernels of each device, loaded once for each device, and the launchers
-// of the copy and fill kernels. The build makes the image from src/kernels.
-// Any thread; no GIL.
+// of the copy and fill kernels. The build makes an image of each file of
+// src/kernels. Any thread; no GIL.
 #ifndef WM_ARRAY_KERNELS_H
 #define WM_ARRAY_KERNELS_H
 
 #include "array/layout.h"
 #include "kernels/reduce.h"
 
-// Loads the module of all kernels on `device`; idempotent.
+// Loads all kernels on `device`, a module for each file; idempotent.
 WM_MUST_CHECK int
 wm_kernels_load(int device, wm_error_t *err);
 
-// Finds a kernel by name in the module; loads the module if need be.
+// Finds a kernel of `file`, the name of a file of src/kernels; loads the
+// kernels if need be.
 WM_MUST_CHECK int
-wm_kernels_find(int device, const char *name, CUfunction *function,
-                wm_error_t *err);
+wm_kernels_find(int device, const char *file, const char *name,
+                CUfunction *function, wm_error_t *err);
 
 // Families of kernels, each with one for every row of WM_REDUCE_KERNEL_ROWS:
-// X(FAMILY, prefix of the names, true if there is a `<prefix>move`, which
-// copies)
+// X(FAMILY, file, prefix of the names, true if there is a `<prefix>move`,
+// which copies)
 #define WM_KERNEL_FAMILIES(X)                                                 \
-    X(REDUCE, "wm_reduce_", false)                                            \
-    X(FUSED, "wm_fused_", false)                                              \
-    X(LL, "wm_ll_", true)                                                     \
-    X(LL128, "wm_ll128_", true)                                               \
-    X(LL128_PARTS, "wm_ll128_parts_", false)                                  \
-    X(SIMPLE, "wm_simple_", true)                                             \
-    X(SIMPLE_ALL, "wm_simple_all_", false)
+    X(REDUCE, "reduce", "wm_reduce_", false)                                  \
+    X(FUSED, "reduce", "wm_fused_", false)                                    \
+    X(LL, "ll", "wm_ll_", true)                                               \
+    X(LL128, "ll128", "wm_ll128_", true)                                      \
+    X(LL128_PARTS, "ll128", "wm_ll128_parts_", false)                         \
+    X(SIMPLE, "simple", "wm_simple_", true)                                   \
+    X(SIMPLE_ALL, "simple", "wm_simple_all_", false)
 
 typedef enum {
 #define X(FAMILY, ...) WM_KERNELS_##FAMILY,

@@ -31,9 +31,9 @@ wm_pull_prepare(int device, wm_error_t *err)
     CUfunction many, few;
     if (atomic_load(&functions[device].many) != NULL)
         return 0;
-    int code = wm_kernels_find(device, "wm_pull_few", &few, err);
+    int code = wm_kernels_find(device, "pull", "wm_pull_few", &few, err);
     if (code == 0)
-        code = wm_kernels_find(device, "wm_pull", &many, err);
+        code = wm_kernels_find(device, "pull", "wm_pull", &many, err);
     if (code < 0)
         return code;
     atomic_store(&functions[device].few, few);

@@ -96,7 +96,7 @@ operation(wm_reduce_type_t type, wm_reduce_op_t op)
 static wm_average_t
 average_of(wm_reduce_type_t type, wm_reduce_op_t op, int n)
 {
-    if (op != WM_REDUCE_AVG)
+    if (op != WM_REDUCE_AVG || n == 0) // 0: this rank reduces nothing
         return (wm_average_t){.divisor = 0};
     return (wm_average_t){
         .divisor = types[type].family == SIGNED ? -n : n,

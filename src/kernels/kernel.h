@@ -27,7 +27,7 @@ struct wm_line_t {
 #define WM_KERNEL_OF_HALF(name, params_t)                                     \
     extern "C" __global__ void __launch_bounds__(512, 2) name(const params_t p)
 #define WM_DEVICE __device__ __forceinline__
-// A function that is compiled once for all kernels of a file, and called.
+// A function that kernels call: a copy in each would take long to compile.
 #define WM_CALLED static __device__ __noinline__
 #define WM_UNROLL _Pragma("unroll")
 #define WM_ROLLED _Pragma("unroll 1")
