@@ -643,7 +643,7 @@ def test_the_picture(good, tmp_path):
 def doctor(*words, cwd=ranks.ROOT, **environment):
     """Its exit status, and what it prints on stdout and stderr."""
     done = subprocess.run(
-        [sys.executable, "-m", "warpmpi", "doctor", *words],
+        [sys.executable, "-W", "error", "-m", "warpmpi", "doctor", *words],
         cwd=cwd,
         env=ranks.clean_environment(
             **{"PYTHONPATH": str(ranks.ROOT), **environment}
@@ -661,7 +661,7 @@ def test_one_process():
     status, printed, errors = doctor("--json", "--expect-ranks", "1")
     told = json.loads(printed)
     assert status == told["status"] == 0, printed + errors
-    assert told["findings"] == []
+    assert told["findings"] == [] and not errors
     own = told["ranks"][0]
     assert own["mpi"]["size"] == 1
     assert os.path.basename(own["mpi"]["library"]).startswith("libmpi")

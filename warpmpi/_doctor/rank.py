@@ -36,6 +36,10 @@ class Teller:
         self.tell(report=report, status=status)
         sys.stdin.read()
 
+    def close(self) -> None:
+        """End the pipe: nothing more is told."""
+        self._file.close()
+
 
 def _import_mpi(own: Facts) -> Any:
     """Import mpi4py.MPI without MPI_Init; return it, or None."""
@@ -193,3 +197,4 @@ def run(descriptor: int, report: Facts, limit: float) -> None:
         traceback.print_exc()
         teller.tell(failed=f"{type(error).__name__}: {error}")
         os._exit(2)  # MPI_Finalize would wait for the others
+    teller.close()
