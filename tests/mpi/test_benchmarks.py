@@ -15,6 +15,12 @@ BENCHMARKS = Path(__file__).resolve().parent.parent.parent / "benchmarks"
 pytestmark = pytest.mark.programs
 
 
+def test_the_readme_s_plot_shows_the_records(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    plot_speed = importlib.import_module("plot_speed")
+    assert plot_speed.PLOT.read_text() == plot_speed.svg()
+
+
 @pytest.fixture
 def ops(monkeypatch):
     monkeypatch.syspath_prepend(str(BENCHMARKS))
