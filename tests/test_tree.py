@@ -543,6 +543,14 @@ def test_links_of_the_documents_lead_somewhere(path):
             assert not anchor or anchor in anchors(target), link
 
 
+def test_figures_of_the_readme_are_those_of_the_measurements():
+    figures = re.findall(r"([\d.,]+) us", (ROOT / "README.md").read_text())
+    measured = (ROOT / "docs" / "performance.md").read_text()
+    assert figures
+    for figure in figures:
+        assert re.search(rf"(?<![\d.]){re.escape(figure)}(?![\d.])", measured)
+
+
 def test_the_library_has_the_kernels():
     """Fat binaries, one a file, aligned as the driver wants them."""
     import warpmpi

@@ -8,6 +8,7 @@ import pytest
 from mpi4py import MPI
 
 import ranks
+import warpmpi as wm
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 pytestmark = pytest.mark.skipif(
@@ -43,6 +44,22 @@ def test_program_of_the_documents(text, tmp_path, monkeypatch, world):
     elif world.rank == 0:  # it would change the tests that come after
         ranks.run_text(tmp_path, text, ranks=2)
     world.Barrier()
+
+
+def test_the_readme_s_program_prints_what_it_says(tmp_path, world):
+    """Ranks print in any order; the devices are those of two GPUs."""
+    program, output = re.search(
+        r"^```python\n(.*?)^```.*?^```text\n\$ mpirun .*?\n(.*?)^```",
+        (ROOT / "README.md").read_text(),
+        re.MULTILINE | re.DOTALL,
+    ).groups()
+    if wm.get_cuda_device_count() < 2:
+        pytest.skip("needs two GPUs")
+    printed = None
+    if world.rank == 0:
+        printed = ranks.run_text(tmp_path, program, ranks=2)
+    printed = world.bcast(printed)
+    assert sorted(printed.splitlines()) == sorted(output.splitlines())
 
 
 def test_there_are_programs():
