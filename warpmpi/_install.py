@@ -7,7 +7,6 @@ import functools
 import gc
 import sys
 import warnings
-import weakref
 from collections.abc import Callable
 from types import MethodType, ModuleType
 from typing import Any
@@ -136,30 +135,21 @@ def _replace_stored(world: Any, itself: Any) -> list[MethodType]:
     methods that are held elsewhere.
     """
     ours = {id(COMM_WORLD): world, id(COMM_SELF): itself}
-    spaces = {
-        id(vars(module))
-        for name, module in list(sys.modules.items())
-        if isinstance(module, ModuleType)
-        and name.partition(".")[0] not in ("mpi4py", "warpmpi")
-    }
-    holders = gc.get_referrers(COMM_WORLD, COMM_SELF)
-    methods = [each for each in holders if type(each) is MethodType]
-    # The list itself, which is among the second, must not hold itself.
-    holders = [
-        each
-        for each in holders + (gc.get_referrers(*methods) if methods else [])
-        if id(each) in spaces
-    ]
-    for space in holders:
-        for name, value in list(space.items()):
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] in ("mpi4py", "warpmpi") or not issubclass(
+            type(module), ModuleType
+        ):
+            continue
+        # Without the module's own code, which may load it.
+        space = object.__getattribute__(module, "__dict__")
+        for key, value in list(space.items()):
             if id(value) in ours:
-                space[name] = ours[id(value)]
+                space[key] = ours[id(value)]
             elif type(value) is MethodType and id(value.__self__) in ours:
-                space[name] = getattr(ours[id(value.__self__)], value.__name__)
-    # Those that live on are held elsewhere.
-    living = [weakref.ref(each) for each in methods]
-    methods = holders = space = value = None  # type: ignore[assignment]
-    return [stored for each in living if (stored := each()) is not None]
+                space[key] = getattr(ours[id(value.__self__)], value.__name__)
+    value = None  # does not hold a method
+    holders = gc.get_referrers(COMM_WORLD, COMM_SELF)
+    return [each for each in holders if type(each) is MethodType]
 
 
 def _holder_of(stored: MethodType) -> str:

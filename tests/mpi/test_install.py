@@ -194,6 +194,33 @@ def test_names_of_modules_become_ours(tmp_path):
     ranks.run_text(tmp_path, program, ranks=2, PYTHONPATH=path)
 
 
+def test_modules_that_answer_by_code_are_not_asked(tmp_path):
+    """Lazy ones are not loaded; one without containers is found, too."""
+    (tmp_path / "lazy.py").write_text("raise ImportError('loaded')")
+    program = f"""
+        import importlib.util, sys, types
+        sys.path.insert(0, {str(tmp_path)!r})
+        spec = importlib.util.find_spec("lazy")
+        spec.loader = importlib.util.LazyLoader(spec.loader)
+        sys.modules["lazy"] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules["lazy"])
+        class Refusing(types.ModuleType):
+            def __getattribute__(self, name):
+                raise RuntimeError(name)
+        class Proxy:
+            __getattribute__ = Refusing.__getattribute__
+        sys.modules["refusing"] = Refusing("refusing")
+        sys.modules["proxy"] = Proxy()
+        from mpi4py import MPI
+        few = sys.modules["few"] = types.ModuleType("few")
+        few.comm = MPI.COMM_WORLD
+        import warpmpi as wm
+        wm.install()
+        assert few.comm is MPI.COMM_WORLD and type(few.comm) is wm.Comm
+    """
+    ranks.run_text(tmp_path, program, ranks=1)
+
+
 @needs_gpu
 def test_a_method_that_is_held_elsewhere_is_warned_of(tmp_path):
     program = """
