@@ -569,6 +569,11 @@ def test_a_failed_import_can_be_tried_again(tmp_path):
         comm = wm.Comm(MPI.COMM_WORLD)
         comm.Sendrecv(b"abc", 0, 0, into := bytearray(3), 0)
         print(into, wm.ones(3).numpy(), isinstance(wm.ones(1), wm.Array))
+        import importlib
+        assert importlib.reload(wm).Array is type(wm.ones(3))
+        sys.modules.pop("warpmpi")
+        import warpmpi
+        assert warpmpi._core is wm._core
         sys.modules.pop("warpmpi._core")
         sys.modules.pop("warpmpi")
         try:
@@ -750,11 +755,16 @@ def test_no_mpi_is_told_with_the_cure(copied, error):
 def test_an_abi_that_was_not_built_is_told_with_the_cure(copied):
     (core,) = (copied / "warpmpi").glob("_core*.so")
     _, there, *_ = core.name.split(".")
-    absent = "mpich" if there == "openmpi" else "openmpi"
-    last = import_in(copied, WARPMPI_MPI=absent)
-    assert f"built for the ABI of {there}, and mpi4py runs" in last
-    assert f"WARPMPI_ABIS={absent} pip install" in last
-    assert "WARPMPI_MPI is 'intel'" in import_in(copied, WARPMPI_MPI="intel")
+    other = "mpich" if there == "openmpi" else "openmpi"
+    for asked in other, "intel":
+        last = import_in(copied, WARPMPI_MPI=asked)
+        assert f"WARPMPI_MPI is '{asked}', and warpmpi was built for" in last
+        assert last.endswith(f" {there}: set it to one of these, or unset it")
+    core.rename(core.with_name(core.name.replace(there, other)))
+    last = import_in(copied)
+    assert f"built for the ABI of {other}, and mpi4py runs" in last
+    assert f"which has that of {there}:" in last
+    assert f"WARPMPI_ABIS={there} pip install" in last
 
 
 @pytest.mark.parametrize(

@@ -30,4 +30,5 @@ def test_it_prints_what_is_not_zero_with_units():
         "mappings_hit           3 mappings",
     ]
     assert str(Stats(dict.fromkeys(wm.stats(), 1)))  # all have a unit
+    assert str(Stats(own=5)) == "own  5"
     assert str(Stats(mpi_bytes=0)) == "all counters are 0"

@@ -16,7 +16,8 @@ def _tell() -> None:
     if error is None or hasattr(sys, "ps1") or sys.flags.interactive:
         return
     text = "".join(traceback.format_exception_only(error)[:1])
-    _core._raised(" ".join(text.split()))
+    whole = " ".join(text.split()).encode(errors="backslashreplace")
+    _core._raised(whole.decode())  # a name of a file may be no UTF-8
 
 
 atexit.register(_tell)

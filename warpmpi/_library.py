@@ -83,12 +83,14 @@ def _files() -> dict[str, Path]:
 
 
 def _choose(mpi: Any, path: str, files: dict[str, Path]) -> Path:
-    abi = os.environ.get("WARPMPI_MPI") or abi_of(mpi)
-    if abi not in ABIS:
+    asked = os.environ.get("WARPMPI_MPI")
+    if asked and asked not in files:
         raise ImportError(
-            f"WARPMPI_MPI is {abi!r}: set it to {', '.join(ABIS[:-1])} or "
-            f"{ABIS[-1]}, or unset it"
+            f"WARPMPI_MPI is {asked!r}, and warpmpi was built for the ABI of "
+            f"{', '.join(files)}: set it to one of these, or unset it",
+            name="warpmpi._core",
         )
+    abi = asked or abi_of(mpi)
     if abi not in files:
         raise ImportError(
             f"warpmpi was built for the ABI of {', '.join(files)}, and mpi4py "
@@ -104,6 +106,10 @@ def _choose(mpi: Any, path: str, files: dict[str, Path]) -> Path:
 
 def load_core() -> None:
     """Import warpmpi._core from the file for the MPI that mpi4py runs."""
+    package = sys.modules["warpmpi"]
+    if "warpmpi._core" in sys.modules:  # the package is imported once more
+        package._core = sys.modules["warpmpi._core"]  # type: ignore[attr-defined]
+        return
     files = _files()
     try:
         from mpi4py import MPI
@@ -145,7 +151,7 @@ def load_core() -> None:
         del sys.modules["warpmpi._core"]
         raise
     # As the import of a submodule does.
-    sys.modules["warpmpi"]._core = core  # type: ignore[attr-defined]
+    package._core = core  # type: ignore[attr-defined]
 
 
 def check(ours: str) -> None:

@@ -7,8 +7,9 @@ from . import _core
 
 
 def _unit(name: str) -> str:
-    """Give the last plural in a name."""
-    return [word for word in name.split("_") if word.endswith("s")][-1]
+    """Give the last plural in a name; nothing for a program's own."""
+    words = [word for word in name.split("_") if word.endswith("s")]
+    return words[-1] if words else ""
 
 
 class Stats(dict[str, int]):
@@ -25,7 +26,8 @@ class Stats(dict[str, int]):
             return "all counters are 0"
         name, count = (max(len(row[i]) for row in rows) for i in (0, 1))
         return "\n".join(
-            f"{row[0]:{name}}  {row[1]:>{count}} {row[2]}" for row in rows
+            f"{row[0]:{name}}  {row[1]:>{count}} {row[2]}".rstrip()
+            for row in rows
         )
 
     def __reduce__(self) -> tuple[type[dict[str, int]], tuple[object]]:

@@ -256,7 +256,7 @@ def test_a_long_wait_says_who_waits_for_whom(tmp_path, name):
 
 RAISED = """
     if plain.rank == 1:
-        raise ValueError("no grid.dat\\nin this folder")
+        raise ValueError("no grid\\udcff.dat\\nin this folder")
 
     def end():
         until_told()
@@ -266,12 +266,12 @@ RAISED = """
 """
 TOLD_THERE = (
     ": Recv has waited ",
-    "; rank 1 raised ValueError: no grid.dat in this folder, and is in "
+    "; rank 1 raised ValueError: no grid\\udcff.dat in this folder, and is in "
     "MPI_Finalize",
 )
 TOLD_HERE = (
     "rank 1 of MPI_COMM_WORLD (size 2): this rank raised ValueError: no "
-    "grid.dat in this folder; MPI_Finalize has waited ",
+    "grid\\udcff.dat in this folder; MPI_Finalize has waited ",
     "`python -m warpmpi`",
 )
 
