@@ -6,6 +6,7 @@ import importlib
 import importlib.machinery
 import inspect
 import pickle
+import platform
 import re
 import shutil
 import subprocess
@@ -560,6 +561,24 @@ def test_the_library_has_the_kernels():
     starts = [m.start() for m in re.finditer(b"\x50\xed\x55\xba", image)]
     assert len(starts) == len(KERNELS)
     assert all(start % 16 == 0 for start in starts)
+
+
+@pytest.mark.skipif(
+    platform.libc_ver()[0] != "glibc" or platform.machine() != "x86_64",
+    reason="src/cuda/glibc.h is for glibc on x86-64",
+)
+def test_the_libraries_run_on_glibc_2_28():
+    """A new function of glibc, or a new version of one, wants a line there."""
+    import warpmpi
+
+    folder = Path(warpmpi._core.__file__).parent
+    for library in folder.glob("*.so"):
+        text = library.read_bytes()
+        if b"__asan_init" in text:
+            continue  # built to find faults, not to be given away
+        needed = re.findall(rb"\0GLIBC_2\.(\d+)", text)
+        assert needed or library.name == "_kernels.so"
+        assert all(int(version) <= 28 for version in needed), library
 
 
 def test_versions_agree():

@@ -21,5 +21,8 @@ WM_OLD(pthread_mutex_trylock, 2.2.5)
 WM_OLD(pthread_once, 2.2.5)
 WM_OLD(pthread_setname_np, 2.12)
 WM_OLD(pthread_sigmask, 2.2.5)
+WM_OLD(sem_init, 2.2.5)
+WM_OLD(sem_post, 2.2.5)
+WM_OLD(sem_wait, 2.2.5)
 
 #endif
