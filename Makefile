@@ -16,7 +16,8 @@ ARGS ?=
 RUN_ARGS ?=
 ALL_ARGS = $(RUN_ARGS) $(if $(ARGS),$(if $(filter --,$(RUN_ARGS)),,--) $(ARGS))
 
-# For this machine's GPUs: what others get, `pip install` compiles for all.
+# A wheel is for all GPUs, the rest for this machine's.
+WHEEL_ARCHS := $(WARPMPI_CUDA_ARCHS)
 export WARPMPI_CUDA_ARCHS ?= native
 
 # What a rebuild depends on.
@@ -142,8 +143,8 @@ sdist: $(VENV)/.build-tools ## dist/warpmpi-*.tar.gz
 	@ls dist/*
 
 # From the source distribution, so that this is known to be complete.
-wheel: sdist ## dist/warpmpi-*.whl, for every MPI; WARPMPI_CUDA_ARCHS= for every GPU
-	@WARPMPI_KERNELS=$(abspath build/kernels) $(PIP_WHEEL) --wheel-dir dist dist/warpmpi-*.tar.gz
+wheel: sdist ## dist/warpmpi-*.whl, for every MPI and GPU
+	@WARPMPI_CUDA_ARCHS="$(WHEEL_ARCHS)" WARPMPI_KERNELS=$(abspath build/kernels) $(PIP_WHEEL) --wheel-dir dist dist/warpmpi-*.tar.gz
 	@ls -l dist
 
 clean: ## remove what was built

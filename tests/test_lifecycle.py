@@ -590,6 +590,39 @@ def test_a_failed_import_can_be_tried_again(tmp_path):
     ]
 
 
+def test_an_mpi4py_of_a_newer_cython_makes_copies_by_our_constructor(tmp_path):
+    """There the types have a vectorcall, by which Python makes objects."""
+    printed = run(
+        tmp_path,
+        """
+        import ctypes
+        from mpi4py import MPI
+
+        class Type(ctypes.Structure):
+            _fields_ = [
+                ("head", ctypes.c_ssize_t * 3),
+                ("slots", ctypes.c_void_p * 47),
+                ("vectorcall", ctypes.c_void_p),
+            ]
+
+        kind = ctypes.PYFUNCTYPE(*[ctypes.py_object] * 2)
+        made = kind(lambda *given: "made by another")
+        its = Type.from_address(id(MPI.Request))
+        assert not its.vectorcall
+        its.vectorcall = ctypes.cast(made, ctypes.c_void_p).value
+        assert its.vectorcall
+        import warpmpi as wm
+        comm = wm.Comm(MPI.COMM_WORLD)
+        into = wm.zeros(3)
+        request = MPI.Request(comm.Irecv(into, 0))
+        comm.Send(wm.ones(3), 0)
+        request.Wait()
+        print(into.numpy().sum())
+        """,
+    )
+    assert printed == "3.0\n"
+
+
 def test_the_collector_sees_what_the_module_keeps():
     wm.asarray(np.zeros(3))
     kept = gc.get_referents(wm._core)

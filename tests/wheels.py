@@ -99,9 +99,7 @@ def main():
     options, arguments = parser.parse_known_args()
     wheel = Path(options.wheel).resolve()
     failed = [
-        name
-        for name in options.mpi
-        if not check(name, wheel, arguments)
+        name for name in options.mpi if not check(name, wheel, arguments)
     ]
     if failed:
         sys.exit(f"\n===== what failed\n\nthe wheel on {', '.join(failed)}")

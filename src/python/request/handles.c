@@ -333,6 +333,7 @@ handles_replace_maker(PyTypeObject *type, newfunc former, newfunc maker)
     if (type->tp_new != former)
         return 0;
     type->tp_new = maker;
+    type->tp_vectorcall = NULL; // newer Cython's, which would go past tp_new
     PyObject *derived = PyObject_CallMethod((PyObject *)type, "__subclasses__",
                                             NULL);
     int code = derived != NULL ? 0 : -1;
