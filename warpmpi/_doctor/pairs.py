@@ -9,9 +9,12 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-SMALL, SIZES = 8, (1 << 20, 8 << 20, 64 << 20)  # bytes
+SMALL, SIZES = 8, (1 << 20, 8 << 20, 64 << 20, 256 << 20)  # bytes
 SLOW = 5e-4  # seconds of one of SIZES, after which the next is left out
-WARM, TURNS, LARGE_TURNS = 5, 20, 3
+# A series lasts so many seconds: clocks rise only while there is work.
+SECONDS, MOST = 0.02, 1000
+TURNS, SERIES = 10, 3  # the least turns; the series, if they are quick
+SHARE = 32  # arrays take one part in so many of a GPU's free memory
 # Up to so many ranks one pair moves data at a time, else all at once do.
 ALONE = 8
 _TAG = 1
@@ -39,6 +42,11 @@ def rounds(ranks: list[int]) -> Iterator[list[tuple[int, int]]]:
         ring.insert(1, ring.pop())
 
 
+def _number(seconds: float, least: int) -> int:
+    """Return the length of a series, each part of which takes seconds."""
+    return max(least, min(MOST, int(SECONDS / seconds)))
+
+
 def wait_for_all(world: Any) -> None:
     """Wait for all ranks without spinning: others measure meanwhile."""
     request = world.Ibarrier()
@@ -52,11 +60,11 @@ def pattern(rank: int, nbytes: int) -> bytearray:
     return (period * (nbytes // len(period) + 1))[:nbytes]
 
 
-def differences(one: bytes | bytearray, other: bytes | bytearray) -> int:
-    """Count the bytes that differ."""
-    if one == other:
+def differences(one: bytes | bytearray, other: Any) -> int:
+    """Count the bytes that differ. other: has a buffer, of single bytes."""
+    if one == other:  # as bytearray compares, without a copy
         return 0
-    return sum(a != b for a, b in zip(one, other, strict=True))
+    return sum(a != b for a, b in zip(one, bytes(other), strict=True))
 
 
 class Mover:
@@ -83,21 +91,37 @@ class Mover:
                 self.arrays[key] = array
         return self.arrays[key]
 
+    def _clear(self, array: Any) -> None:
+        if self.device is None:
+            array[:] = bytes(len(array))
+        else:
+            array.zero_()
+            self.wm.get_device(self.device).synchronize()
+
     def _wrong(self, array: Any, sender: int) -> int:
         """Count the bytes that are not the sender's."""
-        came = array if self.device is None else array.numpy().tobytes()
-        return differences(came, pattern(sender, len(came)))
+        came = array if self.device is None else array.numpy()
+        return differences(pattern(sender, len(came)), came)
+
+    def _room(self, peer: int) -> int:
+        """Return how large arrays may be on this rank and on a peer."""
+        room = SIZES[-1]
+        if self.device is not None:
+            free = self.wm.get_device(self.device).free_memory
+            room = max(SIZES[0], min(room, free // SHARE))
+        theirs: int = self.world.sendrecv(room, peer, 0, None, peer, 0)
+        return min(room, theirs)
 
     def _counts(self) -> dict[str, int]:
         stats = self.wm.stats() if self.wm is not None else {}
         return {name: stats.get(name + "_messages", 0) for name in _ROUTES}
 
-    def latency(self, peer: int) -> float:
-        """Return the seconds of one way of a ping-pong of SMALL bytes."""
+    def _turns(self, peer: int, count: int) -> float:
+        """Return the median seconds of a turn of a ping-pong of SMALL."""
         first = self.world.rank < peer
         out, into = self._array(True, SMALL), self._array(False, SMALL)
         times = []
-        for _ in range(WARM + TURNS):
+        for _ in range(count):
             begun = time.perf_counter()
             if first:
                 self.comm.Send(out, peer, _TAG)
@@ -106,40 +130,60 @@ class Mover:
                 self.comm.Recv(into, peer, _TAG)
                 self.comm.Send(out, peer, _TAG)
             times.append(time.perf_counter() - begun)
-        return statistics.median(times[WARM:]) / 2
+        return statistics.median(times)
 
-    def send(self, peer: int) -> dict[str, Any]:
+    def latency(self, peer: int) -> float:
+        """Return the seconds of one way, once kernels and clocks are up."""
+        self._turns(peer, TURNS)
+        count = _number(self._turns(peer, TURNS), TURNS)
+        theirs = self.world.sendrecv(count, peer, 0, None, peer, 0)
+        count = min(count, theirs)
+        self._turns(peer, count)
+        return self._turns(peer, count) / 2
+
+    def _series(
+        self, peer: int, nbytes: int, count: int = 1, compare: bool = False
+    ) -> float:
+        """Send messages back to back; return the seconds of one."""
+        out = self._array(True, nbytes)
+        self.world.send((nbytes, count, compare), peer)
+        self.world.recv(source=peer, tag=0)
+        begun = time.perf_counter()
+        for _ in range(count):
+            self.comm.Send(out, peer, _TAG)
+        self.world.recv(source=peer, tag=0)
+        return (time.perf_counter() - begun) / count
+
+    def send(self, peer: int, room: int) -> dict[str, Any]:
         """Send SIZES until one is slow; return the row of the last."""
-        for nbytes in SIZES:
-            self.world.send(nbytes, peer)
-            out = self._array(True, nbytes)
-            seconds = []
-            for _ in range(LARGE_TURNS):
-                self.world.recv(source=peer, tag=0)
-                begun = time.perf_counter()
-                self.comm.Send(out, peer, _TAG)
-                self.world.recv(source=peer, tag=0)
-                seconds.append(time.perf_counter() - begun)
-            if min(seconds) > SLOW:
+        for nbytes in (each for each in SIZES if each <= room):
+            self._series(peer, nbytes, compare=True)  # maps the memory
+            trial = self._series(peer, nbytes)
+            count, last = _number(trial, 1), SERIES if trial < SECONDS else 1
+            best = min(
+                self._series(peer, nbytes, count, number == last)
+                for number in range(1, last + 1)
+            )
+            if best > SLOW:
                 break
-        self.world.send(0, peer)
+        self.world.send(None, peer)
         told: dict[str, Any] = self.world.recv(source=peer, tag=0)
-        return {"bytes": nbytes, "gbps": nbytes / min(seconds) / 1e9, **told}
+        return {"bytes": nbytes, "gbps": nbytes / best / 1e9, **told}
 
     def receive(self, peer: int) -> None:
         """Receive what send() sends, and tell its sender what has come."""
         before, wrong = self._counts(), 0
         into = self._array(False, SMALL)
-        while nbytes := self.world.recv(source=peer, tag=0):
+        while series := self.world.recv(source=peer, tag=0):
+            nbytes, count, compare = series
             into = self._array(False, nbytes)
-            for _ in range(LARGE_TURNS):
-                if self.device is None:
-                    into[:] = bytes(nbytes)
-                else:
-                    into.zero_()
-                self.world.send(None, peer)
+            if compare:
+                self._clear(into)
+            self.world.send(None, peer)
+            for _ in range(count):
                 self.comm.Recv(into, peer, _TAG)
-                self.world.send(None, peer)
+            self.world.send(None, peer)
+            if compare:
                 wrong += self._wrong(into, peer)
         route, reason = "mpi", "by mpi4py alone, as warpmpi does not work"
         if self.wm is not None:
@@ -155,14 +199,14 @@ class Mover:
     def pair(self, peer: int) -> dict[str, Any]:
         """Move data both ways; return the row of what went from here."""
         rank = self.world.rank
-        seconds = self.latency(peer)
+        room, seconds = self._room(peer), self.latency(peer)
         wrong = self._wrong(self._array(False, SMALL), peer)
         if rank < peer:
-            row = self.send(peer)
+            row = self.send(peer, room)
             self.receive(peer)
         else:
             self.receive(peer)
-            row = self.send(peer)
+            row = self.send(peer, room)
         theirs = self.world.sendrecv(wrong, peer, 0, None, peer, 0)
         row["wrong"] += theirs
         return {"from": rank, "to": peer, "latency_us": seconds * 1e6, **row}

@@ -73,17 +73,21 @@ def _begin_mpi(MPI: Any, own: Facts) -> None:
 
 def _begin_core(own: Facts) -> Any:
     """Import warpmpi; return it, or None."""
+    abis = facts.of_variants()
     namespace = sys.modules.pop("warpmpi")  # what `python -m warpmpi` left
     try:
         import numpy  # noqa: F401  # warpmpi does, with the first array
 
         import warpmpi
 
-        own["core"] = facts.of_core(warpmpi)
+        own["core"] = {**facts.of_core(warpmpi), "abis": abis}
         return warpmpi
     except Exception as error:
         sys.modules["warpmpi"] = namespace  # else `from .` imports it again
-        own["core"] = {"error": f"{type(error).__name__}: {error}"}
+        own["core"] = {
+            "error": f"{type(error).__name__}: {error}",
+            "abis": abis,
+        }
     return None
 
 

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 
 class Reach(NamedTuple):
-    """Bandwidth of large messages one way, and latency of 8 B."""
+    """Bandwidth of large messages one way, and latency of 8 B, by a link."""
 
+    link: str
     gbps: float
     latency_us: float | None
     source: str
@@ -17,13 +18,13 @@ class Reach(NamedTuple):
 _MEASURED = "measured on two H200, docs/performance.md"
 # By compute capability; theory is the links' one way, without protocol.
 _NVLINK = {
-    (7, 0): Reach(150, None, "theory: NVLink 2"),
-    (8, 0): Reach(300, None, "theory: NVLink 3"),
-    (9, 0): Reach(389, 8.9, _MEASURED),
-    (10, 0): Reach(900, None, "theory: NVLink 5"),
+    (7, 0): Reach("NVLink", 150, None, "theory: NVLink 2"),
+    (8, 0): Reach("NVLink", 300, None, "theory: NVLink 3"),
+    (9, 0): Reach("NVLink", 389, 8.9, _MEASURED),
+    (10, 0): Reach("NVLink", 900, None, "theory: NVLink 5"),
 }
-_STAGED = {(9, 0): Reach(50, 17.1, _MEASURED)}
-_SAME_GPU = {(9, 0): Reach(1906, None, _MEASURED)}
+_STAGED = {(9, 0): Reach("host memory", 50, 17.1, _MEASURED)}
+_SAME_GPU = {(9, 0): Reach("their own memory", 1906, None, _MEASURED)}
 _PCIE_OF = {
     (7, 0): 3,
     (7, 5): 3,
@@ -42,7 +43,8 @@ def _of_pcie(capability: tuple[int, int]) -> Reach | None:
     if generation is None:
         return None
     gbps = _PCIE[generation]
-    return Reach(gbps, None, f"theory: PCIe generation {generation}, 16 lanes")
+    source = f"theory: PCIe generation {generation}, 16 lanes"
+    return Reach("PCIe", gbps, None, source)
 
 
 def expected(

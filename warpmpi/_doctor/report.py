@@ -57,8 +57,13 @@ def _mpi(job: Job) -> Iterator[str]:
     if "version" not in told:
         return
     level = told.get("thread_level", "unknown")
-    yield _line("MPI", f"{told['version']}, thread level {level}")
+    yield _line(
+        "MPI", f"{told['version']}, ABI {told['abi']}, thread level {level}"
+    )
     yield _line("", f"{told['library']}: {told['why']}")
+    core = job.get(0, "core", "library")
+    if core:
+        yield _line("", f"warpmpi's core for this ABI: {core}")
     if "size" not in told:
         return
     sizes = job.get(0, "environment", "sizes") or {}
@@ -70,6 +75,8 @@ def _mpi(job: Job) -> Iterator[str]:
     asked = told.get("cuda_aware")
     if asked is not None:
         works = "works" if asked.get("works") else "fails"
+        if not asked.get("started"):
+            works = "cannot be tried, as MPI does not start there"
         really = asked["crash"] or asked["how"]
         yield _line(
             "CUDA-aware",
@@ -154,8 +161,10 @@ def _matrix(job: Job, memory: str) -> Iterator[str]:
     if not rows:
         return
     yield ""
+    sizes = sorted({row["bytes"] for row in rows})
+    large = " to ".join(map(size_of, dict.fromkeys((sizes[0], sizes[-1]))))
     yield f"{memory} arrays, from a rank (down) to a rank (across): route,"
-    yield "latency of 8 B, bandwidth of large messages; every byte is compared"
+    yield f"latency of 8 B, bandwidth of {large}; the bytes are compared"
     cells = {(row["from"], row["to"]): row for row in rows}
     ranks = sorted({row["from"] for row in rows})
     if len(ranks) <= WIDEST_MATRIX:
@@ -173,7 +182,7 @@ def _matrix(job: Job, memory: str) -> Iterator[str]:
             yield f"  {row['from']} to {row['to']}: {_cell(row)}"
     told = {f'route "{row["route"]}": {row["reason"]}' for row in rows}
     reached = {
-        f"such GPUs reach {reach.gbps:g} GB/s"
+        f"by {reach.link} such GPUs reach {reach.gbps:g} GB/s"
         + (f", {reach.latency_us:g} us" if reach.latency_us else "")
         + f" ({reach.source})"
         for row in rows

@@ -97,6 +97,8 @@ class Supervisor:
             return f"it did not end within {self.limit:.0f} s"
         except (_Terminated, KeyboardInterrupt):
             self.alone = True  # nothing that is printed later is passed on
+            if self.complete:  # another rank has ended before, with a status
+                return ""
             return "the job was ended, by its user or after another rank"
         if self.failed:
             return self.failed
