@@ -101,6 +101,20 @@ def test_two_element_types_on_a_stream_are_named(world):
     comm.Free()
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("op", [MPI.SUM, wm.AVG])
+@pytest.mark.parametrize("other", ["float64", "bfloat16"])
+def test_types_that_mpi_lacks_are_named(comm, device, op, other):
+    if device == "cuda" and not wm.is_cuda_available():
+        pytest.skip("no GPU")
+    sent = wm.ones(3, "float16", device=device)
+    received = wm.ones(3, other, device=device)
+    words = f": sendbuf is of float16, and recvbuf of {other}: give both"
+    for form in FORMS:
+        with pytest.raises(ValueError, match=words):
+            begun(comm, "Allreduce", form, sent, received, op)
+
+
 def apart(array, begin, size):
     """Blocks of two for each rank, with a gap of two after each."""
     displs = [begin + 4 * rank for rank in range(size)]

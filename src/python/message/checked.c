@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The core of warpmpi/_checking.py: the elements of buffers.
+#include "comm/coll/call/half.h"
 #include "comm/engine/check.h"
 #include "comm/message/element.h"
 #include "python/message/datatype.h"
@@ -20,12 +21,13 @@ check_wanted(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 static PyObject *
 tell(MPI_Datatype type)
 {
-    int64_t number = wm_element_number(type);
+    int64_t number = wm_half_number(type);
     MPI_Count size = 0;
+    wm_reduce_type_t half;
+    bool known = wm_half_is(type, &half) || wm_element_is_known(number);
     MPI_Type_size_x(type, &size);
-    return Py_BuildValue(
-        "zL", wm_element_is_known(number) ? wm_element_name(number) : NULL,
-        (long long)size);
+    return Py_BuildValue("zL", known ? wm_half_name(number) : NULL,
+                         (long long)size);
 }
 
 PyDoc_STRVAR(
@@ -39,9 +41,11 @@ static PyObject *
 element(PyObject *Py_UNUSED(module), PyObject *object)
 {
     MPI_Datatype type;
+    wm_reduce_type_t half;
     if (wm_py_mpi_datatype(object, "datatype", &type) < 0)
         return NULL;
-    type = type != MPI_DATATYPE_NULL ? wm_py_datatype_element(type) : type;
+    if (type != MPI_DATATYPE_NULL && !wm_half_is(type, &half))
+        type = wm_py_datatype_element(type);
     return type != MPI_DATATYPE_NULL ? tell(type)
                                      : Py_BuildValue("zi", NULL, 0);
 }
