@@ -676,6 +676,13 @@ def test_ranks_that_share_a_gpu_are_not_called_slow(good):
     assert [each.name for each in found(good)] == ["shared-gpu"]
 
 
+def test_a_network_is_not_measured_by_what_gpus_reach(good):
+    one(1, "host", identity="b", name="b")(good)
+    good["expect"]["hosts"] = 2
+    rows("gpu", route="host", gbps=10.0)(good)
+    assert found(good) == []
+
+
 def test_cures_of_slow_pairs_fit_the_link(good):
     rows("gpu", route="host", gbps=10.0)(good)
     setting("WARPMPI_TRANSPORT", "host")(good)
@@ -891,6 +898,29 @@ def test_one_process():
     assert exports["cudaMalloc"]["exportable"] is True
     assert exports["cudaMallocAsync"]["exportable"] is False
     assert own["driver"]["pinned_error"] is None
+
+
+ALONE = """
+import os, sys
+
+def hook(event, args):
+    if event == "import" and args[0] == "mpi4py.MPI":
+        os.write(2, b'  --> Returned "no luck"\\nLocal abort\\n')
+        os._exit(1)
+
+if any(word.startswith("aware:") for word in sys.orig_argv):
+    sys.addaudithook(hook)
+"""
+
+
+@needs_simulator
+def test_a_child_in_which_mpi_does_not_start(tmp_path):
+    status, printed, errors = doctor(**meddle(tmp_path, ALONE))
+    assert status == 0, printed + errors
+    assert (
+        "cannot be tried, as MPI does not start there: it ended with status "
+        '1: Returned "no luck"' in " ".join(printed.split())
+    )
 
 
 @needs_simulator

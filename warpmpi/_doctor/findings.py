@@ -657,6 +657,9 @@ def reach_of(job: Job, row: Facts) -> Reach | None:
     one, other = job.device(row["from"]), job.device(row["to"])
     if row["memory"] != "gpu" or job.simulated or not one or not other:
         return None
+    ends = {job.get(row[end], "host", "identity") for end in ("from", "to")}
+    if len(ends) > 1:  # a network is between them
+        return None
     return expected(one, other, row["route"])
 
 
