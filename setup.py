@@ -14,7 +14,7 @@ WARPMPI_CUDA        which CUDA compiler: a toolkit's folder; `registry`, the
                     registry's wheels; `installed`, what is there, so that no
                     registry is asked for one
 WARPMPI_CUDA_ARCHS  what to compile the kernels for: "80 90", or `native`, the
-                    machine's GPUs, and the newest where there is none
+                    machine's GPUs; without one, PTX for the driver to compile
 WARPMPI_LINEINFO=1  the kernels know their source lines, for debuggers and
                     profilers; they take twice the room
 WARPMPI_KERNELS     a folder that keeps compiled kernels, for several trees

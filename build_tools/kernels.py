@@ -28,13 +28,16 @@ CLUSTERS = 90  # from here on kernels/group.h makes clusters
 
 
 def architectures(cuda: Cuda) -> list[int]:
-    """Those to compile for: WARPMPI_CUDA_ARCHS, else all that nvcc knows."""
+    """Those to compile for: WARPMPI_CUDA_ARCHS, else all that nvcc knows.
+
+    None, `native` without a GPU: there is PTX, which a driver compiles.
+    """
     wanted = os.environ.get("WARPMPI_CUDA_ARCHS", "")
     if wanted == "native":
         known = _known_to(cuda)
         # Of a GPU that this nvcc is too old for, the nearest lower one.
         here = {max((a for a in known if a <= g), default=g) for g in gpus()}
-        return sorted(here) or known[-1:]
+        return sorted(here)
     if wanted:
         words = wanted.replace(",", " ").replace(";", " ").split()
         try:
@@ -93,6 +96,9 @@ def _code_options(archs: list[int], makes_clusters: bool) -> list[str]:
     A file that makes clusters has another PTX from there on. The PTX stays in
     the binary: a driver compiles it for every GPU that has no code here.
     """
+    if not archs:
+        oldest = ARCHITECTURES[0]
+        return [f"-gencode=arch=compute_{oldest},code=compute_{oldest}"]
     groups = [archs]
     if makes_clusters:
         groups = [
@@ -160,7 +166,7 @@ def begin(
             jobs.append((cuda, source, words, binaries[-1]))
     if jobs:
         Path(folder).mkdir(parents=True, exist_ok=True)
-        codes = " ".join(f"sm_{arch}" for arch in archs)
+        codes = " ".join(f"sm_{arch}" for arch in archs) or "PTX"
         progress.say(
             f"compiling {len(jobs)} files of kernels for {codes} "
             f"({cuda.nvcc}, CUDA {cuda.version[0]}.{cuda.version[1]})"
