@@ -57,7 +57,9 @@ def wait_for_all(world: Any) -> None:
 def pattern(rank: int, nbytes: int) -> bytearray:
     """Return bytes that tell their place and their sender."""
     period = bytearray((i + 17 * (rank + 1)) % 256 for i in range(251))
-    return (period * (nbytes // len(period) + 1))[:nbytes]
+    array = period * (nbytes // len(period) + 1)
+    del array[nbytes:]  # without a copy
+    return array
 
 
 def differences(one: bytes | bytearray, other: Any) -> int:
@@ -82,12 +84,13 @@ class Mover:
     def _array(self, sends: bool, nbytes: int) -> Any:
         key = sends, nbytes
         if key not in self.arrays:
-            host = pattern(self.world.rank, nbytes)
+            fill = pattern(self.world.rank, nbytes) if sends else None
             if self.device is None:
-                self.arrays[key] = host
+                self.arrays[key] = bytearray(nbytes) if fill is None else fill
             else:
                 array = self.wm.empty(nbytes, "uint8", self.device)
-                array.assign(memoryview(host))
+                if fill is not None:
+                    array.assign(memoryview(fill))
                 self.arrays[key] = array
         return self.arrays[key]
 
