@@ -789,10 +789,6 @@ def test_an_abi_that_was_not_built_is_told_with_the_cure(copied):
     (core,) = (copied / "warpmpi").glob("_core*.so")
     _, there, *_ = core.name.split(".")
     other = "mpich" if there == "openmpi" else "openmpi"
-    for asked in other, "intel":
-        last = import_in(copied, WARPMPI_MPI=asked)
-        assert f"WARPMPI_MPI is '{asked}', and warpmpi was built for" in last
-        assert last.endswith(f" {there}: set it to one of these, or unset it")
     core.rename(core.with_name(core.name.replace(there, other)))
     last = import_in(copied)
     assert f"built for the ABI of {other}, and mpi4py runs" in last

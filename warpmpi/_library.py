@@ -83,14 +83,7 @@ def files() -> dict[str, Path]:
 
 
 def _choose(mpi: Any, path: str, built: dict[str, Path]) -> Path:
-    asked = os.environ.get("WARPMPI_MPI")
-    if asked and asked not in built:
-        raise ImportError(
-            f"WARPMPI_MPI is {asked!r}, and warpmpi was built for the ABI of "
-            f"{', '.join(built)}: set it to one of these, or unset it",
-            name="warpmpi._core",
-        )
-    abi = asked or abi_of(mpi)
+    abi = abi_of(mpi)
     if abi not in built:
         raise ImportError(
             f"warpmpi was built for the ABI of {', '.join(built)}, and mpi4py "

@@ -24,5 +24,8 @@ WM_OLD(pthread_sigmask, 2.2.5)
 WM_OLD(sem_init, 2.2.5)
 WM_OLD(sem_post, 2.2.5)
 WM_OLD(sem_wait, 2.2.5)
+WM_OLD(sem_init, 2.2.5)
+WM_OLD(sem_post, 2.2.5)
+WM_OLD(sem_wait, 2.2.5)
 
 #endif
