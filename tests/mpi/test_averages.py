@@ -13,6 +13,7 @@ import graphs
 import kinds
 import warpmpi as wm
 from cases import FORMS, REDUCED, perform, reduced, settle
+from warpmpi._install import CLASS_CALLS
 
 INTEGERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32)]
 INTEGERS += ["int64", "uint64"]
@@ -246,6 +247,21 @@ def test_mpi4py_refuses_it():
     if not isinstance(MPI.COMM_SELF, wm.Comm):
         with pytest.raises(TypeError, match="op"):
             MPI.COMM_SELF.Allreduce(np.ones(1), np.ones(1), op=wm.AVG)
+
+
+@gpus
+def test_windows_refuse_it():
+    """MPI accumulates, also from GPU memory: there is no result to divide."""
+    window = MPI.Win.Allocate(8, 8, comm=MPI.COMM_SELF)
+    one, result = (wm.ones(1, device=wm.get_device()) for _ in range(2))
+    calls = {call[:2]: call[2] for call in CLASS_CALLS}
+    window.Lock(0)
+    for name in ("Accumulate", "Raccumulate", "Get_accumulate"):
+        buffers = (one, result) if name == "Get_accumulate" else (one,)
+        with pytest.raises(TypeError, match="op"):
+            calls[MPI.Win, name](window, *buffers, 0, op=wm.AVG)
+    window.Unlock(0)
+    window.Free()
 
 
 def test_there_is_one():

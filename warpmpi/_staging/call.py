@@ -298,7 +298,9 @@ def staged_call(
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         _core._check_running()
-        average, args, kwargs = averages.replaced(row, args, kwargs)
+        average = False  # windows have none: mpi4py refuses it
+        if family.collective:
+            average, args, kwargs = averages.replaced(row, args, kwargs)
         if computes:
             self, args, kwargs = halves.replaced(row, self, args, kwargs)
         found = find(args, kwargs)
