@@ -13,7 +13,7 @@ RUN apt-get update \
 WORKDIR /src
 COPY . .
 RUN python3 -m venv /opt/warpmpi \
-    && /opt/warpmpi/bin/python -m pip install --no-cache-dir .
+    && WARPMPI_ABIS=installed /opt/warpmpi/bin/python -m pip install --no-cache-dir .
 
 FROM ${BASE}
 # Debian keeps no earlier versions to pin.

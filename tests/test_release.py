@@ -92,6 +92,13 @@ def test_the_conda_recipe_has_the_package_s_requirements():
     assert RECIPE.count("- {{ mpi }}") == 2  # to build, and to run
 
 
+def test_packages_of_one_mpi_are_built_for_it_alone():
+    """And ask no registry for the mpi.h of others."""
+    assert "    - WARPMPI_ABIS=installed\n" in RECIPE
+    assert "    - WARPMPI_CUDA=installed\n" in RECIPE
+    assert "WARPMPI_ABIS=installed" in DOCKER
+
+
 def test_the_citation_has_what_the_format_requires():
     lines = (ROOT / "CITATION.cff").read_text().splitlines()
     keys = {line.partition(":")[0] for line in lines if line[0].isalpha()}
