@@ -523,7 +523,7 @@ def test_sources_that_the_design_names_are_there(path):
     """By their last name only: `stats.c`."""
     there = {each.name for each in (*SOURCES, *KERNELS)}
     named = set(re.findall(r"`(\w+\.(?:c|h|cu))`", path.read_text()))
-    assert named <= there | {"NAME.cu", "mpi.h"}
+    assert named <= there | {"NAME.cu"}
 
 
 def anchors(path):
