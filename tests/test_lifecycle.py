@@ -796,6 +796,19 @@ def test_an_abi_that_was_not_built_is_told_with_the_cure(copied):
     assert f"WARPMPI_ABIS={there} pip install" in last
 
 
+def test_one_abi_can_be_demanded(copied):
+    (core,) = (copied / "warpmpi").glob("_core*.so")
+    _, there, *_ = core.name.split(".")
+    other = "mpich" if there == "openmpi" else "openmpi"
+    late = "from mpi4py import MPI; import warpmpi"
+    assert "set it to openmpi, mpich or" in import_in(copied, WARPMPI_MPI="x")
+    last = import_in(copied, late, WARPMPI_MPI=other)
+    assert f"WARPMPI_MPI is '{other}', and mpi4py has already" in last
+    told = "import os, warpmpi; raise SystemExit(os.environ['MPI4PY_MPIABI'])"
+    assert import_in(copied, told, WARPMPI_MPI=there) == there
+    assert there in import_in(copied, f"{late}; raise SystemExit('{there}')")
+
+
 @pytest.mark.parametrize(
     ("size", "handle", "abi"),
     [(4, 0x44000000, "mpich"), (8, 0x101, "mpiabi"), (8, 1 << 46, "openmpi")],

@@ -82,8 +82,27 @@ def files() -> dict[str, Path]:
     return found
 
 
+def _wanted() -> str:
+    """Return WARPMPI_MPI, of which mpi4py is told if it is not too late."""
+    abi = os.environ.get("WARPMPI_MPI", "")
+    if abi and abi not in ABIS:
+        raise ImportError(
+            f"WARPMPI_MPI is {abi!r}: set it to {', '.join(ABIS[:-1])} or "
+            f"{ABIS[-1]}, or unset it"
+        )
+    if abi and "mpi4py.MPI" not in sys.modules:
+        os.environ["MPI4PY_MPIABI"] = abi
+    return abi
+
+
 def _choose(mpi: Any, path: str, built: dict[str, Path]) -> Path:
-    abi = abi_of(mpi)
+    abi, wanted = abi_of(mpi), _wanted()
+    if wanted not in ("", abi):
+        raise ImportError(
+            f"WARPMPI_MPI is {wanted!r}, and mpi4py has already loaded "
+            f"'{first_line(mpi.Get_library_version())}' ({path}), whose ABI "
+            f"is {abi}: import warpmpi before mpi4py.MPI, or unset it"
+        )
     if abi not in built:
         raise ImportError(
             f"warpmpi was built for the ABI of {', '.join(built)}, and mpi4py "
@@ -104,6 +123,7 @@ def load_core() -> None:
         package._core = sys.modules["warpmpi._core"]  # type: ignore[attr-defined]
         return
     built = files()
+    _wanted()
     try:
         from mpi4py import MPI
     except ModuleNotFoundError as error:

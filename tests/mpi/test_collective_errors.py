@@ -17,6 +17,13 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+def started(*args):
+    """Begins a call; an MPI without persistent calls looks at their Start."""
+    request = begun(*args)
+    if args[2] == "_init":
+        request.Start()
+
+
 @pytest.fixture(scope="module")
 def comm(world):
     return wm.Comm(world)
@@ -66,7 +73,7 @@ def test_a_reduction_into_what_it_reads_is_refused(comm, kind, form, name):
         received = [array, 1, MPI.DOUBLE]
     on = wm.Comm(MPI.COMM_SELF) if name == "Reduce" else comm
     is_told(
-        lambda: begun(on, name, form, sent, received),
+        lambda: started(on, name, form, sent, received),
         MPI.ERR_BUFFER,
         "give MPI.IN_PLACE",
     )
@@ -86,9 +93,9 @@ def test_two_element_types_are_named(comm, kind, form, name):
     else:
         words = "mismatch"  # mpi4py's own
     with pytest.raises(ValueError, match=words):
-        begun(on, name, form, sent, received)
+        started(on, name, form, sent, received)
     with pytest.raises(ValueError, match=words):
-        begun(on, name, form, [sent, MPI.DOUBLE], [received, "f"])
+        started(on, name, form, [sent, MPI.DOUBLE], [received, "f"])
 
 
 @pytest.mark.skipif(not wm.is_cuda_available(), reason="a stream is a GPU's")
@@ -112,7 +119,7 @@ def test_types_that_mpi_lacks_are_named(comm, device, op, other):
     words = f": sendbuf is of float16, and recvbuf of {other}: give both"
     for form in FORMS:
         with pytest.raises(ValueError, match=words):
-            begun(comm, "Allreduce", form, sent, received, op)
+            started(comm, "Allreduce", form, sent, received, op)
 
 
 def apart(array, begin, size):

@@ -326,10 +326,16 @@ def staged_call(
         find(args, kwargs)  # refuses what is not reduced
         if request is None:
             return
-        staged = Call(family, nonblocking, row, self, args, kwargs, average)
-        if staged.copies:
-            staged.fetch()
-        staged.wrap(staged.run(), request)
+        try:
+            staged = Call(
+                family, nonblocking, row, self, args, kwargs, average
+            )
+            if staged.copies:
+                staged.fetch()
+            staged.wrap(staged.run(), request)
+        except (MPI.Exception, ValueError) as error:
+            explain(error, self, *args, **kwargs)
+            raise
 
     def begin_paired(
         into: _core.Prequest | None,
