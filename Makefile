@@ -78,7 +78,7 @@ build: $(VENV)/.build-tools ## build the extension in place, into warpmpi/
 # --- the demo --------------------------------------------------------------
 
 # Small enough for two cores without a GPU. mpirun hides the terminal.
-DEMO_ARGS ?= -nx 1024 -ny 1024 --progress --plot jacobi.png
+DEMO_ARGS ?= -nx 512 -ny 512 --progress --plot jacobi.png
 
 # What is downloaded comes while it is compiled.
 demo: $(VENV)/.build-tools ## run the Jacobi example on 2 ranks; makes .venv

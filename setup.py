@@ -15,8 +15,9 @@ WARPMPI_CUDA        which CUDA compiler: a toolkit's folder; `registry`, the
                     registry is asked for one
 WARPMPI_CUDA_ARCHS  what to compile the kernels for: "80 90", or `native`, the
                     machine's GPUs; without one, PTX for the driver to compile
-WARPMPI_LINEINFO=1  the kernels know their source lines, for debuggers and
-                    profilers; they take twice the room
+WARPMPI_LINEINFO=1  the kernels and the core know their source lines, for
+                    debuggers and profilers; they take twice the room, and the
+                    core a third more time to compile
 WARPMPI_KERNELS     a folder that keeps compiled kernels, for several trees
 WARPMPI_WERROR=1    warnings are errors
 WARPMPI_SANITIZE    address,undefined and the like instrument the C code
@@ -185,6 +186,7 @@ class BuildCore(build_ext):
             words += ["-isystem", path]
         if os.environ.get("WARPMPI_WERROR") == "1":
             words.append("-Werror")
+        words.append("-g" if os.environ.get("WARPMPI_LINEINFO") else "-g0")
         if SANITIZE:
             words += [*SANITIZE, "-g", "-O1"]
         elif ON_GLIBC and platform.machine() == "x86_64":
