@@ -186,7 +186,9 @@ class BuildCore(build_ext):
             words += ["-isystem", path]
         if os.environ.get("WARPMPI_WERROR") == "1":
             words.append("-Werror")
-        words.append("-g" if os.environ.get("WARPMPI_LINEINFO") else "-g0")
+        words.append(
+            "-g" if os.environ.get("WARPMPI_LINEINFO") == "1" else "-g0"
+        )
         if SANITIZE:
             words += [*SANITIZE, "-g", "-O1"]
         elif ON_GLIBC and platform.machine() == "x86_64":
