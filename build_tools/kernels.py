@@ -176,7 +176,7 @@ def begin(
     def finish() -> str:
         for one in done:
             one.result()
-        return _write_whole(folder, _c_text(binaries))
+        return _write_whole(folder, _c_text(binaries, cuda))
 
     return finish
 
@@ -211,7 +211,7 @@ def _compile(cuda: Cuda, source: str, words: list[str], binary: Path) -> None:
     progress.say(f"compiled {source} in {seconds:.0f} s")
 
 
-def _c_text(binaries: list[Path]) -> str:
+def _c_text(binaries: list[Path], cuda: Cuda) -> str:
     # The assembler takes them as they are: a compiler would take long, and
     # much memory, for arrays with these values.
     images, table = [], []
@@ -220,6 +220,10 @@ def _c_text(binaries: list[Path]) -> str:
         images += [".balign 16", f"image_{number}:", f'.incbin "{path}"']
         images += [f'file_{number}: .asciz "{binary.name.split(".")[0]}"']
         table += [f".quad file_{number}, image_{number}"]
+    version = 1000 * cuda.version[0] + 10 * cuda.version[1]
+    images += [".balign 4", ".globl wm_kernels_cuda"]
+    images += [".type wm_kernels_cuda, %object", "wm_kernels_cuda:"]
+    images += [f".long {version}", ".size wm_kernels_cuda, 4"]
     lines = [
         *(".pushsection .rodata", *images, ".popsection"),
         '.pushsection .data.rel.ro,"aw"',

@@ -390,6 +390,12 @@ RULES = [
         "CUDA 11.8, and warpmpi needs CUDA 12.0",
     ),
     (
+        and_(each("driver", version=[12, 4]), each("core", needs=[13, 0])),
+        "old-driver",
+        "broken",
+        "CUDA 12.4, and warpmpi needs CUDA 13.0",
+    ),
+    (
         each("driver", version=[12, 4]),
         "old-driver",
         "warning",

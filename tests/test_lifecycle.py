@@ -716,6 +716,30 @@ def test_ranks_of_different_versions(tmp_path):
         assert "install the same version" in line
 
 
+@needs_cuda
+def test_a_driver_that_is_too_old_for_the_kernels(tmp_path):
+    printed = run(
+        tmp_path,
+        """
+        import warpmpi as wm
+        print(wm._core._kernels_cuda()[0])
+        x = wm.zeros(3)
+        for _ in range(2):
+            try:
+                x.copy()[::2].copy()
+                wm.full(3, 1.0)
+            except wm.CudaError as error:
+                print(error)
+        """,
+        SIMCUDA_VERSION="11080",
+    )
+    lines = printed.splitlines()
+    assert len(lines) == 3, printed
+    for line in lines[1:]:
+        assert f"compiled by CUDA {lines[0]}." in line
+        assert "the driver is for CUDA 11.8: update the NVIDIA driver" in line
+
+
 def test_no_room_for_shared_memory(tmp_path):
     """A limit on the address space stands for memory that is full."""
     printed = run(

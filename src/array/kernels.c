@@ -63,12 +63,30 @@ find_copies(kernels_t *loaded, wm_error_t *err)
     return status;
 }
 
+// Refuses a driver that would say only that an image is invalid.
+static int
+check_driver(wm_error_t *err)
+{
+    const int version = wm_driver_version();
+    if (version / 1000 >= wm_kernels_cuda / 1000)
+        return 0;
+    return wm_error_set(err, WM_ERR_DRIVER, 0,
+                        "warpmpi's kernels were compiled by CUDA %d.%d, and "
+                        "the driver is for CUDA %d.%d: update the NVIDIA "
+                        "driver, or build warpmpi with a toolkit of CUDA %d "
+                        "(WARPMPI_CUDA=/path/to/cuda)",
+                        wm_kernels_cuda / 1000, wm_kernels_cuda % 1000 / 10,
+                        version / 1000, version % 1000 / 10, version / 1000);
+}
+
 static int
 load_lock_held(int device, wm_error_t *err)
 {
     kernels_t *loaded = &kernels[device];
     wm_scope_t scope;
-    int status = wm_device_enter(device, &scope, err);
+    int status = check_driver(err);
+    if (status == 0)
+        status = wm_device_enter(device, &scope, err);
     if (status < 0)
         return status;
     while (status == 0 && loaded->count < MOST_MODULES

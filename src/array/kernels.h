@@ -8,6 +8,10 @@
 #include "array/layout.h"
 #include "kernels/reduce.h"
 
+// The version of CUDA that compiled the kernels, such as 13000. A driver of an
+// older major version cannot load them.
+extern const int wm_kernels_cuda;
+
 // Loads all kernels on `device`, a module for each file; idempotent.
 WM_MUST_CHECK int
 wm_kernels_load(int device, wm_error_t *err);

@@ -284,7 +284,7 @@ CUresult
 cuDriverGetVersion(int *version)
 {
     Call call("DriverGetVersion", Need::NOTHING);
-    *version = CUDA_VERSION;
+    *version = (int)sim::number("SIMCUDA_VERSION", CUDA_VERSION);
     return call.result;
 }
 

@@ -246,6 +246,7 @@ def of_core(warpmpi: ModuleType) -> dict[str, Any]:
         "error": None,
         "version": warpmpi.__version__,
         "library": warpmpi._core.__file__,
+        "needs": [warpmpi._core._kernels_cuda()[0], 0],
         "switch_points": warpmpi._points.source(),
         "device": None,
         "uuid": None,

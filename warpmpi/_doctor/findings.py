@@ -316,14 +316,20 @@ def _core_gpu(job: Job) -> Iterator[Finding]:
             )
 
 
+def driver_needed(job: Job, rank: int) -> list[int]:
+    """Return the version of CUDA for which the driver must be, at least."""
+    needs: list[int] = job.get(rank, "core", "needs") or DRIVER_NEEDED
+    return max(needs, DRIVER_NEEDED)
+
+
 def _old_driver(job: Job) -> Iterator[Finding]:
     for rank in range(job.size):
         version = job.get(rank, "driver", "version")
         if version is None:
             continue
         told = f"the driver is for CUDA {version[0]}.{version[1]}"
-        if version < DRIVER_NEEDED:
-            needed = ".".join(map(str, DRIVER_NEEDED))
+        if version < driver_needed(job, rank):
+            needed = ".".join(map(str, driver_needed(job, rank)))
             yield Finding(
                 "old-driver",
                 BROKEN,

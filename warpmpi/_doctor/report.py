@@ -7,7 +7,7 @@ import json
 import textwrap
 from collections.abc import Iterator
 
-from .findings import DRIVER_NEEDED, Finding, reach_of, size_of, status
+from .findings import Finding, driver_needed, reach_of, size_of, status
 from .job import Facts, Job, names
 
 WIDTH, INDENT = 88, 12
@@ -120,7 +120,7 @@ def _driver(job: Job) -> Iterator[str]:
     version = told.get("version")
     if version is None:
         return
-    needed = ".".join(map(str, DRIVER_NEEDED))
+    needed = ".".join(map(str, driver_needed(job, 0)))
     kind = ", simulated: it has no speed" if told["simulated"] else ""
     yield _line(
         "driver",

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "python/core/module.h"
 
+#include "array/kernels.h"
 #include "cuda/driver.h"
 #include "cuda/memory.h"
 #include "python/core/mpi4py.h"
@@ -52,7 +53,20 @@ driver_version(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
     return Py_BuildValue("ii", version / 1000, version % 1000 / 10);
 }
 
+PyDoc_STRVAR(kernels_cuda_doc,
+             "_kernels_cuda()\n--\n\n"
+             "The version of CUDA that compiled the kernels; the driver must "
+             "be for\nthis major version, or a newer one.");
+
+static PyObject *
+kernels_cuda(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
+{
+    return Py_BuildValue("ii", wm_kernels_cuda / 1000,
+                         wm_kernels_cuda % 1000 / 10);
+}
+
 PyMethodDef wm_py_module_functions[] = {
+    {"_kernels_cuda", kernels_cuda, METH_NOARGS, kernels_cuda_doc},
     {"_memory_stats", memory_stats, METH_NOARGS, memory_stats_doc},
     {"get_cuda_driver_version", driver_version, METH_NOARGS,
      driver_version_doc},
