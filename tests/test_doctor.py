@@ -417,13 +417,13 @@ RULES = [
         devices([gpu(0)], [gpu(1)]),
         "hidden-gpus",
         "note",
-        "ranks 0, 1 see their own GPU alone",
+        "ranks 0, 1 do not see all GPUs that their peers use "
+        "(--gpus-per-task or CUDA_VISIBLE_DEVICES), and CUDA IPC works",
     ),
     (
         and_(
             devices([gpu(0)], [gpu(1)]),
             rows("gpu", route="host", gbps=49.0),
-            setting("WARPMPI_TRANSPORT", "host"),
         ),
         "hidden-gpus",
         "warning",
@@ -468,7 +468,7 @@ RULES = [
         each("host", shm={**SHM, "bytes": 4 << 20, "free": 4 << 20}),
         "small-shm",
         "warning",
-        "4 MiB free of 4 MiB, and 2 ranks need 32 MiB",
+        "4 MiB free of 4 MiB, and MPI may need 32 MiB for 2 ranks",
     ),
     (
         one(1, "host", shm={**SHM, "filesystem": 2}),
@@ -692,7 +692,9 @@ def test_a_network_is_not_measured_by_what_gpus_reach(good):
 def test_cures_of_slow_pairs_fit_the_link(good):
     rows("gpu", route="host", gbps=10.0)(good)
     setting("WARPMPI_TRANSPORT", "host")(good)
-    (told,) = found(good)
+    told, forced = found(good)
+    assert (forced.name, forced.level) == ("staged", findings.NOTE)
+    assert forced.cure == "unset WARPMPI_TRANSPORT"
     assert "nvlink" not in told.cure and "socket" in told.cure
 
 

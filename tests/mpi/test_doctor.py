@@ -89,7 +89,7 @@ def test_ranks_that_see_their_own_gpu_alone(tmp_path):
         told["findings"][0]["level"] == "note"
     )  # CUDA IPC works all the same
     told = doctor(wrapper=command, status=1, SIMCUDA_IPC="0")
-    assert names(told) == {"hidden-gpus", "staged"}
+    assert names(told) == {"hidden-gpus"}
 
 
 def test_hosts(tmp_path):

