@@ -29,7 +29,6 @@ PACKAGES = {
     "mpiabi": ("mpich>=5,<6", ["-DMPI_ABI"]),
 }
 
-
 FOLDER = "build/mpi"  # headers that the registry gave
 
 

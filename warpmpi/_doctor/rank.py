@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the process of a rank does, step by step.
+"""The process of a rank works step by step.
 
 The supervisor starts it and hears of each step: this process may crash, hang
 or be ended by MPI.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What GPUs reach between two ranks, by their generation and link."""
+"""Figures that GPUs reach between two ranks, by generation and link."""
 
 from __future__ import annotations
 
