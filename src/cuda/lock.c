@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
+#define _GNU_SOURCE
 #include "cuda/lock.h"
 
+#include <signal.h>
 #include <stddef.h>
 
 static void *(*let_go)(void);
@@ -48,4 +50,18 @@ wm_lock(pthread_mutex_t *mutex)
         pthread_mutex_unlock(mutex);
         wm_gil_retake(held);
     }
+}
+
+bool
+wm_thread_start(void *(*run)(void *))
+{
+    pthread_t thread;
+    sigset_t all, old;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    bool started = pthread_create(&thread, NULL, run, NULL) == 0;
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (started)
+        pthread_detach(thread);
+    return started;
 }

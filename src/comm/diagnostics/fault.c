@@ -3,7 +3,6 @@
 #include "comm/diagnostics/fault.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <semaphore.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -12,6 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "cuda/lock.h"
 #include "cuda/memory.h"
 
 // The handler waits so long for the thread, in milliseconds: the fault may
@@ -69,29 +69,13 @@ on_fault(int number, siginfo_t *info, void *context)
     errno = kept;
 }
 
-static bool
-fault_start(void)
-{
-    pthread_t thread;
-    sigset_t all, old;
-    if (sem_init(&question, 0, 0) != 0)
-        return false;
-    sigfillset(&all);
-    // Signals go to the program's threads.
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    bool started = pthread_create(&thread, NULL, fault_run, NULL) == 0;
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    if (started)
-        pthread_detach(thread);
-    return started;
-}
-
 void
 wm_fault_watch(void)
 {
     struct sigaction own = {.sa_sigaction = on_fault,
                             .sa_flags = SA_SIGINFO | SA_ONSTACK};
-    if (watching || wm_device_count() == 0 || !fault_start())
+    if (watching || wm_device_count() == 0 || sem_init(&question, 0, 0) != 0
+        || !wm_thread_start(fault_run))
         return;
     watching = true;
     process = getpid();

@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -68,23 +67,6 @@ watchdog_run(void *unused)
     return unused;
 }
 
-// Starts the thread, which stays until its next wake. One thread for each
-// watchdog would cost more than MPI's call. Lock held.
-static bool
-watchdog_start(void)
-{
-    pthread_t thread;
-    sigset_t all, old;
-    sigfillset(&all);
-    // Signals go to the program's threads.
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    bool started = pthread_create(&thread, NULL, watchdog_run, NULL) == 0;
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    if (started)
-        pthread_detach(thread);
-    return started;
-}
-
 wm_watchdog_t *
 wm_watchdog_begin(MPI_Comm user, const char *call, const char *advice)
 {
@@ -114,7 +96,9 @@ wm_watchdog_begin(MPI_Comm user, const char *call, const char *advice)
     watchdog->next = watched;
     watched = watchdog;
     if (!running || watchdog->due < wakes_at) { // a shorter limit
-        running = watchdog_start() || running;
+        // It stays until its next wake: one thread for each watchdog would
+        // cost more than MPI's call.
+        running = wm_thread_start(watchdog_run) || running;
         wakes_at = watchdog->due;
     }
     pthread_mutex_unlock(&lock);
