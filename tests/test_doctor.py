@@ -17,11 +17,13 @@ from warpmpi import _library
 from warpmpi._doctor import (
     aware,
     facts,
+    finding,
     findings,
     pairs,
     plot,
     reach,
     report,
+    rules_data,
     supervisor,
 )
 from warpmpi._doctor.job import Job, names
@@ -564,20 +566,19 @@ def test_a_symptom_is_recognized(good, change, name, level, text):
     assert {each.level for each in told} == {level}
     assert text in told[0].text
     assert all(each.cure for each in told)
-    assert findings.status(told) == findings.LEVELS.index(level)
+    assert findings.status(told) == finding.LEVELS.index(level)
     printed = report.text(Job(good), told)
     assert f"{level:12}{name}: " in printed and "\n  cure" in printed
 
 
 def test_every_rule_has_a_symptom_here():
-    """Each finding's name, as findings.py writes it."""
-    written = set(
+    """Each finding's name, as the files of rules write it."""
+    written = {
+        name
+        for file in (ranks.ROOT / "warpmpi/_doctor").glob("rules_*.py")
         # Names follow their call's bracket, or stand in a call of one line.
-        re.findall(
-            r'Finding\(\s*"([a-z0-9-]+)"',
-            (ranks.ROOT / "warpmpi/_doctor/findings.py").read_text(),
-        )
-    )
+        for name in re.findall(r'Finding\(\s*"([a-z0-9-]+)"', file.read_text())
+    }
     assert written == {name for _, name, _, _ in RULES}
 
 
@@ -616,11 +617,11 @@ def test_a_job_of_which_little_is_known():
 
 def test_what_gpus_reach(good):
     job = Job(good)
-    fast = findings.reach_of(job, row(0, 1))
+    fast = rules_data.reach_of(job, row(0, 1))
     assert fast == reach.Reach("NVLink", 389, 8.9, fast.source)
-    staged = findings.reach_of(job, row(0, 1, route="host"))
+    staged = rules_data.reach_of(job, row(0, 1, route="host"))
     assert staged.gbps == 50
-    assert findings.reach_of(job, row(0, 1, "host")) is None
+    assert rules_data.reach_of(job, row(0, 1, "host")) is None
     pcie = gpu(0)
     pcie["peers"][0]["nvlink"] = False
     assert reach.expected(pcie, gpu(1), "ipc").gbps == 63
@@ -693,7 +694,7 @@ def test_cures_of_slow_pairs_fit_the_link(good):
     rows("gpu", route="host", gbps=10.0)(good)
     setting("WARPMPI_TRANSPORT", "host")(good)
     told, forced = found(good)
-    assert (forced.name, forced.level) == ("staged", findings.NOTE)
+    assert (forced.name, forced.level) == ("staged", finding.NOTE)
     assert forced.cure == "unset WARPMPI_TRANSPORT"
     assert "nvlink" not in told.cure and "socket" in told.cure
 

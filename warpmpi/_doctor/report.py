@@ -7,8 +7,11 @@ import json
 import textwrap
 from collections.abc import Iterator
 
-from .findings import Finding, driver_needed, reach_of, size_of, status
+from .finding import Finding, size_of
+from .findings import status
 from .job import Facts, Job, names
+from .rules_data import reach_of
+from .rules_gpus import driver_needed
 
 WIDTH, INDENT = 88, 12
 WIDEST_MATRIX = 8  # ranks; of larger jobs the slowest pairs are shown

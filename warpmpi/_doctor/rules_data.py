@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Rules: the memory of the hosts, and how data moves."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from .finding import BROKEN, NOTE, WARNING, Finding, Rule, size_of
+from .job import Facts, Job, names
+from .reach import Reach, expected
+from .rules_gpus import is_hidden
+
+_SLOW_CURES = {
+    "NVLink": "look at nvidia-smi nvlink -s and nvidia-smi topo -m; ",
+    "PCIe": "look at nvidia-smi topo -m, for GPUs that share a PCIe switch, "
+    "and at the link's width (nvidia-smi -q -d PCIE); ",
+    "host memory": "bind each rank to the cores of its GPU's socket "
+    "(nvidia-smi topo -m, mpirun --map-by numa); ",
+}
+FORCED = "WARPMPI_TRANSPORT"
+SHM_NEEDED = 16 << 20  # bytes of /dev/shm for each rank of a host
+MEMLOCK_NEEDED = 64 << 20  # bytes; network cards register memory
+SLOW = 0.5  # of what such GPUs reach
+
+
+def _shm(job: Job) -> Iterator[Finding]:
+    cure = (
+        "remove what ended jobs have left there, or mount a larger one: "
+        "docker run --ipc=host or --shm-size=8g"
+    )
+    for host, ranks in job.hosts():
+        every = [job.get(rank, "host", "shm") for rank in ranks]
+        broken = [shm["error"] for shm in every if shm["error"]]
+        if broken:
+            text = f"{host}: /dev/shm, which MPI needs, cannot be used: "
+            yield Finding(
+                "shm",
+                BROKEN,
+                text + broken[0],
+                "mount -t tmpfs tmpfs /dev/shm; chmod 1777 /dev/shm (as root)",
+            )
+            continue
+        least = min(every, key=lambda shm: int(shm["free"]))
+        needed = SHM_NEEDED * len(ranks)
+        if least["free"] < needed:
+            yield Finding(
+                "small-shm",
+                WARNING,
+                f"{host}: /dev/shm has {size_of(least['free'])} free of "
+                f"{size_of(least['bytes'])}, and MPI may need "
+                f"{size_of(needed)} for {len(ranks)} ranks",
+                cure,
+            )
+
+
+def _private(job: Job) -> Iterator[Finding]:
+    for host, ranks in job.hosts():
+        places = {
+            (job.get(rank, "host", "shm") or {}).get("filesystem")
+            for rank in ranks
+        }
+        if len(places) > 1:
+            yield Finding(
+                "private-shm",
+                WARNING,
+                f"{host}: its ranks have different /dev/shm, and MPI may not "
+                "send through shared memory",
+                "start the ranks of a host in one container, or each with "
+                "--ipc=host",
+            )
+        spaces = {job.get(rank, "host", "pid_namespace") for rank in ranks}
+        if len(spaces) > 1:
+            yield Finding(
+                "pid-namespaces",
+                WARNING,
+                f"{host}: its ranks have {len(spaces)} PID namespaces: they "
+                "do not see each other's processes, and GPU data is staged "
+                "through page-locked memory",
+                "start the ranks of a host in one container, or each with "
+                "--pid=host",
+            )
+
+
+def _locked_memory(job: Job) -> Iterator[Finding]:
+    for error, ranks in job.values("driver", "pinned_error").items():
+        yield Finding(
+            "no-page-locked",
+            BROKEN,
+            f"{names(ranks)}: page-locked memory cannot be allocated: {error}",
+            "free host memory, or raise the job's limit (srun --mem, docker "
+            "run --memory) and that of locked memory (ulimit -l unlimited)",
+        )
+    for limit, ranks in job.values("host", "memlock").items():
+        network = job.get(ranks[0], "host", "infiniband")
+        if limit < MEMLOCK_NEEDED and network and len(job.hosts()) > 1:
+            yield Finding(
+                "memlock",
+                WARNING,
+                f"{names(ranks)}: the limit of locked memory is "
+                f"{size_of(limit)}: InfiniBand may not register memory",
+                "memlock unlimited in /etc/security/limits.conf, "
+                "LimitMEMLOCK=infinity in slurmd's unit, or docker run "
+                "--ulimit memlock=-1",
+            )
+
+
+def _cuda_aware(job: Job) -> Iterator[Finding]:
+    asked = job.get(0, "mpi", "cuda_aware")
+    if asked is None:
+        return
+    if not asked.get("started"):
+        return  # it could not be tried
+    claim, works = job.get(0, "mpi", "says_cuda_aware"), asked.get("works")
+    really = asked["crash"] or asked["how"]
+    forced = ("WARPMPI_TRANSPORT", "mpi") in {
+        (name, value) for name, value, _ in job.settings()
+    }
+    if not works and (claim or forced):
+        yield Finding(
+            "cuda-aware",
+            BROKEN if forced or len(job.hosts()) > 1 else WARNING,
+            (
+                "MPI says that it is CUDA-aware"
+                if claim
+                else "WARPMPI_TRANSPORT=mpi gives GPU memory to MPI"
+            )
+            + f", but a message of GPU memory by MPI alone failed: {really}",
+            "WARPMPI_TRANSPORT=host keeps GPU memory away from this MPI",
+        )
+    elif works and claim is False:
+        yield Finding(
+            "cuda-aware",
+            NOTE,
+            "MPI says that it is not CUDA-aware, but a message of GPU memory "
+            "by MPI alone was right: warpmpi does not rely on it",
+            "install an MPI that is built with CUDA, if MPI is to carry GPU "
+            "memory between hosts",
+        )
+
+
+def _expandable(job: Job) -> Iterator[Finding]:
+    for name, value, ranks in job.settings():
+        pytorch = name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+        if pytorch and re.search(r"expandable_segments:\s*true", value, re.I):
+            yield Finding(
+                "expandable-segments",
+                WARNING,
+                f"{names(ranks)}: {name}={value}: CUDA IPC cannot export this "
+                "memory of PyTorch; each large message is first copied into "
+                "memory that it can",
+                f"remove expandable_segments:True from {name}",
+            )
+
+
+def _bytes(job: Job) -> Iterator[Finding]:
+    for row in job.pairs:
+        if row["wrong"]:
+            yield Finding(
+                "wrong-bytes",
+                BROKEN,
+                f"{row['memory']} arrays from rank {row['from']} to rank "
+                f"{row['to']}: {row['wrong']} bytes are wrong by route "
+                f'"{row["route"]}"',
+                "run with WARPMPI_TRANSPORT=host, which avoids CUDA IPC, and "
+                "report this output to warpmpi's developers"
+                if row["memory"] == "gpu"
+                else "try another network of this MPI (Open MPI: --mca btl "
+                "tcp,self --mca pml ob1), and test the host's memory",
+            )
+
+
+def _some(pairs: list[str]) -> str:
+    more = f" and {len(pairs) - 4} more" if len(pairs) > 4 else ""
+    return ", ".join(pairs[:4]) + more
+
+
+def _staged(job: Job) -> Iterator[Finding]:
+    forced = {v for name, v, _ in job.settings() if name == FORCED}
+    host_of = {r: name for name, ranks in job.hosts() for r in ranks}
+    told: dict[str, list[str]] = {}
+    for row in job.pairs:
+        same = host_of.get(row["from"]) == host_of.get(row["to"])
+        if row["memory"] == "gpu" and same and row["route"] == "host":
+            pair = f"{row['from']} to {row['to']}"
+            told.setdefault(row["reason"], []).append(pair)
+    if is_hidden(job):
+        return  # that is why
+    if told and forced:
+        yield Finding(
+            "staged",
+            NOTE,
+            f"{FORCED}={min(forced)} stages the GPU arrays of one host "
+            "through page-locked memory, without CUDA IPC",
+            f"unset {FORCED}",
+        )
+        return
+    for reason, pairs in told.items():
+        yield Finding(
+            "staged",
+            WARNING,
+            f"GPU arrays of one host ({_some(pairs)}) go by "
+            f'route "host": {reason}',
+            "use GPUs that reach each other (nvidia-smi topo -p2p r), in "
+            "processes that see each other",
+        )
+
+
+def _slow(job: Job) -> Iterator[Finding]:
+    shared = {
+        uuid
+        for _, ranks in job.hosts()
+        for uuid, (_, users) in job.gpus(ranks).items()
+        if len(users) > 1  # by turns, which _shared_gpus() tells
+    }
+    slow: dict[Reach, list[Facts]] = {}
+    for row in job.pairs:
+        reach = reach_of(job, row)
+        if reach is None or row["gbps"] >= SLOW * reach.gbps:
+            continue
+        ends = job.device(row["from"]), job.device(row["to"])
+        if not any(each and each["uuid"] in shared for each in ends):
+            slow.setdefault(reach, []).append(row)
+    for reach, rows in slow.items():
+        speeds = sorted({f"{row['gbps']:.0f}" for row in rows}, key=int)
+        pairs = [f"{row['from']} to {row['to']}" for row in rows]
+        yield Finding(
+            "slow",
+            WARNING,
+            f"GPU arrays between ranks ({_some(pairs)}) move at "
+            f"{' to '.join(dict.fromkeys((speeds[0], speeds[-1])))} GB/s; by "
+            f"{reach.link} such GPUs reach {reach.gbps:.0f} GB/s "
+            f"({reach.source})",
+            _SLOW_CURES.get(reach.link, "")
+            + "look for other users of these GPUs and of this host",
+        )
+
+
+def reach_of(job: Job, row: Facts) -> Reach | None:
+    """Return what a row's GPUs should reach, None if that is not known."""
+    one, other = job.device(row["from"]), job.device(row["to"])
+    if row["memory"] != "gpu" or job.simulated or not one or not other:
+        return None
+    ends = {job.get(row[end], "host", "identity") for end in ("from", "to")}
+    if len(ends) > 1:  # a network is between them
+        return None
+    return expected(one, other, row["route"])
+
+
+RULES: tuple[Rule, ...] = (
+    _shm,
+    _private,
+    _locked_memory,
+    _cuda_aware,
+    _expandable,
+    _bytes,
+    _staged,
+    _slow,
+)
