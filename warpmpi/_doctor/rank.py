@@ -87,6 +87,7 @@ def _begin_core(own: Facts) -> Any:
         own["core"] = {
             "error": f"{type(error).__name__}: {error}",
             "abis": abis,
+            **facts.of_sources(),
         }
     return None
 
@@ -150,6 +151,7 @@ def _examine(report: Facts, teller: Teller, limit: float) -> None:
     teller.step("reads the facts of its host")
     own["installation"] = facts.of_installation()
     own["environment"] = facts.of_environment()
+    own["launcher"] = facts.of_launcher()
     own["host"] = facts.of_host()
     teller.step("imports mpi4py.MPI")
     MPI = _import_mpi(own)

