@@ -1194,6 +1194,34 @@ def test_a_source_tree_that_is_not_built(tmp_path):
     assert f"C extension is not in {tmp_path}" in " ".join(printed.split())
 
 
+def test_the_source_tree_hides_what_is_installed(tmp_path):
+    tree, site = tmp_path / "tree", tmp_path / "site"
+    shutil.copytree(
+        ranks.ROOT / "warpmpi",
+        tree / "warpmpi",
+        ignore=shutil.ignore_patterns("*.so", "__pycache__"),
+    )
+    (tree / "setup.py").touch()
+    (tree / "src").mkdir()
+    (site / "warpmpi").mkdir(parents=True)
+    (site / "warpmpi" / "_core.openmpi.so").touch()
+    status, printed, errors = doctor("--json", PYTHONPATH=str(site), cwd=tree)
+    assert status == 2, errors
+    told = json.loads(printed)["findings"]
+    (broken,) = (each for each in told if each["level"] == "broken")
+    assert broken["name"] == "source-tree"
+    assert f"the source tree {tree}" in broken["text"]
+    assert f"is installed in {site}" in broken["text"]
+    assert broken["cure"].startswith("start from another folder, and")
+
+
+def test_a_source_tree_beside_which_nothing_is_installed(good):
+    tree = {"abis": [], "source_tree": "/src", "hidden": None}
+    each("core", error="ImportError: no core", **tree)(good)
+    (told,) = found(good)
+    assert told.cure.startswith("build it there: WARPMPI_ABIS=openmpi make")
+
+
 def test_a_core_for_the_abi_of_another_mpi(tmp_path):
     from mpi4py import MPI
 

@@ -115,6 +115,18 @@ def test_expandable_segments():
     assert names(doctor(status=1, **setting)) == {"expandable-segments"}
 
 
+def test_the_launcher_is_known():
+    told = doctor()["ranks"]
+    for each in told:
+        launcher = each["launcher"]
+        assert launcher["starter"]["owner"] in (
+            each["mpi"]["vendor"],
+            "Slurm",
+        )
+        assert launcher["local_size"] in (2, None)
+        assert not launcher["own_namespace"]
+
+
 def test_mps():
     told = doctor(SIMCUDA_MPS="1", SIMCUDA_DEVICES="1")
     assert names(told) == {"mps", "more-ranks-than-gpus"}
@@ -245,6 +257,25 @@ def test_private_pid_namespaces(tmp_path):
     assert "pid-namespaces" in names(told)
     gpu = [row for row in told["pairs"] if row["memory"] == "gpu"]
     assert all("PID namespace" in row["reason"] for row in gpu)
+
+
+def test_a_pid_namespace_for_each_rank():
+    """MPI crashes or hangs there, and the reason is told."""
+    command = unshare("--pid", "--fork", "--mount-proc")
+    told = doctor("--timeout", "6", wrapper=command, status=2)
+    assert told["ranks"][0]["launcher"]["own_namespace"]
+    (broken,) = (f for f in told["findings"] if f["level"] == "broken")
+    assert broken["name"] == "pid-namespaces"
+
+
+def test_a_pid_namespace_for_all_ranks(monkeypatch):
+    """A container that the launcher is in is as good as none."""
+    words = unshare("--pid", "--fork", "--mount-proc")
+    launch, extra = ranks.mpirun.launcher(2)
+    monkeypatch.setenv("WARPMPI_TEST_MPIRUN", " ".join(words + launch))
+    told = doctor(**extra)
+    assert names(told) == set()
+    assert not any(r["launcher"]["own_namespace"] for r in told["ranks"])
 
 
 def test_a_small_private_shm(tmp_path):

@@ -14,9 +14,9 @@ from .launchers import PACKAGES, SCRIPT, SLURM, fits
 CHOOSING = "MPI4PY_MPIABI", "MPI4PY_LIBMPI", "WARPMPI_MPI"
 _ORTE = "OMPI_MCA_orte_"
 _APART = (
-    "this rank is in a PID namespace of its own (a container, unshare --pid), "
-    "in which it does not see the other ranks of this host, as the shared "
-    "memory of MPI and CUDA IPC need"
+    "this rank is in a PID namespace of its own (a container, unshare --pid): "
+    "it does not see the processes of the other ranks of this host, which the "
+    "shared memory of MPI and CUDA IPC need"
 )
 _TOGETHER = (
     "start all ranks of a host in one container, with mpirun inside of it, or "
