@@ -16,6 +16,7 @@ import ranks
 from warpmpi import _library
 from warpmpi._doctor import (
     aware,
+    driver,
     facts,
     finding,
     findings,
@@ -535,6 +536,17 @@ RULES = [
         "ranks 0, 1 would",
     ),
     (both(mig=True), "mig", "warning", "is a MIG instance"),
+    (
+        and_(
+            of_one_rank,
+            lambda told: told["ranks"][0]["driver"].update(
+                devices=[gpu(0, mig=True)]
+            ),
+        ),
+        "mig",
+        "note",
+        "all ranks of this host use it",
+    ),
     (both(mps=True), "mps", "note", "is shared by NVIDIA MPS"),
     (
         each("host", shm={"exists": False, "error": "not there"}),
@@ -1042,6 +1054,92 @@ def test_arrays_fit_into_the_memory_that_is_free(clocked):
     mover.device = None
     assert mover._room(1) == pairs.SIZES[-1]
     assert mover.send(1, 16 << 20)["bytes"] == 8 << 20
+
+
+REASON = (
+    "the peer's GPU memory cannot be mapped: mapping a peer's memory for "
+    "cuda:{}: cuIpcOpenMemHandle(&mapped, *handle, CU_IPC_LAZY) failed: "
+    "CUDA_ERROR_X (no luck); GPU data is staged through page-locked memory"
+)
+
+
+def no_peer_access(told):
+    for rank in told["ranks"]:
+        for each in rank["driver"]["devices"]:
+            each["peers"][0]["access"] = False
+
+
+@pytest.mark.parametrize(
+    ("change", "text", "cure"),
+    [
+        (lambda told: None, "CUDA_ERROR_X (no luck)", "--ipc=host"),
+        (no_peer_access, "these GPUs have no peer access", "topo -p2p r"),
+        (
+            each("driver", allocators={"cudaMalloc": {"exportable": False}}),
+            "the driver denies CUDA IPC",
+            "whose driver permits CUDA IPC",
+        ),
+        (
+            rows("gpu", reason="a small file: raise its limit (ulimit -f)"),
+            "a small file",
+            "ulimit -f unlimited",
+        ),
+        (
+            rows("gpu", reason="cannot be opened (Permission denied)"),
+            "(Permission denied)",
+            "as one user",
+        ),
+    ],
+)
+def test_staged_data_is_told_once_and_has_its_own_cure(
+    good, change, text, cure
+):
+    rows("gpu", route="host", gbps=49.0)(good)
+    for number, row in enumerate(good["pairs"]):
+        row["reason"] = REASON.format(number)
+    change(good)
+    (told,) = found(good)
+    assert told.name == "staged" and "(0 to 1, 1 to 0)" in told.text
+    assert text in told.text and cure in told.cure
+    printed = report.text(Job(good), [told])
+    assert "cuIpc" not in printed and printed.count('"host":') == 2
+
+
+def test_other_pid_namespaces_are_told_once(good):
+    one(1, "host", pid_namespace="pid:[2]")(good)
+    rows("gpu", route="host", gbps=49.0)(good)
+    assert [each.name for each in found(good)] == ["pid-namespaces"]
+
+
+def test_a_shared_gpu_without_mps(good):
+    """Its price, and the lines that start MPS."""
+    devices([gpu(0)], [gpu(0)])(good)
+    rows("gpu", gbps=1900.0)(good)
+    (told,) = found(good)
+    assert "without NVIDIA MPS" in told.text and "277 us" in told.text
+    lines = told.cure.splitlines()[1:]
+    assert lines[0].startswith("export CUDA_MPS_PIPE_DIRECTORY=")
+    assert "nvidia-cuda-mps-control -d" in lines[-2]
+    assert lines[-1] == "echo quit | nvidia-cuda-mps-control"
+    printed = report.text(Job(good), [told]).splitlines()
+    assert all(" " * 12 + line in printed for line in lines)
+
+
+@pytest.mark.parametrize("mps", [False, True])
+def test_mps_of_a_driver_that_does_not_tell(tmp_path, monkeypatch, mps):
+    if mps:
+        (tmp_path / "control").touch()
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
+    assert driver._has_mps() is mps
+
+
+@pytest.mark.parametrize("variable", [None, "SLURM_LOCALID"])
+def test_what_has_chosen_the_same_gpu(good, variable):
+    one(1, "core", device=0, uuid="GPU-0")(good)
+    rows("gpu", gbps=1900.0)(good)
+    each("launcher", local_rank=variable)(good)
+    (told,) = found(good)
+    assert (variable or "export LOCAL_RANK") in told.cure
 
 
 def test_names_of_ranks():

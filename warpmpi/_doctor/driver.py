@@ -111,6 +111,12 @@ def _peers(driver: Driver, ordinal: int, count: int) -> list[dict[str, Any]]:
     return peers
 
 
+def _has_mps() -> bool:
+    """Tell if there is a daemon of MPS, which the driver connects to."""
+    folder = os.environ.get("CUDA_MPS_PIPE_DIRECTORY") or "/tmp/nvidia-mps"
+    return os.path.exists(os.path.join(folder, "control"))
+
+
 def _device(driver: Driver, ordinal: int, count: int) -> dict[str, Any]:
     name, pci = (
         ctypes.create_string_buffer(256),
@@ -124,9 +130,10 @@ def _device(driver: Driver, ordinal: int, count: int) -> dict[str, Any]:
     def attribute(number: int) -> int:
         return driver.number("DeviceGetAttribute", number, ordinal)
 
-    mps: bool | None = None
-    with contextlib.suppress(DriverError):  # drivers before CUDA 12.4
+    try:
         mps = bool(attribute(_MPS))
+    except DriverError:  # a driver before CUDA 12.4
+        mps = _has_mps()
     identity = _uuid(driver, ordinal)
     product = name.value.decode(errors="replace")
     mode = attribute(_COMPUTE_MODE)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from .finding import Finding, size_of
 from .findings import status
 from .job import Facts, Job, names
-from .rules_data import reach_of
+from .rules_data import plain, reach_of
 from .rules_gpus import driver_needed
 
 WIDTH, INDENT = 88, 12
@@ -28,16 +28,17 @@ _USERS = {
 
 
 def _line(title: str, text: str) -> str:
-    """Write a text beside its title; its lines, such as commands, stay so."""
-    whole = textwrap.TextWrapper(
+    """Write a text beside its title; its further lines are commands."""
+    first, *commands = text.split("\n")
+    written = textwrap.fill(
+        first,
         WIDTH,
-        initial_indent=" " * INDENT,
+        initial_indent=title.ljust(INDENT),
         subsequent_indent=" " * INDENT,
         break_on_hyphens=False,
         break_long_words=False,
     )
-    written = "\n".join(whole.fill(line) for line in text.split("\n"))
-    return title.ljust(INDENT) + written[INDENT:]
+    return "\n".join([written, *(" " * INDENT + each for each in commands)])
 
 
 def _versions(job: Job) -> Iterator[str]:
@@ -185,7 +186,7 @@ def _matrix(job: Job, memory: str) -> Iterator[str]:
         yield f"the {SLOWEST} slowest of {len(rows)} (--json has all):"
         for row in sorted(rows, key=lambda row: float(row["gbps"]))[:SLOWEST]:
             yield f"  {row['from']} to {row['to']}: {_cell(row)}"
-    told = {f'route "{row["route"]}": {row["reason"]}' for row in rows}
+    told = {f'route "{row["route"]}": {plain(row["reason"])}' for row in rows}
     reached = {
         f"by {reach.link} such GPUs reach {reach.gbps:g} GB/s"
         + (f", {reach.latency_us:g} us" if reach.latency_us else "")

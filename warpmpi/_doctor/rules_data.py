@@ -19,6 +19,17 @@ _SLOW_CURES = {
     "host memory": "bind each rank to the cores of its GPU's socket "
     "(nvidia-smi topo -m, mpirun --map-by numa); ",
 }
+_SLOWER = "GPU data is staged through page-locked memory"
+# By a word of the reason why data is staged.
+_STAGED_CURES = {
+    "ulimit -f": "ulimit -f unlimited, before the ranks start",
+    "(Permission denied)": "start all ranks of a host as one user, and let "
+    "that user read /proc/PID/fd of its own processes",
+}
+_TOGETHER = (
+    "start the ranks of a host in one container, or each with --pid=host "
+    "--ipc=host (docker, podman)"
+)
 FORCED = "WARPMPI_TRANSPORT"
 SHM_NEEDED = 16 << 20  # bytes of /dev/shm for each rank of a host
 MEMLOCK_NEEDED = 64 << 20  # bytes; network cards register memory
@@ -67,8 +78,7 @@ def _private(job: Job) -> Iterator[Finding]:
                 WARNING,
                 f"{host}: its ranks have different /dev/shm, and MPI may not "
                 "send through shared memory",
-                "start the ranks of a host in one container, or each with "
-                "--ipc=host",
+                _TOGETHER,
             )
         if is_apart(job):
             continue  # which tells of the same
@@ -80,8 +90,7 @@ def _private(job: Job) -> Iterator[Finding]:
                 f"{host}: its ranks have {len(spaces)} PID namespaces: they "
                 "do not see each other's processes, and GPU data is staged "
                 "through page-locked memory",
-                "start the ranks of a host in one container, or each with "
-                "--pid=host",
+                _TOGETHER,
             )
 
 
@@ -178,18 +187,65 @@ def _some(pairs: list[str]) -> str:
     return ", ".join(pairs[:4]) + more
 
 
+def plain(reason: str) -> str:
+    """Return the reason of a route without the driver's call and device."""
+    reason = re.sub(r"mapping a peer's memory for cuda:\d+: ", "", reason)
+    return re.sub(r"\bcu[A-Z]\w*\(.*?\) failed: ", "", reason)
+
+
+def _cannot_export(job: Job, rank: int) -> bool:
+    memory = job.get(rank, "driver", "allocators") or {}
+    return memory.get("cudaMalloc", {}).get("exportable") is False
+
+
+def _has_peer_access(job: Job, one: int, other: int) -> bool:
+    own, theirs = job.device(one), job.device(other)
+    return theirs is None or not any(
+        peer["uuid"] == theirs["uuid"] and not peer["access"]
+        for peer in (own["peers"] if own else [])
+    )
+
+
+def _why_staged(job: Job, row: Facts) -> tuple[str, str]:
+    """Return why the data of a pair is staged, and the cure."""
+    one, other, reason = row["from"], row["to"], plain(row["reason"])
+    for rank in (one, other):
+        if _cannot_export(job, rank):
+            return (
+                f"the driver denies CUDA IPC; {_SLOWER}",
+                "ask for a host or a virtual machine whose driver permits "
+                "CUDA IPC (some virtual GPUs and sandboxes do not). Without "
+                "CUDA IPC all is right, but slower",
+            )
+    if not (
+        _has_peer_access(job, one, other) and _has_peer_access(job, other, one)
+    ):
+        return (
+            f"these GPUs have no peer access to each other; {_SLOWER}",
+            "use GPUs that reach each other: nvidia-smi topo -p2p r shows "
+            "them. Most GeForce cards reach none; between others the "
+            "IOMMU or PCIe ACS may be in the way (settings of the BIOS and "
+            "the kernel). Without peer access all is right, but slower",
+        )
+    for word, cure in _STAGED_CURES.items():
+        if word in reason:
+            return reason, cure
+    return reason, _TOGETHER
+
+
 def _staged(job: Job) -> Iterator[Finding]:
     forced = {v for name, v, _ in job.settings() if name == FORCED}
     host_of = {r: name for name, ranks in job.hosts() for r in ranks}
-    told: dict[str, list[str]] = {}
-    for row in job.pairs:
-        same = host_of.get(row["from"]) == host_of.get(row["to"])
-        if row["memory"] == "gpu" and same and row["route"] == "host":
-            pair = f"{row['from']} to {row['to']}"
-            told.setdefault(row["reason"], []).append(pair)
+    staged = [
+        row
+        for row in job.pairs
+        if row["memory"] == "gpu"
+        and row["route"] == "host"
+        and host_of.get(row["from"]) == host_of.get(row["to"])
+    ]
     if is_hidden(job):
         return  # that is why
-    if told and forced:
+    if staged and forced:
         yield Finding(
             "staged",
             NOTE,
@@ -198,14 +254,19 @@ def _staged(job: Job) -> Iterator[Finding]:
             f"unset {FORCED}",
         )
         return
-    for reason, pairs in told.items():
+    told: dict[tuple[str, str], list[str]] = {}
+    for row in staged:
+        ends = row["from"], row["to"]
+        if len({job.get(rank, "host", "pid_namespace") for rank in ends}) == 1:
+            cause = _why_staged(job, row)  # else _private() tells
+            told.setdefault(cause, []).append(f"{ends[0]} to {ends[1]}")
+    for (why, cure), pairs in told.items():
         yield Finding(
             "staged",
             WARNING,
             f"GPU arrays of one host ({_some(pairs)}) go by "
-            f'route "host": {reason}',
-            "use GPUs that reach each other (nvidia-smi topo -p2p r), in "
-            "processes that see each other",
+            f'route "host": {why}',
+            cure,
         )
 
 

@@ -13,6 +13,7 @@ from .launchers import PACKAGES, SCRIPT, SLURM, fits
 
 CHOOSING = "MPI4PY_MPIABI", "MPI4PY_LIBMPI", "WARPMPI_MPI"
 _ORTE = "OMPI_MCA_orte_"
+_BY_TCP = "OMPI_MCA_pml=ob1 OMPI_MCA_btl=tcp,self"
 _APART = (
     "this rank is in a PID namespace of its own (a container, unshare --pid): "
     "it does not see the processes of the other ranks of this host, which the "
@@ -20,7 +21,8 @@ _APART = (
 )
 _TOGETHER = (
     "start all ranks of a host in one container, with mpirun inside of it, or "
-    "each rank in one with --pid=host --ipc=host (docker, podman)"
+    "each rank in one with --pid=host --ipc=host (docker, podman). If they "
+    "must stay apart, MPI works without shared memory by "
 )
 # Cures by a word of how a rank ended, and by a word of its step.
 _ENDED = {
@@ -34,7 +36,7 @@ _STOOD = {
     "gpu arrays": "try without CUDA IPC (WARPMPI_TRANSPORT=host); if that "
     "works, report this output to warpmpi's developers",
     "host arrays": "MPI alone moves such data: try another network of this "
-    "MPI (Open MPI: OMPI_MCA_pml=ob1 OMPI_MCA_btl=tcp,self)",
+    f"MPI (Open MPI: {_BY_TCP})",
     "imports warpmpi": "start python -c 'import warpmpi' alone to see why",
 }
 _FIRST = (
@@ -66,7 +68,8 @@ def _ended(job: Job) -> Iterator[Finding]:
     )
     sizes = _sizes(job.get(0, "environment", "sizes") or {})
     if is_apart(job):
-        yield Finding("pid-namespaces", BROKEN, f"{text}; {_APART}", _TOGETHER)
+        text, cure = f"{text}; {_APART}", _TOGETHER + _without_shm(job)
+        yield Finding("pid-namespaces", BROKEN, text, cure)
     elif step == "MPI_Init":
         text += f"; mpi4py runs {_mpi(job)}"
         text += f", the launcher says {sizes}" if sizes else ""
@@ -92,8 +95,15 @@ def _cure_of_init(job: Job) -> str:
 def _network(job: Job) -> str:
     """Return how this MPI leaves out its fast networks."""
     if job.get(0, "mpi", "vendor") == "Open MPI":
-        return "try OMPI_MCA_pml=ob1 OMPI_MCA_btl=tcp,self"
+        return f"try {_BY_TCP}"
     return "try FI_PROVIDER=tcp"
+
+
+def _without_shm(job: Job) -> str:
+    """Return how this MPI leaves out shared memory."""
+    if job.get(0, "mpi", "vendor") == "Open MPI":
+        return f"{_BY_TCP}, and another TMPDIR for each rank"
+    return "MPIR_CVAR_NOLOCAL=1"
 
 
 def _mpi4py(job: Job) -> Iterator[Finding]:
