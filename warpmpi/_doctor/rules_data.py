@@ -188,9 +188,10 @@ def _some(pairs: list[str]) -> str:
 
 
 def plain(reason: str) -> str:
-    """Return the reason of a route without the driver's call and device."""
+    """Return the reason of a route in words, without the driver's call."""
     reason = re.sub(r"mapping a peer's memory for cuda:\d+: ", "", reason)
-    return re.sub(r"\bcu[A-Z]\w*\(.*?\) failed: ", "", reason)
+    call = r"\bcu[A-Z]\w*\(.*?\) failed: CUDA_ERROR_\w+ \((.*?)\)"
+    return re.sub(call, r"\1", reason)
 
 
 def _cannot_export(job: Job, rank: int) -> bool:
