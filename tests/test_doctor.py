@@ -765,6 +765,7 @@ def test_a_missing_library_tells_the_mpi(good, error, package, whose):
     each("mpi", error=error, no_mpi4py=False)(good)
     (told,) = found(good)
     assert f"pip install {package})" in told.cure and whose in told.text
+    assert "\n" not in told.text
     setting("MPI4PY_MPIABI", "mpich")(good)
     (told,) = found(good)
     assert told.cure.endswith(", or unset MPI4PY_MPIABI")
@@ -1506,6 +1507,22 @@ def test_a_process_that_ends_or_hangs(tmp_path, action, how):
     if "SIGTERM" not in action:  # which may come before the step is heard of
         assert told["ended"]["step"] == "waits for the other ranks' facts"
     assert told["ranks"][0]["mpi"]["size"] == 1  # what it knew
+
+
+def test_a_reader_that_leaves():
+    """`| head`: the status is the same, and no traceback comes."""
+    told = doctor()
+    child = subprocess.Popen(
+        [sys.executable, "-m", "warpmpi", "doctor"],
+        env=ranks.clean_environment(PYTHONPATH=str(ranks.ROOT)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    child.stdout.close()
+    with child:
+        errors = child.stderr.read()
+    assert (child.returncode, errors) == (told[0], told[2])
 
 
 def test_a_launcher_of_another_mpi():

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """`python -m warpmpi` runs a program as `python` itself does."""
 
+import os
+import platform
 import py_compile
 import shutil
 import subprocess
@@ -126,3 +128,79 @@ def test_a_class_of_the_program_in_a_pool(folder):
         "        print(pool.map(ask, [Class()]))\n"
     )
     assert ask(folder, "-m", "warpmpi", "pool.py")[0] == "[7]\n"
+
+
+def about(*flags, reader=True, **environment):
+    """What --version prints and says, and its exit status."""
+    child = subprocess.Popen(
+        [sys.executable, *flags, "-m", "warpmpi", "--version"],
+        env=ranks.clean_environment(
+            **{"PYTHONPATH": str(ranks.ROOT), **environment}
+        ),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    if not reader:
+        child.stdout.close()
+    with child:
+        printed = child.stdout.read() if reader else ""
+        errors = child.stderr.read()
+    return printed, errors, child.returncode
+
+
+def test_the_version():
+    printed, errors, status = about()
+    assert (errors, status) == ("", 0)
+    first = printed.splitlines()[0]
+    assert first.startswith("warpmpi ") and ", mpi4py " in first
+    assert first.endswith(f", Python {platform.python_version()}")
+    assert printed.splitlines()[-2].startswith("GPUs: ")
+
+
+def test_the_version_does_not_start_mpi(tmp_path):
+    """It needs no launcher, and waits for no network."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import atexit, sys\n"
+        "@atexit.register\n"
+        "def tell():\n"
+        "    print(sys.modules['mpi4py.MPI'].Is_initialized())\n"
+    )
+    path = os.pathsep.join([str(tmp_path), str(ranks.ROOT)])
+    assert about(PYTHONPATH=path)[0].splitlines()[-1] == "False"
+
+
+def test_the_version_where_the_reader_leaves():
+    assert about(reader=False) == ("", "", 0)
+
+
+def test_the_version_without_a_gpu(tmp_path):
+    driver = str(tmp_path / "none.so")
+    printed, _, status = about(WARPMPI_CUDA_DRIVER=driver)
+    assert status == 0 and "\nGPUs: none: no CUDA driver: " in printed
+
+
+@pytest.mark.parametrize(
+    ("missing", "told"),
+    [
+        ("mpi4py", "warpmpi needs mpi4py: `pip install mpi4py`"),
+        ("mpi4py.MPI", "mpi4py cannot load an MPI library (no luck): install"),
+    ],
+)
+def test_the_version_without_an_mpi(tmp_path, missing, told):
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\n"
+        "class Refuse:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name == {missing!r}:\n"
+        "            error = ImportError if '.' in name else "
+        "ModuleNotFoundError\n"
+        "            raise error('no luck', name=name)\n"
+        "sys.meta_path.insert(0, Refuse())\n"
+    )
+    path = os.pathsep.join([str(tmp_path), str(ranks.ROOT)])
+    printed, errors, status = about(PYTHONPATH=path)
+    assert status == 1 and "Traceback" not in errors
+    assert f"Python {platform.python_version()}\n" in printed
+    assert printed.endswith("\nMPI: none: no luck\n")
+    assert f"warpmpi cannot be imported: {told}" in errors

