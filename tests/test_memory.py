@@ -73,8 +73,13 @@ def test_calls_are_logged_when_asked_for(program):
     assert "warpmpi: cuMemAlloc(&ptr, size) -> CUDA_SUCCESS" in done.stderr
     quiet = run(program, case, WARPMPI_LOG="")
     assert quiet.stderr == ""
-    unknown = run(program, case, WARPMPI_LOG="mpi")
-    assert unknown.stderr == "warpmpi: WARPMPI_LOG=mpi: use cuda\n"
+    for value in "mpi", "1", "cudax":
+        unknown = run(program, case, WARPMPI_LOG=value)
+        assert unknown.stderr == (
+            f"warpmpi: WARPMPI_LOG={value} is unknown, and nothing is logged: "
+            "set it to cuda, which writes the calls of the driver to stderr, "
+            "or unset it\n"
+        )
 
 
 def test_missing_driver_is_told_once_and_for_all(program):

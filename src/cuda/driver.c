@@ -184,9 +184,13 @@ wm_driver_load(wm_error_t *err)
         now = atomic_load(&state);
         if (now == UNLOADED) {
             const char *log = getenv("WARPMPI_LOG");
-            atomic_store(&logging, log != NULL && strstr(log, "cuda"));
+            atomic_store(&logging, log != NULL && strcmp(log, "cuda") == 0);
             if (log != NULL && *log != '\0' && !atomic_load(&logging))
-                fprintf(stderr, "warpmpi: WARPMPI_LOG=%s: use cuda\n", log);
+                fprintf(stderr,
+                        "warpmpi: WARPMPI_LOG=%s is unknown, and nothing is "
+                        "logged: set it to cuda, which writes the calls of "
+                        "the driver to stderr, or unset it\n",
+                        log);
             now = load(&failure) == 0 ? LOADED : FAILED;
             if (now == FAILED && driver_is_chosen()) {
                 fprintf(stderr, "warpmpi: WARPMPI_CUDA_DRIVER: %s\n",
