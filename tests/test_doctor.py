@@ -21,6 +21,7 @@ from warpmpi._doctor import (
     finding,
     findings,
     launchers,
+    nvlink,
     pairs,
     plot,
     reach,
@@ -842,6 +843,67 @@ def test_what_gpus_reach(good):
     assert "theory" in reach.expected(pcie, gpu(1), "ipc").source
     unknown = gpu(0, capability=[99, 0])
     assert reach.expected(unknown, gpu(1), "ipc") is None
+
+
+@pytest.mark.parametrize(
+    ("links", "gbps"), [(None, 389), (18, 389), (6, 389 / 3)]
+)
+def test_gpus_with_fewer_links_reach_less(good, links, gbps):
+    one = gpu(0)
+    one["peers"][0]["links"] = links
+    told = reach.expected(one, gpu(1), "ipc")
+    assert told.gbps == pytest.approx(gbps)
+    assert ("for 6 of 18 links" in told.source) == (links == 6)
+    good["ranks"][0]["driver"]["devices"][0] = one
+    good["ranks"][1]["driver"]["devices"][1]["peers"][0]["links"] = links
+    rows("gpu", gbps=100.0)(good)
+    assert {each.name for each in found(good)} == (
+        set() if links == 6 else {"slow"}
+    )
+
+
+# As much of NVML as the links of a GPU: two to a peer, three to a switch, one
+# that is down.
+NVML = """
+#include <string.h>
+typedef struct { char legacy[16]; unsigned numbers[5]; char address[32]; } pci;
+int nvmlInit_v2(void) { return 0; }
+int nvmlDeviceGetHandleByUUID(const char *uuid, void **device)
+{
+    *device = (void *)uuid;
+    return strcmp(uuid, "GPU-0") != 0;
+}
+int nvmlDeviceGetNvLinkState(void *device, unsigned link, int *active)
+{
+    *active = link != 5;
+    return link > 5;
+}
+int nvmlDeviceGetNvLinkRemoteDeviceType(void *device, unsigned link, int *type)
+{
+    *type = link < 2 ? 0 : 2;
+    return 0;
+}
+int nvmlDeviceGetNvLinkRemotePciInfo_v2(void *device, unsigned link, pci *end)
+{
+    strcpy(end->address, "00000000:3B:00.0");
+    return 0;
+}
+"""
+
+
+@pytest.mark.skipif(not shutil.which("cc"), reason="compiles a library")
+def test_links_by_nvml(tmp_path):
+    library = str(tmp_path / "nvml.so")
+    assert nvlink.links("GPU-0", library) == {}
+    subprocess.run(
+        ["cc", "-shared", "-fPIC", "-xc", "-", "-o", library],
+        input=NVML,
+        text=True,
+        check=True,
+    )
+    there = nvlink.place("0000:3B:00.0")
+    assert nvlink.links("GPU-0", library) == {there: 2, nvlink.SWITCH: 3}
+    assert nvlink.links("GPU-1", library) == {}
 
 
 def test_text_of_what_is_measured(good):

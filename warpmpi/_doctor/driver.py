@@ -14,6 +14,8 @@ import uuid
 from collections.abc import Iterator
 from typing import Any
 
+from . import nvlink
+
 COMPUTE_MODES = {0: "default", 2: "prohibited", 3: "exclusive process"}
 TRIAL_BYTES = 32 << 20
 # Numbers of cuda.h.
@@ -91,8 +93,15 @@ def _uuid(driver: Driver, ordinal: int) -> str:
     return ("GPU-" if told[0] == told[-1] else "MIG-") + told[-1]
 
 
+def _pci(driver: Driver, ordinal: int) -> str:
+    pci = ctypes.create_string_buffer(32)
+    driver.call("DeviceGetPCIBusId", pci, 32, ordinal)
+    return pci.value.decode()
+
+
 def _peers(driver: Driver, ordinal: int, count: int) -> list[dict[str, Any]]:
     peers = []
+    links = nvlink.links(_uuid(driver, ordinal)) if count > 1 else {}
     for other in range(count):
         if other == ordinal:
             continue
@@ -106,6 +115,9 @@ def _peers(driver: Driver, ordinal: int, count: int) -> list[dict[str, Any]]:
                 "uuid": _uuid(driver, other),
                 "access": bool(access),
                 "nvlink": bool(atomics),
+                # None if that is not known.
+                "links": links.get(nvlink.place(_pci(driver, other)))
+                or links.get(nvlink.SWITCH),
             }
         )
     return peers
@@ -118,13 +130,9 @@ def _has_mps() -> bool:
 
 
 def _device(driver: Driver, ordinal: int, count: int) -> dict[str, Any]:
-    name, pci = (
-        ctypes.create_string_buffer(256),
-        ctypes.create_string_buffer(32),
-    )
+    name = ctypes.create_string_buffer(256)
     memory = ctypes.c_size_t()
     driver.call("DeviceGetName", name, 256, ordinal)
-    driver.call("DeviceGetPCIBusId", pci, 32, ordinal)
     driver.call("DeviceTotalMem", ctypes.byref(memory), ordinal)
 
     def attribute(number: int) -> int:
@@ -146,7 +154,7 @@ def _device(driver: Driver, ordinal: int, count: int) -> dict[str, Any]:
         "compute_mode": COMPUTE_MODES.get(mode, str(mode)),
         "capability": [attribute(number) for number in _CAPABILITY],
         "memory": memory.value,
-        "pci": pci.value.decode(),
+        "pci": _pci(driver, ordinal),
         "peers": _peers(driver, ordinal, count),
     }
 

@@ -23,6 +23,8 @@ _NVLINK = {
     (9, 0): Reach("NVLink", 389, 8.9, _MEASURED),
     (10, 0): Reach("NVLink", 900, None, "theory: NVLink 5"),
 }
+# The links of a whole GPU, which lead to other GPUs, or to switches.
+_LINKS = {(7, 0): 6, (8, 0): 12, (9, 0): 18, (10, 0): 18}
 _STAGED = {(9, 0): Reach("host memory", 50, 17.1, _MEASURED)}
 _SAME_GPU = {(9, 0): Reach("their own memory", 1906, None, _MEASURED)}
 _PCIE_OF = {
@@ -47,6 +49,15 @@ def _of_pcie(capability: tuple[int, int]) -> Reach | None:
     return Reach("PCIe", gbps, None, source)
 
 
+def _of_nvlink(capability: tuple[int, int], links: int | None) -> Reach | None:
+    """links: between two GPUs; None if their number is not known."""
+    reach, whole = _NVLINK.get(capability), _LINKS.get(capability)
+    if reach is None or whole is None or links is None or links >= whole:
+        return reach
+    source = f"{reach.source}, for {links} of {whole} links"
+    return reach._replace(gbps=reach.gbps * links / whole, source=source)
+
+
 def expected(
     one: dict[str, Any], other: dict[str, Any], route: str
 ) -> Reach | None:
@@ -66,5 +77,5 @@ def expected(
     if not links:
         return None
     if links[0]["nvlink"]:
-        return _NVLINK.get(capability)
+        return _of_nvlink(capability, links[0].get("links"))
     return _of_pcie(capability)

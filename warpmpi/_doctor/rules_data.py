@@ -13,7 +13,8 @@ from .rules_gpus import is_hidden
 from .rules_start import is_apart
 
 _SLOW_CURES = {
-    "NVLink": "look at nvidia-smi nvlink -s and nvidia-smi topo -m; ",
+    "NVLink": "look for links that are down (nvidia-smi nvlink -s), and for "
+    "GPUs with fewer links between them (NV1 to NV18 in nvidia-smi topo -m); ",
     "PCIe": "look at nvidia-smi topo -m, for GPUs that share a PCIe switch, "
     "and at the link's width (nvidia-smi -q -d PCIE); ",
     "host memory": "bind each rank to the cores of its GPU's socket "
