@@ -260,12 +260,19 @@ def test_private_pid_namespaces(tmp_path):
 
 
 def test_a_pid_namespace_for_each_rank():
-    """MPI crashes or hangs there, and the reason is told."""
+    """MPI crashes or hangs there, and the reason is told once."""
     command = unshare("--pid", "--fork", "--mount-proc")
-    told = doctor("--timeout", "6", wrapper=command, status=2)
+    words = *DOCTOR, "--timeout", "6"
+    told = json.loads(ranks.run(*words, wrapper=command, died=True))
     assert told["ranks"][0]["launcher"]["own_namespace"]
-    (broken,) = (f for f in told["findings"] if f["level"] == "broken")
-    assert broken["name"] == "pid-namespaces"
+    (level,) = (
+        each["level"]
+        for each in told["findings"]
+        if each["name"] == "pid-namespaces"
+    )
+    # Some MPIs may do without shared memory.
+    assert level == ("broken" if told["ended"] else "warning")
+    assert "ended" not in names(told)
 
 
 def test_a_pid_namespace_for_all_ranks(monkeypatch):
