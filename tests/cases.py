@@ -5,6 +5,7 @@ The core's table gives the names. Case makes the arguments of a call, and the
 expected values, from the table and from REDUCED.
 """
 
+import functools
 import math
 import unittest
 from typing import NamedTuple
@@ -15,6 +16,7 @@ from mpi4py import MPI
 import kinds
 import warpmpi as wm
 from warpmpi import _core
+from warpmpi._install import CLASS_CALLS
 
 MPICH = MPI.get_vendor()[0] == "MPICH"
 EMPTY = -1  # where nothing is received
@@ -56,6 +58,8 @@ REDUCED = {
 }
 # MPI has none of these between groups.
 INTRA_ONLY = [name for name in REDUCED if REDUCED[name]("ab", 0) != "ab"]
+# What install() puts in, by type and name.
+STAGED = {(kind, name): call for kind, name, call in CLASS_CALLS}
 FOLDS = {"SUM": sum, "PROD": math.prod}
 
 
@@ -150,6 +154,19 @@ def on_device(values):
 def init(comm, name, case):
     """The persistent collective of that name."""
     return getattr(comm, name + "_init")(*case.args)
+
+
+class Staged:
+    """An object of mpi4py's whose calls are those that install() puts in."""
+
+    def __init__(self, thing):
+        self.thing = thing
+
+    def __getattr__(self, name):
+        for kind in type(self.thing).__mro__:
+            if (kind, name) in STAGED:
+                return functools.partial(STAGED[kind, name], self.thing)
+        return getattr(self.thing, name)
 
 
 class Case:

@@ -59,6 +59,7 @@ storage_begin(size_t size, bool ordered, wm_storage_t **storage,
         return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
     }
     made->size = size;
+    atomic_init(&made->others, -1);
     atomic_init(&made->references, 1);
     *storage = made;
     return 0;
@@ -90,23 +91,33 @@ storage_new(int device, bool pinned, size_t size, wm_storage_t **storage,
 }
 
 int
-wm_storage_wrap(void *ptr, size_t size, const wm_pointer_t *memory,
+wm_storage_wrap(void *ptr, size_t size, const wm_pointer_t *memory, int others,
                 bool readonly, void *owner, void (*release)(void *),
                 wm_storage_t **storage, wm_error_t *err)
 {
     wm_storage_t *made;
-    bool ordered = memory->kind != WM_MEMORY_HOST;
+    bool ordered = memory->kind != WM_MEMORY_HOST || others >= 0;
     int status = storage_begin(size, ordered, &made, err);
     if (status < 0)
         return status;
     made->ptr = ptr;
     made->memory = *memory;
     made->readonly = readonly;
-    atomic_init(&made->shared, true);
+    atomic_init(&made->others, others);
     made->owner = owner;
     made->release = release;
     *storage = made;
     return 0;
+}
+
+void
+wm_storage_give_away(wm_storage_t *storage)
+{
+    int device = storage->memory.device;
+    if (storage->memory.kind == WM_MEMORY_PINNED)
+        device = wm_pointer_home(storage->ptr);
+    if (device >= 0)
+        atomic_store(&storage->others, device);
 }
 
 wm_storage_t *
@@ -352,11 +363,10 @@ wm_array_producer(const wm_array_t *array, wm_producer_t *producer)
         return;
     producer->kind = WM_PRODUCER_ORDER;
     producer->order = storage->order;
-    // Others use host memory on the host, or wait for their own device work.
-    if (storage->memory.device >= 0
-        && atomic_load_explicit(&storage->shared, memory_order_relaxed)) {
+    int others = atomic_load_explicit(&storage->others, memory_order_relaxed);
+    if (others >= 0) {
         producer->kind = WM_PRODUCER_DEVICE;
-        producer->device = storage->memory.device;
+        producer->device = others;
     }
 }
 

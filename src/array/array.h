@@ -18,10 +18,11 @@ typedef struct wm_storage {
     size_t size;         // bytes
     wm_pointer_t memory; // kind, device, allocation
     wm_order_t *order;   // NULL for pageable host memory
-    // True once the pointer was given away (CAI, DLPack, ptr) or came from
-    // elsewhere, and never false again: others may write the memory without
-    // our knowledge.
-    _Atomic bool shared;
+    // The device on which others may use the memory without our knowledge; -1:
+    // none. It is set once the pointer was given away (CAI, DLPack, ptr) or
+    // came from elsewhere, and stays. Page-locked memory that only NumPy knows
+    // has none, as NumPy's users wait for the work that they enqueue.
+    _Atomic int others;
     bool readonly;
     // The members below are private to array.c.
     _Atomic long references;
@@ -41,14 +42,19 @@ typedef struct {
     int64_t strides[WM_MAX_NDIM]; // bytes
 } wm_array_t;
 
-// Makes a storage over foreign memory of `size` bytes. On success the storage
-// owns `owner`: when the last reference goes, and our own work on the memory
-// has ended, release(owner) is called once. While a stream may be waiting for
-// another process, wm_storage_free_kept does this later.
+// Makes a storage over foreign memory of `size` bytes. `others`: the member of
+// that name. On success the storage owns `owner`: when the last reference
+// goes, and our own work on the memory has ended, release(owner) is called
+// once. While a stream may be waiting for another process,
+// wm_storage_free_kept does this later.
 WM_MUST_CHECK int
-wm_storage_wrap(void *ptr, size_t size, const wm_pointer_t *memory,
+wm_storage_wrap(void *ptr, size_t size, const wm_pointer_t *memory, int others,
                 bool readonly, void *owner, void (*release)(void *),
                 wm_storage_t **storage, wm_error_t *err);
+
+// Notes that other code has the pointer, and may use the memory on a device.
+void
+wm_storage_give_away(wm_storage_t *storage);
 
 // Adds a reference; returns `storage`.
 wm_storage_t *
@@ -84,8 +90,8 @@ void
 wm_array_copy_header(wm_array_t *dst, const wm_array_t *src);
 
 // Writes the producer of the array's memory: the order of its storage, and the
-// whole device as well if the memory was given away; NONE for a bare
-// description or pageable memory.
+// whole device as well if others may use the memory there; NONE for a bare
+// description, or pageable memory that nobody uses on a device.
 void
 wm_array_producer(const wm_array_t *array, wm_producer_t *producer);
 

@@ -134,6 +134,11 @@ wm_pinned_free(void *ptr);
 WM_MUST_CHECK int
 wm_pointer_describe(const void *ptr, wm_pointer_t *pointer, wm_error_t *err);
 
+// Returns the device in whose context the memory was allocated or page-locked,
+// by one driver call; -1 if CUDA does not know the memory.
+int
+wm_pointer_home(const void *ptr);
+
 // Returns the id of the allocation at `base`, 0 if there is none.
 uint64_t
 wm_pointer_buffer_id(uintptr_t base);

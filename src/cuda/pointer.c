@@ -77,18 +77,25 @@ pointer_kind_of(const answers_t *answers)
     }
 }
 
+// Returns CUDA_ERROR_INVALID_VALUE for memory that CUDA does not know, and if
+// the driver cannot be asked.
+static CUresult
+pointer_facts(const void *ptr, answers_t *answers)
+{
+    if (ptr == NULL || !wm_driver_in_process() || wm_driver_forked())
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = pointer_ask(ptr, answers);
+    return result == CUDA_ERROR_INVALID_CONTEXT
+               ? ask_in_any_context(ptr, answers)
+               : result;
+}
+
 int
 wm_pointer_describe(const void *ptr, wm_pointer_t *pointer, wm_error_t *err)
 {
     wm_pointer_t host = {.kind = WM_MEMORY_HOST, .device = -1};
-    if (ptr == NULL || !wm_driver_in_process() || wm_driver_forked()) {
-        *pointer = host;
-        return 0;
-    }
     answers_t answers;
-    CUresult result = pointer_ask(ptr, &answers);
-    if (result == CUDA_ERROR_INVALID_CONTEXT)
-        result = ask_in_any_context(ptr, &answers);
+    CUresult result = pointer_facts(ptr, &answers);
     if (result == CUDA_ERROR_INVALID_CONTEXT
         || result == CUDA_ERROR_INVALID_VALUE) {
         *pointer = host; // no context, or memory unknown to CUDA
@@ -113,6 +120,17 @@ wm_pointer_describe(const void *ptr, wm_pointer_t *pointer, wm_error_t *err)
         .exportable = kind == WM_MEMORY_DEVICE && answers.exportable != 0,
     };
     return 0;
+}
+
+int
+wm_pointer_home(const void *ptr)
+{
+    answers_t answers;
+    return pointer_facts(ptr, &answers) == CUDA_SUCCESS
+                   && pointer_kind_of(&answers) != WM_MEMORY_HOST
+                   && answers.ordinal < (uint64_t)wm_device_count()
+               ? (int)answers.ordinal
+               : -1;
 }
 
 uint64_t

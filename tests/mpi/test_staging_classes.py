@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Files, windows, packing and Reduce_local on GPU memory."""
 
-import functools
 import os
 import tempfile
 
@@ -11,26 +10,12 @@ from mpi4py import MPI
 
 import kinds
 import warpmpi as wm
-from warpmpi._install import CLASS_CALLS
+from cases import STAGED, Staged
 
 pytestmark = pytest.mark.skipif(
     not wm.is_cuda_available(), reason="needs a GPU"
 )
-STAGED = {(kind, name): call for kind, name, call in CLASS_CALLS}
 DEVICE = [kind for kind in kinds.KINDS if kind not in kinds.HOST_KINDS]
-
-
-class Staged:
-    """An object of mpi4py's whose calls are those that install() puts in."""
-
-    def __init__(self, thing):
-        self.thing = thing
-
-    def __getattr__(self, name):
-        for kind in type(self.thing).__mro__:
-            if (kind, name) in STAGED:
-                return functools.partial(STAGED[kind, name], self.thing)
-        return getattr(self.thing, name)
 
 
 @pytest.fixture

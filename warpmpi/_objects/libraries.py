@@ -73,6 +73,11 @@ def make_numba(shape: tuple[int, ...], dtype: Any) -> Made:
     return array, lambda: array
 
 
+def _numba_of_host(array: Any) -> None:
+    """Wait for the work on mapped or managed memory, which NumPy pickles."""
+    _core._settle(array)
+
+
 def _torch(tensor: Any) -> Embedded | None:
     torch = sys.modules["torch"]
     plain = (
@@ -223,12 +228,16 @@ def is_failure(error: Exception) -> bool:
 
 
 # By the module whose type it is, once the program has imported that.
-_LIBRARIES = {
-    "cupy": ("ndarray", _cupy),
-    "torch": ("Tensor", _torch),
-    "warp": ("array", _warp),
-    "numba.cuda.cudadrv.devicearray": ("DeviceNDArray", _numba),
-    "jax._src.array": ("ArrayImpl", _jax),
+_LIBRARIES: dict[str, dict[str, Look]] = {
+    "cupy": {"ndarray": _cupy},
+    "torch": {"Tensor": _torch},
+    "warp": {"array": _warp},
+    "numba.cuda.cudadrv.devicearray": {
+        "DeviceNDArray": _numba,
+        "MappedNDArray": _numba_of_host,
+        "ManagedNDArray": _numba_of_host,
+    },
+    "jax._src.array": {"ArrayImpl": _jax},
 }
 _known: dict[type, Look] = {_core.Array: _array}
 _unseen = dict(_LIBRARIES)
@@ -240,9 +249,10 @@ def known() -> dict[type, Look]:
     If a function returns None, the array is pickled in the usual way.
     """
     for module in [name for name in _unseen if name in sys.modules]:
-        attribute, look = _unseen[module]
-        kind = getattr(sys.modules[module], attribute, None)
-        if isinstance(kind, type):  # else it is being imported
-            _known[kind] = look
+        looks = _unseen[module]
+        found = [getattr(sys.modules[module], name, None) for name in looks]
+        kinds = [kind for kind in found if isinstance(kind, type)]
+        if len(kinds) == len(looks):  # else it is being imported
+            _known.update(zip(kinds, looks.values(), strict=True))
             _unseen.pop(module, None)
     return _known

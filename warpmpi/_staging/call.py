@@ -14,6 +14,7 @@ from . import averages, halves, notes, table
 from .layout import recounted
 from .neighbours import Pairs
 from .staging_copies import (
+    Settled,
     StagingCopy,
     concerns_us,
     has_staging_copy,
@@ -47,7 +48,7 @@ class Call:
         self.args = args
         self.kwargs = kwargs
         self.error: Exception | None = None
-        self.copies: list[StagingCopy] = []
+        self.copies: list[StagingCopy | Settled] = []
         arrays: list[Any] = []
         for buffer, role, blocks, datatype in family.roles(self):
             value = self.argument(buffer.name)
@@ -72,7 +73,10 @@ class Call:
                     )
                 self.copies.append(copy)
                 arrays.append(copy.array)
-            elif average:
+                continue
+            if _core._is_awaited(value):
+                self.copies.append(Settled(value, buffer))
+            if average:
                 arrays.append(value[0] if isinstance(value, list) else value)
         # MPI refuses a reduction into the array that it reads. It does not
         # see this if one of the two has a copy.
@@ -457,6 +461,7 @@ def refusing(kind: type, name: str, why: str) -> Any:
         for value in (*args[1:], *kwargs.values()):
             if _core.is_on_device(value):
                 raise TypeError(f"{kind.__name__}.{name}: {why}")
+            _core._settle(value)
         return method(*args, **kwargs)
 
     return classmethod(call) if bound else call

@@ -75,6 +75,27 @@ def _has_gaps(item: Any) -> bool:
     return isinstance(item, (list, tuple)) and any(map(_has_gaps, item))
 
 
+class Settled:
+    """Host memory that a device may still use: MPI gets it after that.
+
+    It stands among the staging copies of a call, and is copied nowhere.
+    """
+
+    role = "<"
+    on_device = False
+    error: Exception | None = None
+    host: Any = None
+    written: list[Run] = []
+    average: tuple[int, int] | None = None
+
+    def __init__(self, value: Any, buffer: Buffer) -> None:
+        self.given = self.array = value
+        self.buffer = buffer
+
+    def transfer(self, to_host: bool) -> None:
+        _core._settle(self.array)
+
+
 class StagingCopy:
     """An array on a GPU or with gaps, and the copy that MPI gets."""
 

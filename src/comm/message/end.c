@@ -84,7 +84,7 @@ wm_settle_producer(const wm_buffer_t *buffer, wm_producer_t *producer,
     if (envelope->stream_device >= 0)
         code = wm_stream_refuse_capture(envelope->stream_device,
                                         envelope->stream, "the stream", err);
-    if (code == 0 && device)
+    if (code == 0)
         code = wm_producer_refuse_capture(producer, err);
     if (code == 0 && envelope->stream_device >= 0 && !device)
         code = wm_stream_synchronize(envelope->stream_device, envelope->stream,

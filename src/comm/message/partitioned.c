@@ -258,9 +258,8 @@ wm_partitions_ready(wm_partitions_t *partitions, int marked, wm_op_t *gate,
 {
     // Waits on the host before taking the lock, so that other threads need not
     // wait.
-    int code = wm_buffer_on_device(buffer) ? wm_settle_producer(
-                   buffer, &buffer->producer, envelope, false, err)
-                                           : 0;
+    int code = wm_settle_producer(buffer, &buffer->producer, envelope, false,
+                                  err);
     if (code < 0) {
         wm_buffer_release(buffer);
         return code;

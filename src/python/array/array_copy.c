@@ -20,13 +20,15 @@ wm_py_array_new_nogil(int device, bool pinned, wm_dtype_t dtype, int ndim,
 int
 wm_py_array_wait_nogil(const wm_array_t *array)
 {
-    int status = 0;
     bool idle = true;
     wm_error_t err;
-    wm_order_t *order = array->storage->order;
-    status = wm_order_idle(order, true, &idle, &err);
+    wm_producer_t producer;
+    wm_array_producer(array, &producer);
+    if (array->storage->memory.device >= 0)
+        producer.kind = WM_PRODUCER_ORDER;
+    int status = wm_producer_idle(&producer, true, &idle, &err);
     if (status == 0 && !idle)
-        WM_PY_UNLOCKED(status = wm_order_wait(order, true, &err));
+        WM_PY_UNLOCKED(status = wm_producer_wait(&producer, true, &err));
     return wm_py_after_wait(status, &err);
 }
 

@@ -58,6 +58,17 @@ view_by_numpy(PyObject *data, const wm_dtype_t *dtype, const char *argument,
     return 0;
 }
 
+// NumPy reads memory at once.
+static int
+wait_for_producer(const wm_view_t *view)
+{
+    wm_error_t err;
+    int code = 0;
+    if (view->producer.kind != WM_PRODUCER_NONE)
+        WM_PY_UNLOCKED(code = wm_producer_wait(&view->producer, false, &err));
+    return wm_py_result(code, &err);
+}
+
 int
 wm_py_array_view_data(PyObject *data, const wm_dtype_t *dtype,
                       const char *argument, wm_view_t *view)
@@ -73,7 +84,10 @@ wm_py_array_view_data(PyObject *data, const wm_dtype_t *dtype,
         return 0;
     wm_dtype_t given = view->array.dtype;
     bool host = view->memory.device < 0;
+    int settled = host ? wait_for_producer(view) : 0;
     wm_py_view_release(view);
+    if (settled < 0)
+        return -1;
     if (!host) {
         PyErr_Format(PyExc_TypeError,
                      "%s: the elements are %s, not %s: convert the array on "

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // DLPack export: __dlpack__ with all its arguments, and __dlpack_device__.
-#include <stdatomic.h>
 #include <stdlib.h>
 
 #include "python/array/py_array.h"
@@ -210,6 +209,14 @@ parse_dl_device(PyObject *object, const wm_array_t *array, int *ordinal)
     return 0;
 }
 
+// The consumer of host memory uses the memory on the host.
+static void
+give_away(const wm_array_t *array)
+{
+    if (array->storage->memory.device >= 0)
+        wm_storage_give_away(array->storage);
+}
+
 static PyObject *
 export_copy(PyObject *self, int ordinal, bool versioned)
 {
@@ -220,7 +227,7 @@ export_copy(PyObject *self, int ordinal, bool versioned)
     wm_py_view_release(&view);
     if (copy == NULL)
         return NULL;
-    atomic_store(&wm_py_array_of(copy)->storage->shared, true);
+    give_away(wm_py_array_of(copy));
     PyObject *capsule = capsule_of(wm_py_array_of(copy), versioned, true);
     Py_DECREF(copy);
     return capsule;
@@ -274,7 +281,7 @@ wm_py_array_dlpack(PyObject *self, PyObject *args, PyObject *kwargs)
     }
     if (order_consumer(array, stream) < 0)
         return NULL;
-    atomic_store(&array->storage->shared, true);
+    give_away(array);
     return capsule_of(array, versioned, false);
 }
 

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Arrays as seen by other libraries: the CUDA and NumPy array interfaces, the
 // buffer protocol.
-#include <stdatomic.h>
-
 #include "python/array/py_array.h"
 #include "python/device/py_device.h"
 
@@ -121,7 +119,7 @@ wm_py_array_cuda_interface(PyObject *self, void *Py_UNUSED(unused))
         return cannot_say("__cuda_array_interface__", array->dtype, "DLPack");
     if (wm_py_array_export_stream(array, &stream) < 0)
         return NULL;
-    atomic_store(&array->storage->shared, true);
+    wm_storage_give_away(array->storage);
     return interface_dict(self, true, stream);
 }
 
@@ -137,7 +135,6 @@ wm_py_array_host_interface(PyObject *self, void *Py_UNUSED(unused))
         return cannot_say("__array_interface__", array->dtype, ".numpy()");
     if (wm_py_array_wait_nogil(array) < 0)
         return NULL;
-    atomic_store(&array->storage->shared, true);
     return interface_dict(self, false, NULL);
 }
 
@@ -183,7 +180,6 @@ wm_py_array_get_buffer(PyObject *self, Py_buffer *buffer, int flags)
     }
     if (wm_py_array_wait_nogil(array) < 0)
         return -1;
-    atomic_store(&array->storage->shared, true);
     bool strided = (flags & PyBUF_STRIDES) == PyBUF_STRIDES;
     bool shaped = (flags & PyBUF_ND) == PyBUF_ND;
     bool typed = (flags & PyBUF_FORMAT) == PyBUF_FORMAT;

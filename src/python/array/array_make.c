@@ -235,8 +235,8 @@ without_memory(PyObject *Py_UNUSED(module), PyObject *args)
         || wm_py_cuda_device(place, "it", &memory.device) < 0)
         return NULL;
     wm_py_view_set_contiguous(&array);
-    if (wm_storage_wrap(NULL, wm_array_nbytes(&array), &memory, false, NULL,
-                        NULL, &array.storage, &err)
+    if (wm_storage_wrap(NULL, wm_array_nbytes(&array), &memory, memory.device,
+                        false, NULL, NULL, &array.storage, &err)
         < 0)
         return wm_py_raise(&err);
     return wm_py_array_object(&array);
@@ -262,7 +262,9 @@ PyDoc_STRVAR(
     "protocol. A wm.Array is returned itself. The view keeps the\n"
     "object alive. A view of a read-only object is read-only.\n\n"
     "Other libraries may write to the viewed memory. Each operation\n"
-    "on the view therefore waits for the whole device first.\n\n"
+    "on the view therefore waits for the whole device first, unless\n"
+    "the object is host memory of which it does not say that a device\n"
+    "uses it.\n\n"
     "dtype, device: return a contiguous copy if these differ from\n"
     "those of the object. Only host data is converted. copy: True\n"
     "always copies, False never copies.\n\n"

@@ -174,9 +174,9 @@ static PyObject *
 get_ptr(PyObject *self, void *Py_UNUSED(unused))
 {
     const wm_array_t *array = wm_py_array_of(self);
-    atomic_store(&array->storage->shared, true);
     if (wm_py_array_wait_nogil(array) < 0)
         return NULL;
+    wm_storage_give_away(array->storage);
     return PyLong_FromVoidPtr(array->data);
 }
 

@@ -25,51 +25,69 @@ claims_device(PyObject *object)
     return device;
 }
 
-// Returns true for GPU memory whose elements have no dtype of ours. An array
-// that cannot be read is what it claims to be, if there are GPUs.
-static bool
-raw_on_device(PyObject *array)
+// Reads memory whose elements have no dtype of ours. Returns 0, or -1 if the
+// array cannot be read, without an exception.
+static int
+look_raw(PyObject *array, wm_view_t *view)
 {
     Py_buffer raw;
     PyObject *unused;
     wm_error_t err;
-    wm_pointer_t memory;
-    if (wm_py_raw_read(array, Py_None, false, &raw, &unused) < 0) {
-        PyErr_Clear();
-        return wm_device_count() > 0
-               && (PyObject_HasAttrString(array, "__cuda_array_interface__")
-                   || claims_device(array));
+    int code = wm_py_raw_read(array, Py_None, false, &raw, &unused);
+    if (code == 0) {
+        view->array.data = raw.buf;
+        view->producer.kind = WM_PRODUCER_NONE;
+        if (wm_pointer_describe(raw.buf, &view->memory, &err) < 0)
+            view->memory.kind = WM_MEMORY_DEVICE;
+        else
+            code = wm_py_view_ask_producer(array, "buffer", view);
+        PyBuffer_Release(&raw);
     }
-    bool device = wm_pointer_describe(raw.buf, &memory, &err) < 0
-                  || wm_memory_on_device(&memory);
-    PyBuffer_Release(&raw);
-    return device;
+    PyErr_Clear();
+    return code;
 }
 
-bool
-wm_py_message_on_device(PyObject *object)
+void
+wm_py_message_look(PyObject *object, wm_pointer_t *memory,
+                   wm_producer_t *producer)
 {
     wm_view_t view;
+    *memory = (wm_pointer_t){.kind = WM_MEMORY_HOST, .device = -1};
+    producer->kind = WM_PRODUCER_NONE;
     if (object == Py_None || PyLong_Check(object) || PyUnicode_Check(object)
         || wm_py_mpi_is_datatype(object) || wm_py_mpi_is_bottom(object)
         || wm_py_mpi_is_in_place(object))
-        return false;
+        return;
     if ((PyList_Check(object) || PyTuple_Check(object))
         && PySequence_Fast_GET_SIZE(object) == 0)
-        return false;
+        return;
     object = wm_py_message_array(object);
     PyObject *kind, *value, *trace;
     PyErr_Fetch(&kind, &value, &trace);
     Py_INCREF(object); // reading it may change the list
     bool parsed = wm_py_view_parse(object, false, "buffer", &view) == 0;
     PyErr_Clear();
-    bool device = parsed ? wm_memory_on_device(&view.memory)
-                         : raw_on_device(object);
+    if (parsed || look_raw(object, &view) == 0) {
+        *memory = view.memory;
+        *producer = view.producer;
+    }
+    else if (wm_device_count() > 0
+             && (PyObject_HasAttrString(object, "__cuda_array_interface__")
+                 || claims_device(object)))
+        memory->kind = WM_MEMORY_DEVICE;
     if (parsed)
         wm_py_view_release(&view);
     Py_DECREF(object);
     PyErr_Restore(kind, value, trace);
-    return device;
+}
+
+bool
+wm_py_message_on_device(PyObject *object)
+{
+    wm_pointer_t memory;
+    wm_producer_t producer;
+    wm_py_message_look(object, &memory, &producer);
+    return wm_memory_on_device(&memory);
 }
 
 PyDoc_STRVAR(is_on_device_doc,

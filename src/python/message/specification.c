@@ -115,10 +115,14 @@ look_raw(const parts_t *parts, bool writable, const char *argument,
     if (writable && wm_py_raw_is_copy(&owner->raw))
         return wm_py_view_refuse_copy(parts->array, argument);
     wm_buffer_t *buffer = &message->buffer;
-    int code = wm_pointer_describe(owner->raw.buf, &buffer->memory, &err);
-    if (wm_py_result(code, &err) < 0)
+    wm_view_t view = {.array.data = owner->raw.buf};
+    int code = wm_pointer_describe(owner->raw.buf, &view.memory, &err);
+    if (wm_py_result(code, &err) < 0
+        || wm_py_view_ask_producer(parts->array, argument, &view) < 0)
         return -1;
     buffer->data = owner->raw.buf;
+    buffer->memory = view.memory;
+    buffer->producer = view.producer;
     return wm_buffer_on_device(buffer) ? -1 : 0;
 }
 

@@ -94,6 +94,13 @@ wm_py_message_release(wm_message_t *message);
 PyObject *
 wm_py_message_array(PyObject *buffer);
 
+// Finds the memory of the object, or of the array in its list, and the
+// producer. An array that cannot be read is what it claims to be, if there are
+// GPUs; an object without memory is host memory. No exception.
+void
+wm_py_message_look(PyObject *object, wm_pointer_t *memory,
+                   wm_producer_t *producer);
+
 // Returns true if the object, or the array in its list, is GPU memory, or
 // claims to be.
 bool

@@ -373,23 +373,74 @@ has_gaps_of(PyObject *Py_UNUSED(module), PyObject *value)
     return PyBool_FromLong(odd.gaps);
 }
 
+// Returns true for host memory that work on a device may use. mpi4py waits
+// for our own work, by the buffer protocol.
+static bool
+is_awaited(const wm_pointer_t *memory, const wm_producer_t *producer)
+{
+    return !wm_memory_on_device(memory)
+           && (producer->kind == WM_PRODUCER_STREAM
+               || producer->kind == WM_PRODUCER_DEVICE);
+}
+
 PyDoc_STRVAR(
     concerns_doc,
     "_concerns_us(value, /)\n--\n\n"
     "Return True if a buffer must not go to MPI unchecked: GPU\n"
-    "memory, an array of Warp, with a mask or with gaps, an array\n"
-    "that exports a copy of its memory, or elements that mpi4py would\n"
-    "count in bytes.");
+    "memory, host memory that a device uses, an array of Warp, with a\n"
+    "mask or with gaps, an array that exports a copy of its memory, or\n"
+    "elements that mpi4py would count in bytes.");
 
 static PyObject *
 concerns(PyObject *Py_UNUSED(module), PyObject *value)
 {
     int64_t count;
     odd_t odd;
-    return PyBool_FromLong(wm_py_view_is_peculiar(wm_py_message_array(value))
-                           || wm_py_message_on_device(value)
-                           || inner_of(value, "buffer", &count, &odd) > 1
-                           || odd.copied || odd.gaps);
+    wm_pointer_t memory;
+    wm_producer_t producer;
+    wm_py_message_look(value, &memory, &producer);
+    return PyBool_FromLong(
+        wm_memory_on_device(&memory) || is_awaited(&memory, &producer)
+        || wm_py_view_is_peculiar(wm_py_message_array(value))
+        || inner_of(value, "buffer", &count, &odd) > 1 || odd.copied
+        || odd.gaps);
+}
+
+PyDoc_STRVAR(is_awaited_doc,
+             "_is_awaited(value, /)\n--\n\n"
+             "Return True if a buffer is host memory with a stream or a\n"
+             "device whose work MPI must not overtake.");
+
+static PyObject *
+is_awaited_of(PyObject *Py_UNUSED(module), PyObject *value)
+{
+    wm_pointer_t memory;
+    wm_producer_t producer;
+    wm_py_message_look(value, &memory, &producer);
+    return PyBool_FromLong(is_awaited(&memory, &producer));
+}
+
+PyDoc_STRVAR(
+    settle_doc,
+    "_settle(value, /)\n--\n\n"
+    "Wait for the device work on a buffer that the host will use, if\n"
+    "there may be any. Raises wm.CudaError.");
+
+static PyObject *
+settle(PyObject *Py_UNUSED(module), PyObject *value)
+{
+    wm_buffer_t buffer = {.memory = {.kind = WM_MEMORY_HOST, .device = -1}};
+    wm_pointer_t memory;
+    wm_error_t err;
+    int code = 0;
+    PyObject *array = Py_NewRef(wm_py_message_array(value));
+    wm_py_message_look(array, &memory, &buffer.producer);
+    memory = buffer.memory; // that of a GPU is waited for as well
+    if (is_awaited(&memory, &buffer.producer))
+        WM_PY_UNLOCKED(
+            code = wm_staged_settle(&buffer, &buffer.producer, true, &err));
+    Py_DECREF(array);
+    return wm_py_none(code, &err);
 }
 
 PyDoc_STRVAR(is_address_doc,
@@ -447,6 +498,8 @@ PyMethodDef wm_py_staged_functions[] = {
     {"_staged", staged, METH_VARARGS, staged_doc},
     {"_concerns_us", concerns, METH_O, concerns_doc},
     {"_has_gaps", has_gaps_of, METH_O, has_gaps_doc},
+    {"_is_awaited", is_awaited_of, METH_O, is_awaited_doc},
+    {"_settle", settle, METH_O, settle_doc},
     {"_is_address", is_address, METH_O, is_address_doc},
     {"_inner", inner, METH_VARARGS, inner_doc},
     {"_count_staged", count_staged, METH_O, count_staged_doc},

@@ -121,7 +121,8 @@ parse_own(PyObject *object, wm_view_t *view)
 }
 
 // Prefers DLPack if the CUDA array interface names no stream: then the whole
-// device would be waited for, and the handshake of DLPack waits for less.
+// device would be waited for, and the handshake of DLPack waits for less. The
+// host has no handshake.
 static int
 parse_cai_or_better(PyObject *object, bool writable, const char *argument,
                     wm_view_t *view)
@@ -131,9 +132,10 @@ parse_cai_or_better(PyObject *object, bool writable, const char *argument,
     if (status > 0 && !named && view->producer.kind == WM_PRODUCER_DEVICE) {
         wm_view_t better;
         if (wm_py_view_parse_dlpack(object, writable, argument, &better) > 0) {
-            bool copy = wm_py_view_is_copy(&better);
-            wm_py_view_release(copy ? &better : view);
-            if (!copy)
+            bool taken = better.producer.kind == WM_PRODUCER_STREAM
+                         && !wm_py_view_is_copy(&better);
+            wm_py_view_release(taken ? view : &better);
+            if (taken)
                 memcpy(view, &better, sizeof(*view));
         }
         PyErr_Clear();
@@ -261,7 +263,10 @@ wm_py_view_to_array(wm_view_t *view, wm_array_t *array)
         size_t length;
         wm_error_t err;
         wm_array_extent(&view->array, &low, &length);
-        int code = wm_storage_wrap(low, length, &view->memory,
+        int others = view->producer.kind == WM_PRODUCER_NONE ? -1
+                     : view->memory.device >= 0 ? view->memory.device
+                                                : view->producer.device;
+        int code = wm_storage_wrap(low, length, &view->memory, others,
                                    view->array.readonly, view->owner,
                                    view->release, &view->array.storage, &err);
         if (wm_py_result(code, &err) < 0)

@@ -77,6 +77,13 @@ int
 wm_py_view_refresh(PyObject *object, const char *argument, const char *data,
                    wm_producer_t *producer);
 
+// Sets the producer by the object's __cuda_array_interface__, if there is one,
+// for a view whose address and memory are known. Returns 0, or -1 with an
+// exception.
+int
+wm_py_view_ask_producer(PyObject *object, const char *argument,
+                        wm_view_t *view);
+
 // Moves the view into an array with a storage of its own (wm.asarray).
 int
 wm_py_view_to_array(wm_view_t *view, wm_array_t *array);

@@ -158,7 +158,9 @@ wm_py_view_set_producer(wm_view_t *view, bool named, CUstream stream,
                         const char *argument)
 {
     wm_producer_t *producer = &view->producer;
-    if (view->memory.kind == WM_MEMORY_HOST)
+    // A device that reads all host memory may write it, too.
+    if (view->memory.kind == WM_MEMORY_HOST
+        && (!named || wm_device_count() == 0))
         return 0;
     int device = view->memory.device;
     if (named && !wm_stream_is_default(stream)
@@ -167,10 +169,11 @@ wm_py_view_set_producer(wm_view_t *view, bool named, CUstream stream,
         if (wm_device_of_stream(stream, &device, &err) < 0)
             return wm_py_raise_of(argument, &err);
     }
-    if (device < 0) {
+    if (device < 0)
+        device = wm_pointer_home(view->array.data);
+    if (device < 0)
         device = wm_device_current();
-        device = device < 0 ? 0 : device;
-    }
+    device = device < 0 ? 0 : device;
     producer->kind = named ? WM_PRODUCER_STREAM : WM_PRODUCER_DEVICE;
     producer->device = device;
     producer->stream = stream;
@@ -249,6 +252,26 @@ wm_py_view_parse_cai(PyObject *object, const char *argument, wm_view_t *view,
 done:
     Py_DECREF(dict);
     return status;
+}
+
+int
+wm_py_view_ask_producer(PyObject *object, const char *argument,
+                        wm_view_t *view)
+{
+    CUstream stream = NULL;
+    long version;
+    PyObject *dict = wm_py_attribute(object,
+                                     wm_py_state->names.cuda_array_interface);
+    if (dict == NULL || !PyDict_Check(dict)) {
+        Py_XDECREF(dict);
+        return PyErr_Occurred() ? -1 : 0;
+    }
+    int named = read_version(dict, argument, &version) < 0
+                    ? -1
+                    : read_stream(dict, argument, version, &stream);
+    Py_DECREF(dict);
+    return named < 0 ? -1
+                     : wm_py_view_set_producer(view, named, stream, argument);
 }
 
 int

@@ -342,7 +342,11 @@ parse_exchange(PyObject *object, const void *found, bool writable,
         wm_py_view_release(view); // __dlpack__ can be asked not to copy
         return 0;
     }
-    if (!is_cuda(device.type) || view->memory.kind == WM_MEMORY_HOST)
+    if (device.type == WM_DL_CUDA_HOST)
+        device = (wm_dl_device_t){WM_DL_CUDA,
+                                  wm_pointer_home(view->array.data)};
+    if (!is_cuda(device.type) || device.id < 0
+        || view->memory.kind == WM_MEMORY_HOST)
         return 1;
     void *stream;
     if (api->current_stream(device.type, device.id, &stream) < 0) {
@@ -498,6 +502,12 @@ parse_by_method(PyObject *object, PyObject *method, bool shared,
         view->producer.stream = stream;
     }
     status = 1;
+    // DLPack has no handshake for page-locked memory.
+    if (device.type == WM_DL_CUDA_HOST
+        && wm_py_view_set_producer(view, false, NULL, argument) < 0) {
+        wm_py_view_release(view);
+        status = -1;
+    }
 done:
     Py_XDECREF(number);
     if (capsule != NULL)

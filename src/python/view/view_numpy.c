@@ -111,8 +111,8 @@ is_plain(PyArrayObject *array, bool writable)
 }
 
 static int
-parse_numpy(PyObject *object, const void *Py_UNUSED(found), bool writable,
-            const char *argument, wm_view_t *view)
+parse_memory(PyObject *object, bool writable, const char *argument,
+             wm_view_t *view)
 {
     PyArrayObject *source = (PyArrayObject *)object;
     wm_array_t *array = &view->array;
@@ -145,13 +145,34 @@ parse_numpy(PyObject *object, const void *Py_UNUSED(found), bool writable,
     return 1;
 }
 
+// found: not NULL if the type names streams as well.
+static int
+parse_numpy(PyObject *object, const void *found, bool writable,
+            const char *argument, wm_view_t *view)
+{
+    int status = parse_memory(object, writable, argument, view);
+    if (status > 0 && found != NULL
+        && wm_py_view_ask_producer(object, argument, view) < 0) {
+        wm_py_view_release(view);
+        status = -1;
+    }
+    return status;
+}
+
 // Returns true if the type is NumPy's ndarray, or derives from it, whatever
-// its name; no exception.
+// its name; no exception. Numba's arrays of mapped and of managed memory
+// derive from it, and name their stream.
 static bool
-claims_numpy(PyTypeObject *type, const void **Py_UNUSED(found))
+claims_numpy(PyTypeObject *type, const void **found)
 {
     PyTypeObject *known = array_type();
-    return known != NULL && PyType_IsSubtype(type, known);
+    if (known == NULL || !PyType_IsSubtype(type, known))
+        return false;
+    if (type != known
+        && PyObject_HasAttr((PyObject *)type,
+                            wm_py_state->names.cuda_array_interface))
+        *found = type;
+    return true;
 }
 
 const wm_view_library_t wm_py_view_numpy = {

@@ -103,9 +103,10 @@ int
 wm_py_view_set_memory(wm_view_t *view, const char *argument);
 
 // Sets the producer that the memory is ordered after: the stream, if one was
-// named, else the whole device. If the memory belongs to no device, or there
-// are several devices, the stream tells the device. Returns 0, or -1 with an
-// exception.
+// named, else the whole device. If the memory is the host's, or there are
+// several devices, the stream tells the device; a default stream, or none,
+// is of the device in whose context the memory was page-locked. Returns 0, or
+// -1 with an exception.
 int
 wm_py_view_set_producer(wm_view_t *view, bool named, CUstream stream,
                         const char *argument);

@@ -109,9 +109,9 @@ staged_device_of(const wm_buffer_t *buffer)
     return buffer->memory.device >= 0 ? buffer->memory.device : 0;
 }
 
-static int
-staged_settle(const wm_buffer_t *buffer, wm_producer_t *producer,
-              bool to_write, wm_error_t *err)
+int
+wm_staged_settle(const wm_buffer_t *buffer, wm_producer_t *producer,
+                 bool to_write, wm_error_t *err)
 {
     wm_envelope_t nowhere = {.stream_device = -1};
     return wm_settle_producer(buffer, producer, &nowhere, to_write, err);
@@ -122,7 +122,7 @@ wm_staged_copy(wm_buffer_t *buffer, char *staging, const wm_run_t *runs,
                size_t count, bool to_host, wm_error_t *err)
 {
     wm_access_t access;
-    int code = staged_settle(buffer, &buffer->producer, !to_host, err);
+    int code = wm_staged_settle(buffer, &buffer->producer, !to_host, err);
     if (!wm_buffer_on_device(buffer))
         return code < 0 ? code
                         : staged_copy_on_host(buffer, staging, runs, count,
@@ -285,7 +285,7 @@ wm_staged_begin(wm_comm_t *comm, wm_buffer_t *buffer, wm_staged_t *staged,
     staged->status.MPI_SOURCE = MPI_ANY_SOURCE;
     staged->status.MPI_TAG = MPI_ANY_TAG;
     if (staged->count > 0
-        && staged_settle(buffer, &call->access.producer, true, err) < 0) {
+        && wm_staged_settle(buffer, &call->access.producer, true, err) < 0) {
         wm_op_fail(&call->op, err); // raised at its end
         staged->count = 0;
     }
