@@ -5,6 +5,8 @@ Their bytes are those that counts, displacements and datatypes tell.
 """
 
 import ctypes
+import os
+import tempfile
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from mpi4py import MPI
 
 import kinds
 import warpmpi as wm
+from cases import FORMS, NAMES, Case, Staged, begun, settle
 
 ALL = [kind for kind in kinds.KINDS if kind != "pinned"]
 ON_GPU = [kind for kind in ALL if kind not in kinds.HOST_KINDS]
@@ -300,3 +303,149 @@ def test_a_displacement_is_within_the_length(comm, kind):
         where = address_of(array, length)
         with pytest.raises(ValueError, match="displacement"):
             comm.Irecv([where, (1, displacement), MPI.DOUBLE], comm.rank)
+
+
+# --- addresses in GPU memory and elsewhere -----------------------------------
+
+
+class Mixed(Case):
+    """Each buffer is MPI.BOTTOM with a datatype that leads to several."""
+
+    def spec(self, form, array, counts, at):
+        n = len(counts)
+        if form == "v":
+            return [MPI.BOTTOM, [1] * n, [0] * n, self.datatype]
+        if form == "w":
+            return [MPI.BOTTOM, [1] * n, [0] * n, [self.datatype] * n]
+        return [MPI.BOTTOM, 1, self.datatype]
+
+
+def of_two(places):
+    blocks = MPI.BYTE.Create_hindexed([8] * len(places), places)
+    made = blocks.Create_contiguous(1)
+    blocks.Free()
+    return made
+
+
+MIXES = {
+    "GPU and host": lambda gpu, other, host: MPI.Datatype.Create_struct(
+        [3, 2], [gpu, host], [MPI.DOUBLE, MPI.INT]
+    ),
+    "GPU and far host": lambda gpu, other, host: of_two([gpu, host]),
+    "two of a GPU": lambda gpu, other, host: MPI.Datatype.Create_struct(
+        [3, 2], [gpu, other], [MPI.DOUBLE, MPI.INT]
+    ),
+    "inside": lambda gpu, other, host: of_two([host, gpu]),
+}
+
+
+@pytest.fixture(params=MIXES)
+def mixed(request):
+    arrays = [kinds.make("foreign", np.ones(10)) for _ in range(2)]
+    host = np.ones(1 << 20 if "far" in request.param else 10)
+    kind = MIXES[request.param](*map(pointer_of, [*arrays, host])).Commit()
+    yield kind
+    kind.Free()
+
+
+@pytest.fixture(scope="module")
+def ring(world):
+    made = wm.Comm(world).Create_cart([world.size], [world.size > 2])
+    yield made
+    made.Free()
+
+
+@needs_gpu
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", NAMES)
+def test_collectives_refuse_a_mix(ring, mixed, name, form):
+    Mixed.datatype = mixed
+    case = Mixed(ring, name, np.array)
+    with pytest.raises(ValueError, match=r"buf: .* several allocations"):
+        begun(ring, name, form, *case.args)
+    settle(ring)
+
+
+@needs_gpu
+def test_a_rank_alone_may_try_again(ring, mixed):
+    if ring.rank == 0:
+        for name in "Bcast", "Ibcast":
+            with pytest.raises(ValueError, match="several allocations"):
+                getattr(ring, name)([MPI.BOTTOM, 1, mixed], 0)
+    value = kinds.make("device", np.full(3, ring.rank + 1.0))
+    ring.Bcast(value)
+    ring.Ibcast(value).Wait()
+    assert (kinds.values_of(value) == 1).all()
+
+
+CALLS_OF_ONE = {
+    **{
+        name: lambda comm, name, spec: getattr(comm, name)(spec, comm.rank)
+        for name in (
+            "Send",
+            "Isend",
+            "Recv",
+            "Irecv",
+            "Send_init",
+            "Recv_init",
+        )
+    },
+    "Sendrecv": lambda comm, _, spec: comm.Sendrecv(
+        spec, comm.rank, 0, np.ones(3), comm.rank, 0
+    ),
+    "Put": lambda comm, name, spec: in_window(name, spec),
+    "Get": lambda comm, name, spec: in_window(name, spec),
+    "Rput": lambda comm, name, spec: in_window(name, spec),
+    "Accumulate": lambda comm, name, spec: in_window(name, spec),
+    "Write_at": lambda comm, name, spec: in_file(name, spec),
+    "Read_at": lambda comm, name, spec: in_file(name, spec),
+    "Write_at_all": lambda comm, name, spec: in_file(name, spec),
+    "Iread_at": lambda comm, name, spec: in_file(name, spec),
+    "Write_at_all_begin": lambda comm, name, spec: in_file(name, spec),
+    "Pack": lambda comm, _, spec: Staged(spec[2]).Pack(
+        spec, bytearray(99), 0, comm
+    ),
+}
+
+
+def in_window(name, spec):
+    window = MPI.Win.Create(np.ones(99), 1, comm=MPI.COMM_SELF)
+    window.Lock(0)
+    try:
+        getattr(Staged(window), name)(spec, 0)
+    finally:
+        window.Unlock(0)
+        window.Free()
+
+
+def in_file(name, spec):
+    mode = MPI.MODE_CREATE | MPI.MODE_RDWR | MPI.MODE_DELETE_ON_CLOSE
+    path = os.path.join(tempfile.gettempdir(), f"mixed-{os.getpid()}")
+    file = MPI.File.Open(MPI.COMM_SELF, path, mode)
+    try:
+        getattr(Staged(file), name)(0, spec)
+    finally:
+        file.Close()
+
+
+@needs_gpu
+@pytest.mark.parametrize("name", CALLS_OF_ONE)
+def test_other_calls_refuse_a_mix(comm, mixed, name):
+    with pytest.raises(ValueError, match="several allocations"):
+        CALLS_OF_ONE[name](comm, name, [MPI.BOTTOM, 1, mixed])
+
+
+@needs_gpu
+@pytest.mark.parametrize("name", ["Gather", "Gatherv", "Gather_init"])
+def test_what_only_the_root_uses_may_be_anything(comm, mixed, name):
+    """Addresses that MPI does not look at."""
+    spec = [MPI.BOTTOM, 1, mixed]
+    if name == "Gatherv":
+        spec = [MPI.BOTTOM, [1] * comm.size, [0] * comm.size, mixed]
+    got = np.zeros(3 * comm.size)
+    request = getattr(comm, name)(np.ones(3), spec if comm.rank else got)
+    if name == "Gather_init":
+        request.Start()
+        request.Wait()
+        request.Free()
+    assert comm.rank or (got == 1).all()

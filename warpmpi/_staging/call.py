@@ -17,6 +17,7 @@ from .staging_copies import (
     Settled,
     StagingCopy,
     concerns_us,
+    has_origin,
     has_staging_copy,
     on_device_reduced,
 )
@@ -289,7 +290,11 @@ def staged_call(
                 root = kwargs.get("root", given)
             notes.add(error, method.__name__, owner, root)
 
-    def find(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    def find(
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        look: Callable[[Any, Buffer], bool] = look,
+    ) -> bool:
         found = False
         for buffer in row.buffers:
             value = (
@@ -328,12 +333,14 @@ def staged_call(
         if computes:
             self, args, kwargs = halves.replaced(row, self, args, kwargs)
         find(args, kwargs)  # refuses what is not reduced
-        if request is None:
+        if request is None and not find(args, kwargs, has_origin):
             return
         try:
             staged = Call(
                 family, nonblocking, row, self, args, kwargs, average
             )
+            if request is None:
+                return  # its addresses are not refused
             if staged.copies:
                 staged.fetch()
             staged.wrap(staged.run(), request)

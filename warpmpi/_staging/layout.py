@@ -14,6 +14,7 @@ from mpi4py import MPI
 
 from .. import _core
 from .._core import Array
+from .table import Buffer
 
 # `rows` rows of `length` bytes, the first at `offset`, each `stride` behind
 # the one before: (offset, length, rows, stride).
@@ -316,17 +317,24 @@ def _number_of_blocks(rest: list[Any], form: str) -> int:
     return 1
 
 
-def addresses(origin: int, rest: list[Any], form: str) -> list[int]:
-    """Return the addresses of the blocks of a buffer with an origin."""
+def allocations_of(origin: int, rest: list[Any], buffer: Buffer) -> set[int]:
+    """Return the GPU allocations that a buffer with an origin is in.
+
+    Each by its base, host memory as 0, and -1 for a datatype that leads to
+    several of these.
+    """
+    form = buffer.form
     try:
-        count = _number_of_blocks(rest, form)
-        return [
-            origin + offset + (kind or MPI.BYTE).Get_true_extent()[0]
-            for offset, number, kind in blocks_of(1, 0, rest, form, count)
-            if number
-        ]
+        blocks = blocks_of(1, 0, rest, form, _number_of_blocks(rest, form))
+        return {
+            _core._allocation(
+                origin + offset, number, kind or MPI.BYTE, buffer.name
+            )
+            for offset, number, kind in blocks
+            if number > 0
+        }
     except _WRONG:
-        return []
+        return set()
 
 
 def absolute_runs_of(

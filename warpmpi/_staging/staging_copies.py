@@ -18,7 +18,7 @@ from .layout import (
     Memory,
     Run,
     absolute_runs_of,
-    addresses,
+    allocations_of,
     origin_of,
     runs_of,
 )
@@ -26,14 +26,28 @@ from .table import Buffer
 
 
 def on_device(value: Any, buffer: Buffer) -> bool:
-    """Return True if a buffer is GPU memory, also relative to MPI.BOTTOM."""
+    """Return True if a buffer is GPU memory, also relative to MPI.BOTTOM.
+
+    So is one that is partly GPU memory, which has no staging copy.
+    """
     origin = origin_of(value, buffer.form)
     if origin is None:
         return _core.is_on_device(value)
-    return any(
-        address > 0 and _core.is_on_device(Memory(address, 1))
-        for address in addresses(origin, list(value[1:]), buffer.form)
-    )
+    return any(allocations_of(origin, list(value[1:]), buffer))
+
+
+def has_origin(value: Any, buffer: Buffer) -> bool:
+    """Return True if addresses tell where the buffer is."""
+    return origin_of(value, buffer.form) is not None
+
+
+def check_addresses(value: Any, buffer: Buffer) -> None:
+    """Raise ValueError if addresses lead to GPU and to other memory."""
+    origin = origin_of(value, buffer.form)
+    if origin is not None:
+        found = allocations_of(origin, list(value[1:]), buffer)
+        if len(found) > 1 or -1 in found:
+            _core._refuse_mix(buffer.name)
 
 
 def has_staging_copy(
@@ -44,6 +58,7 @@ def has_staging_copy(
     GPU memory has a copy. packs: so has host memory with gaps. messages: so
     has each array that mpi4py refuses.
     """
+    check_addresses(value, buffer)
     if on_device(value, buffer):
         return True
     if not packs or origin_of(value, buffer.form) is not None:

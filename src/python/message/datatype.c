@@ -473,28 +473,30 @@ static bool
 blocks(MPI_Datatype type, MPI_Aint base, bool (*accept)(MPI_Aint at))
 {
     contents_t contents;
-    bool accepted = true;
+    if (is_predefined(type))
+        return accept(base);
     if (!look_inside(type, &contents))
         return false;
+    bool accepted = true;
     MPI_Count count = contents.count > 0 ? contents.numbers[0] : 0;
-    const MPI_Count *places = NULL;
+    const MPI_Count *places = NULL, *lengths = NULL;
     switch (contents.combiner) {
     case MPI_COMBINER_HINDEXED:
     case MPI_COMBINER_STRUCT:
-        places = contents.numbers + 1 + count;
+        lengths = contents.numbers + 1;
+        places = lengths + count;
         break;
     case MPI_COMBINER_HINDEXED_BLOCK:
         places = contents.numbers + 2;
         break;
-    case MPI_COMBINER_DUP:
-    case MPI_COMBINER_RESIZED:
-        accepted = blocks(contents.inner[0], base, accept);
-        break;
-    default:
-        accepted = accept(base);
+    default: // the addresses are those of the type inside, if it has any
+        count = 1;
     }
-    for (MPI_Count i = 0; places != NULL && i < count && accepted; ++i)
-        accepted = accept(base + (MPI_Aint)places[i]);
+    for (MPI_Count i = 0; i < count && accepted; ++i)
+        accepted = (lengths != NULL && lengths[i] == 0)
+                   || blocks(contents.inner[contents.types > 1 ? i : 0],
+                             base + (places != NULL ? (MPI_Aint)places[i] : 0),
+                             accept);
     contents_free(&contents);
     return accepted;
 }

@@ -57,8 +57,8 @@ MPI_Datatype
 wm_py_datatype_element(MPI_Datatype type);
 
 // Returns true if `accept` returns true for the address of every block that
-// the type has an address for, counted from `base`; for other types, for the
-// first byte. `accept` is called without the GIL.
+// the type, or a type inside, has an address for, counted from `base`; for
+// other types, for the first byte. `accept` is called without the GIL.
 bool
 wm_py_datatype_blocks(MPI_Datatype type, MPI_Aint base,
                       bool (*accept)(MPI_Aint at));

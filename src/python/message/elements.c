@@ -153,29 +153,62 @@ is_host(MPI_Aint at)
            && !wm_memory_on_device(&memory);
 }
 
-// Finds the memory that a datatype's addresses over MPI.BOTTOM are in. GPU
-// memory must be of one allocation: MPI packs a copy of all of it, with the
-// gaps.
+int
+wm_py_elements_refuse_mix(const char *argument)
+{
+    PyErr_Format(
+        PyExc_ValueError,
+        "%s: the addresses are in several allocations, and some of these are "
+        "GPU memory: MPI.BOTTOM takes host memory, or one allocation of GPU "
+        "memory; give each of them a datatype and a call of its own",
+        argument);
+    return -1;
+}
+
+// Finds the memory that addresses from `low` to `high`, with a datatype at
+// `data`, are in. GPU memory must be of one allocation: MPI packs a copy of
+// all of it, with the gaps. Returns 0; 1 for a mix; -1 with an exception.
 static int
-find_memory(char *low, char *high, MPI_Datatype type, const char *argument,
-            wm_buffer_t *buffer)
+find_memory(__int128 low, __int128 high, MPI_Datatype type, __int128 data,
+            const char *argument, wm_pointer_t *memory)
 {
     wm_error_t err;
-    if (wm_pointer_describe(low, &buffer->memory, &err) < 0)
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): an address is what was given
+    if (wm_pointer_describe((const void *)(intptr_t)low, memory, &err) < 0)
         return wm_py_raise_of(argument, &err);
-    uintptr_t base = buffer->memory.base, size = buffer->memory.size;
-    bool device = wm_buffer_on_device(buffer);
-    if (device
-            ? (uintptr_t)low - base >= size || (uintptr_t)high - base > size
-            : !wm_py_datatype_blocks(type, (MPI_Aint)buffer->data, is_host)) {
-        PyErr_Format(
-            PyExc_ValueError,
-            "%s: the datatype's addresses are in several allocations of GPU "
-            "memory; send each allocation in a message of its own",
-            argument);
-        return -1;
+    uintptr_t base = memory->base, size = memory->size;
+    return wm_memory_on_device(memory)
+               ? (uintptr_t)low - base >= size || (uintptr_t)high - base > size
+               : wm_device_count() > 0
+                     && !wm_py_datatype_blocks(type, (MPI_Aint)data, is_host);
+}
+
+int
+wm_py_elements_allocation(const wm_extent_t *of, MPI_Datatype type,
+                          Py_ssize_t address, Py_ssize_t count,
+                          const char *argument, wm_pointer_t *memory)
+{
+    __int128 low, high;
+    span(of, 0, count, &low, &high);
+    low += address;
+    high += address;
+    if (count <= 0 || of->size == 0 || low <= 0 || high > PY_SSIZE_T_MAX) {
+        *memory = (wm_pointer_t){.kind = WM_MEMORY_HOST, .device = -1};
+        return 0;
     }
-    if (device) // no stream is named for this memory
+    return find_memory(low, high, type, address, argument, memory);
+}
+
+// Finds the memory of a message over MPI.BOTTOM.
+static int
+take_memory(__int128 low, __int128 high, MPI_Datatype type,
+            const char *argument, wm_buffer_t *buffer)
+{
+    int code = find_memory(low, high, type, (intptr_t)buffer->data, argument,
+                           &buffer->memory);
+    if (code != 0)
+        return code < 0 ? -1 : wm_py_elements_refuse_mix(argument);
+    if (wm_buffer_on_device(buffer)) // no stream is named for this memory
         buffer->producer = (wm_producer_t){
             .kind = WM_PRODUCER_DEVICE,
             .device = buffer->memory.device >= 0 ? buffer->memory.device : 0,
@@ -208,11 +241,9 @@ wm_py_elements_absolute(const wm_extent_t *of, MPI_Datatype type,
                      argument);
         return -1;
     }
-    // NOLINTBEGIN(performance-no-int-to-ptr): addresses are what was given
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): addresses are what was given
     buffer->data = (char *)(intptr_t)((__int128)displacement * of->extent);
-    return find_memory((char *)(intptr_t)low, (char *)(intptr_t)high, type,
-                       argument, buffer);
-    // NOLINTEND(performance-no-int-to-ptr)
+    return take_memory(low, high, type, argument, buffer);
 }
 
 void

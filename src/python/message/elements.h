@@ -28,6 +28,17 @@ wm_py_elements_absolute(const wm_extent_t *of, MPI_Datatype type,
                         Py_ssize_t displacement, Py_ssize_t count,
                         const char *argument, wm_buffer_t *buffer);
 
+// Finds the memory of `count` elements over MPI.BOTTOM, counted from an
+// address; nothing is host memory. Returns 0; 1 if the addresses are in GPU
+// memory and in other allocations, which wm_py_elements_refuse_mix() refuses
+// by a ValueError; -1 with an exception.
+int
+wm_py_elements_allocation(const wm_extent_t *of, MPI_Datatype type,
+                          Py_ssize_t address, Py_ssize_t count,
+                          const char *argument, wm_pointer_t *memory);
+int
+wm_py_elements_refuse_mix(const char *argument);
+
 // Makes a pattern of `count` parts, which the caller fills. Returns NULL with
 // an exception. wm_py_elements_free() frees this and all patterns below.
 wm_pattern_t *

@@ -11,6 +11,7 @@
 #include "python/core/mpi4py.h"
 #include "python/message/channel.h"
 #include "python/message/datatype.h"
+#include "python/message/elements.h"
 #include "python/message/raw.h"
 #include "python/request/py_request.h"
 
@@ -455,6 +456,50 @@ is_address(PyObject *Py_UNUSED(module), PyObject *value)
 }
 
 PyDoc_STRVAR(
+    allocation_doc,
+    "_allocation(address, count, datatype, name, /)\n--\n\n"
+    "Return the base of the GPU's allocation that so many elements at an\n"
+    "address are in, counted as over MPI.BOTTOM; 0: host memory; -1: GPU\n"
+    "memory and other allocations.");
+
+static PyObject *
+allocation(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    Py_ssize_t address, count;
+    PyObject *datatype;
+    const char *name;
+    MPI_Datatype type;
+    wm_extent_t of;
+    wm_pointer_t memory;
+    if (!PyArg_ParseTuple(args, "nnOs:_allocation", &address, &count,
+                          &datatype, &name)
+        || wm_py_mpi_datatype(datatype, name, &type) < 0
+        || wm_py_datatype_measure(type, name, &of) < 0)
+        return NULL;
+    int code = wm_py_elements_allocation(&of, type, address, count, name,
+                                         &memory);
+    if (code < 0)
+        return NULL;
+    return code > 0                       ? PyLong_FromLong(-1)
+           : wm_memory_on_device(&memory) ? PyLong_FromSize_t(memory.base)
+                                          : PyLong_FromLong(0);
+}
+
+PyDoc_STRVAR(refuse_mix_doc,
+             "_refuse_mix(name, /)\n--\n\n"
+             "Raise ValueError for addresses in GPU memory and in other\n"
+             "allocations.");
+
+static PyObject *
+refuse_mix(PyObject *Py_UNUSED(module), PyObject *name)
+{
+    const char *text = PyUnicode_AsUTF8(name);
+    if (text != NULL)
+        wm_py_elements_refuse_mix(text);
+    return NULL;
+}
+
+PyDoc_STRVAR(
     inner_doc,
     "_inner(value, name, writable, /)\n--\n\n"
     "How many elements of MPI's one of a buffer's is, and how many the\n"
@@ -501,6 +546,8 @@ PyMethodDef wm_py_staged_functions[] = {
     {"_is_awaited", is_awaited_of, METH_O, is_awaited_doc},
     {"_settle", settle, METH_O, settle_doc},
     {"_is_address", is_address, METH_O, is_address_doc},
+    {"_allocation", allocation, METH_VARARGS, allocation_doc},
+    {"_refuse_mix", refuse_mix, METH_O, refuse_mix_doc},
     {"_inner", inner, METH_VARARGS, inner_doc},
     {"_count_staged", count_staged, METH_O, count_staged_doc},
     {0},
