@@ -402,9 +402,6 @@ CALLS_OF_ONE = {
     "Write_at_all": lambda comm, name, spec: in_file(name, spec),
     "Iread_at": lambda comm, name, spec: in_file(name, spec),
     "Write_at_all_begin": lambda comm, name, spec: in_file(name, spec),
-    "Pack": lambda comm, _, spec: Staged(spec[2]).Pack(
-        spec, bytearray(99), 0, comm
-    ),
 }
 
 

@@ -415,8 +415,8 @@ def staged_call(
     return keeping_datatypes(made, row) if nonblocking is not None else made
 
 
-class _Duplicate(MPI.Datatype):
-    """A duplicate datatype, freed with the request that keeps it."""
+class _Copy(MPI.Datatype):
+    """A copied datatype, freed with the request that keeps it."""
 
     def __del__(self) -> None:
         if self != MPI.DATATYPE_NULL and not MPI.Is_finalized():
@@ -424,13 +424,13 @@ class _Duplicate(MPI.Datatype):
 
 
 def _kept(item: Any, form: str) -> Any:
-    """Return duplicates of the datatypes that the program may free.
+    """Return copies of the datatypes that the program may free.
 
     form "w": item may be Alltoallw's list of datatypes.
     """
     if isinstance(item, MPI.Datatype):
         stays = item == MPI.DATATYPE_NULL or item.is_predefined
-        return item if stays else _Duplicate(item.Dup())
+        return item if stays else _Copy(_core._copy_datatype(item))
     if form == "w" and isinstance(item, (list, tuple)):
         return [_kept(each, "") for each in item]
     return item

@@ -561,6 +561,23 @@ check_committed(MPI_Datatype type, wm_error_t *err)
 }
 
 int
+wm_py_datatype_copy(MPI_Datatype type, const char *argument,
+                    MPI_Datatype *copy)
+{
+    MPI_Datatype made = MPI_DATATYPE_NULL;
+    wm_error_t err;
+    int result;
+    WM_PY_UNLOCKED(result = MPI_Type_contiguous(1, type, &made));
+    bool committed = result == MPI_SUCCESS && check_committed(type, &err) == 0;
+    if (committed)
+        WM_PY_UNLOCKED(result = MPI_Type_commit(&made));
+    if (wm_mpi_check(result, "copying the datatype", &err) < 0)
+        return wm_py_raise_of(argument, &err);
+    *copy = made;
+    return 0;
+}
+
+int
 wm_py_datatype_measure(MPI_Datatype type, const char *argument,
                        wm_extent_t *extent)
 {

@@ -26,6 +26,14 @@ int
 wm_py_datatype_measure(MPI_Datatype type, const char *argument,
                        wm_extent_t *extent);
 
+// Makes a type of the same elements, which the caller frees: the program may
+// free its own. The copy is committed if the type is. MPI_Type_dup would run
+// the program's attribute functions. Returns 0, or -1 with an exception naming
+// `argument`.
+int
+wm_py_datatype_copy(MPI_Datatype type, const char *argument,
+                    MPI_Datatype *copy);
+
 // Describes the bytes of an element in the order in which they are sent,
 // counted from strided->data. Returns false if strides cannot describe them:
 // for types whose blocks are not equally far apart, and for elements with gaps

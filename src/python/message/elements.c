@@ -115,8 +115,6 @@ wm_pattern_t *
 wm_py_elements_typed(MPI_Datatype type, const wm_extent_t *of, MPI_Count count,
                      char *data, const char *argument)
 {
-    wm_error_t err;
-    int code;
     if (of->size > INT_MAX) {
         PyErr_Format(PyExc_ValueError,
                      "%s: one element of the datatype has %lld bytes, in many "
@@ -128,11 +126,8 @@ wm_py_elements_typed(MPI_Datatype type, const wm_extent_t *of, MPI_Count count,
     wm_pattern_t *pattern = wm_py_elements_parts(0);
     if (pattern == NULL)
         return NULL;
-    WM_PY_UNLOCKED(code = wm_mpi_check(MPI_Type_dup(type, &pattern->type),
-                                       "MPI_Type_dup", &err));
-    if (code < 0) {
+    if (wm_py_datatype_copy(type, argument, &pattern->type) < 0) {
         free(pattern);
-        wm_py_raise_of(argument, &err);
         return NULL;
     }
     MPI_Aint last = (MPI_Aint)(count - 1) * of->extent;

@@ -56,8 +56,8 @@ wm_pattern_t *
 wm_py_elements_in_parts(const wm_parts_t *parts, bool writable,
                         const char *argument);
 
-// Makes a pattern that only MPI can walk, from `data` on, with a duplicate of
-// the type, as the user may free the type.
+// Makes a pattern that only MPI can walk, from `data` on, with a copy of the
+// type, as the user may free the type.
 wm_pattern_t *
 wm_py_elements_typed(MPI_Datatype type, const wm_extent_t *of, MPI_Count count,
                      char *data, const char *argument);

@@ -485,6 +485,21 @@ allocation(PyObject *Py_UNUSED(module), PyObject *args)
                                           : PyLong_FromLong(0);
 }
 
+PyDoc_STRVAR(copy_datatype_doc,
+             "_copy_datatype(datatype, /)\n--\n\n"
+             "Return a datatype with the same elements, without attributes,\n"
+             "and committed if the other is. The caller frees it.");
+
+static PyObject *
+copy_datatype(PyObject *Py_UNUSED(module), PyObject *datatype)
+{
+    MPI_Datatype type, copy;
+    if (wm_py_mpi_datatype(datatype, "datatype", &type) < 0
+        || wm_py_datatype_copy(type, "datatype", &copy) < 0)
+        return NULL;
+    return wm_py_mpi_datatype_new(copy);
+}
+
 PyDoc_STRVAR(refuse_mix_doc,
              "_refuse_mix(name, /)\n--\n\n"
              "Raise ValueError for addresses in GPU memory and in other\n"
@@ -548,6 +563,7 @@ PyMethodDef wm_py_staged_functions[] = {
     {"_is_address", is_address, METH_O, is_address_doc},
     {"_allocation", allocation, METH_VARARGS, allocation_doc},
     {"_refuse_mix", refuse_mix, METH_O, refuse_mix_doc},
+    {"_copy_datatype", copy_datatype, METH_O, copy_datatype_doc},
     {"_inner", inner, METH_VARARGS, inner_doc},
     {"_count_staged", count_staged, METH_O, count_staged_doc},
     {0},
