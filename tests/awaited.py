@@ -10,7 +10,7 @@ import warpmpi as wm
 
 HOWS = (
     *("stream", "legacy", "thread", "unnamed", "older", "dlpack"),
-    "subclass",
+    *("subclass", "view"),
 )
 # The handles of the default streams.
 DEFAULTS = {"legacy": 1, "thread": 2}
@@ -32,7 +32,7 @@ def shown(how, memory, stream):
         array = memory.view(Subclass)
         array.interface = interface
         return array
-    return Shown(interface)
+    return wm.asarray(Shown(interface)) if how == "view" else Shown(interface)
 
 
 class Shown:

@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +34,7 @@ simulated = pytest.mark.skipif(
 
 sys.path.insert(0, str(ROOT / "build_tools"))
 import toolchain  # noqa: E402
+from awaited import page_locked  # noqa: E402
 
 N = 300_000  # bytes; long enough for a real GPU to be caught half way
 
@@ -468,6 +470,19 @@ def test_pinned_memory_of_others_is_waited_for_on_the_host(driver):
         memory.zero_()
 
 
+def test_page_locked_memory_that_was_given_away_waits_for_the_device(driver):
+    memory, stream = wm.zeros(N, "u1", pinned=True), wm.Stream(GPU)
+    ways = (
+        lambda: memory.copy(),
+        lambda: memory.to(GPU),
+        lambda: memory.numpy(),
+        lambda: np.from_dlpack(memory),
+    )
+    for value, way in enumerate(ways, 1):
+        driver.fill(stream, memory.ptr, value)
+        assert is_all(way(), value)
+
+
 def test_where_no_stream_is_named_our_read_is_done_when_it_returns(driver):
     memory, stream = new(7), wm.Stream(GPU)
     b = wm.array(Shown(memory), blocking=False)
@@ -599,6 +614,17 @@ def test_torchs_current_stream_is_waited_for(driver):
     driver.fill(Torch.current, memory.ptr, 0)
     Torch.current.synchronize()
     assert settled(b, 7)
+
+
+def test_torchs_page_locked_memory_follows_its_current_stream(driver):
+    Torch.current = wm.Stream(GPU)
+    memory = page_locked(N, "u1", Torch.current.device)
+    array = types.SimpleNamespace(ptr=memory.ctypes.data, size=N)
+    tensor = Torch(array)
+    tensor.tensor.device[0] = 3
+    for value in 7, 8:
+        driver.fill(Torch.current, array.ptr, value)
+        assert is_all(wm.array(tensor, device="cpu"), value)
 
 
 class Handshaking:

@@ -14,6 +14,7 @@ import pytest
 from mpi4py import MPI
 
 import kinds
+import ranks
 import warpmpi as wm
 from awaited import HOWS, Awaited, Subclass
 from cases import CALLS, FORMS, STAGED, Case, Staged, id_of, steps
@@ -113,6 +114,36 @@ def test_collectives_of_two_kinds(comm, name, form, side, how):
 
     perform(comm, name, form, (on_gpu, made)[:: 1 - 2 * side])
     perform(comm, name, form, made if comm.rank % 2 == side else on_gpu)
+
+
+def test_page_locked_memory_that_only_numpy_knows(comm):
+    """Costs no wait for the device."""
+    array = wm.zeros(N, pinned=True)
+    array.numpy()[...] = np.arange(N)
+    before = wm.stats()["device_synchronizations"]
+    comm.Sendrecv(array, comm.rank, 0, array.numpy(), comm.rank, 0)
+    comm.Allreduce(array, np.zeros(N))
+    comm.Allreduce(np.zeros(N), array.numpy())
+    assert wm.stats()["device_synchronizations"] == before
+
+
+@pytest.mark.skipif(kinds.is_real(), reason="needs the simulated driver")
+@pytest.mark.parametrize("form", ["", "I"])
+def test_a_wait_that_fails(comm, fail, form):
+    """The other ranks do not wait for this one."""
+    a, got = sent(np.ones(N), "stream"), np.zeros(N)
+    comm.Barrier()
+    if comm.rank == 0:
+        fail("StreamSynchronize")
+        with pytest.raises(wm.CudaError):
+            steps(comm, "Allreduce", form, a.array, got)[0]()
+    else:
+        begin, end, _ = steps(comm, "Allreduce", form, a.array, got)
+        begin()
+        end()
+    comm.Barrier()
+    comm.Allreduce(np.ones(N), got)
+    assert (got == comm.size).all()
 
 
 # --- messages ----------------------------------------------------------------
@@ -228,10 +259,9 @@ def test_objects_with_views(comm, form, how):
     np.testing.assert_array_equal(got[0].numpy(), values + source)
 
 
-def test_messages_by_mpi(world):
+@pytest.mark.programs
+def test_messages_by_mpi():
     """MPI does the messages of host memory, on the user's handle."""
-    import ranks
-
     text = (
         "import sys; sys.path.insert(0, 'tests')\n"
         "import numpy as np, warpmpi as wm\n"
@@ -256,9 +286,6 @@ def test_messages_by_mpi(world):
         "    send.Free()\n"
     )
     ranks.run("-c", text, WARPMPI_HOST_MESSAGES="mpi")
-
-
-test_messages_by_mpi = pytest.mark.programs(test_messages_by_mpi)
 
 
 def test_objects_of_arrays_that_numpy_pickles(comm, monkeypatch):

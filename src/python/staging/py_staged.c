@@ -417,6 +417,8 @@ is_awaited_of(PyObject *Py_UNUSED(module), PyObject *value)
 {
     wm_pointer_t memory;
     wm_producer_t producer;
+    if (wm_py_view_is_plain(wm_py_message_array(value), false))
+        Py_RETURN_FALSE;
     wm_py_message_look(value, &memory, &producer);
     return PyBool_FromLong(is_awaited(&memory, &producer));
 }

@@ -160,7 +160,7 @@ wm_py_view_set_producer(wm_view_t *view, bool named, CUstream stream,
     wm_producer_t *producer = &view->producer;
     // A device that reads all host memory may write it, too.
     if (view->memory.kind == WM_MEMORY_HOST
-        && (!named || wm_device_count() == 0))
+        && (!named || view->array.data == NULL || wm_device_count() == 0))
         return 0;
     int device = view->memory.device;
     if (named && !wm_stream_is_default(stream)
