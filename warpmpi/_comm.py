@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mpi4py import MPI
 
-from . import _checking, _core, _staging, _workers
+from . import _checking, _core, _memory_kinds, _staging, _workers
 from ._buffered import BufferedSends
 from ._objects import ObjectCollectives, ObjectMessages
 
@@ -201,6 +201,8 @@ class _Communicator(
         """Pickle MPI.COMM_WORLD and COMM_SELF by their names."""
         name = _name_of(self)
         return (_named, (name,)) if name else super().__reduce__()
+
+    Get_info = _memory_kinds.telling(MPI.Comm.Get_info)
 
     def free(self) -> None:
         """Free it unless it is MPI.COMM_WORLD or COMM_SELF."""
@@ -396,7 +398,7 @@ def _serve_host_only(cls: type, base: type) -> None:
         for name, call in collectives.items()
         if "eighbor" not in name and not name.endswith("_init")
     }
-    left = {*_ON_ITSELF, *MAKERS, *collectives}
+    left = {*_ON_ITSELF, *MAKERS, *collectives, "Get_info"}
     for name, stock in inspect.getmembers(base, callable):
         method = _method_of(cls, name, stock)
         of_type = isinstance(method, (classmethod, staticmethod))

@@ -13,7 +13,14 @@ from typing import Any
 
 from mpi4py import MPI
 
-from . import _buffered, _core, _objects, _staging, _workers
+from . import (
+    _buffered,
+    _core,
+    _memory_kinds,
+    _objects,
+    _staging,
+    _workers,
+)
 from ._comm import (
     _OWNERS,
     MAKERS,
@@ -89,6 +96,7 @@ CLASS_CALLS: list[tuple[type, str, Any]] = [
     ),
     *_staging.class_calls(),
     *_objects.CLASS_CALLS,
+    *_memory_kinds.class_calls(),
 ]
 
 # Class methods that make communicators without one of ours at hand.

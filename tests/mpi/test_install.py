@@ -7,6 +7,7 @@ import sys
 import textwrap
 
 import pytest
+from mpi4py import MPI
 
 import ranks
 import warpmpi as wm
@@ -758,3 +759,79 @@ except ImportError:
         ranks.run("-m", "warpmpi", "-c", program, WARPMPI_TRANSPORT="pigeon")
     assert "pigeon" in str(caught.value)
     assert "goes on" not in str(caught.value)
+
+
+KINDS = """
+    import os, tempfile
+    from mpi4py import MPI
+    import warpmpi as wm
+    gpus = wm.is_cuda_available()
+    key = "mpi_memory_alloc_kinds"
+    CUDA = ["cuda", "cuda:device", "cuda:host", "cuda:managed", "gpu"]
+    wanted = ["mpi", "system"] + CUDA * gpus
+    def kinds(info):
+        told = info[key].split(",")
+        assert info.Get(key) == info[key]
+        info.Free()
+        return told
+    mode = MPI.MODE_CREATE | MPI.MODE_RDWR | MPI.MODE_DELETE_ON_CLOSE
+    def of(comm):
+        path = os.path.join(tempfile.gettempdir(), "kinds")
+        return (
+            comm, comm.Dup(), comm.Split(0), comm.Create_cart([comm.size]),
+            MPI.File.Open(comm, path, mode), MPI.Win.Allocate(8, comm=comm),
+        )
+"""
+
+
+@pytest.mark.parametrize("driver", ["simulated", "none"])
+def test_info_objects_name_the_kinds_of_memory(tmp_path, driver):
+    program = """
+        plain = MPI.COMM_SELF.Dup()
+        comm = wm.Comm(MPI.COMM_WORLD)
+        for each in (comm, comm.Dup(), comm.Split(comm.rank)):
+            assert kinds(each.Get_info()) == wanted == kinds(each.info)
+            each.Set_info(each.Get_info())
+        assert MPI.COMM_WORLD.Get_info().Get(key) is None  # MPI's own
+        env = dict(MPI.INFO_ENV.items())
+        wm.install()
+        comm = MPI.COMM_WORLD
+        # Without GPUs the handle is known to MPI alone.
+        hand_made = [MPI.Intracomm(comm)] if gpus else []
+        for each in (*of(comm), *hand_made):
+            assert kinds(each.Get_info()) == wanted == kinds(each.info), each
+        session = MPI.Session.Init()
+        assert kinds(session.Get_info()) == wanted
+        session.Finalize()
+        assert plain.Get_info().Get(key) is None
+        assert kinds(MPI.INFO_ENV.Dup()) == wanted
+        assert MPI.INFO_ENV[key].split(",") == wanted
+        env[key] = ",".join(wanted)
+        assert dict(MPI.INFO_ENV.items()) == env
+        assert len(MPI.INFO_ENV) == len(env)
+        assert kinds(MPI.Info.Create_env()) == wanted
+    """
+    script = tmp_path / "program.py"
+    script.write_text(textwrap.dedent(KINDS) + textwrap.dedent(program))
+    away = {"WARPMPI_CUDA_DRIVER": "/none"} if driver == "none" else {}
+    ranks.run(script, **away)
+
+
+@needs_gpu
+def test_an_assertion_restricts_the_kinds_of_memory():
+    from warpmpi import _memory_kinds
+
+    def tell(**given):
+        info = MPI.Info.Create()
+        for name, value in given.items():
+            info.Set(f"mpi_{name}memory_alloc_kinds", value)
+        told = _memory_kinds.tell(info).Get("mpi_memory_alloc_kinds")
+        info.Free()
+        return told
+
+    cuda = "cuda,cuda:device,cuda:host,cuda:managed"
+    assert tell() == f"mpi,system,{cuda},gpu"
+    assert tell(**{"": "system,rocm"}) == f"system,rocm,{cuda},gpu"
+    assert tell(assert_="cuda:device,system") == "system,cuda:device"
+    assert tell(assert_="cuda") == cuda
+    assert tell(assert_="rocm") is None
