@@ -2,6 +2,7 @@
 """mpi4py on GPU memory: ordered arrays and GPU-to-GPU messages on any MPI."""
 
 import sys as _sys
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 
 def _is_begun() -> bool:
@@ -139,6 +140,16 @@ __all__ = [
 for _thing in [globals().get(_name) for _name in __all__]:
     if getattr(_thing, "__module__", "").startswith("warpmpi."):
         _thing.__module__ = "warpmpi"
+
+
+if not _TYPE_CHECKING:  # type checkers would believe in every name
+
+    def __getattr__(name: str) -> object:
+        text = f"module 'warpmpi' has no attribute {name!r}"
+        mpi = _sys.modules.get("mpi4py.MPI")
+        if name[:1].isupper() and hasattr(mpi, name):
+            text += f": it is MPI.{name}, after `from mpi4py import MPI`"
+        raise AttributeError(text)
 
 
 def __dir__() -> list[str]:

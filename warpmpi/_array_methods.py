@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import numbers
 import operator
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import _core
 from ._arrays import _unpickled
@@ -98,15 +99,77 @@ def _divided(array: _core.Array, shape: list[int]) -> list[int] | None:
     return strides
 
 
+# Operators as they are written, with {} for the array.
+_BINARY = dict(
+    zip(
+        "lt le gt ge add sub mul truediv floordiv mod pow matmul".split(),
+        "< <= > >= + - * / // % ** @".split(),
+        strict=True,
+    )
+)
+_UNARY = {"neg": "-{}", "abs": "abs({})"}
+
+# With any other operand, its library may compute, as NumPy does.
+_REFUSED = (bool, int, float, complex, list, tuple, type(None), _core.Array)
+
+
+def _refuse(array: _core.Array, form: str) -> NoReturn:
+    cure = f"`{form.format('x.numpy()')}`"
+    if array.device.is_cuda:
+        library = form.format("cupy.asarray(x)")
+        cure = f"`{library}` (Warp, PyTorch, JAX alike), or {cure} on the host"
+    raise TypeError(
+        f"a wm.Array does not compute: use {cure}; to reduce over the ranks "
+        "use Allreduce or Reduce, which begin with a capital letter"
+    )
+
+
+def _unary(form: str) -> Any:
+    return lambda self: _refuse(self, form)
+
+
+def _binary(form: str) -> Any:
+    def call(self: Any, other: object, /) -> Any:
+        if type(other) in _REFUSED or form[0] == "x":
+            _refuse(self, form)
+        return NotImplemented
+
+    return call
+
+
+def _without_arithmetic(part: type) -> type:
+    """Give a class operators that tell where to compute."""
+    calls = {name: _unary(form) for name, form in _UNARY.items()}
+    for name, word in _BINARY.items():
+        calls[name] = _binary("{} " + word + " y")
+        if word[0] not in "<>":
+            calls[f"r{name}"] = _binary("y " + word + " {}")
+            calls[f"i{name}"] = _binary("x[...] = {} " + word + " y")
+    for name, call in calls.items():
+        call.__name__ = f"__{name}__"
+        setattr(part, call.__name__, call)
+    return part
+
+
 @extends(_core.Array)
+@_without_arithmetic
 class _Methods:
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        raise TypeError(
+            "wm.Array: use wm.array(data), wm.empty(shape), wm.zeros(shape) "
+            "or wm.asarray(array)"
+        )
+
     def __repr__(self: Any) -> str:
         import numpy as np
 
         text = f"shape={self.shape}"
         forked = self.device.is_cuda and _core._device_forked()
+        host = None
         if self.size <= _SHOWN and not forked:
-            host = self.numpy()
+            with contextlib.suppress(TypeError):  # without ml_dtypes
+                host = self.numpy()
+        if host is not None:
             text = np.array2string(host, separator=", ", prefix="array(")
         name = _core._dtype_name(self)
         pinned = ", pinned=True" if self.pinned else ""
@@ -150,7 +213,8 @@ class _Methods:
         if self.size != 1:
             raise ValueError(
                 "only an array of one element is a scalar, this one has "
-                f"{self.size}"
+                f"{self.size}: compute with x.numpy(), or a library on the "
+                "same memory"
             )
         return self.numpy().item()
 

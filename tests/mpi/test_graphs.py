@@ -518,7 +518,7 @@ def test_a_default_stream_beside_a_capture(fresh):
     a, b = wm.zeros(SIZE, "int32"), wm.zeros(SIZE, "int32")
     with graphs.capture(blocking) as captured:
         with pytest.raises(RuntimeError, match="default stream"):
-            fresh.on(0).Allreduce(a, b)
+            fresh.on(wm.Stream(cuda_stream=0)).Allreduce(a, b)
         fresh.on(blocking).Allreduce(a, b)
     fill(a, fresh, 1)
     captured[0].launch(blocking)

@@ -37,7 +37,10 @@ def _items(objects: Any, size: int) -> list[Any]:
     """Return a list with one object for each rank, as mpi4py does."""
     items = [None] * size if objects is None else list(objects)
     if len(items) != size:
-        raise ValueError(f"expecting {size} items, got {len(items)}")
+        raise ValueError(
+            f"sendobj: expecting {size} items, one for each rank, got "
+            f"{len(items)}"
+        )
     return items
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from mpi4py import MPI
 
 from .. import _core
+from . import notes
 from .layout import Run
 from .table import Row
 
@@ -46,7 +47,7 @@ def result_of(call: Any, role: str, runs: list[Run]) -> list[Run]:
 
 
 def object_call(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a reduction of pickled objects take wm.AVG; others stay."""
+    """Make a reduction of pickled objects take wm.AVG; other calls stay."""
     if name not in ("reduce", "allreduce", "scan", "exscan"):
         return method
 
@@ -55,6 +56,8 @@ def object_call(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         self: Any, sendobj: Any, op: Any = MPI.SUM, *args: Any, **kwargs: Any
     ) -> Any:
         if op is not AVG:
+            if not callable(op):
+                raise TypeError(f"{name}: {notes.wrong_op(op)}")
             return method(self, sendobj, op, *args, **kwargs)
         if "scan" in name:
             raise TypeError(

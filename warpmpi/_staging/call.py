@@ -256,6 +256,13 @@ class Family:
         raise call.error
 
 
+# What mpi4py raises for wrong arguments, and MPI's own errors.
+_EXPLAINED = (
+    *(MPI.Exception, TypeError, ValueError),
+    *(BufferError, OverflowError),
+)
+
+
 def staged_call(
     method: Callable[..., Any],
     row: Row,
@@ -276,19 +283,15 @@ def staged_call(
     look = on_device_reduced if reduces else concerns_us
 
     def explain(
-        error: MPI.Exception | ValueError,
-        owner: Any,
-        *args: Any,
-        **kwargs: Any,
+        error: Exception, owner: Any, *args: Any, **kwargs: Any
     ) -> None:
-        if isinstance(error, ValueError):
-            notes.name_types(error, method.__name__, row, args, kwargs)
-        elif family.collective:
-            root = row.positions.get("root")
-            if root is not None:
-                given = args[root] if root < len(args) else 0
-                root = kwargs.get("root", given)
-            notes.add(error, method.__name__, owner, root)
+        name = method.__name__
+        given = {**dict(zip(row.positions, args, strict=False)), **kwargs}
+        if isinstance(error, MPI.Exception):
+            if family.collective or family.of_messages:
+                notes.add(error, name, owner, given)
+            return
+        notes.name_argument(error, name, row, given)
 
     def find(
         args: tuple[Any, ...],
@@ -320,9 +323,8 @@ def staged_call(
             if not staged.copies:  # none of them matters on this rank
                 return method(self, *staged.args, **staged.kwargs)
             return end(staged)
-        except (MPI.Exception, ValueError) as error:
-            if computes or isinstance(error, MPI.Exception):
-                explain(error, self, *args, **kwargs)
+        except _EXPLAINED as error:
+            explain(error, self, *args, **kwargs)
             raise
 
     def again(
@@ -344,7 +346,7 @@ def staged_call(
             if staged.copies:
                 staged.fetch()
             staged.wrap(staged.run(), request)
-        except (MPI.Exception, ValueError) as error:
+        except _EXPLAINED as error:
             explain(error, self, *args, **kwargs)
             raise
 

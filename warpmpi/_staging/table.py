@@ -8,28 +8,28 @@ from typing import NamedTuple
 
 from .. import _core
 
-# Parameters in their order, as far as they matter here. Of buffers: < is
+# Parameters in their order, of files and windows the first. Of buffers: < is
 # read, > is written in full, = may be written in part.
 MESSAGES = """
-    Send              <buf
-    Bsend             <buf
-    Ssend             <buf
-    Rsend             <buf
-    Isend             <buf
-    Ibsend            <buf
-    Issend            <buf
-    Irsend            <buf
-    Recv              =buf
-    Irecv             =buf
-    Send_init         <buf
-    Bsend_init        <buf
-    Ssend_init        <buf
-    Rsend_init        <buf
-    Recv_init         =buf
-    Sendrecv          <sendbuf dest sendtag =recvbuf
-    Isendrecv         <sendbuf dest sendtag =recvbuf
-    Sendrecv_replace  =buf
-    Isendrecv_replace =buf
+    Send              <buf dest tag
+    Bsend             <buf dest tag
+    Ssend             <buf dest tag
+    Rsend             <buf dest tag
+    Isend             <buf dest tag
+    Ibsend            <buf dest tag
+    Issend            <buf dest tag
+    Irsend            <buf dest tag
+    Recv              =buf source tag status
+    Irecv             =buf source tag
+    Send_init         <buf dest tag
+    Bsend_init        <buf dest tag
+    Ssend_init        <buf dest tag
+    Rsend_init        <buf dest tag
+    Recv_init         =buf source tag
+    Sendrecv          <sendbuf dest sendtag =recvbuf source recvtag status
+    Isendrecv         <sendbuf dest sendtag =recvbuf source recvtag
+    Sendrecv_replace  =buf dest sendtag source recvtag status
+    Isendrecv_replace =buf dest sendtag source recvtag
 """
 FILE = """
     Read           =buf

@@ -62,8 +62,10 @@ PyDoc_STRVAR(
     "written. Later work on the stream sees the received data. The\n"
     "device is not synchronized. stream: a wm.Stream, a stream of\n"
     "CuPy, Torch, Warp or Numba, any object with __cuda_stream__, or\n"
-    "a handle. Raises ValueError for the per-thread default stream,\n"
-    "which differs between threads. While the stream is captured into\n"
+    "a stream's address as an int; wm.Stream(cuda_stream=0) is the\n"
+    "default stream. Raises ValueError for a number that is no\n"
+    "address, such as the ordinal of a device, and for the per-thread\n"
+    "default stream, which differs between threads. While the stream is captured into\n"
     "a CUDA graph, blocking collectives become part of the graph, and\n"
     "all other calls raise RuntimeError.");
 

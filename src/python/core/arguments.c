@@ -4,6 +4,8 @@
 #include <limits.h>
 #include <mpi.h>
 
+#include "python/core/module.h"
+
 int
 wm_py_arguments(const char *function, const char *const *names, int count,
                 int required, PyObject *const *args, Py_ssize_t given,
@@ -67,7 +69,9 @@ as_int(PyObject *object, const char *argument)
     if (methods != NULL
         && (methods->nb_int != NULL || methods->nb_index != NULL)) {
         PyObject *number = PyNumber_Long(object);
-        if (number != NULL || !PyErr_ExceptionMatches(PyExc_TypeError))
+        if (number != NULL
+            || (!PyErr_ExceptionMatches(PyExc_TypeError)
+                && Py_TYPE(object) != wm_py_state->array_type))
             return number;
     }
     PyErr_Format(PyExc_TypeError, "%s: expected an int, not %.100s", argument,

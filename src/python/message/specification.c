@@ -41,6 +41,14 @@ split(PyObject *object, const char *argument, parts_t *parts)
         return -1;
     }
     parts->array = items[0];
+    if (PyLong_Check(items[0]) || PyFloat_Check(items[0])) {
+        PyErr_Format(PyExc_TypeError,
+                     "%s: a list or tuple is [array, count, datatype], and "
+                     "holds no data: give numpy.array() of the numbers, or "
+                     "the list to a lower-case call, such as send()",
+                     argument);
+        return -1;
+    }
     if (length == 2)
         *(is_type(items[1]) ? &parts->datatype : &parts->count) = items[1];
     if (length > 2) {

@@ -114,8 +114,8 @@ is_mpi4pys(const passing_t *self, PyObject *const *args, Py_ssize_t given,
            && are_all(is_plain, self, args, given, names);
 }
 
-// Adds an explanation to an exception of MPI's, or of mpi4py's about two
-// element types. The exception stays.
+// Adds an explanation to an exception of MPI's, or of mpi4py's about an
+// argument. The exception stays.
 static void
 explain(const passing_t *self, PyObject *const *args, Py_ssize_t given,
         PyObject *names)
@@ -123,7 +123,10 @@ explain(const passing_t *self, PyObject *const *args, Py_ssize_t given,
     PyObject *kind, *value, *trace;
     if (self->explain == Py_None
         || (!PyErr_ExceptionMatches(wm_py_state->mpi_exception)
-            && (!self->computes || !PyErr_ExceptionMatches(PyExc_ValueError))))
+            && !PyErr_ExceptionMatches(PyExc_TypeError)
+            && !PyErr_ExceptionMatches(PyExc_ValueError)
+            && !PyErr_ExceptionMatches(PyExc_BufferError)
+            && !PyErr_ExceptionMatches(PyExc_OverflowError)))
         return;
     PyErr_Fetch(&kind, &value, &trace);
     PyErr_NormalizeException(&kind, &value, &trace);
@@ -402,8 +405,11 @@ call_mpis(PyObject *object, PyObject *const *args, size_t flags,
     if (wm_host_only_has_ended() && wm_py_check_running() < 0)
         return NULL;
     bool plain = is_mpi4pys(self, args, PyVectorcall_NARGS(flags), names);
-    return PyObject_Vectorcall(plain ? self->method : self->other, args, flags,
-                               names);
+    PyObject *result = PyObject_Vectorcall(plain ? self->method : self->other,
+                                           args, flags, names);
+    if (result == NULL && plain)
+        explain(self, args, PyVectorcall_NARGS(flags), names);
+    return result;
 }
 
 static PyObject *

@@ -25,8 +25,9 @@ of_ml_dtypes(const char *name)
     if (module == NULL) {
         if (PyErr_ExceptionMatches(PyExc_ImportError)) {
             PyErr_Format(PyExc_TypeError,
-                         "NumPy has %s only with the package ml_dtypes: "
-                         "install ml_dtypes",
+                         "dtype: NumPy has %s only with the package "
+                         "ml_dtypes: install ml_dtypes, or use the array in "
+                         "CuPy, PyTorch, JAX or Warp; messages need neither",
                          name);
         }
         return NULL;
@@ -165,8 +166,11 @@ wm_py_dtype_from_object(PyObject *object, wm_dtype_t *dtype)
     else {
         PyErr_Format(PyExc_TypeError,
                      "dtype: %R is not an element type: use a NumPy dtype or "
-                     "a name such as \"float32\" or \"bfloat16\"",
-                     object);
+                     "a name such as \"float32\" or \"bfloat16\"%s",
+                     object,
+                     PyLong_Check(object)
+                         ? "; a shape of several extents is one tuple"
+                         : "");
     }
     return -1;
 }

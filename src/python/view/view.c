@@ -168,8 +168,13 @@ wm_py_view_parse_asking(PyObject *object, bool writable, const char *argument,
         PyExc_TypeError, argument,
         "%.200s is not an array: pass a wm.Array, or an object with "
         "__cuda_array_interface__, __dlpack__ or the buffer protocol "
-        "(CuPy, Warp, PyTorch, JAX, Numba, NumPy)",
-        Py_TYPE(object)->tp_name);
+        "(CuPy, Warp, PyTorch, JAX, Numba, NumPy)%s",
+        Py_TYPE(object)->tp_name,
+        strstr(argument, "buf") != NULL
+            ? "; lower-case calls, such as send() and bcast(), take any object"
+        : strcmp(argument, "obj") == 0
+            ? "; wm.array() copies lists and numbers"
+            : "");
 }
 
 static int
