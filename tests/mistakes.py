@@ -164,7 +164,8 @@ def main():
     freed.Free()
     bad = 0
     vector = MPI.DOUBLE.Create_vector(2, 1, 5)
-    names = {"comm": comm, "freed": freed, "V": vector, **globals()}
+    names = {"comm": comm, "freed": freed, "V": vector}
+    names |= {"MPI": MPI, "np": np, "wm": wm}
     names["next"] = (comm.rank + 1) % comm.size
     names["last"] = (comm.rank - 1) % comm.size
     if GPU:
