@@ -32,15 +32,19 @@ class BufferedSends:
     def Attach_buffer(self, buf: Any) -> None:
         """Attach a buffer whose size limits this communicator's Bsend.
 
-        buf: host memory, or ``MPI.BUFFER_AUTOMATIC`` for no limit. Each
-        message takes its bytes and ``MPI.BSEND_OVERHEAD``. Raises
-        MPI.Exception if one is attached already.
+        The limit is for GPU arrays and host arrays together. buf: host memory,
+        or ``MPI.BUFFER_AUTOMATIC`` for no limit. Each message takes its bytes
+        and ``MPI.BSEND_OVERHEAD``. Raises MPI.Exception if one is attached
+        already.
         """
         _core._buffer_attach(self, _size(buf))
         _attached[MPI._handleof(self)] = buf
 
     def Detach_buffer(self) -> Any:
-        """Wait until all messages have left the buffer, and return it."""
+        """Wait until all messages have left the buffer, and return it.
+
+        Messages of GPU arrays, too.
+        """
         _core._buffer_flush(self).Wait()
         _core._buffer_detach(self)
         return _attached.pop(MPI._handleof(self), None)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mpi4py import MPI
 
-from . import _checking, _core, _memory_kinds, _staging, _workers
+from . import _checking, _core, _docs, _memory_kinds, _staging, _workers
 from ._buffered import BufferedSends
 from ._objects import ObjectCollectives, ObjectMessages
 
@@ -317,7 +317,10 @@ MAKERS = (*_ALIKE, "Merge", "Idup", "Idup_with_info")
 
 # Nobody must begin these once MPI is finalized, nor in a forked child, which
 # shares MPI's memory with its parent.
-_WHILE_RUNNING = "Ibarrier reduce allreduce scan exscan Free".split()
+_WHILE_RUNNING = """
+    Ibarrier reduce allreduce scan exscan
+    neighbor_allgather neighbor_alltoall Free
+""".split()
 
 # These calls change the object that they are called on. An object that is not
 # ours keeps mpi4py's own.
@@ -367,6 +370,8 @@ def _complete(cls: type, base: type) -> type:
         if hasattr(base, "Revoke"):  # since mpi4py 4.1
             setattr(cls, "Revoke", _revoking(base.Revoke))  # noqa: B010
         _serve_host_only(cls, base)
+    for name, call in vars(cls).items():
+        _docs.add(call, name)
     return cls
 
 
@@ -405,6 +410,7 @@ def _serve_host_only(cls: type, base: type) -> None:
         if not (name[0] == "_" or name in left or method is None or of_type):
             call = _staging.object_call(name, stock)
             own[name] = staged.get(name) or _by_mpi(call)
+            own[name].__doc__ = method.__doc__
             messages = name[0].isupper() and name != "Revoke"
             row = (base, cls, method)
             call = _core._Dispatch(own[name], (row,), messages)

@@ -11,7 +11,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from .. import _core
+from .. import _core, _docs
 from .pickling import load
 
 _Methods = _core.CommMethods
@@ -23,14 +23,17 @@ _message_recv, _message_irecv = MPI.Message.recv, MPI.Message.irecv
 
 
 def _recv(self: _core.Message, status: MPI.Status | None = None) -> Any:
-    """Receive this message and return its object."""
+    """Receive this message; return its object, with its GPU arrays."""
     if not _core._object_matched(self):
         return _message_recv(self, status)
     return load(_core._object_receive(self, None, 0, 0, status))
 
 
 def _irecv(self: _core.Message) -> MPI.Request:
-    """Begin to receive this message; the request's wait returns it."""
+    """Begin to receive this message; the request's wait returns it.
+
+    GPU arrays inside the object come from GPU to GPU.
+    """
     if not _core._object_matched(self):
         return _message_irecv(self)
     return _core._object_ireceive(self, None, 0, 0)
@@ -40,7 +43,10 @@ def _irecv(self: _core.Message) -> MPI.Request:
 
 
 def _wait(self: Any, status: MPI.Status | None = None) -> Any:
-    """Wait for the end, and return the received object, or None."""
+    """Wait for the end, and return the received object, or None.
+
+    GPU arrays inside the object are on the current device of their library.
+    """
     payload = _core._object_payload(self)
     self.Wait(status)
     return load(payload)
@@ -49,7 +55,10 @@ def _wait(self: Any, status: MPI.Status | None = None) -> Any:
 def _test(
     self: Any, status: MPI.Status | None = None
 ) -> tuple[bool, Any | None]:
-    """Return (ended, object); the object is None unless one was received."""
+    """Return (ended, object); the object is None unless one was received.
+
+    GPU arrays inside the object are as after wait().
+    """
     payload = _core._object_payload(self)
     ended = self.Test(status)
     return ended, load(payload) if ended else None
@@ -189,6 +198,7 @@ def _in_place(
     """Return a static method with the name and docstring of mpi4py's."""
     call.__name__ = name
     call.__doc__ = getattr(owner, name).__doc__
+    _docs.add(call, name)
     return owner, name, staticmethod(call)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from .. import _core
+from .. import _core, _docs
 from . import averages, halves, notes, table
 from .layout import recounted
 from .neighbours import Pairs
@@ -250,6 +250,10 @@ class Family:
         for buffer in call.row.buffers:
             yield buffer, buffer.role, 1, None
 
+    def describe(self, name: str) -> str:
+        """Tell what a call of that name does with GPU arrays."""
+        return _docs.STAGED
+
     def failed(self, call: Call) -> None:
         """Raise the error of fetch(), or prepare the call to go on."""
         assert call.error is not None
@@ -414,6 +418,8 @@ def staged_call(
         (1 + row.positions["op"], "op") if "op" in row.positions else None,
     )
     made = functools.update_wrapper(passing, method)
+    text = family.describe(method.__name__)
+    made.__doc__ = _docs.extended(method.__doc__, text)
     return keeping_datatypes(made, row) if nonblocking is not None else made
 
 

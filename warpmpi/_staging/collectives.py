@@ -9,6 +9,7 @@ from typing import Any
 
 from mpi4py import MPI
 
+from .. import _docs
 from . import table
 from .call import (
     Call,
@@ -26,6 +27,9 @@ class _OfComm(Family):
     """Collectives: a rank that fails still makes the call of MPI."""
 
     collective = direct = True
+
+    def describe(self, name: str) -> str:
+        return _docs.of_collective(name)
 
     def roles(self, call: Call) -> Iterator[tuple[Buffer, str, int, Any]]:
         comm = call.owner

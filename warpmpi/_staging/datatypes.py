@@ -9,7 +9,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from .. import _core
+from .. import _core, _docs
 from . import table
 from .call import Call, Family, at_once, staged_call
 from .table import Buffer, rows_of
@@ -33,6 +33,11 @@ class _OfDatatype(Family):
             yield buffer, buffer.role, 1, call.owner if typed else None
 
 
+class _OfOp(Family):
+    def describe(self, name: str) -> str:
+        return _docs.LOCAL
+
+
 def _on_the_gpu(staged: Any) -> Any:
     """Make a Reduce_local that runs on the GPU if both buffers are there."""
 
@@ -48,7 +53,7 @@ def _on_the_gpu(staged: Any) -> Any:
 def datatype_calls() -> Iterator[tuple[type, str, Any]]:
     """Give (type, name, replacement) of these calls."""
     for row in rows_of(table.OP):
-        call = staged_call(getattr(MPI.Op, row.name), row, Family(), at_once)
+        call = staged_call(getattr(MPI.Op, row.name), row, _OfOp(), at_once)
         yield MPI.Op, row.name, _on_the_gpu(call)
     for row in rows_of(table.DATATYPE):
         method = getattr(MPI.Datatype, row.name)

@@ -12,7 +12,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from .. import _core
+from .. import _core, _docs
 from . import table
 from .call import Call, Family, by_request, rank_of, refusing, staged_call
 from .table import Buffer, rows_of
@@ -66,6 +66,9 @@ def _freeing(method: Any) -> Any:
 
 
 class _OfWindow(Family):
+    def describe(self, name: str) -> str:
+        return _docs.WINDOW
+
     def roles(self, call: Call) -> Iterator[tuple[Buffer, str, int, Any]]:
         if rank_of(call.argument("target_rank")) != MPI.PROC_NULL:
             yield from super().roles(call)

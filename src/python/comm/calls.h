@@ -35,6 +35,23 @@
     X(Mprobe)                                                                 \
     X(Improbe)
 
+// Parts of docstrings, each of whole lines.
+#define WM_PY_DOC_ARRAY                                                       \
+    "buf: a GPU array (wm, CuPy, PyTorch, JAX, Warp, Numba) or a host\n"      \
+    "array, alone or as [array, count, datatype]. A count is in elements,\n"  \
+    "and an array may have gaps.\n"
+#define WM_PY_DOC_SENT                                                        \
+    WM_PY_DOC_ARRAY                                                           \
+    "The array is read after the work on its library's current stream.\n"     \
+    "Between GPUs of one host that reach each other the receiver copies\n"    \
+    "from the array. Other GPU arrays go through page-locked host memory.\n"
+#define WM_PY_DOC_RECEIVED                                                    \
+    WM_PY_DOC_ARRAY                                                           \
+    "The array must be writable. The sender's may be in other memory.\n"
+#define WM_PY_DOC_RAISES                                                      \
+    "\nRaises MPI.Exception (rank, tag, truncation), TypeError, ValueError\n" \
+    "or BufferError (buffer), wm.CudaError and MemoryError."
+
 // Each call has a function in its file, and a method (py_comm.c), which passes
 // errors to the communicator's error handler.
 #define X(name)                                                               \

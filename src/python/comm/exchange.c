@@ -223,6 +223,7 @@ const char wm_py_comm_Sendrecv_doc[] = PyDoc_STR(
     "source=mpi4py.MPI.ANY_SOURCE, recvtag=mpi4py.MPI.ANY_TAG, "
     "status=None)\n--\n\n"
     "Send one array and receive another at the same time.\n\n"
+    "sendbuf and recvbuf: GPU or host arrays, as for Send and Recv.\n"
     "recvbuf must be given. If it overlaps sendbuf, or is the same\n"
     "array, a copy of sendbuf is sent, as by Sendrecv_replace. The\n"
     "call is ordered and raises as Send and Recv.");
@@ -232,20 +233,23 @@ const char wm_py_comm_Sendrecv_replace_doc[] = PyDoc_STR(
     "Sendrecv_replace($self, /, buf, dest, sendtag=0, "
     "source=mpi4py.MPI.ANY_SOURCE, recvtag=mpi4py.MPI.ANY_TAG, "
     "status=None)\n--\n\n"
-    "Send an array and receive into the same array. A copy is sent,\n"
-    "which is made on the array's own device.");
+    "Send an array and receive into the same array.\n\n"
+    "buf: a GPU or host array, as for Recv. A copy is sent, which is made\n"
+    "on the GPU of a GPU array. Ordered and raises as Send and Recv.");
 EXCHANGE(Sendrecv_replace, true, true, run)
 
 const char wm_py_comm_Isendrecv_doc[] = PyDoc_STR(
     "Isendrecv($self, /, sendbuf, dest, sendtag=0, recvbuf=None, "
     "source=mpi4py.MPI.ANY_SOURCE, recvtag=mpi4py.MPI.ANY_TAG)\n--\n\n"
     "Begin to send one array and to receive another; returns a wm.Request\n"
-    "that ends when both have, with the status of the receive.");
+    "that ends when both have, with the status of the receive.\n\n"
+    "sendbuf and recvbuf: GPU or host arrays, as for Isend and Irecv.");
 EXCHANGE(Isendrecv, false, false, request)
 
 const char wm_py_comm_Isendrecv_replace_doc[] = PyDoc_STR(
     "Isendrecv_replace($self, /, buf, dest, sendtag=0, "
     "source=mpi4py.MPI.ANY_SOURCE, recvtag=mpi4py.MPI.ANY_TAG)\n--\n\n"
     "Begin to send a copy of an array and to receive into it; returns a\n"
-    "wm.Request.");
+    "wm.Request.\n\n"
+    "buf: a GPU or host array, as for Irecv.");
 EXCHANGE(Isendrecv_replace, true, false, request)

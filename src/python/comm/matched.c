@@ -213,7 +213,8 @@ receive(PyObject *object, PyObject *const *args, Py_ssize_t given,
 
 PyDoc_STRVAR(message_Recv_doc,
              "Recv($self, /, buf, status=None)\n--\n\n"
-             "Receive this message into an array, as wm.Comm.Recv does.");
+             "Receive this message into a GPU or host array, as\n"
+             "wm.Comm.Recv does.");
 
 static PyObject *
 message_Recv(PyObject *self, PyObject *const *args, Py_ssize_t given,
@@ -224,7 +225,8 @@ message_Recv(PyObject *self, PyObject *const *args, Py_ssize_t given,
 
 PyDoc_STRVAR(message_Irecv_doc,
              "Irecv($self, /, buf)\n--\n\n"
-             "Begin to receive this message; returns a wm.Request.");
+             "Begin to receive this message into a GPU or host array, as\n"
+             "wm.Comm.Irecv does; returns a wm.Request.");
 
 static PyObject *
 message_Irecv(PyObject *self, PyObject *const *args, Py_ssize_t given,

@@ -47,7 +47,8 @@ SEND_INIT(Bsend_init, WM_BUFFERED,
 const char wm_py_comm_Recv_init_doc[] = PyDoc_STR(
     "Recv_init($self, /, buf, source=mpi4py.MPI.ANY_SOURCE, "
     "tag=mpi4py.MPI.ANY_TAG)\n--\n\n"
-    "Make a wm.Prequest that receives into an array at each Start.");
+    "Make a wm.Prequest that receives into an array at each "
+    "Start.\n\n" WM_PY_DOC_RECEIVED WM_PY_DOC_RAISES);
 
 PyObject *
 wm_py_comm_Recv_init(PyObject *self, PyObject *const *args, Py_ssize_t given,

@@ -469,7 +469,8 @@ make(const char *function, PyObject *comm, PyObject *const *args,
 
 const char wm_py_comm_Psend_init_doc[] =
     "Psend_init($self, /, buf, partitions, dest, tag=0, info=None)\n--\n\n"
-    "Make a partitioned send of an array. After Start, Pready of the\n"
+    "Make a partitioned send of a GPU or host array. After Start, Pready of "
+    "the\n"
     "request marks each partition as ready, on any thread. The\n"
     "message is sent when the last partition is ready. All partitions\n"
     "have the same number of elements; a count in buf is that of one\n"
@@ -488,8 +489,9 @@ wm_py_comm_Psend_init(PyObject *self, PyObject *const *args, Py_ssize_t given,
 const char wm_py_comm_Precv_init_doc[] =
     "Precv_init($self, /, buf, partitions, source=mpi4py.MPI.ANY_SOURCE, "
     "tag=mpi4py.MPI.ANY_TAG, info=None)\n--\n\n"
-    "Make a partitioned receive into an array. As in MPI, source and\n"
-    "tag must be given, without wildcards. The number of partitions\n"
+    "Make a partitioned receive into a GPU or host array. As in MPI,\n"
+    "source and tag must be given, without wildcards. The number of "
+    "partitions\n"
     "may differ from the sender's. Raises ValueError (partitions),\n"
     "MPI.Exception (source, tag) and the exceptions of Irecv.";
 

@@ -167,10 +167,9 @@ ISEND(Ibsend, WM_BUFFERED, "Begin a buffered send; the wm.Request has ended.")
 const char wm_py_comm_Recv_doc[] = PyDoc_STR(
     "Recv($self, /, buf, source=mpi4py.MPI.ANY_SOURCE, "
     "tag=mpi4py.MPI.ANY_TAG, status=None)\n--\n\n"
-    "Receive into an array; the data are there when it returns.\n\n"
-    "buf: a writable array on any device or the host, whatever memory the\n"
-    "sender's is in. Raises MPI.Exception (truncation, rank, tag),\n"
-    "BufferError (read-only), wm.CudaError.");
+    "Receive into an array.\n\n" WM_PY_DOC_RECEIVED
+    " When the call returns, the data is ready for every "
+    "stream.\n\n" WM_PY_DOC_RAISES);
 
 PyObject *
 wm_py_comm_Recv(PyObject *self, PyObject *const *args, Py_ssize_t given,
@@ -187,9 +186,10 @@ wm_py_comm_Recv(PyObject *self, PyObject *const *args, Py_ssize_t given,
 const char wm_py_comm_Irecv_doc[] = PyDoc_STR(
     "Irecv($self, /, buf, source=mpi4py.MPI.ANY_SOURCE, "
     "tag=mpi4py.MPI.ANY_TAG)\n--\n\n"
-    "Begin to receive into an array; returns a wm.Request.\n\n"
-    "buf: as for Recv; the data are there when the request's Wait or Test\n"
-    "says so, which also raises what goes wrong by then.");
+    "Begin to receive into an array; returns a "
+    "wm.Request.\n\n" WM_PY_DOC_RECEIVED
+    "When Wait returns, the data is ready for every stream. Wait and Test\n"
+    "raise the errors that come later.\n" WM_PY_DOC_RAISES);
 
 PyObject *
 wm_py_comm_Irecv(PyObject *self, PyObject *const *args, Py_ssize_t given,

@@ -52,11 +52,7 @@ wm_py_transfer_parse(const wm_transfer_t *transfer, const char *argument,
 #define WM_PY_SEND(name, blocking, mode, finish, what)                        \
     const char wm_py_comm_##name##_doc[] = PyDoc_STR(                         \
         #name "($self, /, buf, dest, tag=0)\n--\n\n" what                     \
-              "\n\nbuf: an array on any device or the host, or\n"             \
-              "[array, count, datatype] as mpi4py has them. Ordered after "   \
-              "the work of\nthe array's own stream. Raises MPI.Exception "    \
-              "(rank, tag), TypeError or\nValueError (buffer), "              \
-              "wm.CudaError.");                                               \
+              "\n\n" WM_PY_DOC_SENT WM_PY_DOC_RAISES);                        \
                                                                               \
     PyObject *wm_py_comm_##name(PyObject *self, PyObject *const *args,        \
                                 Py_ssize_t given, PyObject *keywords)         \

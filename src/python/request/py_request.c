@@ -395,6 +395,7 @@ call_stock(const char *name, PyObject *object, PyObject *status)
 PyDoc_STRVAR(request_wait_doc,
              "Wait($self, /, status=None)\n--\n\n"
              "Wait until the message has been sent or received.\n\n"
+             "Received data of a GPU array is then ready for every stream.\n"
              "Other messages and Python threads make progress meanwhile.\n"
              "Returns True. Raises MPI.Exception (truncation), wm.CudaError,\n"
              "or another error of either rank.");
@@ -431,7 +432,8 @@ request_wait(PyObject *object, PyObject *args, PyObject *kwargs)
 PyDoc_STRVAR(request_test_doc,
              "Test($self, /, status=None)\n--\n\n"
              "Advance all messages once. Return True if the message has been\n"
-             "sent or received. Errors as for Wait.");
+             "sent or received: GPU arrays are then as after Wait. Errors as\n"
+             "for Wait.");
 
 // Returns true if the operation has ended, or there is none of ours.
 static bool
