@@ -65,9 +65,9 @@ PyDoc_STRVAR(
     "a stream's address as an int; wm.Stream(cuda_stream=0) is the\n"
     "default stream. Raises ValueError for a number that is no\n"
     "address, such as the ordinal of a device, and for the per-thread\n"
-    "default stream, which differs between threads. While the stream is captured into\n"
-    "a CUDA graph, blocking collectives become part of the graph, and\n"
-    "all other calls raise RuntimeError.");
+    "default stream, which differs between threads. While the stream\n"
+    "is captured into a CUDA graph, blocking collectives become part of\n"
+    "the graph, and all other calls raise RuntimeError.");
 
 #define X(name)                                                               \
     PyObject *wm_py_comm_call_##name(PyObject *self, PyObject *const *args,   \
