@@ -18,7 +18,7 @@ import warpmpi as wm
 GPU = wm.is_cuda_available()
 
 # Statements, and the words of the error. x and y are arrays of ten float64,
-# `next` and `last` the ranks beside this one, `s` a stream of the arrays' GPU.
+# `next` and `last` the ranks beside this one, `own` COMM_SELF, `s` a stream.
 MISTAKES = {
     # Arithmetic.
     "x + 1": ["does not compute", "x.numpy() + y", "Allreduce"],
@@ -77,9 +77,9 @@ MISTAKES = {
     "comm.Allreduce(x, None)": ["recvbuf", "give an array"],
     "comm.Allreduce(x, MPI.IN_PLACE)": ["recvbuf", "for sendbuf"],
     "comm.Allreduce_init(x, 5)": ["recvbuf", "int is not an array"],
-    "comm.Gather(x, None, comm.rank)": ["recvbuf", "on the root"],
-    "comm.Reduce(x, None, root=comm.rank)": ["recvbuf", "on the root"],
-    "comm.Scatter(None, y, comm.rank)": ["sendbuf", "on the root"],
+    "own.Gather(x, None)": ["recvbuf", "on the root"],
+    "own.Reduce(x, None)": ["recvbuf", "on the root"],
+    "own.Scatter(None, y)": ["sendbuf", "on the root"],
     "comm.Allgather(x, 5)": ["recvbuf", "int is not an array"],
     # Operations.
     "comm.Allreduce(x, y, 'sum')": ["op: 'sum'", "MPI.SUM"],
@@ -94,7 +94,7 @@ MISTAKES = {
     # Counts and types.
     "comm.Allreduce(x, y[:5])": ["10", "5", "same number"],
     "comm.Allreduce(x, wm.zeros(10, 'f4'))": ["float64", "float32", "same"],
-    "comm.Gatherv(x, [y, [1] * 9], comm.rank)": ["9", "each rank"],
+    "own.Gatherv(x, [y, [1] * 9])": ["9", "each rank"],
     "comm.Send([x, 1, V], next)": ["datatype", "Commit"],
     # Ranks and tags.
     "comm.Send(x)": ["dest"],
@@ -164,7 +164,7 @@ def main():
     freed.Free()
     bad = 0
     vector = MPI.DOUBLE.Create_vector(2, 1, 5)
-    names = {"comm": comm, "freed": freed, "V": vector}
+    names = {"comm": comm, "own": MPI.COMM_SELF, "freed": freed, "V": vector}
     names |= {"MPI": MPI, "np": np, "wm": wm}
     names["next"] = (comm.rank + 1) % comm.size
     names["last"] = (comm.rank - 1) % comm.size
