@@ -820,17 +820,22 @@ def test_an_abi_that_was_not_built_is_told_with_the_cure(copied):
     assert f"WARPMPI_ABIS={there} pip install" in last
 
 
-def test_one_abi_can_be_demanded(copied):
-    (core,) = (copied / "warpmpi").glob("_core*.so")
-    _, there, *_ = core.name.split(".")
-    other = "mpich" if there == "openmpi" else "openmpi"
-    late = "from mpi4py import MPI; import warpmpi"
-    assert "set it to openmpi, mpich or" in import_in(copied, WARPMPI_MPI="x")
-    last = import_in(copied, late, WARPMPI_MPI=other)
-    assert f"WARPMPI_MPI is '{other}', and mpi4py has already" in last
-    told = "import os, warpmpi; raise SystemExit(os.environ['MPI4PY_MPIABI'])"
-    assert import_in(copied, told, WARPMPI_MPI=there) == there
-    assert there in import_in(copied, f"{late}; raise SystemExit('{there}')")
+def test_mpi4pys_own_variables_choose_the_mpi(copied, monkeypatch):
+    """A library needs a path; where a variable hides it, the cure says so."""
+    from warpmpi import _library
+
+    for name in ("MPI4PY_MPIABI", "MPI4PY_LIBMPI", "LD_LIBRARY_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    path = _library.path_of(MPI)
+    told = "import warpmpi; raise SystemExit(warpmpi._library.path_of(MPI))"
+    for first in ("from mpi4py import MPI; ", "import warpmpi._library; "):
+        text = f"{first}from mpi4py import MPI; {told}"
+        assert import_in(copied, text, MPI4PY_LIBMPI=path) == path
+    cure = "or choose a library by its path, in MPI4PY_LIBMPI alone"
+    last = import_in(copied, MPI4PY_LIBMPI="/nowhere/libmpi.so.40")
+    assert last.endswith(f"): unset MPI4PY_LIBMPI, {cure}")
+    last = import_in(copied, MPI4PY_MPIABI="none", MPI4PY_LIBMPI=path)
+    assert last.endswith(f"): unset MPI4PY_MPIABI, {cure}")
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 ABIS = ("openmpi", "mpich", "mpiabi")
+# mpi4py's variables, by which it looks for one MPI alone
+CHOOSING = ("MPI4PY_MPIABI", "MPI4PY_LIBMPI")
 _FOLDER = Path(__file__).parent
 _RTLD_NOLOAD = 4  # Linux
 
@@ -110,27 +112,8 @@ def files() -> dict[str, Path]:
     return found
 
 
-def _wanted() -> str:
-    """Return WARPMPI_MPI, of which mpi4py is told if it is not too late."""
-    abi = os.environ.get("WARPMPI_MPI", "")
-    if abi and abi not in ABIS:
-        raise ImportError(
-            f"WARPMPI_MPI is {abi!r}: set it to {', '.join(ABIS[:-1])} or "
-            f"{ABIS[-1]}, or unset it"
-        )
-    if abi and "mpi4py.MPI" not in sys.modules:
-        os.environ["MPI4PY_MPIABI"] = abi
-    return abi
-
-
 def _choose(mpi: Any, path: str, built: dict[str, Path]) -> Path:
-    abi, wanted = abi_of(mpi), _wanted()
-    if wanted not in ("", abi):
-        raise ImportError(
-            f"WARPMPI_MPI is {wanted!r}, and mpi4py has already loaded "
-            f"'{first_line(mpi.Get_library_version())}' ({path}), whose ABI "
-            f"is {abi}: import warpmpi before mpi4py.MPI, or unset it"
-        )
+    abi = abi_of(mpi)
     if abi not in built:
         raise ImportError(
             f"warpmpi was built for the ABI of {', '.join(built)}, and mpi4py "
@@ -144,6 +127,20 @@ def _choose(mpi: Any, path: str, built: dict[str, Path]) -> Path:
     return built[abi]
 
 
+def _cure(error: str) -> str:
+    """Return what lets mpi4py find an MPI library."""
+    for name in CHOOSING:
+        if os.environ.get(name):
+            return (
+                f"unset {name}, or choose a library by its path, in "
+                "MPI4PY_LIBMPI alone"
+            )
+    return (
+        f"install one (`pip install {package_of(error)[0]}`, or the system's "
+        "package), or put its folder into LD_LIBRARY_PATH"
+    )
+
+
 def load_core() -> None:
     """Import warpmpi._core from the file for the MPI that mpi4py runs."""
     package = sys.modules["warpmpi"]
@@ -151,7 +148,6 @@ def load_core() -> None:
         package._core = sys.modules["warpmpi._core"]  # type: ignore[attr-defined]
         return
     built = files()
-    _wanted()
     try:
         from mpi4py import MPI
     except ModuleNotFoundError as error:
@@ -161,12 +157,9 @@ def load_core() -> None:
             "warpmpi needs mpi4py: `pip install mpi4py`", name="mpi4py"
         ) from None
     except (ImportError, RuntimeError) as error:
-        needed, _ = package_of(str(error))
         raise ImportError(
             f"mpi4py cannot load an MPI library ({brief(str(error))}): "
-            "install one "
-            f"(`pip install {needed}`, or the system's package), or put its "
-            "folder into LD_LIBRARY_PATH",
+            f"{_cure(str(error))}",
             name="mpi4py.MPI",
         ) from None
     path, version = path_of(MPI), MPI.Get_library_version()

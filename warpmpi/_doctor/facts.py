@@ -21,7 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from .._library import abi_of, files, first_line, path_of
+from .._library import CHOOSING, abi_of, files, first_line, path_of
 from . import launchers
 
 # Packages whose versions are told: arrays, NCCL, the toolkit, MPI.
@@ -195,7 +195,7 @@ def of_host() -> dict[str, Any]:
 
 def _why_loaded(path: str) -> str:
     """Tell why the dynamic loader took this libmpi."""
-    for name in ("MPI4PY_LIBMPI", "MPI4PY_MPIABI"):
+    for name in CHOOSING:
         if os.environ.get(name):
             return f"{name} is set"
     for preloaded in re.split("[ :]", os.environ.get("LD_PRELOAD", "")):

@@ -6,12 +6,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from .._library import brief, package_of
+from .._library import CHOOSING, brief, package_of
 from .finding import BROKEN, NOTE, WARNING, Finding, Rule
 from .job import Facts, Job, names
 from .launchers import PACKAGES, SCRIPT, SLURM, fits
 
-CHOOSING = "MPI4PY_MPIABI", "MPI4PY_LIBMPI", "WARPMPI_MPI"
 _ORTE = "OMPI_MCA_orte_"
 _BY_TCP = "OMPI_MCA_pml=ob1 OMPI_MCA_btl=tcp,self"
 _APART = (
