@@ -5,6 +5,8 @@ import functools
 import os
 import re
 import shlex
+import shutil
+import subprocess
 import sys
 import sysconfig
 import threading
@@ -248,6 +250,28 @@ def test_a_wheel_has_every_abi(monkeypatch):
         monkeypatch.setenv("WARPMPI_ABIS", wrong)
         with pytest.raises(toolchain.ToolchainError, match="WARPMPI_ABIS is"):
             abi.find(every=True)
+
+
+UNSHARE = ["unshare", *["--map-root-user"] * (os.geteuid() != 0), "--mount"]
+
+
+@pytest.mark.skipif(
+    not shutil.which("unshare") or subprocess.call([*UNSHARE, "true"]) != 0,
+    reason="no mount namespaces",
+)
+def test_ci_hides_the_mpi_of_the_machine(tmp_path):
+    mpirun = tmp_path / "mpirun"
+    mpirun.write_text("#!/bin/sh\necho seen\n")
+    mpirun.chmod(0o755)
+    done = subprocess.run(
+        [ROOT / ".ci" / "without-mpi", "sh", "-c", "echo run; mpirun"],
+        cwd=ROOT,
+        env={**os.environ, "PATH": f"{tmp_path}:/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == "run\n", done.stderr
+    assert "seen" in subprocess.check_output([mpirun], text=True)
 
 
 @pytest.fixture
