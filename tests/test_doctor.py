@@ -1573,6 +1573,12 @@ def test_a_process_that_ends_or_hangs(tmp_path, action, how):
     assert told["ranks"][0]["mpi"]["size"] == 1  # what it knew
 
 
+def without_news(errors):
+    """Without the lines of a slow machine."""
+    lines = errors.splitlines()
+    return [line for line in lines if " is in the step " not in line]
+
+
 def test_a_reader_that_leaves():
     """`| head`: the status is the same, and no traceback comes."""
     told = doctor()
@@ -1586,7 +1592,33 @@ def test_a_reader_that_leaves():
     child.stdout.close()
     with child:
         errors = child.stderr.read()
-    assert (child.returncode, errors) == (told[0], told[2])
+    assert child.returncode == told[0]
+    assert without_news(errors) == without_news(told[2])
+
+
+def test_one_rank_tells_what_takes_long(monkeypatch, capsys):
+    from warpmpi._doctor import supervisor
+
+    one = supervisor.Supervisor({"ranks": [{}]}, 60, lambda one: None)
+    one.rank = 0
+    read, write = os.pipe()
+    os.write(write, b'{"step": "MPI_Init"}\n')
+    tell = one._tell_step
+
+    def tells():
+        tell()
+        if one.step == "MPI_Init":
+            os.close(write)
+
+    monkeypatch.setattr(one, "_tell_step", tells)
+    monkeypatch.setattr(supervisor, "NEWS", 0.01)
+    assert one._listen(None, read)
+    os.close(read)
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert "rank 0 is in the step 'MPI_Init' since 0 s" in last
+    one.rank = 1
+    tell()
+    assert capsys.readouterr().err == ""
 
 
 def test_a_launcher_of_another_mpi():

@@ -22,6 +22,7 @@ from typing import Any
 from .facts import child_command, end_of, launcher_rank
 
 GRACE = 3.0  # seconds
+NEWS = 5.0  # seconds after which a line tells the step
 
 
 class _Terminated(Exception):
@@ -65,18 +66,33 @@ class Supervisor:
             self.complete, self.status = True, told["status"]
             self.publish(self)
 
+    def _tell_step(self) -> None:
+        """Let the user see what takes long, from one rank."""
+        if self.rank == 0:
+            seconds = time.monotonic() - self.since
+            print(
+                f"warpmpi doctor: rank 0 is in the step {self.step!r} since "
+                f"{seconds:.0f} s",
+                file=sys.stderr,
+                flush=True,
+            )
+
     def _listen(self, child: Any, descriptor: int) -> bool:
         """Hear the rank until it ends; return False if it hangs.
 
         The rank's process goes on to MPI_Finalize once the report has been
         published.
         """
-        rest = b""
+        rest, news = b"", time.monotonic() + NEWS
         while True:
             left = self.since + self.limit - time.monotonic()
             if left <= 0:
                 return False
-            if not select.select([descriptor], [], [], left)[0]:
+            wait = news - time.monotonic()
+            if wait <= 0:
+                self._tell_step()
+                news, wait = news + NEWS, NEWS
+            if not select.select([descriptor], [], [], min(left, wait))[0]:
                 continue
             more = os.read(descriptor, 1 << 16)
             if not more:
