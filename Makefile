@@ -4,13 +4,26 @@
 # PYTHON chooses the interpreter that .venv is made with, MPICC, CUDA_HOME and
 # WARPMPI_CUDA what is built with (see setup.py), ARGS goes to pytest,
 # RUN_ARGS to tests/run.py: `make test RUN_ARGS="unit -- -k streams"`.
+# Where .venv is of another version than the PYTHON that is asked for, .venv-3.12
+# and the like is used.
 
 PYTHON ?= python3
+VERSION = $(shell $(1) -c 'import sys; print("%d.%d" % sys.version_info[:2] + \
+    sys.abiflags)' 2>/dev/null)
+ifneq ($(origin PYTHON),file)
+ASKED := $(or $(call VERSION,$(PYTHON)),$(notdir $(PYTHON)))
+VENV ?= .venv$(addprefix -,$(if $(filter-out $(ASKED),$(call \
+    VERSION,.venv/bin/python)),$(ASKED)))
+MADE := $(filter-out $(ASKED),$(call VERSION,$(VENV)/bin/python))
+$(if $(MADE),$(error warpmpi: $(VENV) is of Python $(MADE), and PYTHON is \
+    $(PYTHON): set VENV to another folder, or unset it))
+endif
 VENV ?= .venv
 PY = $(VENV)/bin/python
+# Says TEXT, and every few seconds that COMMAND still runs.
+TELL = $(PY) build_tools/progress.py
 # Nothing is compiled to bytecode that may never be imported.
 PIP = $(PY) -m pip install --quiet --disable-pip-version-check --no-compile
-PIP_WHEEL = $(PY) -m pip --disable-pip-version-check wheel --quiet --no-build-isolation --no-deps
 SIMCUDA = build/simcuda
 ARGS ?=
 RUN_ARGS ?=
@@ -36,23 +49,22 @@ help: ## this list
 # --- the virtual environment ---------------------------------------------
 
 $(VENV)/.made:
-	@command -v $(PYTHON) >/dev/null || { echo "warpmpi: $(PYTHON) is not \
-	there: install it with 'apt install python3', or set PYTHON" >&2; exit 1; }
+	@$(PYTHON) -c '' || { echo "warpmpi: $(PYTHON) does not run: install it \
+	with 'apt install python3', or set PYTHON" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
 	echo "warpmpi: $(PYTHON) is older than Python 3.10: set PYTHON to a newer \
 	one" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "warpmpi: \
 	$(PYTHON) cannot make virtual environments: install that with 'apt \
 	install python3-venv'" >&2; exit 1; }
-	@echo "making $(VENV)"
-	@$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) build_tools/progress.py "making $(VENV)" $(PYTHON) -m venv $(VENV)
 	@touch $@
 
 # What a build asks for, an MPI and a CUDA compiler included where there are
 # none. Its own step, as the build runs in this environment.
 $(VENV)/.build-tools: $(VENV)/.made pyproject.toml build_tools/backend.py
-	@echo "installing what the build needs"
-	@needs=$$($(PY) build_tools/backend.py) && $(PIP) $$needs
+	@needs=$$($(PY) build_tools/backend.py) && \
+	    $(TELL) "installing what the build needs" $(PIP) $$needs
 	@touch $@
 
 # Editable: the extension is built into warpmpi/, Python files are used from
@@ -62,13 +74,13 @@ $(VENV)/.built: $(VENV)/.build-tools $(C_FILES) $(BUILD_FILES)
 	@touch $@
 
 $(VENV)/.installed: $(VENV)/.built
-	@echo "installing warpmpi into $(VENV)"
-	@$(PIP) --no-build-isolation --no-deps --editable .
+	@$(TELL) "installing warpmpi into $(VENV)" \
+	    $(PIP) --no-build-isolation --no-deps --editable .
 	@touch $@
 
 $(VENV)/.extras-%: $(VENV)/.made pyproject.toml
-	@echo "installing what $(subst -, and ,$*) needs"
-	@needs=$$($(PY) build_tools/backend.py $(subst -, ,$*)) && $(PIP) $$needs
+	@needs=$$($(PY) build_tools/backend.py $(subst -, ,$*)) && \
+	    $(TELL) "installing what $(subst -, and ,$*) needs" $(PIP) $$needs
 	@touch $@
 
 build: export WARPMPI_WERROR ?= 1
@@ -89,8 +101,8 @@ demo: $(VENV)/.build-tools ## run the Jacobi example on 2 ranks; makes .venv
 # --- tests -------------------------------------------------------------------
 
 simcuda: $(VENV)/.build-tools ## the simulated driver, into build/simcuda
-	@cuda=$$($(PY) build_tools/toolchain.py) && $(MAKE) -s -j 4 \
-	    --no-print-directory -C tests/simcuda OUT=$(abspath $(SIMCUDA)) \
+	@cuda=$$($(PY) build_tools/toolchain.py) && $(TELL) "compiling the \
+	simulated driver" $(MAKE) -s -j 4 --no-print-directory -C tests/simcuda OUT=$(abspath $(SIMCUDA)) \
 	    CUDA_HOME="$$cuda"
 
 # What is downloaded comes while it is compiled.
@@ -119,7 +131,7 @@ test-asan: $(VENV)/.build-tools $(VENV)/.extras-test simcuda ## unit suites and 
 	@$(ASAN_ENV) $(PY) tests/run.py unit mpi --ranks 2 --share 2 $(ALL_ARGS)
 
 test-wheel: wheel simcuda ## the wheel on MPICH, Open MPI 4.1 and 5; makes .venv-wheel-*
-	@$(PYTHON) tests/wheels.py dist/warpmpi-*.whl $(ALL_ARGS)
+	@$(PY) tests/wheels.py $(DIST)/*.whl $(ALL_ARGS)
 
 # With the machine's own Python, MPI and CUDA; nothing is downloaded.
 gpu-test: ## the same suites on real GPUs, with what the machine has
@@ -137,19 +149,28 @@ format: $(VENV)/.extras-lint ## let ruff and clang-format rewrite the tree
 
 # --- distribution --------------------------------------------------------------
 
-sdist: $(VENV)/.build-tools ## dist/warpmpi-*.tar.gz
-	@rm -rf dist
-	@$(PY) setup.py --quiet sdist
-	@ls dist/*
+# What this make has made, of which dist/ has copies beside those of others.
+DIST = build/dist
 
-# From the source distribution, so that this is known to be complete.
-wheel: sdist ## dist/warpmpi-*.whl, for every MPI and GPU
-	@WARPMPI_CUDA_ARCHS="$(WHEEL_ARCHS)" WARPMPI_KERNELS=$(abspath build/kernels) $(PIP_WHEEL) --wheel-dir dist dist/warpmpi-*.tar.gz
-	@ls -l dist
+sdist: $(VENV)/.build-tools ## dist/warpmpi-*.tar.gz
+	@rm -rf $(DIST)
+	@$(PY) setup.py --quiet sdist --dist-dir $(DIST)
+	@mkdir -p dist && cp $(DIST)/*.tar.gz dist/
+	@echo dist/$$(cd $(DIST) && echo *.tar.gz)
+
+# From the source distribution, so that this is known to be complete. Not by
+# pip, which shows nothing of minutes.
+wheel: sdist ## dist/warpmpi-*.whl, for every MPI and GPU, of this Python
+	@tar -xzf $(DIST)/*.tar.gz -C $(DIST)
+	@cd $(DIST)/*/ && WARPMPI_CUDA_ARCHS="$(WHEEL_ARCHS)" \
+	    WARPMPI_KERNELS=$(abspath build/kernels) $(abspath $(PY)) -W ignore \
+	    setup.py --quiet bdist_wheel --dist-dir ..
+	@cp $(DIST)/*.whl dist/
+	@echo dist/$$(cd $(DIST) && echo *.whl)
 
 clean: ## remove what was built
 	@rm -rf build dist *.egg-info warpmpi/*.so
-	@rm -f $(VENV)/.built $(VENV)/.installed $(VENV)/.extras-*
+	@rm -f $(foreach v,$(VENV) $(wildcard .venv*),$(v)/.built $(v)/.installed $(v)/.extras-*)
 	@find . -name __pycache__ -not -path './.venv*' -prune -exec rm -rf {} +
 
 distclean: clean ## and the virtual environments

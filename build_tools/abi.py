@@ -96,8 +96,9 @@ def _fetched(name: str) -> Abi:
 
 def _fetch(package: str, folder: Path) -> None:
     """Takes the headers out of a wheel, and leaves the wheel."""
-    progress.say(f"asking the registry for the mpi.h of {package}")
-    with tempfile.TemporaryDirectory() as kept:
+    what = f"asking the registry for the mpi.h of {package}"
+    progress.say(what)
+    with progress.doing(what), tempfile.TemporaryDirectory() as kept:
         words = ["-m", "pip", "download", "--quiet", "--no-deps"]
         words += ["--only-binary", ":all:", "--dest", kept, package]
         done = subprocess.run(

@@ -199,7 +199,10 @@ def _compile(cuda: Cuda, source: str, words: list[str], binary: Path) -> None:
         command.append("-Werror=all-warnings")
     # Only the registry's wheels need to be told where they are.
     environment = dict(os.environ, CUDA_HOME=cuda.home)
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, env=environment)
+    with progress.doing(f"compiling {source}"):
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, env=environment
+        )
     if done.returncode != 0:
         raise ToolchainError(
             f"nvcc ({cuda.nvcc}, release {cuda.version[0]}.{cuda.version[1]})"

@@ -14,6 +14,7 @@ import subprocess
 import time
 from pathlib import Path
 
+import progress
 from toolchain import ToolchainError
 
 
@@ -60,7 +61,9 @@ def compile_one(folder: str, source: str, command: list[str]) -> None:
     words = [*command, "-MD", "-MT", "object", "-MF", str(listing)]
     words += ["-c", source, "-o", str(part)]
     begun = time.time_ns()
-    if subprocess.call(words) != 0:
+    with progress.doing(f"compiling {source}"):
+        status = subprocess.call(words)
+    if status != 0:
         raise ToolchainError(f"this failed: {shlex.join(words)}")
     os.utime(part, ns=(begun, begun))
     listing.replace(made.with_suffix(".d"))

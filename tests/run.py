@@ -230,7 +230,7 @@ class Lanes:
     suite that failed is shown when it has ended.
     """
 
-    SECONDS = 20
+    SECONDS = 10
 
     def __init__(self, suites):
         self.left = list(suites)

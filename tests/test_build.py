@@ -25,6 +25,7 @@ import abi  # noqa: E402
 import backend  # noqa: E402
 import kernels  # noqa: E402
 import objects  # noqa: E402
+import progress  # noqa: E402
 import pytest_main  # noqa: E402
 import run  # noqa: E402
 import sources  # noqa: E402
@@ -252,6 +253,76 @@ def test_a_wheel_has_every_abi(monkeypatch):
             abi.find(every=True)
 
 
+FAKE_PYTHON = """#!/bin/sh
+case "$*" in
+    *version_info*) echo VERSION ;;
+    *" sdist "*)
+        mkdir -p tree build/dist
+        tar -czf build/dist/warpmpi-2.tar.gz tree ;;
+    *" bdist_wheel "*) touch ../warpmpi-2-cpVERSION.whl ;;
+esac
+"""
+
+
+@pytest.fixture
+def make(tmp_path, monkeypatch):
+    """Runs the Makefile with Pythons that make empty distributions."""
+    for name in ("Makefile", "pyproject.toml", "build_tools"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    for name in ("PYTHON", "VENV", "MAKEFLAGS", "MAKELEVEL"):
+        monkeypatch.delenv(name, raising=False)
+    for path, version in {
+        "python3.98": "3.98",
+        "python3.99": "3.99",
+        ".venv/bin/python": "3.98",
+        ".venv-3.99/bin/python": "3.99",
+    }.items():
+        python = tmp_path / path
+        python.parent.mkdir(parents=True, exist_ok=True)
+        python.write_text(FAKE_PYTHON.replace("VERSION", version))
+        python.chmod(0o755)
+    for folder in tmp_path.glob(".venv*"):
+        (folder / ".made").touch()
+        (folder / ".build-tools").touch()
+
+    def run(*words):
+        done = subprocess.run(
+            ["make", *words],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    run.folder = tmp_path
+    return run
+
+
+def test_a_wheel_is_for_the_python_that_is_asked_for(make):
+    """And the wheels of others, which are in dist/ as well, stay."""
+    for words, made in (
+        ([], "warpmpi-2-cp3.98.whl"),
+        (["PYTHON=./python3.99"], "warpmpi-2-cp3.99.whl"),
+        (["PYTHON=./python3.98"], "warpmpi-2-cp3.98.whl"),
+    ):
+        status, told = make("wheel", *words)
+        assert status == 0, told
+        assert told.splitlines()[-1] == f"dist/{made}"
+    assert sorted(os.listdir(make.folder / "dist")) == [
+        *("warpmpi-2-cp3.98.whl", "warpmpi-2-cp3.99.whl"),
+        "warpmpi-2.tar.gz",
+    ]
+
+
+def test_an_environment_of_another_python_is_refused(make):
+    status, told = make("wheel", "PYTHON=./python3.99", "VENV=.venv")
+    assert status != 0
+    assert ".venv is of Python 3.98, and PYTHON is ./python3.99: set" in told
+    status, told = make("wheel", "PYTHON=python3.97")
+    assert status != 0
+    assert "warpmpi: python3.97 does not run: install it" in told
+
+
 UNSHARE = ["unshare", *["--map-root-user"] * (os.geteuid() != 0), "--mount"]
 
 
@@ -272,6 +343,52 @@ def test_ci_hides_the_mpi_of_the_machine(tmp_path):
     )
     assert done.stdout == "run\n", done.stderr
     assert "seen" in subprocess.check_output([mpirun], text=True)
+
+
+def test_a_line_tells_what_still_runs(capsys, monkeypatch):
+    monkeypatch.setattr(progress, "SECONDS", 0.02)
+    told = threading.Event()
+    say = progress.say
+
+    def says(text):
+        say(text)
+        told.set()
+
+    monkeypatch.setattr(progress, "say", says)
+    with progress.doing("making one"), progress.doing("making two"):
+        assert told.wait(30)
+    line = capsys.readouterr().out.splitlines()[0]
+    assert re.fullmatch(
+        r"warpmpi: still making one, making two \[\d+ s\]", line
+    )
+    command = [sys.executable, progress.__file__, "what", "sh", "-c", "exit 3"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stdout) == (3, "what\n")
+
+
+PIP = """
+import subprocess, sys
+build = "import progress; progress.under_pip = True; progress.say('made')"
+subprocess.run([sys.executable, "-c", build], stdout=subprocess.PIPE)
+print("Successfully", file=sys.stderr)
+"""
+
+
+def test_a_log_of_pip_has_the_lines_of_the_build(tmp_path):
+    log = tmp_path / "log"
+    with log.open("w") as file:
+        subprocess.run(
+            [sys.executable, "-c", PIP],
+            env={**os.environ, "PYTHONPATH": str(ROOT / "build_tools")},
+            stdin=subprocess.DEVNULL,
+            stderr=file,
+            start_new_session=True,  # no terminal
+            check=True,
+        )
+    lines = log.read_text().splitlines()
+    if lines == ["Successfully"]:
+        pytest.skip("this system lets no process write for its parent")
+    assert lines == ["warpmpi: made [0 s]", "Successfully"]
 
 
 @pytest.fixture
