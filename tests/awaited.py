@@ -10,7 +10,7 @@ import warpmpi as wm
 
 HOWS = (
     *("stream", "legacy", "thread", "unnamed", "older", "dlpack"),
-    *("subclass", "view"),
+    *("subclass", "view", "torch"),
 )
 # The handles of the default streams.
 DEFAULTS = {"legacy": 1, "thread": 2}
@@ -21,6 +21,8 @@ def shown(how, memory, stream):
     """An object that shows page-locked memory, and its stream if it can."""
     if how == "dlpack":
         return Mapped(memory)
+    if how == "torch":
+        return LockedTorch(memory)
     interface = {
         "shape": memory.shape,
         "typestr": memory.dtype.str,
@@ -70,6 +72,90 @@ class Mapped:
         return capsule
 
 
+class Tensor(ctypes.Structure):
+    """DLPack's."""
+
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("device", ctypes.c_int32 * 2),
+        ("ndim", ctypes.c_int32),
+        ("dtype", ctypes.c_uint8 * 4),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    ]
+
+
+class Torch:
+    """What PyTorch's tensors look like to DLPack's C exchange API.
+
+    array: ours on a GPU, or NumPy's; kind: what DLPack calls its memory.
+    """
+
+    _streams = {}
+
+    @classmethod
+    def stream_of(cls, device):
+        """The stream that is current there."""
+        device = str(device)
+        if device not in cls._streams:
+            cls._streams[device] = wm.Stream(device)
+        return cls._streams[device]
+
+    def __init__(self, array, kind=2):
+        self.keep = array
+        self.shape = (ctypes.c_int64 * 1)(array.size)
+        code = {"u": 1, "i": 0, "f": 2, "c": 5}[np.dtype(array.dtype).kind]
+        self.tensor = Tensor(
+            array.ctypes.data if kind != 2 else array.ptr,
+            (kind, 0),
+            1,
+            (code, 8 * array.itemsize, 1, 0),
+            self.shape,
+            None,
+            0,
+        )
+
+    @ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(Tensor))
+    def borrow(tensor, out):  # noqa: N805
+        out[0] = tensor.tensor
+        return 0
+
+    @ctypes.PYFUNCTYPE(
+        ctypes.c_int,
+        ctypes.c_int32,
+        ctypes.c_int32,
+        ctypes.POINTER(ctypes.c_void_p),
+    )
+    def stream(kind, ordinal, out):  # noqa: N805
+        assert kind == 2
+        out[0] = Torch.stream_of(f"cuda:{ordinal}").cuda_stream
+        return 0
+
+    # Version, previous, allocate, from_object, to_object, and these two.
+    table = (ctypes.c_uint64 * 7)(
+        1 | 3 << 32,
+        *(0, 0, 1, 0),
+        ctypes.cast(borrow, ctypes.c_void_p).value,
+        ctypes.cast(stream, ctypes.c_void_p).value,
+    )
+    name = b"dlpack_exchange_api"  # the capsule points to it
+    new_capsule = ctypes.pythonapi.PyCapsule_New
+    new_capsule.restype = ctypes.py_object
+    new_capsule.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+    __dlpack_c_exchange_api__ = new_capsule(
+        ctypes.addressof(table), name, None
+    )
+
+
+class LockedTorch(Torch, Mapped):
+    """Its tensor of page-locked memory, which the exchange calls the CPU's."""
+
+    def __init__(self, memory):
+        Torch.__init__(self, memory, 1)
+        Mapped.__init__(self, memory)
+
+
 class Awaited:
     """Page-locked memory whose values are still to come, on a stream.
 
@@ -79,7 +165,11 @@ class Awaited:
     def __init__(self, values, how, device=None):
         values = np.ascontiguousarray(values)
         self.device = wm.get_device() if device is None else device
-        self.stream = wm.Stream(self.device)
+        self.stream = (
+            Torch.stream_of(self.device)
+            if how == "torch"
+            else wm.Stream(self.device)
+        )
         self.memory = page_locked(values.size, values.dtype, self.device)
         self.handle = DEFAULTS.get(how, self.stream.cuda_stream)
         self.array = shown(how, self.memory, self.handle)

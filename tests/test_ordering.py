@@ -34,7 +34,7 @@ simulated = pytest.mark.skipif(
 
 sys.path.insert(0, str(ROOT / "build_tools"))
 import toolchain  # noqa: E402
-from awaited import page_locked  # noqa: E402
+from awaited import Torch, page_locked  # noqa: E402
 
 N = 300_000  # bytes; long enough for a real GPU to be caught half way
 
@@ -550,80 +550,23 @@ def test_warps_current_stream_is_waited_for(driver):
     assert settled(b, 7)
 
 
-class Tensor(ctypes.Structure):
-    _fields_ = [
-        ("data", ctypes.c_void_p),
-        ("device", ctypes.c_int32 * 2),
-        ("ndim", ctypes.c_int32),
-        ("dtype", ctypes.c_uint8 * 4),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("byte_offset", ctypes.c_uint64),
-    ]
-
-
-class Torch:
-    """What PyTorch's tensors look like to DLPack's C exchange API."""
-
-    current = None
-
-    def __init__(self, array):
-        self.keep = array
-        self.shape = (ctypes.c_int64 * 1)(array.size)
-        self.tensor = Tensor(
-            array.ptr, (2, 0), 1, (1, 8, 1, 0), self.shape, None, 0
-        )
-
-    @ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(Tensor))
-    def borrow(tensor, out):  # noqa: N805
-        out[0] = tensor.tensor
-        return 0
-
-    @ctypes.PYFUNCTYPE(
-        ctypes.c_int,
-        ctypes.c_int32,
-        ctypes.c_int32,
-        ctypes.POINTER(ctypes.c_void_p),
-    )
-    def stream(kind, ordinal, out):  # noqa: N805
-        assert (kind, ordinal) == (2, 0)
-        out[0] = Torch.current.cuda_stream
-        return 0
-
-    # Version, previous, allocate, from_object, to_object, and these two.
-    table = (ctypes.c_uint64 * 7)(
-        1 | 3 << 32,
-        *(0, 0, 1, 0),
-        ctypes.cast(borrow, ctypes.c_void_p).value,
-        ctypes.cast(stream, ctypes.c_void_p).value,
-    )
-    name = b"dlpack_exchange_api"  # the capsule points to it
-    new_capsule = ctypes.pythonapi.PyCapsule_New
-    new_capsule.restype = ctypes.py_object
-    new_capsule.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
-    __dlpack_c_exchange_api__ = new_capsule(
-        ctypes.addressof(table), name, None
-    )
-
-
 def test_torchs_current_stream_is_waited_for(driver):
-    memory, Torch.current = new(0), wm.Stream(GPU)
-    driver.fill(Torch.current, memory.ptr, 7)
+    memory, stream = new(0), Torch.stream_of(GPU)
+    driver.fill(stream, memory.ptr, 7)
     assert settled(wm.array(Torch(memory)), 7)
     b = wm.array(Torch(memory), blocking=False)
-    driver.fill(Torch.current, memory.ptr, 0)
-    Torch.current.synchronize()
+    driver.fill(stream, memory.ptr, 0)
+    stream.synchronize()
     assert settled(b, 7)
 
 
-def test_torchs_page_locked_memory_follows_its_current_stream(driver):
-    Torch.current = wm.Stream(GPU)
-    memory = page_locked(N, "u1", Torch.current.device)
-    array = types.SimpleNamespace(ptr=memory.ctypes.data, size=N)
-    tensor = Torch(array)
-    tensor.tensor.device[0] = 3
+@pytest.mark.parametrize("kind", [1, 3], ids=["cpu", "cuda-host"])
+def test_torchs_page_locked_memory_follows_its_current_stream(driver, kind):
+    stream = Torch.stream_of(GPU)
+    memory = page_locked(N, "u1", stream.device)
+    tensor = Torch(memory, kind)
     for value in 7, 8:
-        driver.fill(Torch.current, array.ptr, value)
+        driver.fill(stream, memory.ctypes.data, value)
         assert is_all(wm.array(tensor, device="cpu"), value)
 
 

@@ -427,7 +427,9 @@ def in_file(name, spec):
 
 @needs_gpu
 @pytest.mark.parametrize("name", CALLS_OF_ONE)
-def test_other_calls_refuse_a_mix(comm, mixed, name):
+def test_other_calls_refuse_a_mix(request, comm, mixed, name):
+    if name in ("Put", "Get", "Rput", "Accumulate"):
+        request.getfixturevalue("windows_of_one_rank")
     with pytest.raises(ValueError, match="several allocations"):
         CALLS_OF_ONE[name](comm, name, [MPI.BOTTOM, 1, mixed])
 

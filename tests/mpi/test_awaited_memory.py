@@ -359,6 +359,7 @@ def rget(win, _a, b, rank):
     win.Rget(b.array, rank).Wait()
 
 
+@pytest.mark.usefixtures("windows_of_one_rank")
 @pytest.mark.parametrize(
     "call", [put, get, accumulate, get_accumulate, rput, rget]
 )
@@ -377,6 +378,7 @@ def test_windows(comm, call, how):
     win.Free()
 
 
+@pytest.mark.usefixtures("windows_of_one_rank")
 def test_a_window_of_such_memory(comm, how):
     values = np.arange(N) + 1.0
     a, got = sent(values, how), np.zeros(N)

@@ -342,7 +342,8 @@ parse_exchange(PyObject *object, const void *found, bool writable,
         wm_py_view_release(view); // __dlpack__ can be asked not to copy
         return 0;
     }
-    if (device.type == WM_DL_CUDA_HOST)
+    // Torch calls page-locked memory the CPU's.
+    if (is_host(device.type) && view->memory.kind == WM_MEMORY_PINNED)
         device = (wm_dl_device_t){WM_DL_CUDA,
                                   wm_pointer_home(view->array.data)};
     if (!is_cuda(device.type) || device.id < 0
