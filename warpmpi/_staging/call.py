@@ -295,7 +295,7 @@ def staged_call(
             if family.collective or family.of_messages:
                 notes.add(error, name, owner, given)
             return
-        notes.name_argument(error, name, row, given)
+        notes.name_argument(error, name, row, owner, given)
 
     def find(
         args: tuple[Any, ...],

@@ -201,11 +201,20 @@ def _wrong_buffer(value: Any, buffer: Buffer, call: str) -> str | None:
     return None
 
 
-def _missing(call: str, row: Row, given: dict[str, Any]) -> str | None:
+def _is_root(owner: Any, given: dict[str, Any]) -> bool:
+    root = given.get("root", 0)
+    return bool(root in (owner.Get_rank(), MPI.ROOT))
+
+
+def _missing(
+    call: str, row: Row, owner: Any, given: dict[str, Any]
+) -> str | None:
     """Name a buffer that is needed and is None, or was not given."""
     if "dest" in row.positions and "dest" not in given:
         return "dest: give the rank that receives"
     for buffer in row.buffers:
+        if buffer.at_root and not _is_root(owner, given):
+            continue
         value, first = given.get(buffer.name), row.buffers[0]
         whose = " on the root" if buffer.at_root else ""
         if buffer.name == "recvbuf" and not first.at_root:
@@ -219,7 +228,9 @@ def _missing(call: str, row: Row, given: dict[str, Any]) -> str | None:
     return None
 
 
-def _wrong_argument(call: str, row: Row, given: dict[str, Any]) -> str | None:
+def _wrong_argument(
+    call: str, row: Row, owner: Any, given: dict[str, Any]
+) -> str | None:
     """Say which argument is wrong, and the cure."""
     for buffer in sorted(row.buffers, key=lambda buffer: buffer.at_root):
         wrong = _wrong_buffer(given.get(buffer.name), buffer, call)
@@ -237,14 +248,22 @@ def _wrong_argument(call: str, row: Row, given: dict[str, Any]) -> str | None:
         return f"status: expected an MPI.Status, not {kind}"
     if not isinstance(given.get("op", MPI.SUM), MPI.Op):
         return wrong_op(given["op"])
-    return _missing(call, row, given)
+    return _missing(call, row, owner, given)
 
 
 def name_argument(
-    error: Exception, call: str, row: Row, given: dict[str, Any]
+    error: Exception, call: str, row: Row, owner: Any, given: dict[str, Any]
 ) -> None:
-    """Name the argument and the cure in an error that mpi4py raised."""
-    wrong, text = _wrong_argument(call, row, given), str(error)
+    """Name the argument and the cure in an error that mpi4py raised.
+
+    Our own errors begin with the argument's name.
+    """
+    text = str(error)
+    if any(
+        text.startswith((f"{each}:", f"{each}=")) for each in row.positions
+    ):
+        return
+    wrong = _wrong_argument(call, row, owner, given)
     if wrong is None and re.match(r"expecting \d+ items, got \d+", text):
         wrong = f"{text}: give a count for each rank"
     if wrong is None and text.startswith("mismatch in send count"):
