@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The exception that ends this rank, for the ranks that wait for it."""
+"""What ends this rank: its exception, for the ranks that wait; a fault."""
 
 from __future__ import annotations
 
 import atexit
+import faulthandler
+import functools
 import sys
 import traceback
+from typing import Any
 
 from . import _core
 
@@ -21,3 +24,26 @@ def _tell() -> None:
 
 
 atexit.register(_tell)
+
+
+def _under(call: Any) -> Any:
+    """Make a call install its handler of faults below ours.
+
+    A handler above ours raises the signal again, without the address.
+    """
+
+    @functools.wraps(call)
+    def install(*args: Any, **kwargs: Any) -> Any:
+        watched = _core._watch_faults(False)
+        try:
+            return call(*args, **kwargs)
+        finally:
+            if watched:
+                _core._watch_faults(True)
+
+    return install
+
+
+for _name in ("enable", "disable"):
+    setattr(faulthandler, _name, _under(getattr(faulthandler, _name)))
+_core._watch_faults(True)

@@ -59,7 +59,7 @@ end(void)
     if (wm_drain_all())
         wm_device_eager_free_all();
     wm_leftovers_tell();
-    wm_fault_end();
+    (void)wm_fault_end();
 }
 
 static int

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "cuda/lock.h"
 
@@ -259,6 +260,27 @@ wm_driver_in_process(void)
     }
     dlclose(library);
     return wm_driver_load(NULL) == 0;
+}
+
+// Containers see the kernel's modules, too, whatever devices they are given.
+bool
+wm_driver_host_lacks(void)
+{
+    static const char *const signs[] = {
+        "/sys/module/nvidia", "/sys/module/nvgpu", "/proc/driver/nvidia",
+        "/dev/nvidiactl",     "/dev/dxg",
+    };
+    for (size_t i = 0; i < sizeof signs / sizeof *signs; ++i)
+        if (access(signs[i], F_OK) == 0)
+            return false;
+    return access("/sys/module", R_OK) == 0;
+}
+
+bool
+wm_driver_is_absent(void)
+{
+    return driver_is_chosen() ? access(driver_path(), F_OK) != 0
+                              : wm_driver_host_lacks();
 }
 
 static const char *

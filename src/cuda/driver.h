@@ -50,6 +50,15 @@ wm_driver_forked(void);
 bool
 wm_driver_in_process(void);
 
+// Returns true if this host has no NVIDIA driver; asks the system, not CUDA.
+bool
+wm_driver_host_lacks(void);
+
+// Returns true if no process of this host can use a GPU, not even a simulated
+// one, for which WARPMPI_CUDA_DRIVER names the driver.
+bool
+wm_driver_is_absent(void);
+
 // Returns CUDA's name of a result, such as "CUDA_ERROR_INVALID_VALUE"; static
 // text.
 const char *

@@ -248,37 +248,98 @@ def test_a_method_that_is_held_elsewhere_is_warned_of(tmp_path):
 FAULTS = {
     "plain": ("MPI.COMM_WORLD.Send(array, 0)", True),
     "stored": ("kept[0](array, 0)", True),
+    "of the class": ("send(MPI.COMM_WORLD, array, 0)", True),
     "other": ("ctypes.string_at(16)", False),
     "finalized": ("MPI.Finalize(); ctypes.string_at(array.ptr)", False),
     "signal": ("os.kill(os.getpid(), signal.SIGSEGV)", False),
+}
+# A library without any call of ours.
+THEIRS = """
+    import ctypes, os
+    cuda = ctypes.CDLL(os.environ["WARPMPI_CUDA_DRIVER"])
+
+    class Theirs:
+        def __init__(self, count):
+            context, ptr = ctypes.c_void_p(), ctypes.c_size_t()
+            assert cuda.cuInit(0) == 0
+            assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+            assert cuda.cuCtxSetCurrent(context) == 0
+            assert cuda.cuMemAlloc_v2(ctypes.byref(ptr), 8 * count) == 0
+            self.ptr = ptr.value
+            self.__cuda_array_interface__ = {
+                "shape": (count,), "typestr": "<f8", "version": 3,
+                "data": (self.ptr, False),
+            }
+"""
+# Whose array it is, what has begun before, and handlers set later.
+ARRAYS = {
+    "comm": "wm.Comm(MPI.COMM_WORLD); array = wm.ones(10, device='cuda')",
+    "array": "array = wm.ones(10, device='cuda')",
+    "view": "array = wm.asarray(Theirs(10))",
+    "none": "array = Theirs(10)",
+    "later": "faulthandler.enable(told); array = Theirs(10)",
+    "twice": "faulthandler.disable(); faulthandler.enable(told); "
+    "wm.Comm(MPI.COMM_WORLD); array = Theirs(10)",
 }
 
 
 @pytest.mark.skipif(
     "WARPMPI_CUDA_DRIVER" not in os.environ, reason="needs the simulator"
 )
-@pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_at_a_gpu_address_is_explained(tmp_path, name):
+@pytest.mark.parametrize(
+    "name, how",
+    [(name, how) for name in FAULTS for how in ("array", "later")]
+    + [("plain", how) for how in ARRAYS if how not in ("array", "later")],
+)
+def test_a_fault_at_a_gpu_address_is_explained(tmp_path, name, how):
     """The handlers from before get the fault as ever."""
     call, explained = FAULTS[name]
+    if name == "finalized":
+        call = "wm.Comm(MPI.COMM_WORLD); " + call
     program = f"""
-        import ctypes, faulthandler, os, signal
+        import faulthandler, signal
         from mpi4py import MPI
         told = os.open({str(tmp_path / "told")!r}, os.O_CREAT | os.O_WRONLY)
         os.dup2(told, 2)
-        faulthandler.enable(2)
+        faulthandler.enable(told)
         kept = [MPI.COMM_WORLD.Send]
+        send = MPI.Comm.Send
         import warpmpi as wm
-        comm = wm.Comm(MPI.COMM_WORLD)
-        array = wm.ones(10, device="cuda")
+        {ARRAYS[how]}
         {call}
         print("alive")
     """
+    printed = ranks.run_text(tmp_path, dedent(THEIRS, program), ranks=1, died=True)
+    told = (tmp_path / "told").read_text()
+    assert told.count("host code has used GPU memory") == explained, told
+    assert told.count("Fatal Python error: Segmentation fault") == 1, told
+    assert "alive" not in printed
+
+
+@pytest.mark.skipif(
+    "WARPMPI_CUDA_DRIVER" not in os.environ, reason="needs the simulator"
+)
+def test_a_fault_is_explained_where_mpi_begins_late(tmp_path):
+    """MPI's own handler, which it sets only if there is none, stays."""
+    program = f"""
+        import os
+        import mpi4py
+        mpi4py.rc.initialize = False
+        from mpi4py import MPI
+        import warpmpi as wm
+        array = wm.ones(10, device="cuda")
+        told = os.open({str(tmp_path / "told")!r}, os.O_CREAT | os.O_WRONLY)
+        os.dup2(told, 2)
+        MPI.Init()
+        print(MPI.Get_library_version(), flush=True)
+        array = array[1:]
+        MPI.COMM_WORLD.Send(array, 0)
+    """
     printed = ranks.run_text(tmp_path, program, ranks=1, died=True)
     told = (tmp_path / "told").read_text()
-    assert ("host code has used GPU memory" in told) == explained, told
-    assert "Fatal Python error: Segmentation fault" in told
-    assert "alive" not in printed
+    assert "host code has used GPU memory" in told, told
+    if "Open MPI" in printed:
+        assert "*** Process received signal ***" in told, told
 
 
 def test_what_finds_a_communicator_by_its_name_or_handle(tmp_path):

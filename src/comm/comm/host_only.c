@@ -4,7 +4,6 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "comm/comm/comm.h"
 #include "comm/engine/check.h"
@@ -42,26 +41,11 @@ count_local_ranks(void)
     return text != NULL ? atoi(text) : 0;
 }
 
-// Returns true if this host has no NVIDIA driver. Containers see the kernel's
-// modules, too, whatever devices they are given.
-static bool
-host_lacks_driver(void)
-{
-    static const char *const signs[] = {
-        "/sys/module/nvidia", "/sys/module/nvgpu", "/proc/driver/nvidia",
-        "/dev/nvidiactl",     "/dev/dxg",
-    };
-    for (size_t i = 0; i < sizeof signs / sizeof *signs; ++i)
-        if (access(signs[i], F_OK) == 0)
-            return false;
-    return access("/sys/module", R_OK) == 0;
-}
-
 static void
 look_at_host(void)
 {
     int size = 0;
-    if (atomic_load(&world) != UNKNOWN || needs_us() || !host_lacks_driver())
+    if (atomic_load(&world) != UNKNOWN || needs_us() || !wm_driver_host_lacks())
         return;
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     if (size == 1 || size == count_local_ranks())

@@ -3,6 +3,7 @@
 #include "comm/diagnostics/fault.h"
 
 #include <errno.h>
+#include <mpi.h>
 #include <semaphore.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -11,6 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "cuda/driver.h"
 #include "cuda/lock.h"
 #include "cuda/memory.h"
 
@@ -30,8 +32,9 @@ static struct sigaction former;
 static sem_t question;
 static _Atomic uintptr_t address;
 static _Atomic int answer;
-static pid_t process;
-static bool watching;
+static _Atomic pid_t process; // that has the thread; 0: none
+static atomic_flag busy = ATOMIC_FLAG_INIT;
+static _Atomic bool watching;
 
 static void *
 fault_run(void *unused)
@@ -39,9 +42,10 @@ fault_run(void *unused)
     wm_pointer_t memory;
     while (sem_wait(&question) != 0 && errno == EINTR)
         ;
-    bool known = wm_pointer_describe((const void *)atomic_load(&address),
-                                     &memory, NULL)
-                 == 0;
+    bool known = wm_driver_in_process()
+                 && wm_pointer_describe((const void *)atomic_load(&address),
+                                        &memory, NULL)
+                        == 0;
     atomic_store(&answer,
                  known && wm_memory_on_device(&memory) ? DEVICE : HOST);
     return unused;
@@ -69,25 +73,52 @@ on_fault(int number, siginfo_t *info, void *context)
     errno = kept;
 }
 
+// Open MPI installs its handler in MPI_Init, and only if there is none.
+static bool
+mpi_runs(void)
+{
+    int begun = 0, ended = 0;
+    MPI_Initialized(&begun);
+    if (begun)
+        MPI_Finalized(&ended);
+    return begun && !ended;
+}
+
+// Starts the thread once a process. Returns false if there is none.
+static bool
+fault_begin(void)
+{
+    if (atomic_load(&process) == 0 && sem_init(&question, 0, 0) == 0
+        && wm_thread_start(fault_run))
+        atomic_store(&process, getpid());
+    return atomic_load(&process) == getpid();
+}
+
 void
 wm_fault_watch(void)
 {
     struct sigaction own = {.sa_sigaction = on_fault,
                             .sa_flags = SA_SIGINFO | SA_ONSTACK};
-    if (watching || wm_device_count() == 0 || sem_init(&question, 0, 0) != 0
-        || !wm_thread_start(fault_run))
+    if (atomic_load_explicit(&watching, memory_order_relaxed)
+        || !mpi_runs() || wm_driver_is_absent()
+        || atomic_flag_test_and_set(&busy))
         return;
-    watching = true;
-    process = getpid();
-    sigemptyset(&own.sa_mask);
-    sigaction(SIGSEGV, &own, &former);
+    if (!atomic_load(&watching) && fault_begin()) {
+        sigemptyset(&own.sa_mask);
+        sigaction(SIGSEGV, &own, &former);
+        atomic_store(&watching, true);
+    }
+    atomic_flag_clear(&busy);
 }
 
-void
+bool
 wm_fault_end(void)
 {
     struct sigaction present;
-    if (watching && sigaction(SIGSEGV, NULL, &present) == 0
-        && present.sa_sigaction == on_fault)
-        sigaction(SIGSEGV, &former, NULL);
+    if (!atomic_load(&watching) || sigaction(SIGSEGV, NULL, &present) != 0
+        || present.sa_sigaction != on_fault)
+        return false;
+    sigaction(SIGSEGV, &former, NULL);
+    atomic_store(&watching, false);
+    return true;
 }

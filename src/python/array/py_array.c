@@ -8,6 +8,7 @@
 #include <string.h>
 #include <structmember.h>
 
+#include "comm/diagnostics/fault.h"
 #include "python/view/py_dtype.h"
 #include "python/view/view_parts.h"
 
@@ -39,6 +40,8 @@ wm_py_array_object(wm_array_t *array)
     self->weakrefs = NULL;
     self->base = NULL;
     wm_array_copy_header(&self->array, array);
+    if (wm_memory_on_device(&array->storage->memory))
+        wm_fault_watch();
     if (is_foreign(array)) // without foreign memory no cycle is possible
         PyObject_GC_Track(self);
     return (PyObject *)self;

@@ -5,6 +5,7 @@
 
 #include <stdio.h>
 
+#include "comm/diagnostics/fault.h"
 #include "comm/diagnostics/hang.h"
 #include "comm/diagnostics/watchdog.h"
 #include "comm/engine/engine.h"
@@ -88,7 +89,23 @@ raised(PyObject *Py_UNUSED(module), PyObject *object)
     Py_RETURN_NONE;
 }
 
+PyDoc_STRVAR(watch_faults_doc,
+             "_watch_faults(watch, /)\n--\n\n"
+             "Install the handler that explains a fault at a GPU's address,\n"
+             "or the one from before. Return False if a later handler keeps\n"
+             "it from going.");
+
+static PyObject *
+watch_faults(PyObject *Py_UNUSED(module), PyObject *watch)
+{
+    int wanted = PyObject_IsTrue(watch);
+    if (wanted > 0)
+        wm_fault_watch();
+    return wanted < 0 ? NULL : PyBool_FromLong(wanted || wm_fault_end());
+}
+
 PyMethodDef wm_py_child_functions[] = {
+    {"_watch_faults", watch_faults, METH_O, watch_faults_doc},
     {"_raised", raised, METH_O, raised_doc},
     {"_count_session", count_session, METH_O, count_session_doc},
     {"_check_running", check_running, METH_NOARGS, check_running_doc},
