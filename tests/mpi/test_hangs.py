@@ -254,6 +254,55 @@ def test_a_long_wait_says_who_waits_for_whom(tmp_path, name):
     assert any(all(part in line for part in told) for line in lines), printed
 
 
+# Calls that one rank never makes; how the line begins to name them.
+ALONE = {
+    "Allreduce": "comm.Allreduce(make(3), make(3))",
+    "Bcast": "comm.Bcast(make(3), 1)",
+    "Barrier": "comm.Barrier()",
+    "allreduce": "comm.allreduce(1)",
+    "bcast": "comm.bcast(1, 1)",
+    "Allreduce_init": "comm.Allreduce_init(make(3), make(3)).Free()",
+}
+
+
+@pytest.mark.parametrize("kind", ["gpu", "host", "no gpu"])
+@pytest.mark.parametrize("call", ALONE)
+def test_a_checked_collective_says_who_is_missing(tmp_path, call, kind):
+    if call == "Allreduce_init" and not hasattr(MPI.Comm, call):
+        pytest.skip("needs MPI 4")
+    if kind == "gpu" and not wm.is_cuda_available():
+        pytest.skip("needs a GPU")
+    driver = {"WARPMPI_CUDA_DRIVER": "/none"} if kind == "no gpu" else {}
+    body = f"""
+        if {kind == "gpu"}:
+            make = lambda n: wm.ones(n, device=wm.get_device("cuda"))
+        else:
+            make = np.ones
+        if comm.rank == 1:
+            later(comm.Send, array, 1, 3)
+            comm.Recv(other, 1, 3)
+        {ALONE[call]}
+    """
+    told = (
+        f"rank 0 of MPI_COMM_WORLD (size 2): {call} has waited ",
+        "for the other ranks; rank 1 is in another call: Recv has waited ",
+    )
+    printed = run(tmp_path, body, "", wanted=told, WARPMPI_CHECK="1", **driver)
+    lines = [line for line in printed.splitlines() if "warpmpi: " in line]
+    assert any(all(part in line for part in told) for line in lines), printed
+
+
+@pytest.mark.parametrize("name", [n for n in HANGS if n != "finalize"])
+def test_a_checked_wait_says_who_waits_for_whom(tmp_path, name):
+    body, told = HANGS[name]
+    count = 3 if name == "source" else 2
+    printed = run(
+        tmp_path, body, name, wanted=told, count=count, WARPMPI_CHECK="1"
+    )
+    lines = [line for line in printed.splitlines() if "warpmpi: " in line]
+    assert any(all(part in line for part in told) for line in lines), printed
+
+
 RAISED = """
     if plain.rank == 1:
         raise ValueError("no grid\\udcff.dat\\nin this folder")

@@ -12,8 +12,9 @@ PyDoc_STRVAR(
     "Wait for all ranks. GPU memory that a rank has freed before the\n"
     "call can be allocated after it.");
 
+// Waits for all ranks, in the call of that name.
 static PyObject *
-comm_Barrier(PyObject *self, PyObject *Py_UNUSED(unused))
+barrier_wait(PyObject *self, const char *name)
 {
     wm_channel_t channel;
     wm_error_t err;
@@ -21,19 +22,38 @@ comm_Barrier(PyObject *self, PyObject *Py_UNUSED(unused))
     if (wm_py_channel_get(self, &channel) < 0)
         return wm_py_channel_fail(self, false);
     wm_waiting_call = (wm_waiting_call_t){
-        .name = wm_call_name(WM_COLL_BARRIER),
+        .name = name,
         .collective = true,
         .type = MPI_DATATYPE_NULL,
     };
     WM_PY_UNLOCKED(code = wm_coll_barrier(channel.comm->whole, &err));
-    if (code == 0) // a call on a stream may have failed later
+    wm_waiting_call.name = NULL; // may be the caller's
+    if (code == 0)               // a call on a stream may have failed later
         code = wm_symm_find_failure(channel.comm->symm, &err);
     PyObject *result = wm_py_none(code, &err);
     return result != NULL ? result : wm_py_channel_fail(self, false);
 }
 
+static PyObject *
+comm_Barrier(PyObject *self, PyObject *Py_UNUSED(unused))
+{
+    return barrier_wait(self, wm_call_name(WM_COLL_BARRIER));
+}
+
+PyDoc_STRVAR(comm_meet_doc,
+             "_meet($self, name, /)\n--\n\n"
+             "Wait for all ranks, before the collective of that name.");
+
+static PyObject *
+comm_meet(PyObject *self, PyObject *name)
+{
+    const char *text = PyUnicode_AsUTF8(name);
+    return text != NULL ? barrier_wait(self, text) : NULL;
+}
+
 static PyMethodDef methods[] = {
     {"Barrier", comm_Barrier, METH_NOARGS, comm_Barrier_doc},
+    {"_meet", comm_meet, METH_O, comm_meet_doc},
     {0},
 };
 
