@@ -27,6 +27,7 @@ if not _is_begun():
         _endings,
         _environment,
         _stream_methods,
+        _watching,
     )
     from warpmpi._arrays import (
         array,

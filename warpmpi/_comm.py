@@ -170,6 +170,7 @@ class _Communicator(
     def _begin(self, parent: MPI.Comm | None) -> None:
         """Attach what ours need, if they do; collective."""
         this: Any = self
+        _core._watch()
         self._attach(parent)
         kind = type(this)
         if not _core._is_attached(this):

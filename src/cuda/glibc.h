@@ -23,9 +23,7 @@ WM_OLD(pthread_setname_np, 2.12)
 WM_OLD(pthread_sigmask, 2.2.5)
 WM_OLD(sem_init, 2.2.5)
 WM_OLD(sem_post, 2.2.5)
-WM_OLD(sem_wait, 2.2.5)
-WM_OLD(sem_init, 2.2.5)
-WM_OLD(sem_post, 2.2.5)
+WM_OLD(sem_timedwait, 2.2.5)
 WM_OLD(sem_wait, 2.2.5)
 
 #endif

@@ -12,6 +12,7 @@ import warpmpi as wm
 pytestmark = pytest.mark.programs
 
 SECONDS = "2"  # of which half is a peer's to answer, on a busy machine, too
+NO_GPU = {"WARPMPI_CUDA_DRIVER": "", "CUDA_VISIBLE_DEVICES": ""}
 # Every program ends by itself: what hangs is released as soon as all that is
 # to be told has been, in one line of any rank, or after a while.
 BEGIN = """
@@ -211,14 +212,27 @@ HANGS = {
 }
 
 
-def run(tmp_path, body, *words, wanted=(), seconds=SECONDS, count=2, **more):
+def run(
+    tmp_path,
+    body,
+    *words,
+    wanted=(),
+    seconds=SECONDS,
+    count=2,
+    first=(),
+    **more,
+):
     """What the program printed, and then all that was told on stderr."""
     told = tmp_path / "told"
     told.touch()
-    printed = ranks.run_text(
-        tmp_path,
-        # Both are indented, each in its own way.
-        ranks.textwrap.dedent(BEGIN) + ranks.textwrap.dedent(body),
+    script = tmp_path / "program.py"
+    # Both are indented, each in its own way.
+    script.write_text(
+        ranks.textwrap.dedent(BEGIN) + ranks.textwrap.dedent(body)
+    )
+    printed = ranks.run(
+        *first,
+        script,
         *words,
         ranks=count,
         WARPMPI_HANG_SECONDS=seconds,
@@ -272,7 +286,7 @@ def test_a_checked_collective_says_who_is_missing(tmp_path, call, kind):
         pytest.skip("needs MPI 4")
     if kind == "gpu" and not wm.is_cuda_available():
         pytest.skip("needs a GPU")
-    driver = {"WARPMPI_CUDA_DRIVER": "/none"} if kind == "no gpu" else {}
+    driver = NO_GPU if kind == "no gpu" else {}
     body = f"""
         if {kind == "gpu"}:
             make = lambda n: wm.ones(n, device=wm.get_device("cuda"))
@@ -301,6 +315,133 @@ def test_a_checked_wait_says_who_waits_for_whom(tmp_path, name):
     )
     lines = [line for line in printed.splitlines() if "warpmpi: " in line]
     assert any(all(part in line for part in told) for line in lines), printed
+
+
+# Waits inside MPI, on communicators without GPUs; Dup on any.
+INSIDE = {
+    "Recv": """
+        later(comm.Send, array, peer)
+        comm.Recv(other, peer)
+    """,
+    "Ssend": """
+        later(comm.Recv, other, peer)
+        comm.Ssend(array, peer)
+    """,
+    "recv": """
+        later(comm.send, 1, peer)
+        comm.recv(source=peer)
+    """,
+    "Wait": """
+        later(comm.Send, array, peer)
+        request = comm.Irecv(other, peer)
+        request.Wait()
+    """,
+    "Waitall": """
+        later(comm.Send, array, peer)
+        MPI.Request.Waitall([comm.Irecv(other, peer)])
+    """,
+    "Allreduce": """
+        if comm.rank == 1:
+            until_told()
+        comm.Allreduce(array, other)
+    """,
+    "Dup": """
+        if comm.rank == 1:
+            until_told()
+        comm.Dup().Free()
+    """,
+}
+
+
+@pytest.mark.parametrize("name", [*INSIDE, "Dup with GPUs"])
+def test_a_long_wait_inside_mpi_says_where_the_program_is(tmp_path, name):
+    call, _, gpus = name.partition(" ")
+    driver = {} if gpus else NO_GPU
+    body = "\npeer = 1 - comm.rank\n" + ranks.textwrap.dedent(INSIDE[call])
+    told = (
+        f"rank 0 of MPI_COMM_WORLD (size 2): {call} has waited ",
+        " s inside MPI (",
+        "program.py, line ",
+        "SIGUSR1 tells where the other ranks are; WARPMPI_CHECK=1",
+    )
+    printed = run(tmp_path, body, name, wanted=told, **driver)
+    lines = [line for line in printed.splitlines() if "warpmpi: " in line]
+    assert any(all(part in line for part in told) for line in lines), printed
+    if call in ("Allreduce", "Dup"):  # rank 1 is in none of MPI's
+        assert not any("warpmpi: rank 1" in line for line in lines), printed
+
+
+NO_HANG = {
+    "messages": "comm.Sendrecv(array, peer, 0, other, peer, 0)",
+    "requests": """
+        request = comm.Irecv(other, peer)
+        comm.Send(array, peer)
+        request.Wait()
+    """,
+    "Python": "sum(range(1000))",
+    "NumPy": "np.ones((500, 500)) @ np.ones((500, 500))",
+    "sleep": "time.sleep(0.5)",
+}
+
+
+@pytest.mark.parametrize("name", NO_HANG)
+def test_a_program_that_goes_on_waits_for_nobody(tmp_path, name):
+    steps = ranks.textwrap.indent(ranks.textwrap.dedent(NO_HANG[name]), " " * 4)
+    body = f"""
+peer, array, other = 1 - comm.rank, np.zeros(1), np.zeros(1)
+on, end = np.ones(1), time.monotonic() + 4
+while on[0]:
+{steps}
+    if name != "sleep":
+        on[0] = time.monotonic() < end
+        comm.Bcast(on)
+    else:
+        time.sleep(3.5)
+        on[0] = 0
+print("gone on")
+    """
+    body = f"name = {name!r}\n" + body
+    printed = run(tmp_path, body, name, seconds="1", **NO_GPU)
+    assert printed.count("gone on") == 2
+    assert "warpmpi:" not in printed
+
+
+# A signal in a job without GPUs: what rank 0 does meanwhile, and says.
+ASKED = {
+    "inside": ("comm.Recv(other, 1)", ": Recv is inside MPI (", "line "),
+    "none": (
+        "until_told(); comm.Recv(other, 1)",
+        " is in no blocking call of warpmpi: it is at ",
+        "in until_told",
+    ),
+}
+
+
+@pytest.mark.parametrize("how", ["comm", "install", "-m warpmpi"])
+@pytest.mark.parametrize("name", ASKED)
+def test_a_signal_has_it_said_without_gpus(tmp_path, name, how):
+    call, *told = ASKED[name]
+    told = ["rank 0 of MPI_COMM_WORLD (size 2)", *told]
+    first = {"comm": "", "install": "wm.install()\ncomm = MPI.COMM_WORLD\n"}
+    body = first.get(how, "comm = MPI.COMM_WORLD\n") + f"""
+if comm.rank == 0:
+    kill = threading.Timer(1, os.kill, (os.getpid(), signal.SIGUSR1))
+    kill.start()
+    {call}
+else:
+    until_told()
+    comm.Send(array, 0)
+print("done")
+"""
+    flags = ("-m", "warpmpi") if how == "-m warpmpi" else ()
+    word = "comm" if how == "comm" else "wrap"
+    printed = run(
+        tmp_path, body, word, wanted=told, seconds="60", first=flags, **NO_GPU
+    )
+    assert printed.count("done") == 2
+    lines = [line for line in printed.splitlines() if "warpmpi:" in line]
+    assert len(lines) == 1, printed
+    assert all(part in lines[0] for part in told), printed
 
 
 RAISED = """
@@ -456,8 +597,14 @@ def test_the_signal_stays_the_programs(tmp_path):
     assert printed == "own\n"
 
 
+def test_the_signal_stays_the_programs_without_gpus(tmp_path):
+    printed = run(tmp_path, SIGNAL, "own", seconds="60", **NO_GPU)
+    assert printed == "own\n" * 2
+
+
+@pytest.mark.parametrize("driver", [{}, NO_GPU])
 @pytest.mark.parametrize("seconds", ["0", "60"])
-def test_the_signal_ends_a_child_as_ever(tmp_path, seconds):
+def test_the_signal_ends_a_child_as_ever(tmp_path, seconds, driver):
     body = """
         pid = os.fork()
         if pid == 0:
@@ -467,8 +614,8 @@ def test_the_signal_ends_a_child_as_ever(tmp_path, seconds):
         os.kill(pid, signal.SIGUSR1)
         print(os.waitpid(pid, 0)[1] == signal.SIGUSR1)
         """
-    printed = run(tmp_path, body, "child", seconds=seconds, count=1)
-    assert printed == "True\n"
+    printed = run(tmp_path, body, "child", seconds=seconds, **driver)
+    assert printed == "True\n" * 2
 
 
 GIVEN_UP = {

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "comm/diagnostics/hang.h"
 
+#include <errno.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -15,6 +16,7 @@
 #include "comm/diagnostics/report.h"
 
 #define SECONDS 10
+#define SECONDS_INSIDE 60
 #define INTERVAL_US 60000000
 // Time for peers to answer: at most, and after the signal.
 #define ANSWER_US 1000000
@@ -32,10 +34,13 @@ enum {
 _Thread_local wm_waiting_call_t wm_waiting_call;
 
 static int64_t limit = (int64_t)SECONDS * 1000000;
+static int64_t limit_inside = (int64_t)SECONDS_INSIDE * 1000000;
 static bool configured;
 static _Atomic unsigned signals;
 static pid_t process;
-static char idle_line[160];
+static char who[80];
+static char idle_line[sizeof who + 64];
+static void (*_Atomic waker)(void);
 static char place[512]; // the line of a call that is inside MPI
 static _Atomic bool placed;
 
@@ -48,13 +53,18 @@ on_signal(int number)
         raise(number);
         return;
     }
+    int kept = errno;
     const char *line = atomic_load(&placed)  ? place
                        : wm_engine_is_idle() ? idle_line
                                              : NULL;
-    if (line == NULL)
+    void (*wake)(void) = atomic_load(&waker);
+    if (line == idle_line && wake != NULL)
+        wake();
+    else if (line == NULL)
         atomic_fetch_add(&signals, 1);
-    else if (write(STDERR_FILENO, line, strlen(line)) < 0)
-        return;
+    else
+        (void)!write(STDERR_FILENO, line, strlen(line));
+    errno = kept;
 }
 
 // Installs the handler only if the signal would end the process: a handler of
@@ -66,14 +76,9 @@ install_handler(void)
         own = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
     if (sigaction(SIGUSR1, NULL, &old) != 0 || old.sa_handler != SIG_DFL)
         return;
-    int rank = 0, size = 0;
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &size);
     process = getpid();
     snprintf(idle_line, sizeof idle_line,
-             "warpmpi: rank %d of MPI_COMM_WORLD (size %d) is in no blocking "
-             "call of warpmpi\n",
-             rank, size);
+             "warpmpi: %s is in no blocking call of warpmpi\n", who);
     sigemptyset(&own.sa_mask);
     sigaction(SIGUSR1, &own, NULL);
 }
@@ -91,8 +96,17 @@ wm_hang_configure(wm_error_t *err)
                             "seconds: unset it, or set it to 0 for no reports",
                             text);
     limit = seconds < 1e9 ? (int64_t)(seconds * 1e6) : 0;
-    if (!configured && limit > 0)
-        install_handler();
+    if (text != NULL)
+        limit_inside = limit;
+    if (!configured) {
+        int rank = 0, size = 0;
+        MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+        MPI_Comm_size(MPI_COMM_WORLD, &size);
+        snprintf(who, sizeof who, "rank %d of MPI_COMM_WORLD (size %d)", rank,
+                 size);
+        if (limit > 0)
+            install_handler();
+    }
     configured = true;
     return 0;
 }
@@ -101,6 +115,30 @@ int64_t
 wm_hang_limit(void)
 {
     return limit;
+}
+
+int64_t
+wm_hang_limit_inside(void)
+{
+    return limit_inside;
+}
+
+const char *
+wm_hang_who(void)
+{
+    return who;
+}
+
+bool
+wm_hang_sees_wait(void)
+{
+    return atomic_load(&placed) || wm_engine_is_entered();
+}
+
+void
+wm_hang_set_waker(void (*wake)(void))
+{
+    atomic_store(&waker, wake);
 }
 
 void

@@ -40,6 +40,24 @@ wm_hang_configure(wm_error_t *err);
 int64_t
 wm_hang_limit(void);
 
+// Returns the same for a call that waits inside MPI: a minute, unless
+// WARPMPI_HANG_SECONDS is set.
+int64_t
+wm_hang_limit_inside(void);
+
+// Returns "rank 0 of MPI_COMM_WORLD (size 2)", once configured.
+const char *
+wm_hang_who(void);
+
+// Returns true if a call waits that is reported here, or by a watchdog.
+bool
+wm_hang_sees_wait(void);
+
+// Sets what the signal's handler calls instead of its own report, if no thread
+// waits and no operation is under way. NULL: nothing.
+void
+wm_hang_set_waker(void (*wake)(void));
+
 // Records a wait that is no longer short; then looks for something to report,
 // or a peer to answer.
 #define WM_HANG_WATCHER                                                       \

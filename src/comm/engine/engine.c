@@ -256,6 +256,12 @@ wm_engine_is_threaded(void)
 }
 
 bool
+wm_engine_is_entered(void)
+{
+    return atomic_load(&inside) != 0;
+}
+
+bool
 wm_engine_is_idle(void)
 {
     return atomic_load(&inside) == 0

@@ -122,6 +122,10 @@ wm_engine_is_threaded(void);
 bool
 wm_engine_is_idle(void);
 
+// Returns true if a thread waits.
+bool
+wm_engine_is_entered(void);
+
 // Returns microseconds of a clock that never goes back.
 int64_t
 wm_engine_now(void);

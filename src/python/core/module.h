@@ -35,6 +35,7 @@
 // Tables of functions, one for each file.
 #define WM_PY_FUNCTIONS(X)                                                    \
     X(module)                                                                 \
+    X(watch)                                                                  \
     X(child)                                                                  \
     X(patch)                                                                  \
     X(stats)                                                                  \
