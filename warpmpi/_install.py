@@ -7,7 +7,7 @@ import functools
 import gc
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import MethodType, ModuleType
 from typing import Any
 
@@ -32,6 +32,10 @@ from ._comm import (
 )
 
 _installed = False
+_replaced: dict[int, tuple[Any, Any]] = {}  # by id: theirs, and ours
+_LARGEST_TABLE = 1000  # of functions; what is larger holds data
+# Flags of types (Py_TPFLAGS_…).
+_HEAP_TYPE, _IMMUTABLE = 1 << 9, 1 << 8
 _waiting: list[Any] = []  # communicators that MPI.Init is to attach
 
 # mpi4py's own, which pickle finds here by their names once others have them.
@@ -136,20 +140,76 @@ def _make(comm: MPI.Intracomm) -> Any:
     return ours
 
 
+def _patch(owner: Any, name: str, value: Any) -> None:
+    """Put ours in the place of a function of mpi4py's, and remember both."""
+    if isinstance(owner, type):
+        former = _core._patch(owner, name, value)
+    else:
+        former = getattr(owner, name)
+        setattr(owner, name, value)
+    if isinstance(former, staticmethod):
+        former, value = former.__func__, getattr(value, "__func__", value)
+    _replaced[id(former)] = former, value
+
+
+def _spaces_of_modules() -> Iterator[dict[str, Any]]:
+    """Give the variables of each of the program's modules."""
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] not in ("mpi4py", "warpmpi") and issubclass(
+            type(module), ModuleType
+        ):
+            # Without the module's own code, which may load it.
+            yield object.__getattribute__(module, "__dict__")
+
+
+def _replace_functions(space: Any, seen: set[int]) -> None:
+    """Put ours where a class, a dict or a list holds mpi4py's functions."""
+    seen.add(id(space))
+    inner = vars(space) if isinstance(space, type) else space
+    of_list = type(inner) is list
+    values = list(inner if of_list else inner.values())
+    kinds = set(map(type, values))
+    if _replaced.keys().isdisjoint(map(id, values)) and not any(
+        kind in (dict, list, staticmethod) or issubclass(kind, type)
+        for kind in kinds
+    ):
+        return  # most of them
+    for key, value in list(enumerate(inner) if of_list else inner.items()):
+        static = type(value) is staticmethod
+        found = _replaced.get(id(value.__func__ if static else value))
+        if found is None:
+            kind = type(value)
+            if kind in (dict, list) or issubclass(kind, type):
+                if id(value) not in seen and _is_the_programs(value):
+                    _replace_functions(value, seen)
+            continue
+        new = staticmethod(found[1]) if static else found[1]
+        if inner is space:
+            space[key] = new
+        else:
+            type.__setattr__(space, key, new)
+
+
+def _is_the_programs(value: Any) -> bool:
+    """Tell a container that may be a table, or a class of the program's."""
+    if not isinstance(value, type):
+        return len(value) <= _LARGEST_TABLE
+    module = str(type.__getattribute__(value, "__module__"))
+    made = value.__flags__ & _HEAP_TYPE and not value.__flags__ & _IMMUTABLE
+    return bool(made) and module.partition(".")[0] not in ("mpi4py", "warpmpi")
+
+
 def _replace_stored(world: Any, itself: Any) -> list[MethodType]:
     """Put ours where modules of the program hold mpi4py's communicators.
 
-    And the methods of ours where they hold methods of these. Returns the
-    methods that are held elsewhere.
+    And the methods of ours where they hold methods of these, and the
+    functions of ours where they, their classes, dicts or lists hold those of
+    mpi4py's classes. Returns the methods that are held elsewhere.
     """
     ours = {id(COMM_WORLD): world, id(COMM_SELF): itself}
-    for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] in ("mpi4py", "warpmpi") or not issubclass(
-            type(module), ModuleType
-        ):
-            continue
-        # Without the module's own code, which may load it.
-        space = object.__getattribute__(module, "__dict__")
+    seen: set[int] = set()
+    for space in _spaces_of_modules():
+        _replace_functions(space, seen)
         for key, value in list(space.items()):
             if id(value) in ours:
                 space[key] = ours[id(value)]
@@ -197,7 +257,8 @@ def install() -> None:
     All ranks call it, while no message is under way. Where modules of the
     program hold ``MPI.COMM_WORLD``, ``MPI.COMM_SELF`` or a method of these,
     they get ours; a method that is held elsewhere is warned of, as it passes
-    GPU arrays to MPI as they are.
+    GPU arrays to MPI as they are. They, their classes, dicts and lists also
+    get ours of functions such as ``MPI.Comm.Send``.
     Collective over COMM_WORLD where MPI runs already;
     else ``MPI.Init`` and ``MPI.Init_thread`` of mpi4py do the rest, and where
     another library initializes MPI a second call does. Any other second call
@@ -215,30 +276,30 @@ def install() -> None:
         return
     world, itself = _make(MPI.COMM_WORLD), _make(MPI.COMM_SELF)
     for call in tuple(hand_made_calls()):
-        _core._patch(*call)
+        _patch(*call)
     _watch_sessions()
     for kind, names in _MAKERS.items():
         for name in names:
             if hasattr(kind, name):
                 made = _wrapping(getattr(kind, name), kind is MPI.Intracomm)
-                _core._patch(kind, name, staticmethod(made))
+                _patch(kind, name, staticmethod(made))
     for name in ("fromhandle", "fromint", "f2py"):
         if hasattr(MPI.Comm, name):
             found = _looking_up(getattr(MPI.Comm, name))
-            _core._patch(MPI.Comm, name, staticmethod(found))
+            _patch(MPI.Comm, name, staticmethod(found))
     for kind in _OWNERS:
         for name in MAKERS:
             if name in vars(kind) and not isinstance(
                 vars(kind)[name], classmethod
             ):
-                _core._patch(kind, name, making(kind, name))
+                _patch(kind, name, making(kind, name))
     for owner, name, call in CLASS_CALLS:
-        _core._patch(owner, name, call)
+        _patch(owner, name, call)
     for name, function in _buffered.FUNCTIONS.items():
         if hasattr(MPI, name):
-            setattr(MPI, name, function)
+            _patch(MPI, name, function)
     for name in ("Init", "Init_thread"):
-        setattr(MPI, name, _initializing(getattr(MPI, name)))
+        _patch(MPI, name, _initializing(getattr(MPI, name)))
     setattr(MPI, "COMM_WORLD", world)  # noqa: B010
     setattr(MPI, "COMM_SELF", itself)  # noqa: B010
     stored = _replace_stored(world, itself)

@@ -244,11 +244,56 @@ def test_a_method_that_is_held_elsewhere_is_warned_of(tmp_path):
     ranks.run_text(tmp_path, program, ranks=1)
 
 
+def test_functions_of_classes_that_are_held_become_ours(tmp_path):
+    program = """
+        import sys, types
+        from mpi4py import MPI
+        few = sys.modules["few"] = types.ModuleType("few")
+        few.send = MPI.Comm.Send
+        few.reduce = MPI.Intracomm.Allreduce
+        table = {"Recv": MPI.Comm.Recv, "more": [MPI.Comm.Bcast, {}]}
+        table["more"][1]["itself"] = table
+        class Calls:
+            send, receive = MPI.Comm.Send, staticmethod(MPI.Comm.Recv)
+            write = MPI.File.Write_at
+            class Inner:
+                dup = MPI.Intracomm.Dup
+        class Mine(MPI.Intracomm):
+            transmit = MPI.Comm.Send
+        from mpi4py.MPI import Attach_buffer
+        import warpmpi as wm
+        wm.install()
+        comm, mine = MPI.COMM_WORLD, Mine(MPI.COMM_WORLD)
+        assert few.send is MPI.Comm.Send is Calls.send is mine.transmit.__func__
+        assert few.reduce is MPI.Comm.Allreduce
+        assert table["Recv"] is MPI.Comm.Recv is Calls.receive
+        assert table["more"][0] is MPI.Comm.Bcast
+        assert Calls.write is MPI.File.Write_at
+        assert Calls.Inner.dup is MPI.Comm.Dup
+        assert Attach_buffer is MPI.Attach_buffer
+        def gpu(count, value=0.0):
+            return wm.full(count, value, device=wm.get_device())
+        for send in few.send, Calls.send, Mine.transmit:
+            for receive in table["Recv"], Calls.receive:
+                request = comm.Irecv(gpu(4), comm.rank, 1)
+                send(comm, gpu(4, 3.0), comm.rank, 1)
+                request.Wait()
+                request = comm.Isend(gpu(4, 3.0), comm.rank)
+                receive(comm, into := gpu(4), comm.rank)
+                request.Wait()
+                assert (into.numpy() == 3).all()
+        few.reduce(comm, gpu(4, 1.0), total := gpu(4))
+        table["more"][0](Calls.Inner.dup(comm), total, 0)
+        assert (total.numpy() == comm.size).all()
+    """
+    ranks.run_text(tmp_path, program, ranks=2)
+
+
 # Host code that uses an address: the program, and what is told.
 FAULTS = {
     "plain": ("MPI.COMM_WORLD.Send(array, 0)", True),
     "stored": ("kept[0](array, 0)", True),
-    "of the class": ("send(MPI.COMM_WORLD, array, 0)", True),
+    "of the class": ("kept[1](MPI.COMM_WORLD, array, 0)", True),
     "other": ("ctypes.string_at(16)", False),
     "finalized": ("MPI.Finalize(); ctypes.string_at(array.ptr)", False),
     "signal": ("os.kill(os.getpid(), signal.SIGSEGV)", False),
@@ -302,8 +347,7 @@ def test_a_fault_at_a_gpu_address_is_explained(tmp_path, name, how):
         told = os.open({str(tmp_path / "told")!r}, os.O_CREAT | os.O_WRONLY)
         os.dup2(told, 2)
         faulthandler.enable(told)
-        kept = [MPI.COMM_WORLD.Send]
-        send = MPI.Comm.Send
+        kept = MPI.COMM_WORLD.Send, MPI.Comm.Send
         import warpmpi as wm
         {ARRAYS[how]}
         {call}
