@@ -23,6 +23,7 @@ if not _is_begun():
 
     from warpmpi import (  # noqa: F401
         _array_methods,
+        _callbacks,
         _device_facts,
         _endings,
         _environment,

@@ -245,6 +245,24 @@ def _known(comm: Any) -> Any:
     return ours.__new__(ours, comm)
 
 
+def of_handle(comm: Any) -> Any:
+    """Give one of ours for any object of mpi4py's, if the handle is ours."""
+    for name in ("COMM_WORLD", "COMM_SELF"):
+        constant = getattr(MPI, name)
+        if constant == comm and isinstance(constant, _Communicator):
+            return constant
+    if comm == MPI.COMM_NULL or not _core._is_attached(comm):
+        return _known(comm)
+    topologies = {
+        MPI.CART: Cartcomm,
+        MPI.GRAPH: Graphcomm,
+        MPI.DIST_GRAPH: Distgraphcomm,
+    }
+    ours = Intercomm if comm.Is_inter() else None
+    ours = ours or topologies.get(comm.Get_topology(), Comm)
+    return comm if isinstance(comm, ours) else ours.__new__(ours, comm)
+
+
 def _is_known(name: str, comm: Any) -> bool:
     """Tell if all processes of the maker's communicator run this package."""
     return name not in _STRANGE and not isinstance(comm, _HostIntercomm)

@@ -239,3 +239,52 @@ def test_a_handler_ends_the_job_and_says_why(tmp_path, handler, call, text):
         ranks.run_text(tmp_path, ENDING, handler, call, timeout=60)
     assert text in str(caught.value)
     assert not str(caught.value).startswith("caught")
+
+
+MAKERS = {
+    "Split": lambda comm: comm.Split(comm.rank),
+    "Create_cart": lambda comm: comm.Split(comm.rank).Create_cart([1], [True]),
+    "Create_graph": lambda comm: comm.Split(comm.rank).Create_graph([1], [0]),
+    "Create_dist_graph_adjacent": lambda comm: comm.Split(
+        comm.rank
+    ).Create_dist_graph_adjacent([0], [0]),
+    "Create_intercomm": lambda comm: comm.Split(comm.rank).Create_intercomm(
+        0, comm, comm.size - 1 - comm.rank, 7
+    ),
+}
+
+
+def _exchange(comm):
+    """Exchange GPU arrays with itself, or with the other group."""
+    into = kinds.make("device", np.zeros(4))
+    peer = 0 if comm.Is_inter() else comm.rank
+    comm.Sendrecv(kinds.make("device", np.ones(4)), peer, 5, into, peer, 5)
+    assert (kinds.values_of(into) == 1).all()
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_functions_of_the_program_get_a_wm_comm(world, name):
+    """Handlers, and what copies and deletes attributes; without install()."""
+    if name == "Create_intercomm" and world.size != 2:
+        pytest.skip("needs two ranks")
+    heard = []
+
+    def hear(comm, *rest):
+        heard.append((type(comm), comm == made))
+        _exchange(comm)
+        return NotImplemented  # of an attribute: no copy
+
+    made = MAKERS[name](wm.Comm(world))
+    handler = MPI.Comm.Create_errhandler(hear)
+    made.Set_errhandler(handler)
+    for kind in KINDS:
+        with pytest.raises(MPI.Exception):
+            made.Send(array(kind), BAD)
+    keyval = MPI.Comm.Create_keyval(copy_fn=hear, delete_fn=hear)
+    made.Set_attr(keyval, "attribute")
+    made.Dup().Free()
+    made.Delete_attr(keyval)
+    assert heard == [(type(made), True)] * 4
+    handler.Free()
+    MPI.Comm.Free_keyval(keyval)
+    made.Free()
