@@ -258,8 +258,9 @@ def of_handle(comm: Any) -> Any:
         MPI.GRAPH: Graphcomm,
         MPI.DIST_GRAPH: Distgraphcomm,
     }
-    ours = Intercomm if comm.Is_inter() else None
-    ours = ours or topologies.get(comm.Get_topology(), Comm)
+    ours: Any = topologies.get(comm.Get_topology(), Comm)
+    if comm.Is_inter():
+        ours = Intercomm
     return comm if isinstance(comm, ours) else ours.__new__(ours, comm)
 
 

@@ -165,7 +165,7 @@ def _spaces_of_modules() -> Iterator[dict[str, Any]]:
 def _replace_functions(space: Any, seen: set[int]) -> None:
     """Put ours where a class, a dict or a list holds mpi4py's functions."""
     seen.add(id(space))
-    inner = vars(space) if isinstance(space, type) else space
+    inner: Any = vars(space) if isinstance(space, type) else space
     of_list = type(inner) is list
     values = list(inner if of_list else inner.values())
     kinds = set(map(type, values))
@@ -178,10 +178,8 @@ def _replace_functions(space: Any, seen: set[int]) -> None:
         static = type(value) is staticmethod
         found = _replaced.get(id(value.__func__ if static else value))
         if found is None:
-            kind = type(value)
-            if kind in (dict, list) or issubclass(kind, type):
-                if id(value) not in seen and _is_the_programs(value):
-                    _replace_functions(value, seen)
+            if id(value) not in seen and _is_the_programs(value):
+                _replace_functions(value, seen)
             continue
         new = staticmethod(found[1]) if static else found[1]
         if inner is space:
@@ -192,8 +190,10 @@ def _replace_functions(space: Any, seen: set[int]) -> None:
 
 def _is_the_programs(value: Any) -> bool:
     """Tell a container that may be a table, or a class of the program's."""
-    if not isinstance(value, type):
+    if type(value) in (dict, list):
         return len(value) <= _LARGEST_TABLE
+    if not issubclass(type(value), type):
+        return False
     module = str(type.__getattribute__(value, "__module__"))
     made = value.__flags__ & _HEAP_TYPE and not value.__flags__ & _IMMUTABLE
     return bool(made) and module.partition(".")[0] not in ("mpi4py", "warpmpi")

@@ -386,7 +386,9 @@ NO_HANG = {
 
 @pytest.mark.parametrize("name", NO_HANG)
 def test_a_program_that_goes_on_waits_for_nobody(tmp_path, name):
-    steps = ranks.textwrap.indent(ranks.textwrap.dedent(NO_HANG[name]), " " * 4)
+    steps = ranks.textwrap.indent(
+        ranks.textwrap.dedent(NO_HANG[name]), " " * 4
+    )
     body = f"""
 peer, array, other = 1 - comm.rank, np.zeros(1), np.zeros(1)
 on, end = np.ones(1), time.monotonic() + 4
@@ -423,7 +425,9 @@ def test_a_signal_has_it_said_without_gpus(tmp_path, name, how):
     call, *told = ASKED[name]
     told = ["rank 0 of MPI_COMM_WORLD (size 2)", *told]
     first = {"comm": "", "install": "wm.install()\ncomm = MPI.COMM_WORLD\n"}
-    body = first.get(how, "comm = MPI.COMM_WORLD\n") + f"""
+    body = (
+        first.get(how, "comm = MPI.COMM_WORLD\n")
+        + f"""
 if comm.rank == 0:
     kill = threading.Timer(1, os.kill, (os.getpid(), signal.SIGUSR1))
     kill.start()
@@ -433,6 +437,7 @@ else:
     comm.Send(array, 0)
 print("done")
 """
+    )
     flags = ("-m", "warpmpi") if how == "-m warpmpi" else ()
     word = "comm" if how == "comm" else "wrap"
     printed = run(

@@ -264,7 +264,8 @@ def test_functions_of_classes_that_are_held_become_ours(tmp_path):
         import warpmpi as wm
         wm.install()
         comm, mine = MPI.COMM_WORLD, Mine(MPI.COMM_WORLD)
-        assert few.send is MPI.Comm.Send is Calls.send is mine.transmit.__func__
+        assert few.send is MPI.Comm.Send is Calls.send
+        assert mine.transmit.__func__ is MPI.Comm.Send
         assert few.reduce is MPI.Comm.Allreduce
         assert table["Recv"] is MPI.Comm.Recv is Calls.receive
         assert table["more"][0] is MPI.Comm.Bcast
@@ -353,7 +354,9 @@ def test_a_fault_at_a_gpu_address_is_explained(tmp_path, name, how):
         {call}
         print("alive")
     """
-    printed = ranks.run_text(tmp_path, dedent(THEIRS, program), ranks=1, died=True)
+    printed = ranks.run_text(
+        tmp_path, dedent(THEIRS, program), ranks=1, died=True
+    )
     told = (tmp_path / "told").read_text()
     assert told.count("host code has used GPU memory") == explained, told
     assert told.count("Fatal Python error: Segmentation fault") == 1, told

@@ -45,7 +45,8 @@ static void
 look_at_host(void)
 {
     int size = 0;
-    if (atomic_load(&world) != UNKNOWN || needs_us() || !wm_driver_host_lacks())
+    if (atomic_load(&world) != UNKNOWN || needs_us()
+        || !wm_driver_host_lacks())
         return;
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     if (size == 1 || size == count_local_ranks())

@@ -99,9 +99,8 @@ wm_fault_watch(void)
 {
     struct sigaction own = {.sa_sigaction = on_fault,
                             .sa_flags = SA_SIGINFO | SA_ONSTACK};
-    if (atomic_load_explicit(&watching, memory_order_relaxed)
-        || !mpi_runs() || wm_driver_is_absent()
-        || atomic_flag_test_and_set(&busy))
+    if (atomic_load_explicit(&watching, memory_order_relaxed) || !mpi_runs()
+        || wm_driver_is_absent() || atomic_flag_test_and_set(&busy))
         return;
     if (!atomic_load(&watching) && fault_begin()) {
         sigemptyset(&own.sa_mask);
