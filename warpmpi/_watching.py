@@ -69,7 +69,9 @@ def _paths(frame: FrameType) -> Iterator[list[str]]:
         return
     begin, exact = _start(last), None not in _start(last)
     if not exact:
-        lines = [step.starts_line for step in steps]
+        lines = [  # of each step since Python 3.13
+            getattr(step, "line_number", step.starts_line) for step in steps
+        ]
         steps = steps[lines.index(frame.f_lineno) :] if lines else []
     while steps:
         names: list[str] = []

@@ -306,13 +306,13 @@ def test_a_checked_collective_says_who_is_missing(tmp_path, call, kind):
     assert any(all(part in line for part in told) for line in lines), printed
 
 
+@pytest.mark.parametrize("driver", [{}, NO_GPU], ids=["any", "no gpu"])
 @pytest.mark.parametrize("name", [n for n in HANGS if n != "finalize"])
-def test_a_checked_wait_says_who_waits_for_whom(tmp_path, name):
+def test_a_checked_wait_says_who_waits_for_whom(tmp_path, name, driver):
     body, told = HANGS[name]
     count = 3 if name == "source" else 2
-    printed = run(
-        tmp_path, body, name, wanted=told, count=count, WARPMPI_CHECK="1"
-    )
+    more = {"WARPMPI_CHECK": "1", **driver}
+    printed = run(tmp_path, body, name, wanted=told, count=count, **more)
     lines = [line for line in printed.splitlines() if "warpmpi: " in line]
     assert any(all(part in line for part in told) for line in lines), printed
 

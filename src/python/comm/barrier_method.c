@@ -40,12 +40,12 @@ comm_Barrier(PyObject *self, PyObject *Py_UNUSED(unused))
     return barrier_wait(self, wm_call_name(WM_COLL_BARRIER));
 }
 
-PyDoc_STRVAR(comm_meet_doc,
-             "_meet($self, name, /)\n--\n\n"
+PyDoc_STRVAR(comm_wait_for_all_doc,
+             "_wait_for_all($self, name, /)\n--\n\n"
              "Wait for all ranks, before the collective of that name.");
 
 static PyObject *
-comm_meet(PyObject *self, PyObject *name)
+comm_wait_for_all(PyObject *self, PyObject *name)
 {
     const char *text = PyUnicode_AsUTF8(name);
     return text != NULL ? barrier_wait(self, text) : NULL;
@@ -53,7 +53,7 @@ comm_meet(PyObject *self, PyObject *name)
 
 static PyMethodDef methods[] = {
     {"Barrier", comm_Barrier, METH_NOARGS, comm_Barrier_doc},
-    {"_meet", comm_meet, METH_O, comm_meet_doc},
+    {"_wait_for_all", comm_wait_for_all, METH_O, comm_wait_for_all_doc},
     {0},
 };
 

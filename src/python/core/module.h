@@ -158,8 +158,7 @@ wm_py_result(int code, const wm_error_t *err);
 PyObject *
 wm_py_none(int code, const wm_error_t *err);
 
-// Raise the error with the argument's name in front, and an error of an MPI
-// error class. Return -1.
+// Raise the error behind its argument's name; one of an MPI class. Return -1.
 int
 wm_py_raise_of(const char *argument, wm_error_t *err);
 int

@@ -17,6 +17,7 @@
 
 #define AGAIN_US 60000000
 #define LOOKS 4 // in the time after which a wait is reported
+#define SHORTEST_US 50000
 
 static sem_t wanted, ended;
 static _Atomic bool passed; // the main thread has run note_progress()
@@ -76,8 +77,9 @@ static void *
 watch_run(void *unused)
 {
     int64_t limit = wm_hang_limit_inside(), since = 0, due = 0;
+    int64_t pause = limit / LOOKS > SHORTEST_US ? limit / LOOKS : SHORTEST_US;
     while (true) {
-        bool asked = watch_sleep(limit / LOOKS);
+        bool asked = watch_sleep(pause);
         if (atomic_load(&stopping))
             break;
         int64_t now = wm_engine_now();
