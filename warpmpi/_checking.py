@@ -241,7 +241,7 @@ def _judge(all_said: list[Said], name: str) -> None:
 
 
 def _compare(comm: Any, said: Said, name: str) -> None:
-    comm._wait_for_all(said.call)  # a wait that is reported, unlike those in MPI
+    comm._wait_for_all(said.call)  # is reported, unlike waits in MPI
     if not comm.Is_inter():
         _judge(_exchange(comm, said), name)
         return
