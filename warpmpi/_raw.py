@@ -21,6 +21,31 @@ _OURS = "b1 i1 i2 i4 i8 u1 u2 u4 u8 f2 f4 f8 c8 c16".split()
 _KINDS = {0: "i", 1: "u", 2: "f", 5: "c", 6: "b"}
 
 
+def items(value: Any, name: str) -> list[Any]:
+    """Give the items of a sequence, which may be bytes in GPU memory."""
+    if not isinstance(value, (list, tuple)):
+        refuse_bytes(value, name)
+    return list(value)
+
+
+def has_bytes(value: Any) -> bool:
+    """Return True if the host reads an object by the buffer protocol."""
+    try:
+        memoryview(value)
+    except Exception:
+        return False
+    return True
+
+
+def refuse_bytes(value: Any, name: str) -> None:
+    """Raise TypeError for GPU memory that the host would read."""
+    if has_bytes(value) and _core.is_on_device(value):
+        raise TypeError(
+            f"{name}: the numbers lie in GPU memory, which the host cannot "
+            "read: give a list, or a NumPy array"
+        )
+
+
 def _type_of(code: str | None) -> MPI.Datatype | None:
     try:
         return MPI.Datatype.fromcode(code) if code else None
@@ -54,16 +79,19 @@ def _interface_code(array: Any) -> str | None:
         return None
 
 
-def read(array: Any, typed: bool, writable: bool) -> Any:
+def read(
+    array: Any, typed: bool, writable: bool, known: bool = False
+) -> tuple[MPI.buffer, int, int, MPI.Datatype | None]:
     """(mpi4py's buffer, address, bytes, datatype or None) of an array.
 
-    typed: the datatype is given. Raises where mpi4py does not take it.
+    typed: the datatype is given. known: the elements may be ours. Raises
+    where mpi4py does not take it.
     """
     buffer = MPI.buffer.frombuffer(array, not writable)
     code = None
     if not hasattr(array, "__dlpack__"):
         code = _interface_code(array)
-        if code in _OURS or (code is None and not typed):
+        if (code in _OURS and not known) or (code is None and not typed):
             raise BufferError("not understood")
     elif not typed:
         code = _dlpack_code(array)
@@ -76,8 +104,10 @@ def is_bytes(array: Any) -> bool:
     try:
         if memoryview(array).contiguous:
             return False
+    except TypeError:
+        pass  # no buffer protocol
     except Exception:
-        pass
+        return False  # of dates, which mpi4py refuses as well
     try:
         MPI.buffer.frombuffer(array, True)
     except Exception:

@@ -19,6 +19,7 @@ from typing import Any
 from mpi4py import MPI
 
 from .. import _core
+from .._raw import items
 from .frames import Incoming, Outgoing, Steps, failed, is_all, load_frame
 from .pickling import is_stock
 
@@ -35,13 +36,13 @@ def _stock(comm: Any, name: str) -> Any:
 
 def _items(objects: Any, size: int) -> list[Any]:
     """Return a list with one object for each rank, as mpi4py does."""
-    items = [None] * size if objects is None else list(objects)
-    if len(items) != size:
+    each = [None] * size if objects is None else items(objects, "sendobj")
+    if len(each) != size:
         raise ValueError(
             f"sendobj: expecting {size} items, one for each rank, got "
-            f"{len(items)}"
+            f"{len(each)}"
         )
-    return items
+    return each
 
 
 class _Call:

@@ -4,7 +4,8 @@
 table.py lists mpi4py's uppercase calls and what they do to their buffers. The
 rows of collectives come from the C table. The rows of messages serve host-only
 communicators alone. MPI gets a staging copy of each buffer in GPU memory
-(staging_copies.py). layout.py finds the bytes to copy, call.py makes the call,
+(staging_copies.py). given.py looks at what mpi4py itself is given. layout.py
+finds the bytes to copy, call.py makes the call,
 halves.py replaces element types that MPI cannot reduce, and averages.py the
 operation that it does not have. The modules named after MPI's classes have the
 rest.

@@ -10,6 +10,7 @@ from typing import Any
 from mpi4py import MPI
 
 from .. import _core
+from .._raw import items
 from . import notes
 from .layout import Run
 from .table import Row
@@ -41,7 +42,7 @@ def result_of(call: Any, role: str, runs: list[Run]) -> list[Run]:
         return runs
     parts, rank = [1] * call.owner.Get_size(), call.owner.Get_rank()
     if "recvcounts" in call.row.positions:
-        parts = list(call.argument("recvcounts"))
+        parts = items(call.argument("recvcounts"), "recvcounts")
     offset, length, rows, _ = runs[0]  # one: MPI_SUM has no gaps
     return [(offset, length * rows * parts[rank] // sum(parts), 1, 0)]
 

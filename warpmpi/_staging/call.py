@@ -10,7 +10,9 @@ from typing import Any
 from mpi4py import MPI
 
 from .. import _core, _docs
+from .._raw import refuse_bytes
 from . import averages, halves, notes, table
+from .given import listed, looked_at
 from .layout import recounted
 from .neighbours import Pairs
 from .staging_copies import (
@@ -48,8 +50,39 @@ class Call:
         self.owner = owner
         self.args = args
         self.kwargs = kwargs
+        self.average = average
         self.error: Exception | None = None
         self.copies: list[StagingCopy | Settled] = []
+        for buffer in row.buffers:
+            if buffer.form in ("v", "w"):
+                value = self.argument(buffer.name)
+                given = listed(value, buffer)
+                if given is not value:
+                    self.replace(buffer, given)
+        if "recvcounts" in row.positions:
+            refuse_bytes(self.argument("recvcounts"), "recvcounts")
+
+    def used(self) -> Iterator[tuple[Buffer, Any]]:
+        """Give each buffer that MPI looks at on this rank, and its value."""
+        if self.family.partial & self.row.positions.keys():
+            buffers = [buffer for buffer, *_ in self.family.roles(self)]
+        else:
+            buffers = [*self.row.buffers]
+        for buffer in buffers:
+            yield buffer, self.argument(buffer.name)
+
+    def concerns(self, look: Callable[[Any, Buffer], bool]) -> bool:
+        """Return True if mpi4py cannot take all buffers as they are."""
+        found, runs_code = self.average, False
+        for buffer, value in self.used():
+            found = look(value, buffer) or found
+            runs_code = runs_code or _core._runs_code(value)
+        return found or runs_code
+
+    def stage(self) -> bool:
+        """Make the staging copies; return True if there are any."""
+        family, row, owner = self.family, self.row, self.owner
+        average = self.average
         arrays: list[Any] = []
         for buffer, role, blocks, datatype in family.roles(self):
             value = self.argument(buffer.name)
@@ -75,15 +108,21 @@ class Call:
                 self.copies.append(copy)
                 arrays.append(copy.array)
                 continue
-            if _core._is_awaited(value):
-                self.copies.append(Settled(value, buffer))
             if average:
                 arrays.append(value[0] if isinstance(value, list) else value)
+            given = looked_at(value, buffer, role)
+            if given is not value:
+                self.replace(buffer, given)
+            if _core._is_awaited(value):
+                settled = Settled(value, buffer)
+                settled.given = given
+                self.copies.append(settled)
         # MPI refuses a reduction into the array that it reads. It does not
         # see this if one of the two has a copy.
         aliased = len(arrays) == 2 and arrays[0] is arrays[1] is not None
         if aliased and family.collective and row.name in table.REDUCTIONS:
             raise MPI.Exception(MPI.ERR_BUFFER)
+        return bool(self.copies)
 
     def argument(self, name: str, default: Any = None) -> Any:
         position = self.row.positions[name]
@@ -244,6 +283,8 @@ class Family:
     of_messages = False  # between two ranks; MPI_Cancel takes their requests
     direct = False  # GPUs may do them by themselves
     paired = False  # a rank may be a neighbour twice
+    # Parameters that tell on which ranks the buffers matter.
+    partial: frozenset[str] = frozenset()
 
     def roles(self, call: Call) -> Iterator[tuple[Buffer, str, int, Any]]:
         """Give (buffer, role, blocks, datatype) of each used buffer."""
@@ -297,21 +338,6 @@ def staged_call(
             return
         notes.name_argument(error, name, row, owner, given)
 
-    def find(
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        look: Callable[[Any, Buffer], bool] = look,
-    ) -> bool:
-        found = False
-        for buffer in row.buffers:
-            value = (
-                args[buffer.position]
-                if buffer.position < len(args)
-                else kwargs.get(buffer.name)
-            )
-            found = look(value, buffer) or found
-        return found
-
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         _core._check_running()
         average = False  # windows have none: mpi4py refuses it
@@ -319,14 +345,11 @@ def staged_call(
             average, args, kwargs = averages.replaced(row, args, kwargs)
         if computes:
             self, args, kwargs = halves.replaced(row, self, args, kwargs)
-        found = find(args, kwargs)
         try:
-            if not (found or average):
-                return method(self, *args, **kwargs)
-            staged = Call(family, method, row, self, args, kwargs, average)
-            if not staged.copies:  # none of them matters on this rank
-                return method(self, *staged.args, **staged.kwargs)
-            return end(staged)
+            made = Call(family, method, row, self, args, kwargs, average)
+            if made.concerns(look) and made.stage():
+                return end(made)
+            return method(self, *made.args, **made.kwargs)
         except _EXPLAINED as error:
             explain(error, self, *args, **kwargs)
             raise
@@ -338,18 +361,17 @@ def staged_call(
         average, args, kwargs = averages.replaced(row, args, kwargs)
         if computes:
             self, args, kwargs = halves.replaced(row, self, args, kwargs)
-        find(args, kwargs)  # refuses what is not reduced
-        if request is None and not find(args, kwargs, has_origin):
+        made = Call(family, nonblocking, row, self, args, kwargs, average)
+        made.concerns(look)  # refuses what is not reduced
+        if request is None and not made.concerns(has_origin):
             return
         try:
-            staged = Call(
-                family, nonblocking, row, self, args, kwargs, average
-            )
+            staged = made.stage()
             if request is None:
                 return  # its addresses are not refused
-            if staged.copies:
-                staged.fetch()
-            staged.wrap(staged.run(), request)
+            if staged:
+                made.fetch()
+            made.wrap(made.run(), request)
         except _EXPLAINED as error:
             explain(error, self, *args, **kwargs)
             raise
@@ -369,10 +391,10 @@ def staged_call(
             types.append(made)
             return request
 
-        staged = Call(family, begin, row, pairs, args, kwargs)
-        if staged.copies:
-            staged.fetch()
-        return staged.wrap(staged.run(), into, types, comm)
+        made = Call(family, begin, row, pairs, args, kwargs)
+        if made.stage():
+            made.fetch()
+        return made.wrap(made.run(), into, types, comm)
 
     def paired(on: MPI.Comm, self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -394,7 +416,9 @@ def staged_call(
             **kwargs: Any,
         ) -> None:
             if request is None:  # refuses what is not understood
-                Call(family, check, row, pairs, args, kwargs).run()
+                made = Call(family, check, row, pairs, args, kwargs)
+                made.stage()
+                made.run()
             else:
                 begin_paired(request, on, pairs, args, kwargs)
 

@@ -27,6 +27,7 @@ class _OfComm(Family):
     """Collectives: a rank that fails still makes the call of MPI."""
 
     collective = direct = True
+    partial = frozenset({"root"})
 
     def describe(self, name: str) -> str:
         return _docs.of_collective(name)
@@ -44,10 +45,10 @@ class _OfComm(Family):
         in_place = given is None or given is MPI.IN_PLACE
         for buffer in call.row.buffers:
             role = buffer.role
-            if rooted and (
-                (buffer.at_root and root != itself)
-                or (inter and root == MPI.PROC_NULL)
-            ):
+            ignored = buffer.at_root and root != itself
+            if in_place and role != "<":
+                ignored = False  # MPI refuses it, unless we know the reason
+            if rooted and (ignored or (inter and root == MPI.PROC_NULL)):
                 continue
             if rooted and root == itself and not buffer.at_root:
                 if len(call.row.buffers) == 1:

@@ -14,6 +14,7 @@ from mpi4py import MPI
 
 from .. import _core
 from .._core import Array
+from .._raw import items
 from .table import Buffer
 
 # `rows` rows of `length` bytes, the first at `offset`, each `stride` behind
@@ -33,7 +34,7 @@ def _numbers(value: Any, count: int) -> list[int]:
     """Give an integer, or a sequence of them, as a list."""
     if _is_number(value):
         return [operator.index(value)] * count
-    return [operator.index(item) for item in value]
+    return [operator.index(item) for item in items(value, "counts")]
 
 
 def times(value: Any, inner: int) -> Any:
@@ -113,6 +114,8 @@ def _typed_blocks(rest: list[Any], count: int) -> Iterator[Block]:
 
 def separate_blocks(value: Any, count: int) -> list[Block] | None:
     """Give the blocks of a buffer of Alltoallw; None if it is not valid."""
+    if not isinstance(value, (list, tuple)):
+        return None
     try:
         blocks = list(_typed_blocks(list(value[1:]), count))
     except _WRONG:

@@ -66,6 +66,8 @@ def _freeing(method: Any) -> Any:
 
 
 class _OfWindow(Family):
+    partial = frozenset({"target_rank"})
+
     def describe(self, name: str) -> str:
         return _docs.WINDOW
 

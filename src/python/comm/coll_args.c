@@ -70,6 +70,8 @@ read_counts(PyObject *value, const wm_comm_t *comm, wm_py_coll_args_t *asked)
         return -1;
     if (value == NULL || value == Py_None)
         return asked->sent.given ? 0 : -1;
+    if (PyObject_CheckBuffer(value) && wm_py_message_on_device(value))
+        return -1; // the host cannot read them
     PyObject *counts = PySequence_Tuple(value);
     if (counts == NULL || PyTuple_GET_SIZE(counts) != group.count) {
         Py_XDECREF(counts);

@@ -82,14 +82,16 @@ dispatch_is_host(PyObject *value)
            || (PyObject *)Py_TYPE(value) == wm_py_state->numpy_array_type;
 }
 
-// Returns the first argument in GPU memory; NULL if there is none.
-static PyObject *
+// Returns 1 if an argument is GPU memory, 0 if none is; -1 with the exception
+// of an argument's own code.
+static int
 dispatch_find_device(PyObject *const *args, Py_ssize_t count)
 {
-    for (Py_ssize_t i = 1; i < count; ++i)
-        if (!dispatch_is_host(args[i]) && wm_py_message_on_device(args[i]))
-            return args[i];
-    return NULL;
+    int found = 0;
+    for (Py_ssize_t i = 1; i < count && found == 0; ++i)
+        if (!dispatch_is_host(args[i]))
+            found = wm_py_message_place(args[i]);
+    return found;
 }
 
 // Refuses GPU memory, unless MPI can read it: MPI would read it as host
@@ -98,9 +100,9 @@ static int
 dispatch_refuse_device(const dispatch_t *self, PyObject *const *args,
                        Py_ssize_t count)
 {
-    if (dispatch_find_device(args, count) == NULL
-        || wm_mpi_is_cuda_aware() == 1)
-        return 0;
+    int found = dispatch_find_device(args, count);
+    if (found <= 0 || wm_mpi_is_cuda_aware() == 1)
+        return found < 0 ? -1 : 0;
     PyObject *name = PyObject_GetAttrString(self->stock, "__name__");
     if (name != NULL)
         PyErr_Format(
@@ -145,9 +147,13 @@ dispatch_call(PyObject *object, PyObject *const *args, size_t flags,
                        && dispatch_refuse_device(self, args, count) < 0
                    ? NULL
                    : PyObject_Vectorcall(self->stock, args, flags, names);
-    if (comm != NULL && self->messages && wm_host_only_by_mpi()
-        && dispatch_find_device(args, count) == NULL)
-        return PyObject_Vectorcall(self->stock, args, flags, names);
+    if (comm != NULL && self->messages && wm_host_only_by_mpi()) {
+        int found = dispatch_find_device(args, count);
+        if (found <= 0)
+            return found < 0
+                       ? NULL
+                       : PyObject_Vectorcall(self->stock, args, flags, names);
+    }
     PyObject *row = dispatch_row(self, Py_TYPE(args[0]));
     if (row == NULL && comm != NULL) // row of MPI.Comm
         row = dispatch_row(self, wm_py_mpi_comm_type(comm->whole != comm));

@@ -20,6 +20,15 @@ parse(PyObject *object, bool writable, const char *argument, MPI_Op op,
     return -1;
 }
 
+// MPI, or mpi4py, reports what is wrong with an argument.
+static PyObject *
+leave_to_mpi(void)
+{
+    if (PyErr_ExceptionMatches(wm_py_state->mpi_exception))
+        PyErr_Clear();
+    return wm_py_drop_refusal() < 0 ? NULL : Py_NewRef(Py_False);
+}
+
 PyDoc_STRVAR(reduce_local_doc,
              "_reduce_local(op, inbuf, inoutbuf, /)\n--\n\n"
              "Reduce two buffers in the memory of one GPU into the second.\n"
@@ -40,20 +49,17 @@ reduce_local(PyObject *Py_UNUSED(module), PyObject *args)
     if (wm_py_view_is_plain(first, false)
         || wm_py_view_is_plain(second, false))
         Py_RETURN_FALSE;
-    if (parse(first, false, "inbuf", op, &read) < 0) {
-        PyErr_Clear(); // MPI, or mpi4py, reports what is wrong
-        Py_RETURN_FALSE;
+    if (parse(first, false, "inbuf", op, &read) < 0)
+        return leave_to_mpi();
+    if (parse(second, true, "inoutbuf", op, &into) < 0) {
+        wm_py_message_release(&read);
+        return leave_to_mpi();
     }
-    if (parse(second, true, "inoutbuf", op, &into) < 0)
-        PyErr_Clear();
-    else {
-        if (read.type == into.type && into.type != MPI_DATATYPE_NULL
-            && !wm_py_reduced_is_bytes(&into))
-            WM_PY_UNLOCKED(code = wm_local_reduce(&read.buffer, &into.buffer,
-                                                  into.type, into.size, op,
-                                                  &err));
-        wm_py_message_release(&into);
-    }
+    if (read.type == into.type && into.type != MPI_DATATYPE_NULL
+        && !wm_py_reduced_is_bytes(&into))
+        WM_PY_UNLOCKED(code = wm_local_reduce(&read.buffer, &into.buffer,
+                                              into.type, into.size, op, &err));
+    wm_py_message_release(&into);
     wm_py_message_release(&read);
     return code < 0 ? wm_py_raise(&err) : PyBool_FromLong(code == 0);
 }

@@ -39,7 +39,7 @@ wm_py_reduced_on_device(PyObject *object, const char *argument)
     wm_view_t view;
     if (array == NULL || array == Py_None || wm_py_mpi_is_in_place(array)
         || wm_py_mpi_is_bottom(array))
-        return wm_py_message_on_device(object);
+        return wm_py_message_place(object);
     Py_INCREF(array); // reading it may change the list
     int result = wm_py_view_parse(array, false, argument, &view);
     if (result == 0) {
@@ -49,11 +49,12 @@ wm_py_reduced_on_device(PyObject *object, const char *argument)
         if (wm_py_datatype_of(dtype) == MPI_DATATYPE_NULL)
             result = refuse(argument, wm_dtype_info(dtype)->name);
     }
-    else {
-        PyErr_Clear(); // MPI, or mpi4py, may know more
-        result = wm_py_raw_is_bytes(array)
-                     ? refuse(argument, "elements of this type")
-                     : wm_py_message_on_device(object);
+    else if (wm_py_drop_refusal() == 0) { // MPI, or mpi4py, may know more
+        result = wm_py_raw_is_bytes(array);
+        if (result > 0)
+            result = refuse(argument, "elements of this type");
+        else if (result == 0)
+            result = wm_py_message_place(object);
     }
     Py_DECREF(array);
     return result;

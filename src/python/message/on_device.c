@@ -1,32 +1,39 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Tells whether a message is GPU memory, before the message is parsed.
 #include "cuda/device.h"
+#include "python/core/compat.h"
 #include "python/message/raw.h"
 #include "python/message/specification.h"
 #include "python/view/dlpack.h"
 #include "python/view/view.h"
 
-// Returns true if DLPack names any device but the host.
-static bool
+// Returns 1 if an object says that it is GPU memory, or if DLPack names any
+// device but the host; 0 or -1 as wm_py_message_place().
+static int
 claims_device(PyObject *object)
 {
+    PyObject *shown;
+    int device = PyObject_GetOptionalAttr(
+        object, wm_py_state->names.cuda_array_interface, &shown);
+    Py_XDECREF(shown);
+    if (device != 0)
+        return wm_py_drop_refusal() < 0 ? -1 : 1;
     PyObject *place = PyObject_CallMethod(object, "__dlpack_device__", NULL);
-    bool device = false;
     if (place != NULL && PyTuple_Check(place) && PyTuple_GET_SIZE(place) > 0)
         switch (PyLong_AsLong(PyTuple_GET_ITEM(place, 0))) {
         case WM_DL_CPU:
         case WM_DL_CUDA_HOST:
             break;
         default:
-            device = true;
+            device = 1;
         }
     Py_XDECREF(place);
-    PyErr_Clear();
-    return device;
+    return wm_py_drop_refusal() < 0 ? -1 : device;
 }
 
 // Reads memory whose elements have no dtype of ours. Returns 0, or -1 if the
-// array cannot be read, without an exception.
+// array cannot be read, without an exception unless the program's own code
+// raised it.
 static int
 look_raw(PyObject *array, wm_view_t *view)
 {
@@ -43,11 +50,31 @@ look_raw(PyObject *array, wm_view_t *view)
             code = wm_py_view_ask_producer(array, "buffer", view);
         PyBuffer_Release(&raw);
     }
-    PyErr_Clear();
-    return code;
+    return wm_py_drop_refusal() < 0 ? -1 : code;
 }
 
-void
+// Looks at an array that has no view of ours. Returns 0 or -1 as
+// wm_py_message_look().
+static int
+look_otherwise(PyObject *array, wm_pointer_t *memory, wm_producer_t *producer)
+{
+    wm_view_t view;
+    if (wm_py_drop_refusal() < 0)
+        return -1;
+    if (look_raw(array, &view) == 0) {
+        *memory = view.memory;
+        *producer = view.producer;
+        return 0;
+    }
+    int claims = PyErr_Occurred() != NULL ? -1
+                 : wm_device_count() > 0  ? claims_device(array)
+                                          : 0;
+    if (claims > 0)
+        memory->kind = WM_MEMORY_DEVICE;
+    return claims < 0 ? -1 : 0;
+}
+
+int
 wm_py_message_look(PyObject *object, wm_pointer_t *memory,
                    wm_producer_t *producer)
 {
@@ -57,48 +84,54 @@ wm_py_message_look(PyObject *object, wm_pointer_t *memory,
     if (object == Py_None || PyLong_Check(object) || PyUnicode_Check(object)
         || wm_py_mpi_is_datatype(object) || wm_py_mpi_is_bottom(object)
         || wm_py_mpi_is_in_place(object))
-        return;
+        return 0;
     if ((PyList_Check(object) || PyTuple_Check(object))
         && PySequence_Fast_GET_SIZE(object) == 0)
-        return;
-    object = wm_py_message_array(object);
-    PyObject *kind, *value, *trace;
-    PyErr_Fetch(&kind, &value, &trace);
-    Py_INCREF(object); // reading it may change the list
-    bool parsed = wm_py_view_parse(object, false, "buffer", &view) == 0;
-    PyErr_Clear();
-    if (parsed || look_raw(object, &view) == 0) {
+        return 0;
+    object = Py_NewRef(wm_py_message_array(object)); // its code may change it
+    int code = 0;
+    if (wm_py_view_parse(object, false, "buffer", &view) == 0) {
         *memory = view.memory;
         *producer = view.producer;
-    }
-    else if (wm_device_count() > 0
-             && (PyObject_HasAttrString(object, "__cuda_array_interface__")
-                 || claims_device(object)))
-        memory->kind = WM_MEMORY_DEVICE;
-    if (parsed)
         wm_py_view_release(&view);
+    }
+    else
+        code = look_otherwise(object, memory, producer);
     Py_DECREF(object);
-    PyErr_Restore(kind, value, trace);
+    return code;
+}
+
+int
+wm_py_message_place(PyObject *object)
+{
+    wm_pointer_t memory;
+    wm_producer_t producer;
+    return wm_py_message_look(object, &memory, &producer) < 0
+               ? -1
+               : wm_memory_on_device(&memory);
 }
 
 bool
 wm_py_message_on_device(PyObject *object)
 {
-    wm_pointer_t memory;
-    wm_producer_t producer;
-    wm_py_message_look(object, &memory, &producer);
-    return wm_memory_on_device(&memory);
+    PyObject *kind, *value, *trace;
+    PyErr_Fetch(&kind, &value, &trace);
+    int device = wm_py_message_place(object);
+    PyErr_Clear();
+    PyErr_Restore(kind, value, trace);
+    return device != 0;
 }
 
 PyDoc_STRVAR(is_on_device_doc,
              "is_on_device($module, obj, /)\n--\n\n"
              "Return True if an array, or the array in a [array, …] list, is\n"
-             "GPU memory.");
+             "GPU memory. Raises what the array's own code raises.");
 
 static PyObject *
 is_on_device(PyObject *Py_UNUSED(module), PyObject *object)
 {
-    return PyBool_FromLong(wm_py_message_on_device(object));
+    int device = wm_py_message_place(object);
+    return device < 0 ? NULL : PyBool_FromLong(device);
 }
 
 PyMethodDef wm_py_on_device_functions[] = {

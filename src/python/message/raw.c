@@ -28,7 +28,7 @@ read_buffer(PyObject *array, PyObject *datatype, bool writable, Py_buffer *raw,
         flags &= ~PyBUF_FORMAT;
     if (PyObject_GetBuffer(array, raw, flags) < 0) {
         if (datatype == NULL)
-            PyErr_Clear();
+            (void)wm_py_drop_refusal();
         return -1;
     }
     if (datatype != NULL)
@@ -62,7 +62,7 @@ read_foreign(PyObject *array, PyObject *datatype, bool writable,
         if (status == 0 && type != Py_None)
             *found = Py_NewRef(type);
     }
-    PyErr_Clear(); // it names no argument
+    (void)wm_py_drop_refusal(); // it names no argument
     Py_XDECREF(told);
     return status;
 }
@@ -92,13 +92,12 @@ wm_py_raw_is_copy(const Py_buffer *raw)
     return copied;
 }
 
-bool
+int
 wm_py_raw_is_bytes(PyObject *array)
 {
     PyObject *answer = wm_py_cold("warpmpi._raw", "is_bytes", "(O)", array);
-    PyErr_Clear();
     Py_XDECREF(answer);
-    return answer == Py_True;
+    return answer != NULL ? answer == Py_True : wm_py_drop_refusal();
 }
 
 void
@@ -117,16 +116,19 @@ wm_py_raw_judge(PyObject *array, bool writable)
                                 value, array, writable ? Py_True : Py_False);
     PyObject *text = kind != NULL && kind != Py_None ? PyObject_Str(value)
                                                      : NULL;
-    PyErr_Clear();
+    bool judged = wm_py_drop_refusal() < 0;
     if (text != NULL) {
         PyErr_SetObject(kind, text);
-        Py_DECREF(text);
-        Py_DECREF(type);
+        judged = true;
+    }
+    if (judged) {
+        Py_XDECREF(type);
         Py_XDECREF(value);
         Py_XDECREF(traceback);
     }
     else
         PyErr_Restore(type, value, traceback);
+    Py_XDECREF(text);
     Py_XDECREF(kind);
 }
 

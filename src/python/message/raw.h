@@ -12,7 +12,7 @@
 // Reads the array's bytes, by any protocol, in any memory: the address is not
 // checked. If `datatype` is NULL, *found becomes that of the elements, a new
 // reference, or NULL for bytes. Returns 0, and the caller releases `raw`; or
-// -1, perhaps with an exception.
+// -1, perhaps with an exception: always if the program's own code raised it.
 int
 wm_py_raw_read(PyObject *array, PyObject *datatype, bool writable,
                Py_buffer *raw, PyObject **found);
@@ -22,10 +22,10 @@ wm_py_raw_read(PyObject *array, PyObject *datatype, bool writable,
 bool
 wm_py_raw_is_copy(const Py_buffer *raw);
 
-// Returns true if mpi4py, without a datatype, takes an array's elements for
-// bytes because it has no type for them. With the buffer protocol it has one,
-// or raises.
-bool
+// Returns 1 if mpi4py, without a datatype, takes an array's elements for bytes
+// because it has no type for them; else 0. With the buffer protocol it has
+// one, or raises. Returns -1 with the exception of the program's own code.
+int
 wm_py_raw_is_bytes(PyObject *array);
 
 // Called with the exception set for a message whose array was refused. If

@@ -154,15 +154,21 @@ look(const parts_t *parts, bool writable, const char *argument,
         return 0;
     }
     PyObject *kind, *value, *trace;
-    if (!PyErr_ExceptionMatches(PyExc_Exception)
-        || PyErr_ExceptionMatches(PyExc_BufferError) // for example read-only
+    if (PyErr_ExceptionMatches(PyExc_BufferError) // for example read-only
         || PyErr_ExceptionMatches(wm_py_state->cuda_error)
-        || PyErr_ExceptionMatches(PyExc_MemoryError)
         || wm_py_view_is_peculiar(
             parts->array)) // bytes do not say what it means
         return -1;
     PyErr_Fetch(&kind, &value, &trace);
-    int code = look_raw(parts, writable, argument, owner, message);
+    PyErr_Restore(Py_XNewRef(kind), Py_XNewRef(value), Py_XNewRef(trace));
+    // mpi4py does not ask the code of an object with the buffer protocol.
+    bool reads = wm_py_drop_refusal() == 0
+                 || (PyObject_CheckBuffer(parts->array)
+                     && PyErr_ExceptionMatches(PyExc_Exception)
+                     && !PyErr_ExceptionMatches(PyExc_MemoryError));
+    PyErr_Clear();
+    int code = reads ? look_raw(parts, writable, argument, owner, message)
+                     : -1;
     if (code < 0 && !PyErr_Occurred()) {
         PyErr_Restore(kind, value, trace);
         return -1;

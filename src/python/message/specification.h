@@ -96,13 +96,19 @@ wm_py_message_array(PyObject *buffer);
 
 // Finds the memory of the object, or of the array in its list, and the
 // producer. An array that cannot be read is what it claims to be, if there are
-// GPUs; an object without memory is host memory. No exception.
-void
+// GPUs; an object without memory is host memory. Returns 0, or -1 with the
+// exception of the program's own code.
+int
 wm_py_message_look(PyObject *object, wm_pointer_t *memory,
                    wm_producer_t *producer);
 
-// Returns true if the object, or the array in its list, is GPU memory, or
-// claims to be.
+// Returns 1 if the object, or the array in its list, is GPU memory, or claims
+// to be; else 0. Returns -1 with the exception of the program's own code.
+int
+wm_py_message_place(PyObject *object);
+
+// Does the same for a caller that cannot raise, and may have an exception
+// pending: an array whose code raises counts as GPU memory.
 bool
 wm_py_message_on_device(PyObject *object);
 

@@ -127,10 +127,13 @@ look_at_buffer(PyObject *object, wm_message_t *message, wm_buffer_t *buffer)
             return -1;
         PyErr_Clear();
     }
-    if (wm_py_message_on_device(object)) {
-        PyErr_SetString(PyExc_TypeError,
-                        "buf: pickled objects are received into host memory, "
-                        "not into GPU memory: omit buf, or give a bytearray");
+    int device = wm_py_message_place(object);
+    if (device != 0) {
+        if (device > 0)
+            PyErr_SetString(
+                PyExc_TypeError,
+                "buf: pickled objects are received into host memory, "
+                "not into GPU memory: omit buf, or give a bytearray");
         return -1;
     }
     if (wm_py_message_parse(object, true, "buf", message) < 0)

@@ -51,6 +51,18 @@ is_bytes(PyObject *value)
                && wm_device_count() == 0);
 }
 
+// Returns true if mpi4py may read counts without a check: they are not bytes
+// that may lie in GPU memory.
+static bool
+is_host_count(PyObject *count)
+{
+    bool pair = PyTuple_Check(count) && PyTuple_GET_SIZE(count) == 2;
+    for (int i = 0; pair && i < 2; ++i)
+        if (!is_host_count(PyTuple_GET_ITEM(count, i)))
+            return false;
+    return !PyObject_CheckBuffer(count) || wm_py_view_is_plain(count, false);
+}
+
 // Returns true if MPI can take a buffer directly.
 static bool
 is_plain(const passing_t *self, PyObject *value)
@@ -58,8 +70,13 @@ is_plain(const passing_t *self, PyObject *value)
     if (value == NULL)
         return false;
     bool listed = PyList_CheckExact(value) || PyTuple_CheckExact(value);
-    if (listed && PySequence_Fast_GET_SIZE(value) > 0)
-        value = PySequence_Fast_ITEMS(value)[0];
+    Py_ssize_t length = listed ? PySequence_Fast_GET_SIZE(value) : 0;
+    PyObject **items = length > 0 ? PySequence_Fast_ITEMS(value) : NULL;
+    for (Py_ssize_t i = 1; i < length; ++i)
+        if (!is_host_count(items[i]))
+            return false;
+    if (length > 0)
+        value = items[0];
     // In a list None is MPI.BOTTOM.
     return wm_py_view_is_plain(value, self->computes)
            || (!listed && (value == Py_None || wm_py_mpi_is_in_place(value)))

@@ -317,8 +317,8 @@ has_gaps(const wm_view_t *view)
 
 // Returns how many MPI elements an element is of an array that mpi4py is
 // given, and writes how many elements the array has. Returns -1 with an
-// exception for an unknown array; 1, with 0 elements, for most arrays. *odd
-// gets other facts.
+// exception for an unknown array, and if the array's own code raises one; 1,
+// with 0 elements, for most arrays. *odd gets other facts.
 static int64_t
 inner_of(PyObject *value, const char *name, int64_t *count, odd_t *odd)
 {
@@ -337,10 +337,8 @@ inner_of(PyObject *value, const char *name, int64_t *count, odd_t *odd)
         odd->gaps = has_gaps(&view);
         wm_py_view_release(&view);
     }
-    else if (wm_py_view_is_peculiar(array))
-        each = -1;
-    else
-        PyErr_Clear(); // mpi4py may know more
+    else if (wm_py_view_is_peculiar(array) || wm_py_drop_refusal() < 0)
+        each = -1; // else mpi4py may know more
     Py_DECREF(array);
     return each;
 }
@@ -369,8 +367,9 @@ has_gaps_of(PyObject *Py_UNUSED(module), PyObject *value)
 {
     int64_t count;
     odd_t odd;
-    (void)inner_of(value, "buffer", &count, &odd);
-    PyErr_Clear(); // the call itself reports it
+    int64_t each = inner_of(value, "buffer", &count, &odd);
+    if (each < 0 && wm_py_drop_refusal() < 0) // the call itself reports others
+        return NULL;
     return PyBool_FromLong(odd.gaps);
 }
 
@@ -390,7 +389,8 @@ PyDoc_STRVAR(
     "Return True if a buffer must not go to MPI unchecked: GPU\n"
     "memory, host memory that a device uses, an array of Warp, with a\n"
     "mask or with gaps, an array that exports a copy of its memory, or\n"
-    "elements that mpi4py would count in bytes.");
+    "elements that mpi4py would count in bytes. Raises what the\n"
+    "array's own code raises.");
 
 static PyObject *
 concerns(PyObject *Py_UNUSED(module), PyObject *value)
@@ -399,12 +399,15 @@ concerns(PyObject *Py_UNUSED(module), PyObject *value)
     odd_t odd;
     wm_pointer_t memory;
     wm_producer_t producer;
-    wm_py_message_look(value, &memory, &producer);
-    return PyBool_FromLong(
-        wm_memory_on_device(&memory) || is_awaited(&memory, &producer)
-        || wm_py_view_is_peculiar(wm_py_message_array(value))
-        || inner_of(value, "buffer", &count, &odd) > 1 || odd.copied
-        || odd.gaps);
+    if (wm_py_view_is_peculiar(wm_py_message_array(value)))
+        Py_RETURN_TRUE;
+    if (wm_py_message_look(value, &memory, &producer) < 0)
+        return NULL;
+    if (wm_memory_on_device(&memory) || is_awaited(&memory, &producer))
+        Py_RETURN_TRUE;
+    int64_t each = inner_of(value, "buffer", &count, &odd);
+    return each < 0 ? NULL
+                    : PyBool_FromLong(each > 1 || odd.copied || odd.gaps);
 }
 
 PyDoc_STRVAR(is_awaited_doc,
@@ -419,8 +422,9 @@ is_awaited_of(PyObject *Py_UNUSED(module), PyObject *value)
     wm_producer_t producer;
     if (wm_py_view_is_plain(wm_py_message_array(value), false))
         Py_RETURN_FALSE;
-    wm_py_message_look(value, &memory, &producer);
-    return PyBool_FromLong(is_awaited(&memory, &producer));
+    return wm_py_message_look(value, &memory, &producer) < 0
+               ? NULL
+               : PyBool_FromLong(is_awaited(&memory, &producer));
 }
 
 PyDoc_STRVAR(
@@ -437,13 +441,27 @@ settle(PyObject *Py_UNUSED(module), PyObject *value)
     wm_error_t err;
     int code = 0;
     PyObject *array = Py_NewRef(wm_py_message_array(value));
-    wm_py_message_look(array, &memory, &buffer.producer);
+    int looked = wm_py_message_look(array, &memory, &buffer.producer);
     memory = buffer.memory; // that of a GPU is waited for as well
-    if (is_awaited(&memory, &buffer.producer))
+    if (looked == 0 && is_awaited(&memory, &buffer.producer))
         WM_PY_UNLOCKED(
             code = wm_staged_settle(&buffer, &buffer.producer, true, &err));
     Py_DECREF(array);
-    return wm_py_none(code, &err);
+    return looked < 0 ? NULL : wm_py_none(code, &err);
+}
+
+PyDoc_STRVAR(runs_code_doc,
+             "_runs_code(value, /)\n--\n\n"
+             "Return True if only the code of an array's own class tells the\n"
+             "memory of a buffer.");
+
+static PyObject *
+runs_code(PyObject *Py_UNUSED(module), PyObject *value)
+{
+    PyObject *array = wm_py_message_array(value);
+    return PyBool_FromLong(array != Py_None && !wm_py_mpi_is_in_place(array)
+                           && !wm_py_mpi_is_bottom(array)
+                           && wm_py_view_runs_code(array));
 }
 
 PyDoc_STRVAR(is_address_doc,
@@ -562,6 +580,7 @@ PyMethodDef wm_py_staged_functions[] = {
     {"_has_gaps", has_gaps_of, METH_O, has_gaps_doc},
     {"_is_awaited", is_awaited_of, METH_O, is_awaited_doc},
     {"_settle", settle, METH_O, settle_doc},
+    {"_runs_code", runs_code, METH_O, runs_code_doc},
     {"_is_address", is_address, METH_O, is_address_doc},
     {"_allocation", allocation, METH_VARARGS, allocation_doc},
     {"_refuse_mix", refuse_mix, METH_O, refuse_mix_doc},

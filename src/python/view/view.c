@@ -95,6 +95,8 @@ library_of(PyTypeObject *type)
     if (slot->type == type)
         return *slot;
     wm_library_of_type_t fresh = {.type = (PyTypeObject *)Py_NewRef(type)};
+    PyObject *kind, *value, *trace; // a pending exception stays
+    PyErr_Fetch(&kind, &value, &trace);
     for (size_t i = 0; i < sizeof(libraries) / sizeof(*libraries); i++) {
         if (libraries[i]->claims(type, &fresh.found)) {
             fresh.library = libraries[i];
@@ -104,6 +106,7 @@ library_of(PyTypeObject *type)
     PyTypeObject *old = slot->type;
     *slot = fresh;
     Py_XDECREF(old);
+    PyErr_Restore(kind, value, trace);
     return fresh;
 }
 
@@ -138,19 +141,24 @@ parse_cai_or_better(PyObject *object, bool writable, const char *argument,
             if (taken)
                 memcpy(view, &better, sizeof(*view));
         }
-        PyErr_Clear();
+        else if (wm_py_drop_refusal() < 0) {
+            wm_py_view_release(view);
+            return -1;
+        }
     }
     else if (status < 0 && PyErr_ExceptionMatches(PyExc_TypeError)) {
         // DLPack knows element types that typestrings lack (bfloat16).
         PyObject *type, *value, *traceback;
         PyErr_Fetch(&type, &value, &traceback);
-        if (wm_py_view_parse_dlpack(object, writable, argument, view) > 0) {
+        status = wm_py_view_parse_dlpack(object, writable, argument, view);
+        if (status > 0 || wm_py_drop_refusal() < 0) {
             Py_XDECREF(type);
             Py_XDECREF(value);
             Py_XDECREF(traceback);
-            return 1;
+            return status;
         }
         PyErr_Restore(type, value, traceback);
+        status = -1;
     }
     return status;
 }
@@ -228,6 +236,14 @@ wm_py_view_is_peculiar(PyObject *object)
         return false;
     const wm_view_library_t *library = library_of(Py_TYPE(object)).library;
     return library != NULL && library->peculiar;
+}
+
+bool
+wm_py_view_runs_code(PyObject *object)
+{
+    return Py_TYPE(object) != wm_py_state->array_type
+           && !PyObject_CheckBuffer(object)
+           && library_of(Py_TYPE(object)).library == NULL;
 }
 
 int

@@ -18,6 +18,12 @@ typedef struct {
     void (*release)(void *owner);
 } wm_view_t;
 
+// Clears an exception which says that an object is not what its reader needs.
+// Returns 0; or -1 if the exception is one of the program's own code
+// (RuntimeError, KeyboardInterrupt, its own classes), which stays.
+int
+wm_py_drop_refusal(void);
+
 // Views an object. Returns 0, or -1 with an exception naming `argument`:
 // TypeError for an object without an array protocol or an unsupported dtype,
 // BufferError for read-only memory if `writable` (with the cure), ValueError
@@ -62,6 +68,11 @@ wm_py_view_inner(PyObject *object, const wm_array_t *array);
 // are several of MPI's, and arrays with a mask.
 bool
 wm_py_view_is_peculiar(PyObject *object);
+
+// Returns true if only the code of the object's own class tells its memory:
+// each reader may be told something else.
+bool
+wm_py_view_runs_code(PyObject *object);
 
 // Returns true for an array of NumPy, without gaps, in memory that NumPy
 // allocated, of elements that MPI knows: MPI can take the array unchecked.

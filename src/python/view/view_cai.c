@@ -61,21 +61,24 @@ read_data(PyObject *dict, const char *argument, wm_array_t *array)
                                "the data of its array interface is not "
                                "(address, read-only)");
     }
+    Py_INCREF(value); // code of its items may change the dictionary
     PyObject *address = PyTuple_GET_ITEM(value, 0); // borrowed
     int readonly = PyObject_IsTrue(PyTuple_GET_ITEM(value, 1));
-    if (readonly < 0)
-        return -1;
     unsigned long long number = 0;
-    if (address != Py_None) {
+    if (readonly >= 0 && address != Py_None) {
         PyObject *index = PyNumber_Index(address);
         number = index != NULL ? PyLong_AsUnsignedLongLong(index) : 0;
         Py_XDECREF(index);
-        if (PyErr_Occurred()) {
-            PyErr_Clear();
-            return wm_py_view_fail(PyExc_ValueError, argument,
-                                   "the address in its array interface is not "
-                                   "an int of 64 bits");
-        }
+    }
+    Py_DECREF(value);
+    if (readonly < 0)
+        return -1;
+    if (PyErr_Occurred()) {
+        if (wm_py_drop_refusal() < 0)
+            return -1;
+        return wm_py_view_fail(PyExc_ValueError, argument,
+                               "the address in its array interface is not "
+                               "an int of 64 bits");
     }
     array->data = (char *)(uintptr_t)number;
     array->readonly = readonly != 0;
@@ -120,7 +123,8 @@ read_version(PyObject *dict, const char *argument, long *version)
         return missing(argument, "version");
     *version = PyLong_AsLong(value);
     if (*version < 0) {
-        PyErr_Clear();
+        if (wm_py_drop_refusal() < 0)
+            return -1;
         return wm_py_view_fail(
             PyExc_ValueError, argument,
             "the version in its array interface is not a number of 0 or more");
@@ -143,7 +147,8 @@ read_stream(PyObject *dict, const char *argument, long version,
                                     : 0;
     Py_XDECREF(index);
     if (PyErr_Occurred() || number == 0) {
-        PyErr_Clear();
+        if (wm_py_drop_refusal() < 0)
+            return -1;
         return wm_py_view_fail(PyExc_ValueError, argument,
                                "the stream in its CUDA array interface is not "
                                "None, 1 (the legacy default stream), 2 (the "

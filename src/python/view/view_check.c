@@ -11,6 +11,22 @@ const wm_producer_t wm_py_view_nobody = {
 };
 
 int
+wm_py_drop_refusal(void)
+{
+    PyObject *const refusals[] = {
+        PyExc_TypeError,           PyExc_ValueError,  PyExc_BufferError,
+        PyExc_AttributeError,      PyExc_LookupError, PyExc_ArithmeticError,
+        PyExc_NotImplementedError, PyExc_ImportError, wm_py_state->cuda_error,
+    };
+    for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++)
+        if (PyErr_ExceptionMatches(refusals[i])) {
+            PyErr_Clear();
+            return 0;
+        }
+    return PyErr_Occurred() != NULL ? -1 : 0;
+}
+
+int
 wm_py_view_fail(PyObject *type, const char *argument, const char *format, ...)
 {
     va_list args;
@@ -62,11 +78,10 @@ read_ints(PyObject *sequence, const char *what, const char *argument,
 {
     PyObject *fast = PySequence_Tuple(sequence);
     if (fast == NULL) {
-        if (!PyErr_ExceptionMatches(PyExc_TypeError))
-            return -1;
-        PyErr_Clear();
-        return wm_py_view_fail(PyExc_TypeError, argument,
-                               "its %s is not a tuple of ints", what);
+        return wm_py_drop_refusal() < 0
+                   ? -1
+                   : wm_py_view_fail(PyExc_TypeError, argument,
+                                     "its %s is not a tuple of ints", what);
     }
     int status = 0;
     Py_ssize_t n = PyTuple_GET_SIZE(fast);
@@ -79,10 +94,11 @@ read_ints(PyObject *sequence, const char *what, const char *argument,
         PyObject *item = PyTuple_GET_ITEM(fast, i); // borrowed
         values[i] = PyLong_AsLongLong(item);
         if (values[i] == -1 && PyErr_Occurred()) {
-            PyErr_Clear();
-            status = wm_py_view_fail(PyExc_ValueError, argument,
-                                     "its %s is not made of 64-bit ints",
-                                     what);
+            status = wm_py_drop_refusal() < 0
+                         ? -1
+                         : wm_py_view_fail(PyExc_ValueError, argument,
+                                           "its %s is not made of 64-bit ints",
+                                           what);
         }
     }
     *count = (int)n;

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Buffers as mpi4py is given them: memory that was looked at.
+
+mpi4py reads an array again after we have. The code of the array's class may
+then tell another address, so mpi4py is given what it has read before.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mpi4py import MPI
+
+from .. import _core
+from .._raw import has_bytes, read, refuse_bytes
+from .table import Buffer
+
+
+def _is_type(item: Any) -> bool:
+    return isinstance(item, (str, MPI.Datatype))
+
+
+def listed(value: Any, buffer: Buffer) -> Any:
+    """Return a buffer whose list, counts and displacements are on the host.
+
+    Of Alltoallw, mpi4py takes any sequence for a list. Raises TypeError or
+    ValueError for one in GPU memory.
+    """
+    if buffer.form == "w" and not isinstance(value, (list, tuple)):
+        if value is None or value is MPI.IN_PLACE:
+            return value
+        if _core.is_on_device(value):
+            if has_bytes(value):  # mpi4py would read them as a list
+                raise ValueError(
+                    f"{buffer.name}: give [array, (counts, displacements), "
+                    "datatypes], not the array alone"
+                )
+            return value
+        if hasattr(value, "__len__") and 2 <= len(value) <= 4:
+            value = list(value)
+    if buffer.form in ("v", "w") and isinstance(value, (list, tuple)):
+        for item in value[1:]:
+            for numbers in item if isinstance(item, tuple) else (item,):
+                refuse_bytes(numbers, buffer.name)
+    return value
+
+
+def looked_at(value: Any, buffer: Buffer, role: str) -> Any:
+    """Return a buffer in host memory as mpi4py reads it, which is once.
+
+    Raises what mpi4py raises, and TypeError for GPU memory.
+    """
+    if not _core._runs_code(value):
+        return value
+    in_list = isinstance(value, (list, tuple)) and value
+    array, *rest = value if in_list else (value,)
+    typed = buffer.form == "w" or any(map(_is_type, rest))
+    memory, _, _, datatype = read(array, typed, role != "<", True)
+    if _core.is_on_device(memory):
+        raise TypeError(
+            f"{buffer.name}: the array is GPU memory now, and was host memory "
+            "before: its interface must always name the same memory"
+        )
+    if typed:
+        return [memory, *rest]
+    if len(rest) > 1 and rest[-1] is None:
+        rest.pop()
+    return [memory, *rest, datatype or MPI.BYTE]
