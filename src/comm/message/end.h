@@ -41,7 +41,8 @@ typedef struct {
 typedef struct {
     bool carried;          // MPI reaches the device memory itself
     bool reachable;        // nobody else uses that memory
-    char *staging;         // two page-locked chunks
+    char *staging;         // page-locked chunks: two, or all
+    bool whole;            // all: the caller need not wait for the receiver
     char *scratch;         // two chunks for data to discard
     MPI_Request flying[2]; // of two chunks
     uint32_t copied;       // chunks copied out of the device
@@ -50,7 +51,8 @@ typedef struct {
 
 // The copy with which a blocking send need not wait (protocol/eager.c).
 typedef struct {
-    wm_block_t *block;
+    wm_block_t *block; // on the buffer's device; NULL: see `host`
+    void *host;        // page-locked, if the device had no memory
     CUstream stream;
     bool unmoved;  // the offer stays where it is
     int64_t since; // time when the offer began to wait, microseconds

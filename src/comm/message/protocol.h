@@ -24,7 +24,7 @@ struct wm_sending {
     // still to come, 0 if not yet.
     int (*step)(wm_end_t *end, wm_error_t *err);
     // Reports the end to the caller when the buffer is no longer needed.
-    void (*report_early)(wm_end_t *end);
+    int (*report_early)(wm_end_t *end, wm_error_t *err);
     // Tells the receiver that the message has failed. Returns true if the
     // message still comes, out of the caller's own buffer.
     bool (*fail)(wm_end_t *end);

@@ -12,6 +12,7 @@
 #include "comm/engine/stats.h"
 #include "comm/message/pack.h"
 #include "comm/protocol/device_eager.h"
+#include "comm/protocol/eager.h"
 #include "comm/protocol/rows.h"
 #include "comm/protocol/transport.h"
 
@@ -45,7 +46,8 @@ chunk_size(const wm_end_t *end)
 static char *
 chunk_stage(const wm_end_t *end, uint32_t index)
 {
-    return end->chunks.staging + (size_t)(index % 2) * end->header.chunk;
+    uint32_t at = end->chunks.whole ? index : index % 2;
+    return end->chunks.staging + (size_t)at * end->header.chunk;
 }
 
 static char *
@@ -55,14 +57,26 @@ chunk_place(const wm_end_t *end, uint32_t index)
 }
 
 // Takes staging for two chunks of device memory, and a stream after the
-// producer. Returns 1, or an error.
+// producer. A send that must not wait for its receiver takes staging for all,
+// if there is as much: else an embedded array fails, as its receiver may wait
+// in a send, too. Returns 1, or an error.
 static int
 chunks_prepare(wm_end_t *end, wm_error_t *err)
 {
-    if (end->chunks.staging != NULL)
+    wm_chunks_t *chunks = &end->chunks;
+    if (chunks->staging != NULL)
         return 1;
-    int code = wm_pinned_alloc(2 * (size_t)end->header.chunk,
-                               (void **)&end->chunks.staging, err);
+    int code = 0;
+    chunks->whole = end->sending == &wm_sending_chunks
+                    && wm_eager_applies(end);
+    if (chunks->whole)
+        code = wm_pinned_alloc((size_t)chunk_count(end) * end->header.chunk,
+                               (void **)&chunks->staging, err);
+    if (code < 0 && !end->eager)
+        chunks->whole = false;
+    if (!chunks->whole)
+        code = wm_pinned_alloc(2 * (size_t)end->header.chunk,
+                               (void **)&chunks->staging, err);
     if (code == 0)
         code = wm_end_open_stream(end, err);
     return code < 0 ? code : 1;
@@ -188,25 +202,41 @@ wm_chunks_drop(wm_end_t *end)
     end->chunks.scratch = NULL;
 }
 
-// Copies the next chunk out of the device, one ahead of MPI. Returns 1 when it
-// can be given to MPI.
+// Returns true if the next chunk can be copied out of the device: one ahead of
+// MPI, or all.
+static bool
+next_has_room(const wm_end_t *end)
+{
+    const wm_chunks_t *chunks = &end->chunks;
+    uint32_t at = chunks->copied;
+    return at < chunk_count(end)
+           && (chunks->whole
+               || (at == chunks->given && at < chunks->done + 2));
+}
+
+// Copies the next chunks out of the device. Returns 1 when they can be given
+// to MPI.
 static int
 stage_next(wm_end_t *end, wm_error_t *err)
 {
     wm_chunks_t *chunks = &end->chunks;
-    uint32_t at = chunks->copied;
     bool idle = false;
     int code = 0;
-    if (at == chunks->given && at < chunk_count(end)
-        && at < chunks->done + 2) {
+    if (chunks->whole && atomic_load(&end->op.done))
+        return 1; // the stream may be gone
+    for (; next_has_room(end); ++chunks->copied) {
+        uint32_t at = chunks->copied;
         if ((code = copy_out(end, at, err)) < 0)
             return code;
         wm_stat_add(WM_STAT_staged_bytes, (int64_t)chunk_length(end, at));
-        ++chunks->copied;
     }
     if (chunks->copied > chunks->given)
         code = wm_stream_idle(end->access.device, end->access.stream, &idle,
                               err);
+    if (code == 0 && idle && chunks->whole) {
+        wm_access_forget_borrowed(&end->access);
+        wm_eager_report(end);
+    }
     return code < 0 ? code : idle;
 }
 
@@ -353,7 +383,9 @@ static bool
 chunks_try_take(wm_end_t *end)
 {
     bool device = wm_buffer_on_device(&end->buffer);
-    end->chunks.carried = device && wm_transport_is_carried(end->peer);
+    // MPI would wait for the receiver of an embedded array.
+    end->chunks.carried = device && !end->eager
+                          && wm_transport_is_carried(end->peer);
     return true;
 }
 

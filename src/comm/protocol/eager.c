@@ -9,10 +9,12 @@
 #include "comm/engine/stats.h"
 #include "comm/message/protocol.h"
 #include "comm/protocol/fragments.h"
+#include "comm/protocol/transport.h"
 
 #define DEFAULT_LIMIT 65536
 #define PATIENCE_US 10              // a waiting receiver claims sooner
 #define PATIENCE_WITH_PARTS_US 1000 // one that unpickles and allocates, too
+#define MORE_PATIENCE_US 10000      // until memory may be free again
 
 static size_t limit = DEFAULT_LIMIT;
 
@@ -36,68 +38,110 @@ wm_eager_configure(wm_error_t *err)
     return 0;
 }
 
-// Lets the caller go on. Nobody may be in our code until the receiver comes,
-// so the progress thread must not sleep without an end.
-static void
-eager_report(wm_end_t *end)
+// Nobody may be in our code until the receiver comes, so the progress thread
+// must not sleep without an end.
+void
+wm_eager_report(wm_end_t *end)
 {
     wm_op_complete(&end->op);
     wm_engine_notify();
 }
 
 // Handed-off data are a copy already, complete when all fragments are fed.
-void
-wm_eager_report_handed_off(wm_end_t *end)
+int
+wm_eager_report_handed_off(wm_end_t *end, wm_error_t *err)
 {
     const wm_fragments_t *fragments = &end->fragments;
+    (void)err;
     if (fragments->next < fragments->count
         || !wm_fragments_begun_are_ready(end))
-        return;
+        return 0;
     if (end->handoff != NULL) // for the case that the host serves
         end->buffer.data = wm_block_pointer(end->handoff);
-    eager_report(end);
+    wm_eager_report(end);
+    return 0;
 }
 
-// Begins the copy. If there is no memory, or anything fails, the sender waits:
-// a receiver may be taking the buffer at this moment.
-static void
-begin_copy(wm_end_t *end)
+static bool
+copy_is_begun(const wm_end_t *end)
+{
+    return end->copy.block != NULL || end->copy.host != NULL;
+}
+
+static void *
+copy_pointer(const wm_end_t *end)
+{
+    return end->copy.block != NULL ? wm_block_pointer(end->copy.block)
+                                   : end->copy.host;
+}
+
+// Takes memory for the copy, of the device or else of the host. Without any, a
+// short message tries again later; an embedded array fails, as its receiver
+// may wait in a send, too.
+static int
+take_memory(wm_end_t *end, wm_error_t *err)
+{
+    size_t nbytes = end->buffer.nbytes;
+    if (wm_block_alloc(end->access.device, nbytes, &end->copy.block, err) == 0)
+        return 0;
+    if (wm_pinned_alloc(nbytes, &end->copy.host, NULL) == 0) {
+        wm_stat_add(WM_STAT_staged_bytes, (int64_t)nbytes);
+        return 0;
+    }
+    end->copy.since += MORE_PATIENCE_US;
+    if (!end->eager)
+        return 0;
+    // The receiver must find `failed` when it claims in vain.
+    wm_slot_fail(end->slot, err->text);
+    (void)wm_slot_take_back(end->slot);
+    return err->code;
+}
+
+// Begins the copy. If anything fails but for memory, the sender waits: a
+// receiver may be taking the buffer at this moment.
+static int
+begin_copy(wm_end_t *end, wm_error_t *err)
 {
     int device = end->access.device;
-    end->copy.unmoved = true;
-    if (wm_block_alloc(device, end->buffer.nbytes, &end->copy.block, NULL) == 0
-        && wm_stream_acquire(device, &end->copy.stream, NULL) == 0
-        && wm_producer_before(&end->access.producer, false, device,
-                              end->copy.stream, NULL)
-               == 0
-        && wm_memory_copy(device, wm_block_pointer(end->copy.block),
-                          end->buffer.data, end->buffer.nbytes,
-                          end->copy.stream, NULL)
-               == 0)
-        end->copy.unmoved = false;
+    int code = take_memory(end, err);
+    if (code < 0 || !copy_is_begun(end))
+        return code;
+    end->copy.unmoved = wm_stream_acquire(device, &end->copy.stream, NULL) < 0
+                        || wm_producer_before(&end->access.producer, false,
+                                              device, end->copy.stream, NULL)
+                               < 0
+                        || wm_memory_copy(device, copy_pointer(end),
+                                          end->buffer.data, end->buffer.nbytes,
+                                          end->copy.stream, NULL)
+                               < 0;
+    return 0;
 }
 
-// Moves the offer to the finished copy, unless it was claimed.
+// Moves the offer to the finished copy, unless it was claimed. Memory of the
+// host has the size 0: the receiver asks to stage it.
 static void
 publish(wm_end_t *end)
 {
-    wm_pointer_t memory;
-    wm_place_t place;
+    wm_pointer_t memory = {.kind = WM_MEMORY_PINNED, .device = -1};
+    wm_place_t place = {0};
     end->copy.unmoved = true;
-    wm_block_describe(end->copy.block, &memory);
-    const char *copy = wm_block_pointer(end->copy.block);
-    if (end->header.stage_only != WM_STAGE_NOT || end->peer->self)
+    if (end->copy.block != NULL)
+        wm_block_describe(end->copy.block, &memory);
+    char *copy = copy_pointer(end);
+    if (end->header.stage_only != WM_STAGE_NOT || end->peer->self
+        || end->copy.host != NULL)
         wm_place_set(copy, &memory, &place);
     else if (wm_place_export(copy, &memory, &place, NULL) < 0)
         return;
     if (!wm_slot_move(end->slot, &place))
         return;
-    end->buffer.data = wm_block_pointer(end->copy.block);
+    end->buffer.data = copy;
     end->buffer.memory = memory;
     end->access.producer = (wm_producer_t){0};
     end->buffer.order = NULL;
-    wm_stat_add(WM_STAT_handed_off_bytes, (int64_t)end->header.nbytes);
-    eager_report(end);
+    if (end->copy.block != NULL)
+        wm_stat_add(WM_STAT_handed_off_bytes, (int64_t)end->header.nbytes);
+    wm_eager_report(end);
 }
 
 // Lets the caller go on when all is packed, which is a copy as well.
@@ -108,22 +152,22 @@ end_packed(wm_end_t *end)
         return;
     // The stream may be gone after this.
     wm_access_forget_borrowed(&end->access);
-    eager_report(end);
+    wm_eager_report(end);
 }
 
-static void
-step_copy(wm_end_t *end)
+static int
+step_copy(wm_end_t *end, wm_error_t *err)
 {
     bool ended;
     if (end->copy.unmoved || atomic_load(&end->slot->claim) != WM_CLAIM_NONE)
-        return;
-    if (end->copy.block == NULL) {
+        return 0;
+    if (!copy_is_begun(end)) {
         int64_t now = wm_engine_now();
         if (end->copy.since == 0)
             end->copy.since = now;
         if (now - end->copy.since
             >= (end->eager ? PATIENCE_WITH_PARTS_US : PATIENCE_US))
-            begin_copy(end);
+            return begin_copy(end, err);
     }
     else if (wm_stream_spin(end->access.device, end->copy.stream, 1, &ended,
                             NULL)
@@ -134,34 +178,43 @@ step_copy(wm_end_t *end)
         end->copy.stream = NULL;
         publish(end);
     }
+    return 0;
 }
 
-void
-wm_eager_step(wm_end_t *end)
+bool
+wm_eager_applies(const wm_end_t *end)
 {
-    if (!end->blocking || end->synchronous || end->access.user_device >= 0
-        || atomic_load(&end->op.done)
-        || (end->buffer.nbytes > limit && !end->eager)
+    return end->blocking && !end->synchronous && end->access.user_device < 0
+           && (end->buffer.nbytes <= limit || end->eager);
+}
+
+int
+wm_eager_step(wm_end_t *end, wm_error_t *err)
+{
+    if (!wm_eager_applies(end) || atomic_load(&end->op.done)
         || atomic_load(&end->slot->answer) != WM_ANSWER_NONE
         || end->sending->report_early == NULL)
-        return;
-    end->sending->report_early(end);
+        return 0;
+    return end->sending->report_early(end, err);
 }
 
-void
-wm_eager_report_copied(wm_end_t *end)
+int
+wm_eager_report_copied(wm_end_t *end, wm_error_t *err)
 {
-    if (end->gaps.block != NULL)
-        end_packed(end);
-    else
-        step_copy(end);
+    if (end->gaps.block == NULL)
+        return step_copy(end, err);
+    end_packed(end);
+    return 0;
 }
 
 void
 wm_eager_claim(wm_end_t *end)
 {
-    if (wm_slot_claim(end->slot, &end->header.place))
-        end->header.pushes = 0; // its sender has gone on
+    if (!wm_slot_claim(end->slot, &end->header.place))
+        return;
+    end->header.pushes = 0; // its sender has gone on
+    if (end->header.place.size == 0 && !end->peer->self)
+        end->transport = &wm_transport_host;
 }
 
 void
@@ -169,9 +222,9 @@ wm_eager_drop(wm_end_t *end)
 {
     CUevent event;
     int device = end->access.device, count = 0;
-    if (end->copy.block == NULL)
+    if (!copy_is_begun(end))
         return;
-    if (end->copy.stream != NULL
+    if (end->copy.stream != NULL && end->copy.block != NULL
         && wm_event_acquire(device, &event, NULL) == 0) {
         count = 1;
         if (wm_event_record(device, event, end->copy.stream, NULL) < 0) {
@@ -182,9 +235,13 @@ wm_eager_drop(wm_end_t *end)
     // Without an event, we wait.
     if (end->copy.stream != NULL && count == 0)
         (void)!wm_stream_synchronize(device, end->copy.stream, NULL);
-    wm_block_free(end->copy.block, count, &event, &device);
+    if (end->copy.block != NULL)
+        wm_block_free(end->copy.block, count, &event, &device);
+    else
+        wm_pinned_free(end->copy.host);
     if (end->copy.stream != NULL)
         wm_stream_release(device, end->copy.stream);
     end->copy.block = NULL;
+    end->copy.host = NULL;
     end->copy.stream = NULL;
 }

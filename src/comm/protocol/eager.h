@@ -4,7 +4,10 @@
 // must first unpickle the object. The sender offers its buffer in place. If
 // nobody has claimed the offer after some microseconds, the sender copies the
 // buffer, and moves the offer to the copy. Claim and move race for one word of
-// the slot. If there is no memory for a copy, the sender waits. Engine lock
+// the slot. If the device has no memory for the copy, the copy is page-locked,
+// and the message goes through the host. If the host has none either, the
+// sender tries again, but for an embedded array, whose send fails. A message
+// without a slot is copied to the host as a whole (chunks.c). Engine lock
 // held.
 #ifndef WM_COMM_PROTOCOL_EAGER_H
 #define WM_COMM_PROTOCOL_EAGER_H
@@ -16,17 +19,25 @@
 WM_MUST_CHECK int
 wm_eager_configure(wm_error_t *err);
 
+// Returns true if a blocking send must not wait for its receiver.
+bool
+wm_eager_applies(const wm_end_t *end);
+
 // Sender, while its offer waits: reports the end to the caller when the buffer
-// is no longer needed.
+// is no longer needed. Returns an error if it never will be.
+WM_MUST_CHECK int
+wm_eager_step(wm_end_t *end, wm_error_t *err);
+
+// Sender: lets the caller go on, as the buffer is no longer needed.
 void
-wm_eager_step(wm_end_t *end);
+wm_eager_report(wm_end_t *end);
 
 // The report_early of protocols (wm_sending_t): by a copy; and for handed-off
 // data, which are a copy already.
-void
-wm_eager_report_copied(wm_end_t *end);
-void
-wm_eager_report_handed_off(wm_end_t *end);
+int
+wm_eager_report_copied(wm_end_t *end, wm_error_t *err);
+int
+wm_eager_report_handed_off(wm_end_t *end, wm_error_t *err);
 
 // Receiver, before it accesses the memory: claims the offer as it is, or
 // writes the place of the copy to end->header.

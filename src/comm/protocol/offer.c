@@ -287,8 +287,8 @@ wm_offer_step(wm_end_t *end, wm_error_t *err)
     int code = wm_offer_look(end, err);
     if (code < 0)
         return code;
-    wm_eager_step(end);
-    if ((code = wm_push_serve(end, err)) < 0)
+    if ((code = wm_eager_step(end, err)) < 0
+        || (code = wm_push_serve(end, err)) < 0)
         return code;
     if (end->sending == protocol && answer == WM_ANSWER_HOST
         && (code = wm_staging_ring_begin(end, err)) < 0)
@@ -312,6 +312,7 @@ is_on_its_way(const wm_end_t *end)
 {
     const wm_fragments_t *fragments = &end->fragments;
     return end->sending->report_early != NULL // nobody has answered
+           && atomic_load(&end->slot->claim) != WM_CLAIM_WITHDRAWN
            && fragments->count == 1
            && wm_word_reached(&end->slot->posted, fragments->ready_base + 1)
            && (wm_fragment_is_ready(end, 0)
