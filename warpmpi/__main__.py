@@ -12,7 +12,8 @@ and Numba, from GPU to GPU, on any MPI that mpi4py runs on. Calls of MPI.File
 and MPI.Win take them, too; only a window itself must be host memory. Nothing
 else changes: settings that the program makes in mpi4py.rc before the import
 are used, and the program may call MPI.Init() and MPI.Finalize() itself. An
-uncaught exception on one rank ends all ranks, as with `python -m mpi4py`.
+uncaught exception on one rank ends all ranks, as with `python -m mpi4py`. The
+others go on after sys.exit() on one rank, as without -m.
 
     doctor       examines MPI, hosts and GPUs, moves data between all ranks,
                  and says what is wrong (run a script of that name as ./doctor)
@@ -91,6 +92,16 @@ class Hook:
         else:
             self._mpi = module
             import warpmpi  # noqa: F401
+
+    def tell_exit(self, status: Any) -> None:
+        """Let the other ranks finish, as MPI_Finalize waits for them.
+
+        If they wait for this rank instead, a report says so.
+        """
+        if self._mpi is not None and status not in (None, 0):
+            import warpmpi
+
+            warpmpi._core._raised(f"SystemExit: {status}")
 
     def set_abort_status(self, ending: BaseException) -> None:
         """Let all ranks end if this one ends by an exception."""
@@ -239,6 +250,9 @@ def main() -> None:
 
             warpmpi.install()
         Program(arguments).run()
+    except SystemExit as ending:
+        hook.tell_exit(ending.code)
+        raise
     except BaseException as ending:
         hook.set_abort_status(ending)
         raise

@@ -269,8 +269,30 @@ def _is_known(name: str, comm: Any) -> bool:
     return name not in _STRANGE and not isinstance(comm, _HostIntercomm)
 
 
+def _made_by(base: type, name: str) -> Any:
+    """Give mpi4py's maker, which makes a graph of what has no topology.
+
+    Open MPI gives a distributed graph the topology of its parent instead.
+    """
+    method, split = getattr(base, name), MPI.Intracomm.Split
+    if "dist_graph" not in name:
+        return method
+
+    @functools.wraps(method)
+    def make(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.Get_topology() == MPI.UNDEFINED:
+            return method(self, *args, **kwargs)
+        flat = split(self, 0, self.Get_rank())
+        try:
+            return method(flat, *args, **kwargs)
+        finally:
+            flat.Free()
+
+    return make
+
+
 def _making(base: type, name: str) -> Any:
-    method = getattr(base, name)
+    method = _made_by(base, name)
 
     @functools.wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -292,7 +314,7 @@ def making(base: type, name: str) -> Any:
     Of one that the program made by hand, of a class of its own, which has
     the handle of one of ours: what is of the program's class stays so.
     """
-    method = getattr(base, name)
+    method = _made_by(base, name)
 
     def of_hand_made(self: Any, *args: Any, **kwargs: Any) -> Any:
         if name.startswith("Idup"):

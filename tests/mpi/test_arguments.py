@@ -200,3 +200,50 @@ def test_a_null_communicator_is_mpis_error(comm, null):
         assert caught.value.Get_error_class() == MPI.ERR_COMM
         if hasattr(caught.value, "__notes__"):  # Python 3.11
             assert "or was freed" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize("kind", ["m8[s]", "M8[D]", ">f8", "O"])
+@pytest.mark.parametrize("name", ["Allreduce", "Iallreduce", "Reduce", "Scan"])
+def test_elements_that_mpi4py_refuses_are_refused_as_there(world, name, kind):
+    plain, ours = MPI.COMM_SELF.Dup(), wm.Comm(MPI.COMM_SELF.Dup())
+    told = []
+    for comm in (plain, ours):
+        array = np.zeros(3, kind)
+        with pytest.raises(Exception) as caught:
+            getattr(comm, name)(array, array.copy())
+        told.append(caught.type)
+    assert told[0] is told[1]
+
+
+@pytest.mark.parametrize("form", ["Reduce", "Ireduce", "Gather", "Gatherv"])
+def test_what_the_root_alone_looks_at(comm, form):
+    """mpi4py ignores it on other ranks, as they do not receive."""
+    sent, into = np.ones(3), np.zeros(3 * comm.size)
+    if "educe" in form:
+        into = np.zeros(3)
+    for odd in (np.zeros(3, "m8[s]"), "text", [1, 2, 3], object(), b"abc"):
+        received = into if comm.rank == 0 else odd
+        made = getattr(comm, form)(sent, received)
+        if made is not None:
+            made.Wait()
+        if comm.rank == 0:
+            assert (into == (comm.size if "educe" in form else 1)).all()
+
+
+def test_a_graph_of_a_cartesian_communicator(comm):
+    """Open MPI gives it the topology of its parent."""
+    cart = comm.Create_cart([comm.size], [True])
+    left, right = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+    made = cart.Create_dist_graph_adjacent([left], [right])
+    other = cart.Create_dist_graph([comm.rank], [1], [right])
+    for graph in (made, other):
+        assert type(graph) is wm.Distgraphcomm
+        assert graph.topology == MPI.DIST_GRAPH
+        assert graph.inedges == [left]
+        assert graph.outedges == [right]
+        assert graph.allreduce(1) == comm.size
+        into = np.zeros(1)
+        graph.Neighbor_allgather(np.full(1, float(comm.rank)), into)
+        assert into[0] == left
+        graph.Free()
+    cart.Free()

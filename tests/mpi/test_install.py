@@ -711,6 +711,25 @@ MPI.COMM_WORLD.Recv(bytearray(1), 0)
         ranks.run("-m", "warpmpi", "-c", program, ranks=2, timeout=60)
 
 
+@pytest.mark.parametrize("words", [("-c",), ("-m", "warpmpi", "-c")])
+@pytest.mark.parametrize("status", ["3", "'a text'"])
+def test_after_sys_exit_the_others_finish(words, status):
+    program = f"""
+import sys
+from mpi4py import MPI
+comm = MPI.COMM_WORLD
+if comm.rank == 0:
+    comm.send("all that it has", 1)
+    sys.exit({status})
+assert comm.recv(source=0) == "all that it has"
+COMM = MPI.COMM_SELF.Dup()
+print(COMM.allreduce("one has finished"))
+"""
+    wanted = 3 if status == "3" else 1
+    printed = ranks.run(*words, program, ranks=2, status=wanted)
+    assert "one has finished" in printed
+
+
 # What a program says of MPI itself, before it is as PROGRAM's are.
 BEGINNINGS = {
     "thread level": """

@@ -78,11 +78,17 @@ static int
 look(exchange_t *exchange)
 {
     const char *names[] = {"sendbuf", "recvbuf"};
-    if (exchange->replaces)
+    int dest = exchange->out.envelope.rank;
+    int source = exchange->in.envelope.rank;
+    if (exchange->replaces) {
         names[0] = names[1] = "buf";
-    if (wm_py_transfer_parse(&exchange->out, names[0], &exchange->sent) < 0)
+        source = source == MPI_PROC_NULL ? dest : source; // as mpi4py
+    }
+    if (wm_py_transfer_parse(&exchange->out, dest, names[0], &exchange->sent)
+        < 0)
         return -1;
-    if (wm_py_transfer_parse(&exchange->in, names[1], &exchange->received)
+    if (wm_py_transfer_parse(&exchange->in, source, names[1],
+                             &exchange->received)
         == 0)
         return 0;
     tell_receiver(exchange);

@@ -17,13 +17,13 @@ make(PyObject *comm, const wm_transfer_t *transfer)
                       envelope->rank, envelope->tag, receives, &err)
         < 0)
         return wm_py_raise(&err);
-    if (wm_py_argument_no_none(buf, "buf", envelope->rank) < 0)
-        return NULL;
     // Code that reads the list may change it.
     buf = PyList_Check(buf) ? PyList_AsTuple(buf) : Py_NewRef(buf);
     PyObject *made = NULL;
     if (buf != NULL
-        && wm_py_message_parse(buf, receives, "buf", &message) == 0) {
+        && wm_py_message_parse_for(envelope->rank, buf, receives, "buf",
+                                   &message)
+               == 0) {
         wm_py_channel_keep(channel, &message);
         made = wm_py_prequest_new(wm_py_state->prequest_type, comm, channel,
                                   buf, receives, envelope, &message);

@@ -397,7 +397,9 @@ new_request(PyObject *comm, const wm_channel_t *channel, PyObject *given,
     PyObject *buf = wm_py_cold("warpmpi._partitions", "whole", "(Oi)", given,
                                partitions);
     if (buf == NULL
-        || wm_py_message_parse(buf, receives, "buf", &message) < 0) {
+        || wm_py_message_parse_for(envelope->rank, buf, receives, "buf",
+                                   &message)
+               < 0) {
         Py_XDECREF(buf);
         return NULL;
     }
@@ -459,7 +461,9 @@ make(const char *function, PyObject *comm, PyObject *const *args,
                      "partitions=%d: there must be at least one", partitions);
         return NULL;
     }
-    if (wm_comm_check(channel.comm, rank_name, rank, tag, false, &err) < 0)
+    if (wm_comm_check(channel.comm, rank_name, rank, tag,
+                      receives && rank == MPI_PROC_NULL, &err)
+        < 0)
         return wm_py_raise(&err);
     wm_envelope_t envelope = wm_py_channel_envelope(&channel, rank, tag,
                                                     false);

@@ -57,15 +57,12 @@ wm_py_transfer_of_receive(wm_transfer_t *transfer, const char *function,
 }
 
 int
-wm_py_transfer_parse(const wm_transfer_t *transfer, const char *argument,
-                     wm_message_t *message)
+wm_py_transfer_parse(const wm_transfer_t *transfer, int rank,
+                     const char *argument, wm_message_t *message)
 {
-    if (wm_py_argument_no_none(transfer->buf, argument,
-                               transfer->envelope.rank)
-            == 0
-        && wm_py_message_parse(transfer->buf, transfer->receives, argument,
-                               message)
-               == 0) {
+    if (wm_py_message_parse_for(rank, transfer->buf, transfer->receives,
+                                argument, message)
+        == 0) {
         wm_py_channel_keep(&transfer->channel, message);
         return 0;
     }
@@ -113,7 +110,9 @@ run(const wm_transfer_t *transfer, const char *function)
     wm_message_t message;
     wm_op_t *op = NULL;
     int code;
-    if (wm_py_transfer_parse(transfer, "buf", &message) < 0)
+    if (wm_py_transfer_parse(transfer, transfer->envelope.rank, "buf",
+                             &message)
+        < 0)
         return NULL;
     wm_buffer_t buffer = wm_py_message_take(&message);
     wm_waiting_call = (wm_waiting_call_t){.name = function,
@@ -141,7 +140,9 @@ begin(const wm_transfer_t *transfer)
 {
     wm_message_t message;
     MPI_Request request;
-    if (wm_py_transfer_parse(transfer, "buf", &message) < 0)
+    if (wm_py_transfer_parse(transfer, transfer->envelope.rank, "buf",
+                             &message)
+        < 0)
         return NULL;
     wm_op_t *op = wm_py_transfer_begin(transfer, &request, &message);
     return op != NULL ? wm_py_request_new(op, request, &message) : NULL;

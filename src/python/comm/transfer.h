@@ -41,11 +41,12 @@ wm_op_t *
 wm_py_transfer_begin(const wm_transfer_t *transfer, MPI_Request *request,
                      wm_message_t *message);
 
-// Parses the buffer, called `argument`, of a message that is to begin. Returns
-// 0, or -1 with an exception: a receiver that may wait is then told.
+// Parses the buffer, called `argument`, of a message that is to begin.
+// MPI_PROC_NULL as the rank: the buffer does not matter. Returns 0, or -1 with
+// an exception: a receiver that may wait is then told.
 WM_MUST_CHECK int
-wm_py_transfer_parse(const wm_transfer_t *transfer, const char *argument,
-                     wm_message_t *message);
+wm_py_transfer_parse(const wm_transfer_t *transfer, int rank,
+                     const char *argument, wm_message_t *message);
 
 // Defines a call of the send family with its docstring. `finish` is the
 // expression that uses its `transfer`.

@@ -46,18 +46,6 @@ wm_py_arguments(const char *function, const char *const *names, int count,
     return 0;
 }
 
-int
-wm_py_argument_no_none(PyObject *object, const char *argument, int rank)
-{
-    if (object != Py_None || rank == MPI_PROC_NULL)
-        return 0;
-    PyErr_Format(PyExc_TypeError,
-                 "%s: None is not an array: give an array, or [None, 0, "
-                 "datatype] for an empty message",
-                 argument);
-    return -1;
-}
-
 // Returns an object that Python's int() converts, except text, as a new int.
 // Floats are truncated, as mpi4py does.
 static PyObject *

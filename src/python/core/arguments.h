@@ -14,11 +14,6 @@ wm_py_arguments(const char *function, const char *const *names, int count,
                 int required, PyObject *const *args, Py_ssize_t given,
                 PyObject *keywords, PyObject **values);
 
-// Refuses None as the buffer of a message, except with MPI_PROC_NULL, as
-// mpi4py does. Returns 0, or -1 with an exception.
-int
-wm_py_argument_no_none(PyObject *object, const char *argument, int rank);
-
 // Parses an int argument, or an object that int() converts, except text:
 // floats are truncated, as mpi4py does. `value` keeps its default if the
 // object is NULL. Returns 0, or -1 with a TypeError, ValueError (not a number)

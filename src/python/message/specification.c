@@ -564,6 +564,21 @@ wm_py_message_parse(PyObject *object, bool writable, const char *argument,
 }
 
 int
+wm_py_message_parse_for(int rank, PyObject *object, bool writable,
+                        const char *argument, wm_message_t *message)
+{
+    if (rank == MPI_PROC_NULL)
+        return wm_py_message_of_none(NULL, message);
+    if (object != Py_None)
+        return wm_py_message_parse(object, writable, argument, message);
+    PyErr_Format(PyExc_TypeError,
+                 "%s: None is not an array: give an array, or [None, 0, "
+                 "datatype] for an empty message",
+                 argument);
+    return -1;
+}
+
+int
 wm_py_message_parse_gaps(PyObject *object, bool writable, const char *argument,
                          wm_with_gaps_t gaps, wm_message_t *message)
 {

@@ -30,6 +30,12 @@ int
 wm_py_message_parse(PyObject *object, bool writable, const char *argument,
                     wm_message_t *message);
 
+// Does the same for a message with a rank, as mpi4py: refuses None, and does
+// not look at the buffer of a message with MPI_PROC_NULL, which is empty.
+int
+wm_py_message_parse_for(int rank, PyObject *object, bool writable,
+                        const char *argument, wm_message_t *message);
+
 // Does the same for calls that accept gaps only in some memory, and else need
 // contiguous bytes: ValueError for other arrays. A datatype with gaps sets
 // `user`: MPI is given this memory, or its staging copy in host memory, and
