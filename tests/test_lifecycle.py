@@ -353,10 +353,39 @@ def test_a_forked_child_cannot_use_mpi(tmp_path, end, number):
         """
     )
     printed = run(tmp_path, program, number=number)
-    # Python's end is that of MPI, which such a process cannot take part in.
-    status = "1" if end == "sys.exit" else "3"
     told = sorted(printed.splitlines())
-    assert told == [status] * number + ["refused"] * number
+    assert told == ["3"] * number + ["refused"] * number
+
+
+@pytest.mark.parametrize(
+    ("end", "status"),
+    [("sys.exit(7)", 7), ("sys.exit('text')", 1), ("1 / 0", 1), ("pass", 0)],
+)
+@pytest.mark.parametrize("words", [(), ("-m", "warpmpi")])
+@pytest.mark.parametrize("devices", ["0", "1"])
+def test_a_forked_child_ends_with_its_status(
+    tmp_path, words, end, status, devices
+):
+    """Also where no rank has a GPU, and MPI does all calls."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        textwrap.dedent(
+            f"""
+            import atexit, os, sys
+            from mpi4py import MPI
+            import warpmpi as wm
+            wm.Comm(MPI.COMM_WORLD).Barrier()
+            pid = os.fork()
+            if pid == 0:
+                {end}
+            else:
+                code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+                print("child", code, MPI.COMM_WORLD.allreduce(1), flush=True)
+            """
+        )
+    )
+    printed = ranks.run(*words, program, ranks=1, SIMCUDA_DEVICES=devices)
+    assert printed.split() == ["child", str(status), "1"]
 
 
 def test_children_forked_while_others_are_at_it(tmp_path):

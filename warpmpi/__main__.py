@@ -98,9 +98,12 @@ class Hook:
 
         If they wait for this rank instead, a report says so.
         """
-        if self._mpi is not None and status not in (None, 0):
-            import warpmpi
+        if self._mpi is None:
+            return
+        import warpmpi
 
+        warpmpi._endings.note_status(status)
+        if status not in (None, 0):
             warpmpi._core._raised(f"SystemExit: {status}")
 
     def set_abort_status(self, ending: BaseException) -> None:

@@ -10,6 +10,7 @@
 
 static bool running; // MPI was running when a child was last forked
 static _Atomic bool child;
+static int child_status; // GIL held
 
 static void
 before_fork(void)
@@ -55,12 +56,25 @@ wm_child_refuse(wm_error_t *err)
 }
 
 void
+wm_child_set_status(int status)
+{
+    child_status = status;
+}
+
+void
 wm_child_end(void)
 {
-    fputs("warpmpi: a forked child ends here, with status 1: sys.exit() calls "
-          "MPI_Finalize(), which would never return. End it by os._exit(), or "
+    fflush(NULL);
+    _exit(child_status);
+}
+
+void
+wm_child_refuse_end(void)
+{
+    fputs("warpmpi: a forked child ends here, with status 1: MPI_Finalize() "
+          "would never return in it. End it by sys.exit() or os._exit(), or "
           "use multiprocessing's 'spawn' start method\n",
           stderr);
-    fflush(NULL);
-    _exit(1);
+    child_status = 1;
+    wm_child_end();
 }

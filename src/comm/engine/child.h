@@ -22,10 +22,17 @@ wm_is_child(void);
 WM_MUST_CHECK int
 wm_child_refuse(wm_error_t *err);
 
-// Ends a child with status 1, and says why. Called in MPI_Finalize, which
-// mpi4py calls at the end of Python: it would wait for processes that wait for
-// the parent.
+// Sets the exit status of a child, 0 at first. GIL held.
+void
+wm_child_set_status(int status);
+
+// Ends a child with this status, at the end of Python, before mpi4py calls
+// MPI_Finalize: it would wait for processes that wait for the parent.
 _Noreturn void
 wm_child_end(void);
+
+// Ends a child that calls MPI_Finalize itself, with status 1, and says why.
+_Noreturn void
+wm_child_refuse_end(void);
 
 #endif

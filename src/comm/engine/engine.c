@@ -497,7 +497,7 @@ finalize(MPI_Comm comm, int key, void *value, void *extra)
 {
     (void)comm, (void)key, (void)value, (void)extra;
     if (wm_is_child())
-        wm_child_end();
+        wm_child_refuse_end();
     void *held = wm_gil_release(); // the thread may need it to end
     atomic_store(&ending, true);
     if (threaded) {

@@ -19,15 +19,40 @@ wm_py_check_running(void)
     return wm_py_result(wm_engine_check(&err), &err);
 }
 
+// Comes before the exit function of mpi4py, whose MPI_Finalize would never
+// return in a child.
+static void
+end_child(void)
+{
+    if (wm_is_child())
+        wm_child_end();
+}
+
 int
 wm_py_watch_children(void)
 {
     static bool watched; // the import may be repeated
     wm_error_t err;
-    if (!watched && wm_py_result(wm_child_watch(&err), &err) < 0)
+    if (!watched
+        && (wm_py_result(wm_child_watch(&err), &err) < 0
+            || Py_AtExit(end_child) < 0))
         return -1;
     watched = true;
     return 0;
+}
+
+PyDoc_STRVAR(child_status_doc,
+             "_child_status(status, /)\n--\n\n"
+             "Set the exit status of this process if it is a forked child.");
+
+static PyObject *
+child_status(PyObject *Py_UNUSED(module), PyObject *object)
+{
+    long status = PyLong_AsLong(object);
+    if (status == -1 && PyErr_Occurred())
+        return NULL;
+    wm_child_set_status((int)(status & 255));
+    Py_RETURN_NONE;
 }
 
 PyDoc_STRVAR(
@@ -105,6 +130,7 @@ watch_faults(PyObject *Py_UNUSED(module), PyObject *watch)
 }
 
 PyMethodDef wm_py_child_functions[] = {
+    {"_child_status", child_status, METH_O, child_status_doc},
     {"_watch_faults", watch_faults, METH_O, watch_faults_doc},
     {"_raised", raised, METH_O, raised_doc},
     {"_count_session", count_session, METH_O, count_session_doc},
