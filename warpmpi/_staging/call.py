@@ -323,6 +323,9 @@ def staged_call(
     collectives. mpis: the communicator is host-only; MPI makes every call,
     and only arrays that mpi4py refuses are staged.
     """
+    attempt = _core._attempting(method)
+    if nonblocking is not None:
+        nonblocking = _core._attempting(nonblocking)
     reduces = row.name in table.REDUCTIONS
     computes = halves.concerns(row)
     look = on_device_reduced if reduces else concerns_us
@@ -346,10 +349,10 @@ def staged_call(
         if computes:
             self, args, kwargs = halves.replaced(row, self, args, kwargs)
         try:
-            made = Call(family, method, row, self, args, kwargs, average)
+            made = Call(family, attempt, row, self, args, kwargs, average)
             if made.concerns(look) and made.stage():
                 return end(made)
-            return method(self, *made.args, **made.kwargs)
+            return attempt(self, *made.args, **made.kwargs)
         except _EXPLAINED as error:
             explain(error, self, *args, **kwargs)
             raise

@@ -19,7 +19,7 @@ from .layout import Block, block_parts, origin_of
 from .table import Row
 
 # mpi4py's own, also after install().
-_alltoallw = MPI.Distgraphcomm.Ineighbor_alltoallw
+_alltoallw = _core._attempting(MPI.Distgraphcomm.Ineighbor_alltoallw)
 
 _MOST = 2**31 - 1  # bytes that MPI counts as such
 

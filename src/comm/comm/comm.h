@@ -75,10 +75,6 @@ typedef struct wm_comm {
     struct wm_comm *whole;
     int split;             // of such a `whole`; else 0
     struct wm_comm *owner; // of object_comm and whole; else itself
-    // The other ranks are in a call of MPI's own, whose arguments this rank
-    // refused. The next such call of this rank, blocking or ([1]) nonblocking,
-    // is that call, and the others are not asked again (direct_call.c).
-    bool mpi_awaits[2];
 } wm_comm_t;
 
 // Makes the wm_comm_t of a handle, or finds it. Collective over `user` unless

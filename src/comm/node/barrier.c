@@ -70,7 +70,7 @@ wm_barrier_slots_left(void)
 void
 wm_barrier_close(wm_barrier_t *barrier)
 {
-    wm_barrier_enter(barrier, false); // we wait for nobody
+    (void)wm_barrier_enter(barrier, false); // we wait for nobody
     (void)wm_barrier_epoch_begin(barrier);
     wm_barrier_arrive(barrier, 0);
     barrier->next = closed;
@@ -182,10 +182,14 @@ wm_barrier_published(const wm_barrier_t *barrier, int rank)
         .area->published[barrier->bank][epoch_parity(barrier)];
 }
 
-void
+bool
 wm_barrier_enter(wm_barrier_t *barrier, bool takes_part)
 {
     wm_barrier_blocking_t *own = &barrier->of[barrier->rank].area->blocking;
+    if (barrier->again) {
+        barrier->again = false;
+        return false;
+    }
     uint32_t call = barrier->of[barrier->rank].calls + ++barrier->calls;
     if (takes_part) {
         atomic_store_explicit(&own->taken_part[1],
@@ -194,6 +198,13 @@ wm_barrier_enter(wm_barrier_t *barrier, bool takes_part)
         atomic_store_explicit(&own->taken_part[0], call, memory_order_release);
     }
     atomic_store_explicit(&own->count, call, memory_order_release);
+    return takes_part;
+}
+
+void
+wm_barrier_enter_again(wm_barrier_t *barrier)
+{
+    barrier->again = true;
 }
 
 // A rank that takes part in a call does not leave it before this rank has
@@ -223,6 +234,20 @@ wm_barrier_all_entered(const wm_barrier_t *barrier)
             all_take_part = -1;
     }
     return all_take_part;
+}
+
+bool
+wm_barrier_any_passed(const wm_barrier_t *barrier)
+{
+    for (int rank = 0; rank < barrier->size; ++rank) {
+        const wm_barrier_blocking_t *of = &barrier->of[rank].area->blocking;
+        uint32_t call = barrier->of[rank].calls + barrier->calls;
+        uint32_t count = atomic_load_explicit(&of->count,
+                                              memory_order_acquire);
+        if ((int32_t)(count - call) > 0 && !has_taken_part(of, call))
+            return true;
+    }
+    return false;
 }
 
 wm_signature_area_t *

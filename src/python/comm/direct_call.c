@@ -7,18 +7,10 @@
 #include "comm/engine/request.h"
 #include "comm/engine/pool.h"
 #include "comm/diagnostics/hang.h"
+#include "python/comm/attempt.h"
 #include "python/message/channel.h"
 #include "python/message/specification.h"
 #include "python/request/py_request.h"
-
-// Returns true once, in the next call after wm_py_direct_refused().
-static bool
-is_awaited(wm_comm_t *comm, bool begins)
-{
-    bool awaited = comm->mpi_awaits[begins];
-    comm->mpi_awaits[begins] = false;
-    return awaited;
-}
 
 int
 wm_py_direct_call(wm_coll_kind_t kind, PyObject *self, PyObject *const *args,
@@ -35,14 +27,12 @@ wm_py_direct_call(wm_coll_kind_t kind, PyObject *self, PyObject *const *args,
     wm_comm_t *comm = channel.comm->whole;
     if (!wm_coll_has_barrier(comm))
         return 1;
-    if (is_awaited(comm, false))
-        return 2;
     bool asks = !wm_py_coll_args_is_plain(kind, comm, plain);
     wm_py_coll_args_init(kind, false, &asked);
     if (asks
         && (wm_py_coll_args_read(comm, args, given, keywords, &asked) < 0
             || !asked.call.on_device)) {
-        if (PyErr_ExceptionMatches(wm_py_state->mpi_exception)) {
+        if (wm_py_attempt_is_over()) {
             wm_py_coll_args_release(&asked);
             return -1; // this rank has not entered the call
         }
@@ -73,20 +63,14 @@ void
 wm_py_direct_refused(PyObject *self, bool begins)
 {
     wm_channel_t channel;
-    if (!PyErr_ExceptionMatches(PyExc_BufferError)
-        && !PyErr_ExceptionMatches(PyExc_TypeError)
-        && !PyErr_ExceptionMatches(PyExc_ValueError)
-        && !PyErr_ExceptionMatches(PyExc_KeyError))
-        return;
     PyObject *kind, *value, *trace;
     PyErr_Fetch(&kind, &value, &trace);
     if (wm_py_channel_get(self, &channel) < 0)
         PyErr_Clear();
-    else {
-        wm_comm_t *comm = channel.comm->whole;
-        comm->mpi_awaits[begins] = begins ? wm_nonblocking_is_voted(comm)
-                                          : wm_coll_has_barrier(comm);
-    }
+    else if (begins)
+        wm_nonblocking_refused(channel.comm->whole);
+    else
+        wm_coll_refused(channel.comm->whole);
     PyErr_Restore(kind, value, trace);
 }
 
@@ -246,16 +230,12 @@ wm_py_direct_begin(wm_coll_kind_t kind, PyObject *self, PyObject *const *args,
     wm_comm_t *comm = channel.comm->whole;
     if (!wm_nonblocking_is_voted(comm))
         return 2;
-    if (is_awaited(comm, true)) {
-        *result = wm_py_direct_mpis(comm);
-        return *result == NULL ? -1 : 1;
-    }
     if (wm_py_coll_args_is_plain(kind, comm, plain)
         && !wm_nonblocking_is_busy(comm))
         return decline(comm, result);
     PyObject *capsule = wm_py_direct_read(kind, comm, args, given, keywords);
     if (capsule == NULL) {
-        if (PyErr_ExceptionMatches(wm_py_state->mpi_exception))
+        if (wm_py_attempt_is_over())
             return -1;
         PyErr_Clear(); // MPI, or mpi4py, reports what is wrong
         return decline(comm, result);

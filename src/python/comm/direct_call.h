@@ -7,18 +7,16 @@
 #include "python/comm/coll_args.h"
 #include "python/core/module.h"
 
-// Called with an exception set, after MPI was to do a call. If the exception
-// came before MPI's call, the other ranks are in that call and wait for the
-// next call of this rank. `begins`: the call does not block.
+// Called with an exception set, which stays, after MPI was to do a call and
+// has refused it (attempt.h): MPI does this rank's next call in its place.
+// `begins`: the call does not block.
 void
 wm_py_direct_refused(PyObject *self, bool begins);
 
 // Does a collective, of a communicator and the call's arguments. Returns 0 if
-// the call was done, 1 if MPI is to do it; both on all ranks alike. Returns 2
-// on this rank alone if MPI is to do it and the other ranks are in MPI's call
-// already. Returns -1 with an exception: on all ranks if the call has failed;
-// on this rank alone, which has not entered the call, if MPI would refuse its
-// root or op. `plain`: all buffers are plain host memory, so this rank
+// the call was done, 1 if MPI is to do it; both on all ranks alike. Returns -1
+// with an exception: on all ranks if the call has failed; on this rank alone,
+// which has not entered the call, if it is refused. `plain`: all buffers are plain host memory, so this rank
 // declines and does not wait.
 int
 wm_py_direct_call(wm_coll_kind_t kind, PyObject *self, PyObject *const *args,

@@ -10,6 +10,7 @@
 #include "comm/diagnostics/hang.h"
 #include "python/message/channel.h"
 #include "python/message/owner.h"
+#include "python/comm/attempt.h"
 #include "python/request/handles.h"
 #include "python/request/prequest.h"
 
@@ -149,9 +150,13 @@ begin_by_mpi(persistent_coll_t *self, bool met)
                        ? wm_py_mpi_comm_new(self->handle)
                    : met ? wm_py_direct_mpis(comm)
                          : wm_py_direct_decline(comm);
+    bool outer = wm_py_attempt_begin();
     int code = on != NULL ? ask_mpi(self->again, (PyObject *)self, on,
                                     self->args, self->names)
                           : -1;
+    bool made = wm_py_attempt_end(outer);
+    if (code < 0 && on != NULL && !made)
+        wm_nonblocking_refused(comm); // no-op without votes
     Py_XDECREF(on);
     return code;
 }
@@ -344,14 +349,115 @@ new_request(PyObject *comm, wm_comm_t *own, PyObject *read)
     return self;
 }
 
+// A persistent call that is being made.
+typedef struct {
+    wm_coll_kind_t kind;
+    wm_comm_t *comm;
+    bool lacking;            // MPI has no persistent form of it
+    PyObject *taken, *names; // its arguments
+    PyObject *read;          // as we have read them; NULL: only mpi4py can
+} making_t;
+
+// Reads the arguments. Returns 0; -1 with an exception if the call is refused,
+// of which the others do not hear; 1 with an exception if CUDA has failed.
+static int
+read_arguments(making_t *making, PyObject *self, PyObject *const *args,
+               Py_ssize_t given, PyObject *keywords, bool plain,
+               PyObject *again)
+{
+    if (!plain || making->lacking)
+        take_arguments(wm_py_coll_args_count(making->kind), args, given,
+                       keywords, &making->taken, &making->names);
+    PyObject *taken = making->taken, *names = making->names;
+    Py_ssize_t named = names != NULL ? PyTuple_GET_SIZE(names) : 0;
+    if (taken != NULL && !plain)
+        making->read = wm_py_direct_read(making->kind, making->comm->whole,
+                                         ((PyTupleObject *)taken)->ob_item,
+                                         PyTuple_GET_SIZE(taken) - named,
+                                         names);
+    if (PyErr_ExceptionMatches(wm_py_state->cuda_error))
+        return 1;
+    if (wm_py_attempt_is_over()
+        && (making->lacking
+            || !PyErr_ExceptionMatches(wm_py_state->mpi_exception)))
+        return -1;
+    PyErr_Clear(); // MPI, or mpi4py, reports it
+    if (making->lacking && taken == NULL) {
+        PyErr_Format(PyExc_TypeError, "%s_init: too many arguments",
+                     wm_call_name(making->kind));
+        return -1;
+    }
+    // Without a persistent form no MPI call checks elements of a reduction.
+    return making->lacking && making->read == NULL
+               ? ask_mpi(again, Py_None, self, taken, names)
+               : 0;
+}
+
+// Meets the other ranks. `failed`: an exception is set, and stays. Returns 0
+// and a communicator; 1 if MPI does the call; -1 with an exception.
+static int
+meet(const making_t *making, bool able, bool failed, wm_comm_t **own,
+     MPI_Comm *handle)
+{
+    PyObject *type, *value, *trace;
+    wm_error_t err;
+    int code;
+    PyErr_Fetch(&type, &value, &trace);
+    wm_waiting_call = (wm_waiting_call_t){.name = wm_call_name(making->kind),
+                                          .collective = true};
+    WM_PY_UNLOCKED(code = wm_persistent_coll_open(
+                       making->comm, making->kind, able,
+                       failed ? WM_ERR_CUDA : 0, making->lacking, own, handle,
+                       &err));
+    if (code < 0 && !failed)
+        wm_py_raise(&err);
+    else
+        PyErr_Restore(type, value, trace);
+    return code;
+}
+
+// Returns the request of a call that all ranks make; takes over the arguments.
+static PyObject *
+make(making_t *making, PyObject *self, PyObject *again, wm_comm_t *own,
+     MPI_Comm handle)
+{
+    persistent_coll_t *made = (persistent_coll_t *)new_request(self, own,
+                                                               making->read);
+    if (made == NULL) {
+        close_own(own, handle, NULL);
+        return NULL;
+    }
+    made->handle = handle;
+    made->again = Py_NewRef(again);
+    made->args = making->taken;
+    made->names = making->names;
+    made->read = making->read;
+    making->taken = making->names = making->read = NULL;
+    return (PyObject *)made;
+}
+
+// Frees MPI's own request, as another rank has failed. The exception stays.
+static void
+free_mpis(PyObject *request)
+{
+    PyObject *type, *value, *trace;
+    if (request == NULL)
+        return;
+    PyErr_Fetch(&type, &value, &trace);
+    Py_XDECREF(PyObject_CallMethod(request, "Free", NULL));
+    PyErr_Clear();
+    PyErr_Restore(type, value, trace);
+    Py_DECREF(request);
+}
+
 int
 wm_py_persistent_coll_new(wm_coll_kind_t kind, PyObject *self,
                           PyObject *const *args, Py_ssize_t given,
                           PyObject *keywords, bool plain, bool always,
-                          PyObject *again, PyObject **result)
+                          PyObject *again, wm_py_mpis_init_t *mpis,
+                          const void *context, PyObject **result)
 {
     wm_channel_t channel;
-    wm_error_t err;
     wm_comm_t *own;
     MPI_Comm handle;
     if (wm_py_channel_get(self, &channel) < 0) {
@@ -362,66 +468,29 @@ wm_py_persistent_coll_new(wm_coll_kind_t kind, PyObject *self,
     if (lacking < 0
         || (lacking == 0 && !wm_nonblocking_is_voted(channel.comm->whole)))
         return lacking < 0 ? -1 : 1;
+    making_t making = {kind, channel.comm, lacking, NULL, NULL, NULL};
     plain = wm_py_coll_args_is_plain(kind, channel.comm->whole, plain);
-    PyObject *taken = NULL, *names = NULL, *read = NULL;
-    if (!plain || lacking)
-        take_arguments(wm_py_coll_args_count(kind), args, given, keywords,
-                       &taken, &names);
-    Py_ssize_t named = names != NULL ? PyTuple_GET_SIZE(names) : 0;
-    if (taken != NULL && !plain)
-        read = wm_py_direct_read(kind, channel.comm->whole,
-                                 ((PyTupleObject *)taken)->ob_item,
-                                 PyTuple_GET_SIZE(taken) - named, names);
-    bool failed = PyErr_Occurred() != NULL
-                  && (PyErr_ExceptionMatches(wm_py_state->cuda_error)
-                      || PyErr_ExceptionMatches(PyExc_MemoryError));
-    PyObject *type, *value, *trace;
-    PyErr_Fetch(&type, &value, &trace); // MPI, or mpi4py, reports others
-    // Without a persistent form no MPI call checks elements of a reduction.
-    if (lacking && taken != NULL && read == NULL && !failed
-        && ask_mpi(again, Py_None, self, taken, names) < 0) {
-        Py_XDECREF(type);
-        Py_XDECREF(value);
-        Py_XDECREF(trace);
-        PyErr_Fetch(&type, &value, &trace);
-        failed = true;
-    }
-    const wm_coll_t *call = read != NULL ? &wm_py_direct_asked(read)->call
-                                         : NULL;
-    wm_waiting_call = (wm_waiting_call_t){.name = wm_call_name(kind),
-                                          .collective = true};
-    int code;
-    WM_PY_UNLOCKED(code = wm_persistent_coll_open(
-                       channel.comm, kind, call, failed ? WM_ERR_CUDA : 0,
-                       lacking, &own, &handle, &err));
-    persistent_coll_t *made = NULL;
-    if (failed) {
-        PyErr_Restore(type, value, trace);
-        type = value = trace = NULL;
-    }
-    else if (code < 0)
-        wm_py_raise(&err);
-    Py_XDECREF(type);
-    Py_XDECREF(value);
-    Py_XDECREF(trace);
-    if (code == 0 && taken == NULL)
-        PyErr_Format(PyExc_TypeError, "%s_init: too many arguments",
-                     wm_call_name(kind));
-    else if (code == 0)
-        made = (persistent_coll_t *)new_request(self, own, read);
-    if (made != NULL) {
-        made->handle = handle;
-        made->again = Py_NewRef(again);
-        made->args = taken;
-        made->names = names;
-        made->read = read;
-        *result = (PyObject *)made;
-        return 0;
-    }
+    int code = read_arguments(&making, self, args, given, keywords, plain,
+                              again);
+    bool failed = code > 0;
+    bool able = making.read != NULL
+                && wm_persistent_coll_is_able(
+                    channel.comm, &wm_py_direct_asked(making.read)->call);
+    PyObject *made = NULL;
+    if (code == 0 && !able && !lacking
+        && (made = mpis(context, false)) == NULL)
+        code = -1;
+    if (code >= 0)
+        code = meet(&making, able, failed, &own, &handle);
     if (code == 0)
-        close_own(own, handle, NULL);
-    Py_XDECREF(taken);
-    Py_XDECREF(names);
-    Py_XDECREF(read);
-    return code == 0 ? -1 : code;
+        made = make(&making, self, again, own, handle);
+    else if (code > 0 && made == NULL)
+        made = mpis(context, true);
+    else if (code < 0)
+        free_mpis(made);
+    Py_XDECREF(making.taken);
+    Py_XDECREF(making.names);
+    Py_XDECREF(making.read);
+    *result = made;
+    return code < 0 || made == NULL ? -1 : 0;
 }

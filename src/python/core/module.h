@@ -46,6 +46,7 @@
     X(on_device)                                                              \
     X(raw)                                                                    \
     X(checked)                                                                \
+    X(attempt)                                                                \
     X(coll_args)                                                              \
     X(reduced)                                                                \
     X(average)                                                                \

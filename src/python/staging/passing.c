@@ -12,6 +12,7 @@
 #include "comm/comm/host_only.h"
 #include "comm/engine/engine.h"
 #include "cuda/device.h"
+#include "python/comm/attempt.h"
 #include "python/comm/average.h"
 #include "python/comm/direct_call.h"
 #include "python/comm/py_persistent_coll.h"
@@ -232,11 +233,26 @@ pass(const passing_t *self, bool ours, PyObject *const *args, size_t flags,
         return NULL;
     PyObject *result = PyObject_Vectorcall(ours ? self->other : self->method,
                                            args, flags, names);
+    if (!ours)
+        wm_py_attempt_note(result);
     if (result == NULL && !ours)
         explain(self, args, given, names);
     if (result != NULL && kept != NULL)
         hand_over(result, kept, self->again != Py_None);
     Py_XDECREF(kept);
+    return result;
+}
+
+// Does likewise for a call on `comm` that all ranks have numbered. If MPI
+// refuses it, this rank's next call has this number.
+static PyObject *
+pass_numbered(const passing_t *self, bool ours, PyObject *comm, bool begins,
+              PyObject *const *args, size_t flags, PyObject *names)
+{
+    bool outer = wm_py_attempt_begin();
+    PyObject *result = pass(self, ours, args, flags, names);
+    if (!wm_py_attempt_end(outer) && result == NULL)
+        wm_py_direct_refused(comm, begins);
     return result;
 }
 
@@ -257,13 +273,30 @@ begin(const passing_t *self, bool ours, PyObject *const *args, size_t flags,
         return code == 2 ? pass(self, ours, args, flags, names) : result;
     words[0] = result;
     memcpy(words + 1, args + 1, (size_t)(count - 1) * sizeof *words);
-    PyObject *request = pass(self, ours, words, (size_t)given, names);
-    if (request == NULL) {
+    PyObject *request = pass_numbered(self, ours, args[0], true, words,
+                                      (size_t)given, names);
+    if (request == NULL)
         wm_py_channel_fail(args[0], true); // MPI used another communicator
-        wm_py_direct_refused(args[0], true);
-    }
     Py_DECREF(result);
     return request;
+}
+
+// The arguments of a call that makes a persistent collective.
+typedef struct {
+    const passing_t *self;
+    bool ours;
+    PyObject *const *args;
+    size_t flags;
+    PyObject *names;
+} init_t;
+
+static PyObject *
+init_by_mpi(const void *context, bool numbered)
+{
+    const init_t *of = context;
+    return numbered ? pass_numbered(of->self, of->ours, of->args[0], false,
+                                    of->args, of->flags, of->names)
+                    : pass(of->self, of->ours, of->args, of->flags, of->names);
 }
 
 // Makes a persistent collective that GPUs may do.
@@ -272,10 +305,11 @@ init(const passing_t *self, bool ours, PyObject *const *args, size_t flags,
      PyObject *names)
 {
     PyObject *result = NULL;
-    int code = wm_py_persistent_coll_new((wm_coll_kind_t)self->direct, args[0],
-                                         args + 1,
-                                         PyVectorcall_NARGS(flags) - 1, names,
-                                         !ours, false, self->again, &result);
+    init_t of = {self, ours, args, flags, names};
+    int code = wm_py_persistent_coll_new(
+        (wm_coll_kind_t)self->direct, args[0], args + 1,
+        PyVectorcall_NARGS(flags) - 1, names, !ours, false, self->again,
+        init_by_mpi, &of, &result);
     return code > 0 ? pass(self, ours, args, flags, names) : result;
 }
 
@@ -290,7 +324,8 @@ init_paired(const passing_t *self, bool ours, PyObject *const *args,
     if (again != NULL
         && wm_py_persistent_coll_new((wm_coll_kind_t)self->direct, args[0],
                                      args + 1, PyVectorcall_NARGS(flags) - 1,
-                                     names, !ours, true, again, &result)
+                                     names, !ours, true, again, NULL, NULL,
+                                     &result)
                > 0)
         PyErr_SetString(PyExc_RuntimeError, "MPI was not to be asked");
     Py_XDECREF(again);
@@ -308,10 +343,14 @@ ask_paired(const passing_t *self, PyObject *on, PyObject *const *args,
     if (on == NULL)
         return NULL;
     memcpy(words + 1, args, (size_t)count * sizeof *words);
+    bool outer = wm_py_attempt_begin();
     PyObject *request = PyObject_Vectorcall(self->paired, words,
                                             (size_t)given + 1, names);
-    if (request == NULL)
-        wm_py_direct_refused(args[0], self->begins);
+    if (!wm_py_attempt_end(outer) && request == NULL) {
+        wm_py_direct_refused(args[0], true);
+        if (!self->begins) // it has a number among blocking calls, too
+            wm_py_direct_refused(args[0], false);
+    }
     Py_DECREF(on);
     return request;
 }
@@ -328,13 +367,12 @@ begin_paired(const passing_t *self, bool ours, PyObject *const *args,
     return code <= 0 ? on : ask_paired(self, on, args, given, names);
 }
 
-// Does a blocking collective of neighbours in this form. `met`: the other
-// ranks know already that MPI does it.
+// Does a blocking collective of neighbours in this form.
 static PyObject *
-call_paired(const passing_t *self, bool met, PyObject *const *args,
-            Py_ssize_t given, PyObject *names)
+call_paired(const passing_t *self, PyObject *const *args, Py_ssize_t given,
+            PyObject *names)
 {
-    PyObject *on = wm_py_direct_mpis_of(args[0], !met);
+    PyObject *on = wm_py_direct_mpis_of(args[0], true);
     PyObject *request = ask_paired(self, on, args, given, names);
     PyObject *done = request != NULL
                          ? PyObject_CallMethod(request, "Wait", NULL)
@@ -396,11 +434,8 @@ serve(const passing_t *self, PyObject *const *args, size_t flags,
     if (code <= 0)
         return code < 0 ? NULL : Py_NewRef(Py_None);
     if (paired)
-        return call_paired(self, code == 2, args, given, names);
-    PyObject *result = pass(self, ours, args, flags, names);
-    if (result == NULL)
-        wm_py_direct_refused(args[0], false);
-    return result;
+        return call_paired(self, args, given, names);
+    return pass_numbered(self, ours, args[0], false, args, flags, names);
 }
 
 // Tells the communicator's error handler of errors that MPI has not told it.

@@ -139,16 +139,24 @@ values_by_messages(wm_comm_t *comm, wm_preflight_values_t *maxima,
     return code;
 }
 
-void
-wm_preflight_values_publish(wm_barrier_t *barrier,
-                            const wm_preflight_values_t *maxima,
-                            const void *published, size_t nbytes)
+static void
+values_publish_at(wm_barrier_t *barrier, int step,
+                  const wm_preflight_values_t *maxima, const void *published,
+                  size_t nbytes)
 {
     slot_t *mine = wm_barrier_epoch_begin(barrier);
     mine->maxima = *maxima;
     if (nbytes > 0)
         memcpy(mine->published, published, nbytes);
-    wm_barrier_arrive(barrier, 0);
+    wm_barrier_arrive(barrier, step);
+}
+
+void
+wm_preflight_values_publish(wm_barrier_t *barrier,
+                            const wm_preflight_values_t *maxima,
+                            const void *published, size_t nbytes)
+{
+    values_publish_at(barrier, 0, maxima, published, nbytes);
 }
 
 void
@@ -179,7 +187,8 @@ wm_preflight_values_ask(wm_comm_t *comm, wm_preflight_values_t *maxima,
                         const void *published, size_t nbytes, wm_error_t *err)
 {
     wm_barrier_t *barrier = comm->barrier;
-    wm_barrier_enter(barrier, true);
+    if (!wm_barrier_enter(barrier, true))
+        return 1;
     wm_preflight_values_publish(barrier, maxima, published, nbytes);
     int code = wm_coll_wait(comm, look_for_all, barrier, WM_LOOKS_AT_WORDS,
                             err);
@@ -193,20 +202,47 @@ wm_preflight_values_ask(wm_comm_t *comm, wm_preflight_values_t *maxima,
     return 0;
 }
 
+// A rank of an exchange arrives at this step, which a rank that only asks never
+// does: it may withdraw its epoch.
+#define EXCHANGES 1
+
+// Returns 1 when every rank has published its numbers. If a rank has declined
+// the call and MPI has refused it, the rank comes here by its next call; if it
+// comes to a later call, it was in another collective.
+static int
+look_for_exchange(void *context, wm_error_t *err)
+{
+    wm_barrier_t *barrier = context;
+    int have_entered = wm_barrier_all_entered(barrier);
+    bool passed = have_entered < 0 && wm_barrier_any_passed(barrier);
+    if (have_entered != 0
+        && wm_barrier_all_arrived(barrier, have_entered > 0 ? 0 : EXCHANGES))
+        return 1;
+    return !passed ? 0
+                   : wm_error_set(
+                       err, WM_ERR_TYPE, 0,
+                       "the ranks are in different collectives, and some "
+                       "ranks are in a collective of host memory: all must "
+                       "make the same calls in the same order");
+}
+
 int
 wm_preflight_values_exchange(wm_comm_t *comm, wm_preflight_values_t *maxima,
                              const void *published, size_t nbytes,
                              wm_error_t *err)
 {
-    if (comm->barrier == NULL)
+    wm_barrier_t *barrier = comm->barrier;
+    if (barrier == NULL)
         return values_by_messages(comm, maxima, err);
-    int code = wm_preflight_values_ask(comm, maxima, published, nbytes, err);
-    return code <= 0 ? code
-                     : wm_error_set(
-                         err, WM_ERR_TYPE, 0,
-                         "the ranks are in different collectives, and some "
-                         "ranks are in a collective of host memory: all must "
-                         "make the same calls in the same order");
+    (void)wm_barrier_enter(barrier, true);
+    values_publish_at(barrier, EXCHANGES, maxima, published, nbytes);
+    int code = wm_coll_wait(comm, look_for_exchange, barrier,
+                            WM_LOOKS_AT_WORDS, err);
+    if (code == 0)
+        wm_preflight_values_merge(barrier, maxima);
+    else if (wm_barrier_any_passed(barrier))
+        wm_barrier_epoch_abandon(barrier);
+    return code;
 }
 
 const void *

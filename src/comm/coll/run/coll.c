@@ -27,7 +27,14 @@ wm_coll_barrier(wm_comm_t *comm, wm_error_t *err)
 void
 wm_coll_decline(wm_comm_t *comm)
 {
-    wm_barrier_enter(comm->barrier, false);
+    (void)wm_barrier_enter(comm->barrier, false);
+}
+
+void
+wm_coll_refused(wm_comm_t *comm)
+{
+    if (wm_coll_has_barrier(comm))
+        wm_barrier_enter_again(comm->barrier);
 }
 
 int

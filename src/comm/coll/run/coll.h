@@ -33,4 +33,10 @@ wm_coll_call(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err);
 void
 wm_coll_decline(wm_comm_t *comm);
 
+// Called after a call that MPI was to do, and has refused on this rank: it has
+// not happened, and MPI does this rank's next call in its place. No-op if
+// wm_coll_has_barrier() is false.
+void
+wm_coll_refused(wm_comm_t *comm);
+
 #endif

@@ -58,6 +58,26 @@ withdraw(wm_comm_t *comm, wm_error_t *err)
     return code;
 }
 
+// Returns true once, after wm_nonblocking_refused(): the ranks know already
+// that MPI does this call.
+static bool
+was_refused(wm_nonblocking_t *nonblocking)
+{
+    bool refused = nonblocking->refused;
+    nonblocking->refused = false;
+    return refused;
+}
+
+void
+wm_nonblocking_refused(wm_comm_t *comm)
+{
+    wm_nonblocking_t *nonblocking = wm_nonblocking_is_voted(comm)
+                                        ? nonblocking_of(comm)
+                                        : NULL;
+    if (nonblocking != NULL)
+        nonblocking->refused = true;
+}
+
 int
 wm_nonblocking_decline(wm_comm_t *comm, wm_error_t *err)
 {
@@ -65,6 +85,8 @@ wm_nonblocking_decline(wm_comm_t *comm, wm_error_t *err)
     wm_nonblocking_t *nonblocking = nonblocking_of(comm);
     if (nonblocking == NULL)
         return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    if (was_refused(nonblocking))
+        return 0;
     wm_persistent_restart_differ(comm);
     if (wm_turns_any(&nonblocking->turns)) {
         wm_engine_lock();
@@ -162,6 +184,8 @@ wm_nonblocking_begin(wm_comm_t *comm, const wm_coll_t *asked,
         return code;
     if (nonblocking == NULL)
         return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    if (was_refused(nonblocking))
+        return 1;
     if (wm_persistent_restart_begin(comm, asked, kept, op)) {
         see_to_others();
         return 0;

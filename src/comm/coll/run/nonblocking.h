@@ -35,6 +35,12 @@ wm_nonblocking_begin(wm_comm_t *comm, const wm_coll_t *call, wm_buffer_t *kept,
 WM_MUST_CHECK int
 wm_nonblocking_decline(wm_comm_t *comm, wm_error_t *err);
 
+// Called after a call that MPI was to do, and has refused on this rank: it has
+// not happened, and MPI does this rank's next call in its place. No-op if
+// wm_nonblocking_is_voted() is false.
+void
+wm_nonblocking_refused(wm_comm_t *comm);
+
 // Declares that all calls of the communicator are starts of one persistent
 // call, one after the other, on all ranks. If one start goes from GPU to GPU,
 // the next one need not vote.

@@ -51,6 +51,7 @@ struct wm_nonblocking {
     wm_turns_t turns;
     wm_deferred_votes_t deferred_votes;
     wm_persistent_restart_t restart;
+    bool refused; // the next call has the number of the last one
 };
 
 // Returns a call without a participant, which the caller opens; until then

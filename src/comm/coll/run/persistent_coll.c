@@ -59,8 +59,8 @@ free_ended(void)
     }
 }
 
-static bool
-is_able(wm_comm_t *comm, const wm_coll_t *call)
+bool
+wm_persistent_coll_is_able(wm_comm_t *comm, const wm_coll_t *call)
 {
     wm_reduce_type_t type;
     wm_reduce_op_t op;
@@ -91,14 +91,13 @@ persistent_coll_preflight(wm_comm_t *comm, wm_coll_kind_t kind, bool able,
 
 int
 wm_persistent_coll_open(wm_comm_t *comm, wm_coll_kind_t kind,
-                        const wm_coll_t *call, int failed, bool always,
+                        bool able, int failed, bool always,
                         wm_comm_t **own, MPI_Comm *handle, wm_error_t *err)
 {
     MPI_Comm made = MPI_COMM_NULL;
     wm_neighbor_rule_t plain; // unused: `data` has each neighbor once
     free_ended();
-    int code = persistent_coll_preflight(comm, kind, is_able(comm, call),
-                                         failed, err);
+    int code = persistent_coll_preflight(comm, kind, able, failed, err);
     if (code == 0 || (code > 0 && always))
         code = wm_neighbor_clone(comm->data, comm->match, &made, &plain, err);
     if (made == MPI_COMM_NULL)

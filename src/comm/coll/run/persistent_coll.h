@@ -9,15 +9,19 @@
 
 #include "comm/coll/run/coll.h"
 
-// Makes the communicator of a persistent call; collective. `call` is NULL if
-// GPUs cannot do what this rank was asked for. Returns 0 if the GPUs of all
+// Returns true if this rank's GPU can do a call; NULL: it cannot.
+bool
+wm_persistent_coll_is_able(wm_comm_t *comm, const wm_coll_t *call);
+
+// Makes the communicator of a persistent call; collective. `able`: as
+// wm_persistent_coll_is_able() has told. Returns 0 if the GPUs of all
 // ranks can do the call, or if `always` is set; then *own is on *handle, which
 // the caller closes. Returns 1 if they cannot, or if few barrier slots are
 // left: the caller makes MPI's own call on `comm`. `failed` is 0, or the error
 // of this rank when it read its arguments; then all ranks raise.
 WM_MUST_CHECK int
 wm_persistent_coll_open(wm_comm_t *comm, wm_coll_kind_t kind,
-                        const wm_coll_t *call, int failed, bool always,
+                        bool able, int failed, bool always,
                         wm_comm_t **own, MPI_Comm *handle, wm_error_t *err);
 
 // Closes the communicator; each rank calls it at any time. `last` is a call

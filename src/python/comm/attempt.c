@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "python/comm/attempt.h"
+
+#include <mpi.h>
+
+// MPI has made the call of this thread's attempt.
+static _Thread_local bool made;
+
+bool
+wm_py_attempt_is_over(void)
+{
+    return PyErr_ExceptionMatches(wm_py_state->mpi_exception)
+           || (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception));
+}
+
+bool
+wm_py_attempt_begin(void)
+{
+    bool outer = made;
+    made = false;
+    return outer;
+}
+
+bool
+wm_py_attempt_end(bool outer)
+{
+    bool ended = made;
+    made = outer;
+    return ended;
+}
+
+// Returns true if an error of MPI's is about arguments. Others come while a
+// call is under way: truncation, dead ranks, revocation.
+static bool
+is_of_arguments(int error_class)
+{
+    static const int classes[] = {
+        MPI_ERR_BUFFER, MPI_ERR_COUNT, MPI_ERR_TYPE,  MPI_ERR_TAG,
+        MPI_ERR_COMM,   MPI_ERR_RANK,  MPI_ERR_ROOT,  MPI_ERR_GROUP,
+        MPI_ERR_OP,     MPI_ERR_ARG,   MPI_ERR_DIMS,  MPI_ERR_TOPOLOGY,
+        MPI_ERR_INFO,   MPI_ERR_REQUEST,
+    };
+    for (size_t i = 0; i < sizeof classes / sizeof *classes; ++i)
+        if (classes[i] == error_class)
+            return true;
+    return false;
+}
+
+// Returns true if the exception that is set, of mpi4py's method, came before
+// MPI's function, or says that MPI has refused the arguments.
+static bool
+is_refusal(void)
+{
+    PyObject *kind, *value, *trace;
+    if (!PyErr_ExceptionMatches(wm_py_state->mpi_exception))
+        return true;
+    PyErr_Fetch(&kind, &value, &trace);
+    PyErr_NormalizeException(&kind, &value, &trace);
+    PyObject *given = PyObject_CallMethod(value, "Get_error_class", NULL);
+    bool refused = given != NULL
+                   && is_of_arguments((int)PyLong_AsLong(given));
+    Py_XDECREF(given);
+    PyErr_Clear();
+    PyErr_Restore(kind, value, trace);
+    return refused;
+}
+
+void
+wm_py_attempt_note(const PyObject *result)
+{
+    made = result != NULL || !is_refusal();
+}
+
+static PyObject *
+attempt(PyObject *method, PyObject *const *args, Py_ssize_t given,
+        PyObject *names)
+{
+    PyObject *result = PyObject_Vectorcall(method, args, (size_t)given, names);
+    wm_py_attempt_note(result);
+    return result;
+}
+
+static PyMethodDef attempt_method = {
+    "attempt", (PyCFunction)(void (*)(void))attempt,
+    METH_FASTCALL | METH_KEYWORDS, NULL};
+
+PyDoc_STRVAR(attempting_doc,
+             "_attempting(method, /)\n--\n\n"
+             "Return a function that calls a method of mpi4py's, and notes\n"
+             "if MPI has made the call.");
+
+static PyObject *
+attempting(PyObject *Py_UNUSED(module), PyObject *method)
+{
+    return PyCFunction_New(&attempt_method, method);
+}
+
+PyMethodDef wm_py_attempt_functions[] = {
+    {"_attempting", attempting, METH_O, attempting_doc},
+    {0},
+};

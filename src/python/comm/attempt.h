@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Attempts to make a call of MPI's: has MPI made the call, or has the call been
+// refused? A call is refused by an exception before MPI's function, or by an
+// error of MPI's about its arguments. A refused call has not happened. GIL
+// held; each thread has its own attempt.
+#ifndef WM_PYTHON_COMM_ATTEMPT_H
+#define WM_PYTHON_COMM_ATTEMPT_H
+
+#include "python/core/module.h"
+
+// Returns true if the exception that is set, of our reading the arguments,
+// ends the call: MPI would refuse it, or it is no error of the arguments. Else
+// MPI, or mpi4py, reads the arguments as well.
+bool
+wm_py_attempt_is_over(void);
+
+// Begins an attempt within another one. Returns the state of the other one,
+// for wm_py_attempt_end().
+bool
+wm_py_attempt_begin(void);
+
+// Notes the end of mpi4py's method: its result, or NULL with an exception.
+void
+wm_py_attempt_note(const PyObject *result);
+
+// Ends the attempt. Returns true if MPI has made the call.
+bool
+wm_py_attempt_end(bool outer);
+
+extern PyMethodDef wm_py_attempt_functions[];
+
+#endif
