@@ -7,7 +7,7 @@ from mpi4py import MPI
 
 import kinds
 import warpmpi as wm
-from cases import FORMS, NAMES, NEIGHBORS, Case, called, perform
+from cases import FORMS, NAMES, NEIGHBORS, Case, called, counted, perform
 from wrong_calls import make_wrong, wrong_for
 
 pytestmark = pytest.mark.ranks(2)
@@ -88,3 +88,106 @@ def test_a_refused_call_has_not_happened(comms, name, form, memory, who):
         case.check()
         summed(comm, kinds.KINDS[-1], "")
         summed(comm, kinds.KINDS[-1], "I")
+
+
+@pytest.fixture(scope="module")
+def ring(world):
+    """Both neighbours of a rank are one rank, where there are two."""
+    made = wm.Comm(world).Create_cart([world.size], [True])
+    yield made
+    made.Free()
+
+
+@pytest.mark.parametrize("memory", MEMORY, ids="-".join)
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", NEIGHBORS)
+@pytest.mark.parametrize("who", WHO)
+def test_neighbours_that_are_refused(ring, name, form, memory, who):
+    kind = memory[ring.rank > 0]
+    for turn, what in enumerate(wrong_for(name)):
+        case = Case(ring, name, lambda values: kinds.make(kind, values))
+        if WHO[who](ring):
+            refuse(ring, name, form, case, what)
+        if turn % 2:
+            NEXT[turn // 2 % len(NEXT)](ring, kind)
+        perform(ring, name, form, *case.args)
+        case.check()
+        summed(ring, kinds.KINDS[-1], "I")
+        summed(ring, kinds.KINDS[-1], "")
+
+
+@pytest.mark.parametrize("memory", MEMORY, ids="-".join)
+@pytest.mark.parametrize("first", ["host", *GPU])
+def test_communicators_are_freed_after_a_refusal(world, memory, first):
+    """Their slots serve others: more than there are of them."""
+    comm = wm.Comm(world)
+    kind = memory[comm.rank > 0]
+    for turn in range(300 if first == memory[0] else 3):
+        other = comm.Dup()
+        array = kinds.make(kind, np.ones(3))
+        if turn % 3 != comm.rank:
+            with pytest.raises(MPI.Exception):
+                other.Bcast(array, 99)
+            with pytest.raises(MPI.Exception):
+                other.Iallreduce(array, array)
+        other.Free()
+    other = comm.Dup()
+    assert not GPU or counted(lambda: summed(other, "device", ""))[1] == 0
+    other.Free()
+
+
+class Fickle:
+    """GPU memory whose interface raises an error when it is told to."""
+
+    def __init__(self, array):
+        self.array, self.error = array, None
+
+    @property
+    def __cuda_array_interface__(self):
+        if self.error is not None:
+            raise self.error("an interface raises")
+        return self.array.__cuda_array_interface__
+
+
+@pytest.mark.skipif(not GPU, reason="needs a GPU")
+@pytest.mark.parametrize("error", [RuntimeError, MemoryError, KeyError])
+@pytest.mark.parametrize("who", WHO)
+def test_a_refused_start_has_not_happened(comms, error, who):
+    comm = comms("Allreduce")
+    sent, into = Fickle(wm.ones(5)), wm.zeros(5)
+    request = comm.Allreduce_init(sent, into)
+    for turn in range(6):
+        if WHO[who](comm) and turn % 3:
+            sent.error = error
+            for _ in range(turn % 3):
+                with pytest.raises((error, TypeError)):
+                    request.Start()
+            sent.error = None
+        sent.array.fill_(turn + 1.0)
+        request.Start()
+        request.Wait()
+        assert (into.numpy() == comm.size * (turn + 1)).all()
+    request.Free()
+
+
+@pytest.mark.parametrize("memory", MEMORY, ids="-".join)
+@pytest.mark.parametrize("who", WHO)
+def test_objects_that_are_refused(comms, memory, who):
+    """None that reduces: mpi4py itself hangs after one that is refused."""
+    comm = comms("bcast")
+    array = kinds.make(memory[comm.rank > 0], np.arange(4.0))
+    for call in (
+        lambda: comm.bcast(array, 99),
+        lambda: comm.gather(array, 2**40),
+        lambda: comm.scatter([array] * comm.size, "zero"),
+        lambda: comm.allgather(array, array),
+    ):
+        if WHO[who](comm):
+            with pytest.raises((MPI.Exception, TypeError, OverflowError)):
+                call()
+        got = comm.allgather({"rank": comm.rank, "array": array})
+        assert [each["rank"] for each in got] == list(range(comm.size))
+        for each in got:
+            assert (kinds.values_of(each["array"]) == np.arange(4.0)).all()
+        assert comm.allreduce(1) == comm.size
+        summed(comm, kinds.KINDS[-1], "")

@@ -67,13 +67,18 @@ def _element(itemsize: int, count: int, types: _Types) -> tuple[int, Any]:
 
 
 def _merged(
-    blocks: list[Block], itemsize: int, types: _Types
+    name: str, blocks: list[Block], itemsize: int, types: _Types
 ) -> tuple[int, int, MPI.Datatype]:
-    """Merge blocks into one: count, byte offset and datatype."""
+    """Merge blocks into one: count, byte offset and datatype.
+
+    Raises MPI.Exception for a datatype that MPI would refuse.
+    """
     parts = []
     for offset, count, kind in blocks:
         if kind is None:
             count, kind = _element(itemsize, count, types)
+        else:
+            _core._check_datatype(kind, name)
         if count > 0:
             parts.append((count, offset, kind))
     if not parts:
@@ -110,7 +115,7 @@ class Pairs:
         blocks = block_parts(name, itemsize, nbytes, rest, form, number)
         ranks = self._destinations if sends else self._sources
         each = [
-            _merged([blocks[at] for at in own], itemsize, types)
+            _merged(name, [blocks[at] for at in own], itemsize, types)
             for own in ranks
         ]
         counts, offsets, kinds = (
@@ -122,10 +127,10 @@ class Pairs:
         self, row: Row, *args: Any, **kwargs: Any
     ) -> tuple[list[list[Any]], _Types]:
         """Return both buffers of a call for Alltoallw, and their datatypes."""
-        given = dict(
-            zip((one.name for one in row.buffers), args, strict=False)
-        )
-        given |= kwargs
+        names = [one.name for one in row.buffers]
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        if len(args) + len(kwargs) != len(names) or given.keys() != {*names}:
+            raise TypeError(f"{row.name} takes {' and '.join(names)}")
         types = _Types()
         return [
             self._merged(

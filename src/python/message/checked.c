@@ -88,7 +88,31 @@ elements(PyObject *Py_UNUSED(module), PyObject *array)
     return told;
 }
 
+PyDoc_STRVAR(check_datatype_doc,
+             "_check_datatype(datatype, name, /)\n--\n\n"
+             "Raise MPI.Exception, naming an argument, for a datatype that is\n"
+             "null or not committed.");
+
+static PyObject *
+check_datatype(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *object;
+    const char *name;
+    MPI_Datatype type;
+    wm_extent_t of;
+    if (!PyArg_ParseTuple(args, "Os:_check_datatype", &object, &name)
+        || wm_py_mpi_datatype(object, name, &type) < 0)
+        return NULL;
+    int code = type != MPI_DATATYPE_NULL
+                   ? wm_py_datatype_measure(type, name, &of)
+                   : wm_py_mpi_fail(MPI_ERR_TYPE,
+                                    "%s: MPI.DATATYPE_NULL is no datatype",
+                                    name);
+    return code < 0 ? NULL : Py_NewRef(Py_None);
+}
+
 PyMethodDef wm_py_checked_functions[] = {
+    {"_check_datatype", check_datatype, METH_VARARGS, check_datatype_doc},
     {"_check_wanted", check_wanted, METH_NOARGS, check_wanted_doc},
     {"_element", element, METH_O, element_doc},
     {"_elements", elements, METH_O, elements_doc},
