@@ -128,9 +128,7 @@ class Runner:
         ]
         if draw.random() < 0.2:  # the same at all
             bad = [bad[0]] * self.size
-        memory = [
-            [draw.random() for _ in range(3)] for _ in range(self.size)
-        ]
+        memory = [[draw.random() for _ in range(3)] for _ in range(self.size)]
         self.memory = [
             self.kinds[int(each * len(self.kinds))]
             for each in memory[self.rank]
@@ -302,12 +300,13 @@ def parse(argv):
     add("--threads", type=int, default=1)
     add("--wrong", type=float, default=0.5, help="share of ranks that err")
     add("--plain", action="store_true", help="mpi4py itself, on the host")
-    add("--patience", type=float, default=60, help="seconds for a step")
+    lives.options(add)
     return parser.parse_args(list(argv))
 
 
 def main():
     world = MPI.COMM_WORLD
+    lives.place(world.rank, parse(sys.argv[1:]).apart)
     refused, right = run(world, sys.argv[1:])
     refused, right = world.allreduce(refused), world.allreduce(right)
     if world.rank == 0:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A call that MPI or we refuse has not happened: the next ones pair."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 from mpi4py import MPI
@@ -57,6 +59,36 @@ def duplicated(comm):
     other.Free()
 
 
+def streamed(comm):
+    """On a stream, whose first call meets the ranks on the host."""
+    if not GPU:
+        return
+    stream, sent, into = wm.Stream(), wm.ones(3), wm.zeros(3)
+    comm.on(stream).Allreduce(sent, into)
+    stream.synchronize()
+    assert (into.numpy() == comm.size).all()
+
+
+def partitioned(comm, kind):
+    into = kinds.make(kind, np.zeros(4))
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    sent = kinds.make(kind, np.full(4, comm.rank + 1.0))
+    for make in comm.Psend_init, comm.Precv_init:
+        for wrong in (sent, 2, 99), (sent, 3, right), ("text", 2, right):
+            with pytest.raises((MPI.Exception, TypeError, ValueError)):
+                make(*wrong, 5)
+    requests = [
+        comm.Psend_init(sent, 2, right, 5),
+        comm.Precv_init(into, 2, left, 5),
+    ]
+    wm.Prequest.Startall(requests)
+    requests[0].Pready_range(0, 1)
+    wm.Request.Waitall(requests)
+    for request in requests:
+        request.Free()
+    assert (kinds.values_of(into) == left + 1).all()
+
+
 # What ranks may do next: of whatever kind and memory.
 NEXT = [
     lambda comm, kind: comm.Barrier(),
@@ -68,6 +100,7 @@ NEXT = [
     lambda comm, kind: gathered(comm),
     lambda comm, kind: duplicated(comm),
     lambda comm, kind: comm.Ibarrier().Wait(),
+    lambda comm, kind: streamed(comm),
 ]
 
 
@@ -88,6 +121,70 @@ def test_a_refused_call_has_not_happened(comms, name, form, memory, who):
         case.check()
         summed(comm, kinds.KINDS[-1], "")
         summed(comm, kinds.KINDS[-1], "I")
+
+
+@pytest.mark.skipif(not GPU, reason="without GPUs they are MPI's")
+@pytest.mark.parametrize("kind", ["host", *GPU])
+def test_partitioned_messages_that_are_refused(comms, kind):
+    for _ in range(3):
+        partitioned(comms("Bcast"), kind)
+
+
+@pytest.mark.skipif(not GPU, reason="without a GPU there is no stream")
+@pytest.mark.parametrize("memory", MEMORY, ids="-".join)
+def test_the_first_call_on_a_stream_after_a_refusal(comms, memory):
+    for who in WHO.values():
+        comm = comms("Bcast").Dup()
+        if who(comm):
+            with pytest.raises(MPI.Exception):
+                comm.Bcast(kinds.make(memory[comm.rank > 0], np.ones(3)), 99)
+        streamed(comm)
+        summed(comm, "device", "")
+        comm.Free()
+
+
+@pytest.mark.parametrize("memory", MEMORY, ids="-".join)
+def test_threads_are_refused_each_for_itself(comms, memory):
+    """Each has a communicator, and its turn of wrong calls."""
+    made = [comms("Bcast").Dup() for _ in range(3)]
+    kind = memory[made[0].rank > 0]
+
+    def work(number, comm):
+        words = wrong_for("Allreduce")
+        for turn in range(20):
+            make = kinds.KINDS[-1] if turn % 3 else kind
+            case = Case(
+                comm,
+                "Allreduce",
+                lambda values, make=make: kinds.make(make, values),
+            )
+            form = FORMS[turn % 3]
+            if (turn + number) % 3 != comm.rank:
+                refuse(comm, "Allreduce", form, case, words[turn % len(words)])
+            perform(comm, "Allreduce", form, *case.args)
+            case.check()
+
+    with ThreadPoolExecutor(len(made)) as pool:
+        for future in [pool.submit(work, *each) for each in enumerate(made)]:
+            future.result()
+    for comm in made:
+        comm.Free()
+
+
+@pytest.mark.skipif(not GPU, reason="needs a GPU")
+@pytest.mark.parametrize("form", ["", "I"])
+def test_both_ends_are_told_what_one_expects(comms, form):
+    comm = comms("Alltoallv")
+    sent, into = ([wm.ones(9 * comm.size), [3] * comm.size] for _ in "ab")
+    if comm.rank == 1:
+        sent[1][0] = 1
+    words = "rank 1 sends 8 bytes to rank 0, which expects 24: give the same"
+    with pytest.raises(MPI.Exception) as raised:
+        perform(comm, "Alltoallv", form, sent, into)
+    assert raised.value.Get_error_class() == MPI.ERR_TRUNCATE
+    if hasattr(raised.value, "__notes__"):
+        assert words in raised.value.__notes__[0]
+    summed(comm, "device", form)
 
 
 @pytest.fixture(scope="module")
@@ -191,3 +288,33 @@ def test_objects_that_are_refused(comms, memory, who):
             assert (kinds.values_of(each["array"]) == np.arange(4.0)).all()
         assert comm.allreduce(1) == comm.size
         summed(comm, kinds.KINDS[-1], "")
+
+
+@pytest.mark.skipif(not GPU, reason="needs a GPU")
+def test_a_staged_persistent_call_tells_what_is_wrong(comms):
+    """One rank has host memory, so MPI makes the calls of all."""
+    comm = comms("Allreduce")
+    kind = "host" if comm.rank == 0 else "device"
+    sent, into = (kinds.make(kind, np.ones(3)) for _ in "ab")
+    request = comm.Allreduce_init(sent, into)
+    if comm.rank == 0:
+        comm.Barrier()
+    request.Start()
+    if comm.rank != 0:
+        for call in request.Start, request.Free:
+            with pytest.raises(MPI.Exception) as raised:
+                call()
+            assert_told(raised, f"{call.__name__}: the persistent Allreduce")
+        comm.Barrier()
+    request.Wait()
+    assert (kinds.values_of(into) == comm.size).all()
+    request.Free()
+    if comm.rank != 0:
+        with pytest.raises(MPI.Exception) as raised:
+            request.Start()
+        assert_told(raised, "Start: the persistent collective was freed")
+
+
+def assert_told(raised, words):
+    if hasattr(raised.value, "add_note"):
+        assert words in raised.value.__notes__[0]

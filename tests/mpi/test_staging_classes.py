@@ -160,8 +160,9 @@ def test_split_calls_out_of_turn(world, file):
     written = kinds.make("device", np.arange(3.0))
     other = kinds.make("device", np.zeros(3))
     file.Write_at_all_begin(4 * world.rank, np.ones(3))
-    with pytest.raises(MPI.Exception):
+    with pytest.raises(MPI.Exception) as raised:
         file.Write_at_all_begin(4 * world.rank, written)
+    assert_told(raised, "call its _end method before another _begin")
     with pytest.raises(ValueError, match="no split call"):
         file.Write_at_all_end(other)
     file.Write_at_all_end(np.ones(3))
@@ -170,8 +171,15 @@ def test_split_calls_out_of_turn(world, file):
         file.Read_at_all_begin(4 * world.rank, np.ones(3))
     file.Write_at_all_end(written)
     if "Open MPI" in MPI.Get_library_version():
-        with pytest.raises(MPI.Exception):
+        with pytest.raises(MPI.Exception) as raised:
             file.Write_at_all_end(np.ones(3))
+        assert_told(raised, "Write_at_all_end: no split call of this file")
+
+
+def assert_told(raised, words):
+    """An error of ours says what to do, where exceptions have notes."""
+    if hasattr(raised.value, "add_note"):
+        assert words in raised.value.__notes__[0]
 
 
 @pytest.fixture

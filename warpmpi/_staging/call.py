@@ -258,20 +258,32 @@ class StagedPrequest(_core.Prequest):
         self._kept = call, call.run()
         return self
 
+    def _inactive(self, name: str) -> tuple[Call, MPI.Prequest]:
+        if self._kept is None:
+            raise notes.refused(
+                MPI.ERR_REQUEST,
+                f"{name}: the persistent collective was freed: make another "
+                "one",
+            )
+        if self._active:
+            raise notes.refused(
+                MPI.ERR_REQUEST,
+                f"{name}: the persistent {self._kept[0].row.name} is active: "
+                "wait for it before",
+            )
+        kept: tuple[Call, MPI.Prequest] = self._kept
+        return kept
+
     def Start(self) -> None:
         """Begin the call again, with the present data of its arrays."""
-        if self._active or self._kept is None:
-            raise MPI.Exception(MPI.ERR_REQUEST)
-        call, inner = self._kept
+        call, inner = self._inactive("Start")
         call.fetch()
         inner.Start()
         call.wrap(inner, self)
 
     def Free(self) -> None:
         """Free the request, which must be inactive."""
-        if self._active or self._kept is None:
-            raise MPI.Exception(MPI.ERR_REQUEST)
-        inner = self._kept[1]
+        _, inner = self._inactive("Free")
         super().Free()
         inner.Free()
 

@@ -10,7 +10,7 @@ from typing import Any
 from mpi4py import MPI
 
 from .. import _core
-from . import table
+from . import notes, table
 from .call import Call, Family, at_once, by_request, staged_call
 from .table import rows_of
 
@@ -137,7 +137,11 @@ def _nonblocking(name: str) -> tuple[Any, Callable[[Call], Any]]:
 def _check_no_split_call(file: MPI.File) -> None:
     handle = MPI._handleof(file)
     if handle in _open_of_file or handle in _moved_of_file:
-        raise MPI.Exception(MPI.ERR_REQUEST)  # MPI: one at a time
+        raise notes.refused(
+            MPI.ERR_REQUEST,
+            "a split call of this file has not ended: call its _end method "
+            "before another _begin",
+        )
 
 
 def _splitting(name: str) -> tuple[Any, Callable[[Call], Any]]:
@@ -178,7 +182,11 @@ def _ending(method: Any) -> Any:
                 "this array; give the array of the begin call"
             )
         if _no_file_requests() and handle not in _moved_of_file:
-            raise MPI.Exception(MPI.ERR_REQUEST)  # none was begun
+            raise notes.refused(
+                MPI.ERR_REQUEST,
+                f"{method.__name__}: no split call of this file is under way: "
+                "call its _begin method before",
+            )
         call = _open_of_file.pop(handle, None)
         moved = _moved_of_file.pop(handle, None)
         if moved is None:

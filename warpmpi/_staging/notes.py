@@ -90,6 +90,14 @@ def add(
         error.add_note(f"{call}: {text}")
 
 
+def refused(kind: int, text: str) -> MPI.Exception:
+    """Make an error of ours of a class of MPI's, with its cause and cure."""
+    error = MPI.Exception(kind)
+    if hasattr(error, "add_note"):
+        error.add_note(text)
+    return error
+
+
 def _type_of(value: Any) -> str | None:
     """Name the elements of a buffer, if they have a name."""
     listed = isinstance(value, (list, tuple))
