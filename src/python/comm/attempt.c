@@ -35,9 +35,9 @@ static bool
 is_of_arguments(int error_class)
 {
     static const int classes[] = {
-        MPI_ERR_BUFFER, MPI_ERR_COUNT, MPI_ERR_TYPE,  MPI_ERR_TAG,
-        MPI_ERR_COMM,   MPI_ERR_RANK,  MPI_ERR_ROOT,  MPI_ERR_GROUP,
-        MPI_ERR_OP,     MPI_ERR_ARG,   MPI_ERR_DIMS,  MPI_ERR_TOPOLOGY,
+        MPI_ERR_BUFFER, MPI_ERR_COUNT,   MPI_ERR_TYPE, MPI_ERR_TAG,
+        MPI_ERR_COMM,   MPI_ERR_RANK,    MPI_ERR_ROOT, MPI_ERR_GROUP,
+        MPI_ERR_OP,     MPI_ERR_ARG,     MPI_ERR_DIMS, MPI_ERR_TOPOLOGY,
         MPI_ERR_INFO,   MPI_ERR_REQUEST,
     };
     for (size_t i = 0; i < sizeof classes / sizeof *classes; ++i)
@@ -57,8 +57,7 @@ is_refusal(void)
     PyErr_Fetch(&kind, &value, &trace);
     PyErr_NormalizeException(&kind, &value, &trace);
     PyObject *given = PyObject_CallMethod(value, "Get_error_class", NULL);
-    bool refused = given != NULL
-                   && is_of_arguments((int)PyLong_AsLong(given));
+    bool refused = given != NULL && is_of_arguments((int)PyLong_AsLong(given));
     Py_XDECREF(given);
     PyErr_Clear();
     PyErr_Restore(kind, value, trace);
@@ -80,9 +79,9 @@ attempt(PyObject *method, PyObject *const *args, Py_ssize_t given,
     return result;
 }
 
-static PyMethodDef attempt_method = {
-    "attempt", (PyCFunction)(void (*)(void))attempt,
-    METH_FASTCALL | METH_KEYWORDS, NULL};
+static PyMethodDef attempt_method = {"attempt",
+                                     (PyCFunction)(void (*)(void))attempt,
+                                     METH_FASTCALL | METH_KEYWORDS, NULL};
 
 PyDoc_STRVAR(attempting_doc,
              "_attempting(method, /)\n--\n\n"

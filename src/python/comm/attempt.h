@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Attempts to make a call of MPI's: has MPI made the call, or has the call been
-// refused? A call is refused by an exception before MPI's function, or by an
-// error of MPI's about its arguments. A refused call has not happened. GIL
+// Attempts to make a call of MPI's: has MPI made the call, or has the call
+// been refused? A call is refused by an exception before MPI's function, or by
+// an error of MPI's about its arguments. A refused call has not happened. GIL
 // held; each thread has its own attempt.
 #ifndef WM_PYTHON_COMM_ATTEMPT_H
 #define WM_PYTHON_COMM_ATTEMPT_H
@@ -26,7 +26,5 @@ wm_py_attempt_note(const PyObject *result);
 // Ends the attempt. Returns true if MPI has made the call.
 bool
 wm_py_attempt_end(bool outer);
-
-extern PyMethodDef wm_py_attempt_functions[];
 
 #endif

@@ -16,8 +16,8 @@ wm_py_direct_refused(PyObject *self, bool begins);
 // Does a collective, of a communicator and the call's arguments. Returns 0 if
 // the call was done, 1 if MPI is to do it; both on all ranks alike. Returns -1
 // with an exception: on all ranks if the call has failed; on this rank alone,
-// which has not entered the call, if it is refused. `plain`: all buffers are plain host memory, so this rank
-// declines and does not wait.
+// which has not entered the call, if it is refused. `plain`: all buffers are
+// plain host memory, so this rank declines and does not wait.
 int
 wm_py_direct_call(wm_coll_kind_t kind, PyObject *self, PyObject *const *args,
                   Py_ssize_t given, PyObject *keywords, bool plain);

@@ -393,11 +393,12 @@ read_arguments(making_t *making, PyObject *self, PyObject *const *args,
                : 0;
 }
 
-// Meets the other ranks. `failed`: an exception is set, and stays. Returns 0
-// and a communicator; 1 if MPI does the call; -1 with an exception.
+// Agrees with the other ranks who does the call. `failed`: an exception is
+// set, and stays. Returns 0 and a communicator; 1 if MPI does the call; -1
+// with an exception.
 static int
-meet(const making_t *making, bool able, bool failed, wm_comm_t **own,
-     MPI_Comm *handle)
+open_own(const making_t *making, bool able, bool failed, wm_comm_t **own,
+         MPI_Comm *handle)
 {
     PyObject *type, *value, *trace;
     wm_error_t err;
@@ -405,10 +406,10 @@ meet(const making_t *making, bool able, bool failed, wm_comm_t **own,
     PyErr_Fetch(&type, &value, &trace);
     wm_waiting_call = (wm_waiting_call_t){.name = wm_call_name(making->kind),
                                           .collective = true};
-    WM_PY_UNLOCKED(code = wm_persistent_coll_open(
-                       making->comm, making->kind, able,
-                       failed ? WM_ERR_CUDA : 0, making->lacking, own, handle,
-                       &err));
+    WM_PY_UNLOCKED(
+        code = wm_persistent_coll_open(making->comm, making->kind, able,
+                                       failed ? WM_ERR_CUDA : 0,
+                                       making->lacking, own, handle, &err));
     if (code < 0 && !failed)
         wm_py_raise(&err);
     else
@@ -481,7 +482,7 @@ wm_py_persistent_coll_new(wm_coll_kind_t kind, PyObject *self,
         && (made = mpis(context, false)) == NULL)
         code = -1;
     if (code >= 0)
-        code = meet(&making, able, failed, &own, &handle);
+        code = open_own(&making, able, failed, &own, &handle);
     if (code == 0)
         made = make(&making, self, again, own, handle);
     else if (code > 0 && made == NULL)

@@ -123,8 +123,7 @@ typedef struct {
     wm_library_of_type_t libraries[WM_TYPES_KEPT]; // a cache
 } wm_state_t;
 
-// The state of the module, which is loaded once in a process. Never NULL: an
-// empty state before and after the module's life.
+// The module's state. Never NULL: empty before and after the module's life.
 extern wm_state_t *wm_py_state;
 
 #define X(name) extern PyType_Spec wm_py_##name##_spec;
@@ -174,9 +173,8 @@ wm_py_mpi_fail(int error_class, const char *format, ...)
         PyEval_RestoreThread(wm_py_saved);                                    \
     } while (0)
 
-// Calls a function of the package that is written in Python because no message
-// waits for it. `format` makes the tuple of arguments. Returns a new
-// reference, or NULL with an exception.
+// Calls a Python function of the package, for what no message waits for;
+// `format` makes the arguments. Returns a reference; NULL with an exception.
 PyObject *
 wm_py_cold(const char *module, const char *function, const char *format, ...);
 

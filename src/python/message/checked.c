@@ -88,10 +88,11 @@ elements(PyObject *Py_UNUSED(module), PyObject *array)
     return told;
 }
 
-PyDoc_STRVAR(check_datatype_doc,
-             "_check_datatype(datatype, name, /)\n--\n\n"
-             "Raise MPI.Exception, naming an argument, for a datatype that is\n"
-             "null or not committed.");
+PyDoc_STRVAR(
+    check_datatype_doc,
+    "_check_datatype(datatype, name, /)\n--\n\n"
+    "Raise MPI.Exception, naming an argument, for a datatype that is\n"
+    "null or not committed.");
 
 static PyObject *
 check_datatype(PyObject *Py_UNUSED(module), PyObject *args)

@@ -202,8 +202,8 @@ wm_preflight_values_ask(wm_comm_t *comm, wm_preflight_values_t *maxima,
     return 0;
 }
 
-// A rank of an exchange arrives at this step, which a rank that only asks never
-// does: it may withdraw its epoch.
+// A rank of an exchange arrives at this step, which a rank that only asks
+// never does: it may withdraw its epoch.
 #define EXCHANGES 1
 
 // Returns 1 when every rank has published its numbers. If a rank has declined

@@ -90,9 +90,9 @@ persistent_coll_preflight(wm_comm_t *comm, wm_coll_kind_t kind, bool able,
 }
 
 int
-wm_persistent_coll_open(wm_comm_t *comm, wm_coll_kind_t kind,
-                        bool able, int failed, bool always,
-                        wm_comm_t **own, MPI_Comm *handle, wm_error_t *err)
+wm_persistent_coll_open(wm_comm_t *comm, wm_coll_kind_t kind, bool able,
+                        int failed, bool always, wm_comm_t **own,
+                        MPI_Comm *handle, wm_error_t *err)
 {
     MPI_Comm made = MPI_COMM_NULL;
     wm_neighbor_rule_t plain; // unused: `data` has each neighbor once

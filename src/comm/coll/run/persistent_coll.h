@@ -20,9 +20,9 @@ wm_persistent_coll_is_able(wm_comm_t *comm, const wm_coll_t *call);
 // left: the caller makes MPI's own call on `comm`. `failed` is 0, or the error
 // of this rank when it read its arguments; then all ranks raise.
 WM_MUST_CHECK int
-wm_persistent_coll_open(wm_comm_t *comm, wm_coll_kind_t kind,
-                        bool able, int failed, bool always,
-                        wm_comm_t **own, MPI_Comm *handle, wm_error_t *err);
+wm_persistent_coll_open(wm_comm_t *comm, wm_coll_kind_t kind, bool able,
+                        int failed, bool always, wm_comm_t **own,
+                        MPI_Comm *handle, wm_error_t *err);
 
 // Closes the communicator; each rank calls it at any time. `last` is a call
 // that may still be under way, or NULL; it ends by itself. Takes over that
