@@ -240,6 +240,30 @@ def _judge(all_said: list[Said], name: str) -> None:
     )
 
 
+@functools.cache
+def _refused() -> int:
+    """Give the attribute of communicators whose last call was refused."""
+    return MPI.Comm.Create_keyval()
+
+
+def _make(comm: Any, said: Said, name: str, call: Callable[[], Any]) -> Any:
+    """Compare what the ranks say, and make a call.
+
+    If the call is refused, it has not happened. The others have heard of it,
+    so this rank's next call is not compared.
+    """
+    if comm.Get_attr(_refused()) is None:
+        _compare(comm, said, name)
+    else:
+        comm.Delete_attr(_refused())
+    try:
+        return call()
+    except BaseException as error:
+        if _core._refuses(error):
+            comm.Set_attr(_refused(), True)
+        raise
+
+
 def _compare(comm: Any, said: Said, name: str) -> None:
     comm._wait_for_all(said.call)  # is reported, unlike waits in MPI
     if not comm.Is_inter():
@@ -288,8 +312,10 @@ def _checked(method: Any, called: str, row: table.Row) -> Any:
     @functools.wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         given = {**dict(zip(names, args, strict=False)), **kwargs}
-        _compare(self, _say(row, called, self, given), row.name)
-        return method(self, *args, **kwargs)
+        said = _say(row, called, self, given)
+        return _make(
+            self, said, row.name, lambda: method(self, *args, **kwargs)
+        )
 
     return call
 
@@ -312,8 +338,7 @@ def _of_objects(method: Any, name: str) -> Any:
             None,
             False,
         )
-        _compare(self, said, name)
-        return method(self, *args, **kwargs)
+        return _make(self, said, name, lambda: method(self, *args, **kwargs))
 
     return call
 
@@ -321,10 +346,8 @@ def _of_objects(method: Any, name: str) -> Any:
 def _barrier(method: Any) -> Any:
     @functools.wraps(method)
     def Barrier(self: Any) -> None:
-        _compare(
-            self, Said("Barrier", None, None, None, None, False), "Barrier"
-        )
-        method(self)
+        said = Said("Barrier", None, None, None, None, False)
+        _make(self, said, "Barrier", lambda: method(self))
 
     return Barrier
 

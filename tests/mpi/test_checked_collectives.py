@@ -132,3 +132,51 @@ def test_what_fits_is_left_alone(tmp_path):
             lacking = f"{rank} NotImplementedError {call} => "
             passed = f"{rank} passed {call}" in lines
             assert passed or any(lacking in line for line in lines), lines
+
+
+# A refused call is compared with the others' next one, which it resembles.
+REFUSED = """
+    import numpy as np
+    from mpi4py import MPI
+    import warpmpi as wm
+    comm = wm.Comm(MPI.COMM_WORLD)
+
+    def refused(call):
+        try:
+            call()
+        except (MPI.Exception, TypeError, KeyError, ValueError):
+            return
+        raise SystemExit("not refused")
+
+    def once(x, y, alone):
+        if alone:
+            refused(lambda: comm.Allreduce(object(), y))
+            refused(lambda: comm.Allreduce([x, "no such code"], y))
+        comm.Allreduce(x, y)
+        assert (y.numpy() == 2).all()
+        if alone:
+            refused(lambda: comm.allgather(x, x))
+        assert comm.allgather(comm.rank) == [0, 1]
+        refused(lambda: comm.Allreduce(x, y, MPI.OP_NULL))
+        refused(lambda: comm.Bcast(x, 99))
+        comm.Barrier()
+        if alone:
+            refused(lambda: comm.Allreduce_init(x, y, MPI.SUM, None, 1))
+        request = comm.Allreduce_init(x, y)
+        request.Start()
+        request.Wait()
+        request.Free()
+
+    for device in ["cpu"] + ["cuda"] * wm.is_cuda_available():
+        for turn in range(4):
+            x, y = wm.ones(3, device=device), wm.zeros(3, device=device)
+            once(x, y, turn % comm.size == comm.rank)
+    print("went on")
+"""
+
+
+@pytest.mark.programs
+def test_refusals_where_calls_are_checked(tmp_path, monkeypatch):
+    monkeypatch.setenv("WARPMPI_CHECK", "1")
+    done = ranks.run_text(tmp_path, REFUSED, ranks=2)
+    assert done.count("went on") == 2

@@ -14,6 +14,7 @@ from wrong_calls import make_wrong, wrong_for
 
 pytestmark = pytest.mark.ranks(2)
 
+
 GPU = kinds.GPU_KINDS[:1]
 # The memory of rank 0, and of the others.
 MEMORY = [("host", "host"), *[(g, g) for g in GPU]]

@@ -46,28 +46,32 @@ is_of_arguments(int error_class)
     return false;
 }
 
-// Returns true if the exception that is set, of mpi4py's method, came before
-// MPI's function, or says that MPI has refused the arguments.
+// Returns true if an exception came before MPI's function, or says that MPI
+// has refused the arguments. Sets none.
 static bool
-is_refusal(void)
+refuses(PyObject *exception)
 {
-    PyObject *kind, *value, *trace;
-    if (!PyErr_ExceptionMatches(wm_py_state->mpi_exception))
-        return true;
-    PyErr_Fetch(&kind, &value, &trace);
-    PyErr_NormalizeException(&kind, &value, &trace);
-    PyObject *given = PyObject_CallMethod(value, "Get_error_class", NULL);
+    if (!PyErr_GivenExceptionMatches(exception, wm_py_state->mpi_exception))
+        return !PyErr_GivenExceptionMatches(exception,
+                                            wm_py_state->cuda_error);
+    PyObject *given = PyObject_CallMethod(exception, "Get_error_class", NULL);
     bool refused = given != NULL && is_of_arguments((int)PyLong_AsLong(given));
     Py_XDECREF(given);
     PyErr_Clear();
-    PyErr_Restore(kind, value, trace);
     return refused;
 }
 
 void
 wm_py_attempt_note(const PyObject *result)
 {
-    made = result != NULL || !is_refusal();
+    PyObject *kind, *value, *trace;
+    if (result == NULL) {
+        PyErr_Fetch(&kind, &value, &trace);
+        PyErr_NormalizeException(&kind, &value, &trace);
+    }
+    made = result != NULL || !refuses(value);
+    if (result == NULL)
+        PyErr_Restore(kind, value, trace);
 }
 
 static PyObject *
@@ -94,7 +98,19 @@ attempting(PyObject *Py_UNUSED(module), PyObject *method)
     return PyCFunction_New(&attempt_method, method);
 }
 
+PyDoc_STRVAR(refuses_doc,
+             "_refuses(error, /)\n--\n\n"
+             "Return True if an exception says that a call was refused, so\n"
+             "that it has not happened.");
+
+static PyObject *
+is_refusal(PyObject *Py_UNUSED(module), PyObject *error)
+{
+    return PyBool_FromLong(refuses(error));
+}
+
 PyMethodDef wm_py_attempt_functions[] = {
+    {"_refuses", is_refusal, METH_O, refuses_doc},
     {"_attempting", attempting, METH_O, attempting_doc},
     {0},
 };
