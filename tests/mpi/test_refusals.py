@@ -319,3 +319,31 @@ def test_a_staged_persistent_call_tells_what_is_wrong(comms):
 def assert_told(raised, words):
     if hasattr(raised.value, "add_note"):
         assert words in raised.value.__notes__[0]
+
+
+@pytest.mark.skipif(not GPU, reason="needs a GPU")
+@pytest.mark.parametrize("wrong", [MPI.BAND, None], ids=["op", "memory"])
+def test_a_call_behind_others_is_refused_at_once(comms, wrong):
+    """MPI, which does the call later, would tell of it too late."""
+    comm = comms("Allreduce")
+    first, second = (
+        [kinds.make(kind, np.ones(5)) for _ in "ab"]
+        for kind in ("device", "host")
+    )
+    if comm.rank > 0:
+        comm.Recv(np.zeros(1), 0)
+    requests = [comm.Iallreduce(*first)]
+    if comm.rank == 0:  # no other rank is in the first call
+        for _ in range(2):
+            with pytest.raises(MPI.Exception):
+                if wrong is None:
+                    comm.Iallreduce(second[0], second[0])
+                else:
+                    comm.Iallreduce(*second, wrong)
+    requests.append(comm.Iallreduce(*second))
+    for rank in range(1, comm.size if comm.rank == 0 else 0):
+        comm.Send(np.zeros(1), rank)
+    wm.Request.Waitall(requests)
+    for _, into in (first, second):
+        assert (kinds.values_of(into) == comm.size).all()
+    summed(comm, "device", "I")

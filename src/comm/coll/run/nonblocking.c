@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "comm/coll/call/coll_wait.h"
+#include "comm/coll/call/reducible.h"
 #include "comm/coll/run/nonblocking_call.h"
 #include "comm/engine/engine.h"
 #include "comm/node/decision_log.h"
@@ -173,6 +174,26 @@ see_to_others(void)
     wm_engine_notify();
 }
 
+static bool
+lies_over(const wm_buffer_t *one, const wm_buffer_t *other)
+{
+    return one != NULL && other != NULL
+           && one->data < other->data + other->nbytes
+           && other->data < one->data + one->nbytes;
+}
+
+// Returns true if MPI may be given a call of host memory later, because it
+// does not refuse the call.
+static bool
+may_wait(const wm_coll_t *asked)
+{
+    wm_reduce_type_t type;
+    wm_reduce_op_t op;
+    return asked->on_host && !lies_over(asked->send, asked->receive)
+           && (!wm_coll_shape(asked->kind)->reduces
+               || wm_coll_reducible(asked, &type, &op));
+}
+
 int
 wm_nonblocking_begin(wm_comm_t *comm, const wm_coll_t *asked,
                      wm_buffer_t *kept, wm_op_t **op, wm_error_t *err)
@@ -191,7 +212,7 @@ wm_nonblocking_begin(wm_comm_t *comm, const wm_coll_t *asked,
         return 0;
     }
     if (!asked->on_device
-        && (!asked->on_host || !wm_nonblocking_is_busy(comm)))
+        && (!may_wait(asked) || !wm_nonblocking_is_busy(comm)))
         code = 1;
     else
         code = open_call(comm, asked, &made, err);
