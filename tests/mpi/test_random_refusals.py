@@ -12,18 +12,14 @@ from mpi4py import MPI
 
 import kinds
 import random_refusals
-from cases import MPICH
 
 SEED = int(os.environ.get("WARPMPI_TEST_SEED", "1"))
 FULL = os.environ.get("WARPMPI_TEST_FULL") == "1" or kinds.is_real()
 
-pytestmark = [
-    pytest.mark.skipif(
-        MPI.Query_thread() < MPI.THREAD_MULTIPLE,
-        reason="several threads call MPI",
-    ),
-    pytest.mark.skipif(MPICH, reason="looks at other arguments"),
-]
+pytestmark = pytest.mark.skipif(
+    MPI.Query_thread() < MPI.THREAD_MULTIPLE,
+    reason="several threads call MPI",
+)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
