@@ -9,7 +9,17 @@ from mpi4py import MPI
 
 import kinds
 import warpmpi as wm
-from cases import FORMS, NAMES, NEIGHBORS, Case, called, counted, perform
+from cases import (
+    FORMS,
+    NAMES,
+    NEIGHBORS,
+    Case,
+    begun,
+    called,
+    counted,
+    perform,
+)
+from warpmpi import _core
 from wrong_calls import make_wrong, wrong_for
 
 pytestmark = pytest.mark.ranks(2)
@@ -347,3 +357,30 @@ def test_a_call_behind_others_is_refused_at_once(comms, wrong):
     for _, into in (first, second):
         assert (kinds.values_of(into) == comm.size).all()
     summed(comm, "device", "I")
+
+
+@pytest.mark.skipif(not GPU, reason="needs a GPU")
+@pytest.mark.parametrize("form", ["", "_init"])
+@pytest.mark.parametrize("who", WHO)
+def test_memory_runs_out_after_the_ranks_have_met(
+    comms, monkeypatch, form, who
+):
+    """One rank has host memory, so the others need page-locked memory."""
+    comm = comms("Allreduce")
+    kind = "host" if comm.rank == 0 else "device"
+    case = Case(comm, "Allreduce", lambda values: kinds.make(kind, values))
+
+    def full(*_):
+        raise MemoryError("no page-locked memory")
+
+    for _ in range(3):
+        if WHO[who](comm) and kind != "host":
+            with monkeypatch.context() as patch:
+                patch.setattr(_core, "_stage", full)
+                for _ in range(2):
+                    with pytest.raises(MemoryError):
+                        begun(comm, "Allreduce", form, *case.args)
+        perform(comm, "Allreduce", form, *case.args)
+        case.check()
+        comm.Barrier()
+        summed(comm, "device", "_init")

@@ -50,8 +50,9 @@ typedef struct wm_comm {
     // The barriers of nonblocking calls, used in turn; NULL: none.
     wm_barrier_t *aside[WM_BARRIER_ASIDE];
     wm_nonblocking_t *nonblocking; // NULL: no nonblocking collective yet
-    wm_symm_t *symm;               // NULL: no collective on a stream yet
-    wm_symm_t *graph_symm;         // NULL: none in a graph yet
+    bool init_refused;        // of a `whole`: wm_persistent_coll_refused()
+    wm_symm_t *symm;          // NULL: no collective on a stream yet
+    wm_symm_t *graph_symm;    // NULL: none in a graph yet
     uint32_t *sequences;      // by rank: numbers drawn for messages on `data`
     _Atomic uint32_t *orders; // by rank: headers sent
     wm_unexpected_t *unexpected; // messages taken from MPI without a receive

@@ -2,6 +2,7 @@
 #include "python/comm/direct_call.h"
 
 #include "comm/coll/run/nonblocking.h"
+#include "comm/coll/run/persistent_coll.h"
 #include "comm/coll/stream/stream_coll.h"
 #include "comm/coll/stream/symm.h"
 #include "comm/engine/request.h"
@@ -60,14 +61,16 @@ wm_py_direct_call(wm_coll_kind_t kind, PyObject *self, PyObject *const *args,
 }
 
 void
-wm_py_direct_refused(PyObject *self, bool begins)
+wm_py_direct_refused(PyObject *self, wm_py_form_t form)
 {
     wm_channel_t channel;
     PyObject *kind, *value, *trace;
     PyErr_Fetch(&kind, &value, &trace);
     if (wm_py_channel_get(self, &channel) < 0)
         PyErr_Clear();
-    else if (begins)
+    else if (form == WM_PY_PERSISTENT)
+        wm_persistent_coll_refused(channel.comm);
+    else if (form == WM_PY_NONBLOCKING)
         wm_nonblocking_refused(channel.comm->whole);
     else
         wm_coll_refused(channel.comm->whole);

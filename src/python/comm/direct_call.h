@@ -7,11 +7,17 @@
 #include "python/comm/coll_args.h"
 #include "python/core/module.h"
 
+// The forms of a collective, whose calls have numbers of their own.
+typedef enum {
+    WM_PY_BLOCKING,
+    WM_PY_NONBLOCKING,
+    WM_PY_PERSISTENT, // numbered as a blocking one
+} wm_py_form_t;
+
 // Called with an exception set, which stays, after MPI was to do a call and
 // has refused it (attempt.h): MPI does this rank's next call in its place.
-// `begins`: the call does not block.
 void
-wm_py_direct_refused(PyObject *self, bool begins);
+wm_py_direct_refused(PyObject *self, wm_py_form_t form);
 
 // Does a collective, of a communicator and the call's arguments. Returns 0 if
 // the call was done, 1 if MPI is to do it; both on all ranks alike. Returns -1

@@ -246,13 +246,14 @@ pass(const passing_t *self, bool ours, PyObject *const *args, size_t flags,
 // Does likewise for a call on `comm` that all ranks have numbered. If MPI
 // refuses it, this rank's next call has this number.
 static PyObject *
-pass_numbered(const passing_t *self, bool ours, PyObject *comm, bool begins,
-              PyObject *const *args, size_t flags, PyObject *names)
+pass_numbered(const passing_t *self, bool ours, PyObject *comm,
+              wm_py_form_t form, PyObject *const *args, size_t flags,
+              PyObject *names)
 {
     bool outer = wm_py_attempt_begin();
     PyObject *result = pass(self, ours, args, flags, names);
     if (!wm_py_attempt_end(outer) && result == NULL)
-        wm_py_direct_refused(comm, begins);
+        wm_py_direct_refused(comm, form);
     return result;
 }
 
@@ -273,8 +274,8 @@ begin(const passing_t *self, bool ours, PyObject *const *args, size_t flags,
         return code == 2 ? pass(self, ours, args, flags, names) : result;
     words[0] = result;
     memcpy(words + 1, args + 1, (size_t)(count - 1) * sizeof *words);
-    PyObject *request = pass_numbered(self, ours, args[0], true, words,
-                                      (size_t)given, names);
+    PyObject *request = pass_numbered(self, ours, args[0], WM_PY_NONBLOCKING,
+                                      words, (size_t)given, names);
     if (request == NULL)
         wm_py_channel_fail(args[0], true); // MPI used another communicator
     Py_DECREF(result);
@@ -294,8 +295,9 @@ static PyObject *
 init_by_mpi(const void *context, bool numbered)
 {
     const init_t *of = context;
-    return numbered ? pass_numbered(of->self, of->ours, of->args[0], false,
-                                    of->args, of->flags, of->names)
+    return numbered ? pass_numbered(of->self, of->ours, of->args[0],
+                                    WM_PY_PERSISTENT, of->args, of->flags,
+                                    of->names)
                     : pass(of->self, of->ours, of->args, of->flags, of->names);
 }
 
@@ -347,9 +349,9 @@ ask_paired(const passing_t *self, PyObject *on, PyObject *const *args,
     PyObject *request = PyObject_Vectorcall(self->paired, words,
                                             (size_t)given + 1, names);
     if (!wm_py_attempt_end(outer) && request == NULL) {
-        wm_py_direct_refused(args[0], true);
+        wm_py_direct_refused(args[0], WM_PY_NONBLOCKING);
         if (!self->begins) // it has a number among blocking calls, too
-            wm_py_direct_refused(args[0], false);
+            wm_py_direct_refused(args[0], WM_PY_BLOCKING);
     }
     Py_DECREF(on);
     return request;
@@ -435,7 +437,8 @@ serve(const passing_t *self, PyObject *const *args, size_t flags,
         return code < 0 ? NULL : Py_NewRef(Py_None);
     if (paired)
         return call_paired(self, args, given, names);
-    return pass_numbered(self, ours, args[0], false, args, flags, names);
+    return pass_numbered(self, ours, args[0], WM_PY_BLOCKING, args, flags,
+                         names);
 }
 
 // Tells the communicator's error handler of errors that MPI has not told it.

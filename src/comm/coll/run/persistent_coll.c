@@ -97,6 +97,11 @@ wm_persistent_coll_open(wm_comm_t *comm, wm_coll_kind_t kind, bool able,
     MPI_Comm made = MPI_COMM_NULL;
     wm_neighbor_rule_t plain; // unused: `data` has each neighbor once
     free_ended();
+    if (comm->whole->init_refused && !always) {
+        comm->whole->init_refused = false;
+        wm_coll_decline(comm->whole); // has the number of the refused call
+        return 1;
+    }
     int code = persistent_coll_preflight(comm, kind, able, failed, err);
     if (code == 0 || (code > 0 && always))
         code = wm_neighbor_clone(comm->data, comm->match, &made, &plain, err);
@@ -113,6 +118,13 @@ wm_persistent_coll_open(wm_comm_t *comm, wm_coll_kind_t kind, bool able,
     }
     MPI_Comm_free(&made);
     return code < 0 ? code : 1;
+}
+
+void
+wm_persistent_coll_refused(wm_comm_t *comm)
+{
+    comm->whole->init_refused = true;
+    wm_coll_refused(comm->whole);
 }
 
 void

@@ -24,6 +24,12 @@ wm_persistent_coll_open(wm_comm_t *comm, wm_coll_kind_t kind, bool able,
                         int failed, bool always, wm_comm_t **own,
                         MPI_Comm *handle, wm_error_t *err);
 
+// Called after wm_persistent_coll_open() has returned 1, if MPI has refused
+// its own call on this rank: the call has not happened. The ranks have agreed
+// that MPI does it, so the next one needs no agreement.
+void
+wm_persistent_coll_refused(wm_comm_t *comm);
+
 // Closes the communicator; each rank calls it at any time. `last` is a call
 // that may still be under way, or NULL; it ends by itself. Takes over that
 // reference.
