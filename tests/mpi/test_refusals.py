@@ -384,3 +384,35 @@ def test_memory_runs_out_after_the_ranks_have_met(
         case.check()
         comm.Barrier()
         summed(comm, "device", "_init")
+
+
+@pytest.mark.parametrize("memory", MEMORY, ids="-".join)
+@pytest.mark.parametrize("begins", [False, True], ids=["at once", "begun"])
+@pytest.mark.parametrize("name", ["Bcast", "Reduce"])
+def test_rooted_calls_between_groups(comms, world, name, begins, memory):
+    """A rank of the root's group has no buffer, whatever the others have."""
+    half = comms("Bcast").Split(world.rank % 2)
+    between = half.Create_intercomm(0, comms("Bcast"), 1 - world.rank % 2, 7)
+    call = getattr(between, f"I{name.lower()}" if begins else name)
+    gives, root = (name == "Reduce") == (world.rank % 2 == 1), 0
+    if world.rank % 2 == 0:
+        root = MPI.ROOT if between.rank == 0 else MPI.PROC_NULL
+    for turn in range(9):
+        x = kinds.make(memory[world.rank % 2], np.full(3, float(gives)))
+        args = [x, MPI.SUM, root] if name == "Reduce" else [x, root]
+        if name == "Reduce":
+            args.insert(gives, None)
+        if turn % 3 == 2 or turn % 3 == world.rank % 2:
+            for wrong in (*args[:-1], 99), (*args[:-1], "zero"), (*args, 1):
+                with pytest.raises((MPI.Exception, TypeError)):
+                    call(*wrong)
+        request = call(*args)
+        if begins:
+            request.Wait()
+        if root != MPI.PROC_NULL and not gives:
+            many = 1 if name == "Bcast" else between.Get_remote_size()
+            assert (kinds.values_of(x) == many).all()
+        if turn % 2:
+            between.Barrier()
+    between.Free()
+    half.Free()
