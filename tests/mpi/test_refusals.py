@@ -416,3 +416,17 @@ def test_rooted_calls_between_groups(comms, world, name, begins, memory):
             between.Barrier()
     between.Free()
     half.Free()
+
+
+@pytest.mark.skipif(not GPU, reason="needs a GPU")
+def test_a_barrier_does_not_wait_for_one_that_has_gone_on(comms):
+    """A rank that declines may yet be refused and come; one call later not."""
+    other = comms("Bcast").Dup()
+    if comms("Bcast").rank == 1:
+        for _ in range(2):  # of nothing, which sends no message
+            other.Bcast(np.zeros(0), 1)
+    else:
+        words = "some ranks are in a collective of host memory"
+        with pytest.raises(TypeError, match=words):
+            other.Barrier()
+    other.Free()
