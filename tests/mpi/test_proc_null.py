@@ -109,7 +109,8 @@ def test_nobody_looks_at_the_buffer(comms, name, buffer):
     one = BUFFERS[buffer]()
     if name[0] == "P" and not hasattr(plain, name):
         pytest.skip("this MPI has no partitioned messages")
-    assert outcome(lambda: CALLS[name](plain, one)) == "returned"
+    told = outcome(lambda: CALLS[name](plain, one))
+    assert told in ("returned", "NotImplementedError")  # by MPI
     assert outcome(lambda: CALLS[name](ours, one)) == "returned"
 
 
@@ -118,6 +119,8 @@ def test_nobody_looks_at_the_buffer(comms, name, buffer):
 def test_one_of_both_buffers_matters(comms, name, buffer):
     """The other one is of a message that comes from this rank."""
     one = BUFFERS[buffer]()
+    if outcome(lambda: CALLS[name](comms[0], one)) == "NotImplementedError":
+        pytest.skip(f"this MPI has no {name}")
     for comm in comms:
         for tag in (1, 2):
             into, request = np.zeros(1), comm.Isend(np.ones(1), 0, tag)
@@ -148,6 +151,7 @@ def test_a_buffer_that_is_replaced_is_written(comms, buffer):
     assert told[0] == told[1]
 
 
+@pytest.mark.usefixtures("windows_of_one_rank")
 @pytest.mark.parametrize("buffer", BUFFERS)
 def test_windows(buffer):
     """Calls of a window look at a datatype, as in mpi4py."""

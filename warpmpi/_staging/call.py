@@ -110,7 +110,7 @@ class Call:
                 continue
             if average:
                 arrays.append(value[0] if isinstance(value, list) else value)
-            given = looked_at(value, buffer, role)
+            given = looked_at(value, buffer, role, not family.takes_lists)
             if given is not value:
                 self.replace(buffer, given)
             if _core._is_awaited(value):
@@ -294,6 +294,7 @@ class Family:
     collective = False
     of_messages = False  # between two ranks; MPI_Cancel takes their requests
     direct = False  # GPUs may do them by themselves
+    takes_lists = True  # [array, count, datatype], not only an array
     paired = False  # a rank may be a neighbour twice
     # Parameters that tell on which ranks the buffers matter.
     partial: frozenset[str] = frozenset()

@@ -27,6 +27,8 @@ def _packing(call: Call) -> int:
 
 
 class _OfDatatype(Family):
+    takes_lists = False
+
     def roles(self, call: Call) -> Iterator[tuple[Buffer, str, int, Any]]:
         for buffer in call.row.buffers:
             typed = buffer.role != "<" and call.row.name.startswith("Unpack")

@@ -45,22 +45,35 @@ def listed(value: Any, buffer: Buffer) -> Any:
     return value
 
 
-def looked_at(value: Any, buffer: Buffer, role: str) -> Any:
+def _read(array: Any, typed: bool, role: str) -> Any:
+    # Some calls want memory that can be written and do not write it.
+    try:
+        return read(array, typed, True, True)
+    except (BufferError, ValueError):
+        if role != "<":
+            raise
+    return read(array, typed, False, True)
+
+
+def looked_at(value: Any, buffer: Buffer, role: str, alone: bool) -> Any:
     """Return a buffer in host memory as mpi4py reads it, which is once.
 
-    Raises what mpi4py raises, and TypeError for GPU memory.
+    alone: the call takes memory, and no list. Raises what mpi4py raises, and
+    TypeError for GPU memory.
     """
     if not _core._runs_code(value):
         return value
     in_list = isinstance(value, (list, tuple)) and value
     array, *rest = value if in_list else (value,)
     typed = buffer.form == "w" or any(map(_is_type, rest))
-    memory, _, _, datatype = read(array, typed, role != "<", True)
+    memory, _, _, datatype = _read(array, typed or alone, role)
     if _core.is_on_device(memory):
         raise TypeError(
             f"{buffer.name}: the array is GPU memory now, and was host memory "
             "before: its interface must always name the same memory"
         )
+    if alone:
+        return memory
     if typed:
         return [memory, *rest]
     if len(rest) > 1 and rest[-1] is None:
