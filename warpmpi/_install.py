@@ -34,6 +34,7 @@ from ._comm import (
 _installed = False
 _replaced: dict[int, tuple[Any, Any]] = {}  # by id: theirs, and ours
 _LARGEST_TABLE = 1000  # of functions; what is larger holds data
+_LOOKED_INTO = dict, list, staticmethod, MethodType
 # Flags of types (Py_TPFLAGS_…).
 _HEAP_TYPE, _IMMUTABLE = 1 << 9, 1 << 8
 _waiting: list[Any] = []  # communicators that MPI.Init is to attach
@@ -147,9 +148,11 @@ def _patch(owner: Any, name: str, value: Any) -> None:
     else:
         former = getattr(owner, name)
         setattr(owner, name, value)
-    if isinstance(former, staticmethod):
-        former, value = former.__func__, getattr(value, "__func__", value)
-    _replaced[id(former)] = former, value
+    value = getattr(value, "__func__", value)
+    while former is not None:  # and what it wraps: an import may have, too
+        former = getattr(former, "__func__", former)
+        _replaced[id(former)] = former, value
+        former = getattr(former, "__wrapped__", None)
 
 
 def _spaces_of_modules() -> Iterator[dict[str, Any]]:
@@ -162,30 +165,44 @@ def _spaces_of_modules() -> Iterator[dict[str, Any]]:
             yield object.__getattribute__(module, "__dict__")
 
 
+def _replacement(value: Any) -> Any:
+    """Give ours for a function of mpi4py's that was stored, or None."""
+    if type(value) is MethodType and isinstance(value.__self__, type):
+        theirs = id(value.__func__) in _replaced
+        return getattr(value.__self__, value.__name__) if theirs else None
+    static = type(value) is staticmethod
+    found = _replaced.get(id(value.__func__ if static else value))
+    if found is None:
+        return None
+    return staticmethod(found[1]) if static else found[1]
+
+
 def _replace_functions(space: Any, seen: set[int]) -> None:
-    """Put ours where a class, a dict or a list holds mpi4py's functions."""
-    seen.add(id(space))
-    inner: Any = vars(space) if isinstance(space, type) else space
-    of_list = type(inner) is list
-    values = list(inner if of_list else inner.values())
-    kinds = set(map(type, values))
-    if _replaced.keys().isdisjoint(map(id, values)) and not any(
-        kind in (dict, list, staticmethod) or issubclass(kind, type)
-        for kind in kinds
-    ):
-        return  # most of them
-    for key, value in list(enumerate(inner) if of_list else inner.items()):
-        static = type(value) is staticmethod
-        found = _replaced.get(id(value.__func__ if static else value))
-        if found is None:
-            if id(value) not in seen and _is_the_programs(value):
-                _replace_functions(value, seen)
-            continue
-        new = staticmethod(found[1]) if static else found[1]
-        if inner is space:
-            space[key] = new
-        else:
-            type.__setattr__(space, key, new)
+    """Put ours where a class, a dict or a list holds mpi4py's functions.
+
+    Also in those that it holds: a list of these, as they may be deep.
+    """
+    spaces = [space]
+    while spaces:
+        space = spaces.pop()
+        seen.add(id(space))
+        inner: Any = vars(space) if isinstance(space, type) else space
+        of_list = type(inner) is list
+        values = list(inner if of_list else inner.values())
+        if _replaced.keys().isdisjoint(map(id, values)) and not any(
+            kind in _LOOKED_INTO or issubclass(kind, type)
+            for kind in set(map(type, values))
+        ):
+            continue  # most of them
+        for key, value in list(enumerate(inner) if of_list else inner.items()):
+            new = _replacement(value)
+            if new is None:
+                if id(value) not in seen and _is_the_programs(value):
+                    spaces.append(value)
+            elif inner is space:
+                space[key] = new
+            else:
+                type.__setattr__(space, key, new)
 
 
 def _is_the_programs(value: Any) -> bool:
@@ -258,7 +275,8 @@ def install() -> None:
     program hold ``MPI.COMM_WORLD``, ``MPI.COMM_SELF`` or a method of these,
     they get ours; a method that is held elsewhere is warned of, as it passes
     GPU arrays to MPI as they are. They, their classes, dicts and lists also
-    get ours of functions such as ``MPI.Comm.Send``.
+    get ours of functions such as ``MPI.Comm.Send`` and class methods such as
+    ``MPI.Request.Waitall``.
     Collective over COMM_WORLD where MPI runs already;
     else ``MPI.Init`` and ``MPI.Init_thread`` of mpi4py do the rest, and where
     another library initializes MPI a second call does. Any other second call

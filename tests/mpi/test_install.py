@@ -261,9 +261,20 @@ def test_functions_of_classes_that_are_held_become_ours(tmp_path):
         class Mine(MPI.Intracomm):
             transmit = MPI.Comm.Send
         from mpi4py.MPI import Attach_buffer
+        few.wait_all, few.start_all = MPI.Request.Waitall, MPI.Prequest.Startall
+        table["window"] = [MPI.Win.Create]
+        deep = few.deep = []
+        for _ in range(2 * sys.getrecursionlimit()):
+            deep.append([])
+            deep = deep[0]
+        deep.append(MPI.Comm.Send)
         import warpmpi as wm
         wm.install()
         comm, mine = MPI.COMM_WORLD, Mine(MPI.COMM_WORLD)
+        assert deep[0] is MPI.Comm.Send
+        assert few.wait_all == MPI.Request.Waitall
+        assert few.start_all == MPI.Prequest.Startall
+        assert table["window"] == [MPI.Win.Create]
         assert few.send is MPI.Comm.Send is Calls.send
         assert mine.transmit.__func__ is MPI.Comm.Send
         assert few.reduce is MPI.Comm.Allreduce
@@ -283,6 +294,11 @@ def test_functions_of_classes_that_are_held_become_ours(tmp_path):
                 receive(comm, into := gpu(4), comm.rank)
                 request.Wait()
                 assert (into.numpy() == 3).all()
+            into, peer = gpu(4), comm.rank
+            pair = comm.Recv_init(into, peer), comm.Send_init(gpu(4, 3.0), peer)
+            few.start_all(pair)
+            few.wait_all(pair)
+            assert (into.numpy() == 3).all()
         few.reduce(comm, gpu(4, 1.0), total := gpu(4))
         table["more"][0](Calls.Inner.dup(comm), total, 0)
         assert (total.numpy() == comm.size).all()
