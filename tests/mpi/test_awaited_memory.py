@@ -146,6 +146,24 @@ def test_a_wait_that_fails(comm, fail, form):
     assert (got == comm.size).all()
 
 
+@pytest.mark.parametrize("how", ["stream", "subclass"])
+@pytest.mark.parametrize("name", ["Allreduce", "Bcast"])
+def test_a_stream_that_is_gone_at_a_start(comm, name, how):
+    """Nobody can tell if the work has run: the start fails."""
+    a, got = sent(np.ones(N), how), np.zeros(N)
+    args = (a.array,) if name == "Bcast" else (a.array, got)
+    alone = wm.Comm(MPI.COMM_SELF)
+    request = getattr(alone, f"{name}_init")(*args)
+    request.Start()
+    request.Wait()
+    shown = "interface" if how == "subclass" else "__cuda_array_interface__"
+    setattr(a.array, shown, {**getattr(a.array, shown), "stream": -1})
+    with pytest.raises(ValueError, match="stream"):
+        request.Start()
+    request.Wait()
+    request.Free()
+
+
 # --- messages ----------------------------------------------------------------
 
 

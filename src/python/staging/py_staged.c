@@ -438,10 +438,21 @@ settle(PyObject *Py_UNUSED(module), PyObject *value)
 {
     wm_buffer_t buffer = {.memory = {.kind = WM_MEMORY_HOST, .device = -1}};
     wm_pointer_t memory;
+    wm_view_t view;
     wm_error_t err;
     int code = 0;
     PyObject *array = Py_NewRef(wm_py_message_array(value));
     int looked = wm_py_message_look(array, &memory, &buffer.producer);
+    if (wm_memory_on_device(&memory)
+        && buffer.producer.kind == WM_PRODUCER_NONE) {
+        // Nothing was read, perhaps. A wait for a stream that cannot be known
+        // has failed.
+        if (wm_py_view_parse(array, false, "buffer", &view) < 0) {
+            Py_DECREF(array);
+            return NULL;
+        }
+        wm_py_view_release(&view);
+    }
     memory = buffer.memory; // that of a GPU is waited for as well
     if (looked == 0 && is_awaited(&memory, &buffer.producer))
         WM_PY_UNLOCKED(
