@@ -156,6 +156,37 @@ def test_what_nobody_can_read_is_mpi4pys(gpus):
     run(text, **(as_here if gpus else {}))
 
 
+def test_buffers_of_no_message_are_mpi4pys():
+    """Nobody looks at the buffer of a message with MPI.PROC_NULL."""
+    body = """
+        import numpy as np
+        from mpi4py import MPI
+        import warpmpi as wm
+        comm, null = wm.Comm(MPI.COMM_WORLD), MPI.PROC_NULL
+        for one in "text", 3.5, [1, 2, 3], {}, np.zeros(3, "M8[s]"):
+            for name in "Send", "Ssend", "Recv":
+                getattr(comm, name)(one, null)
+            for name in "Isend", "Irecv":
+                getattr(comm, name)(one, null).Wait()
+            for name in "Send_init", "Recv_init":
+                getattr(comm, name)(one, null).Free()
+            comm.Sendrecv(one, null, 0, one, null)
+            comm.Sendrecv_replace(one, null, source=null)
+            comm.Irecv(into := np.zeros(3), comm.rank)
+            comm.Sendrecv(np.ones(3), comm.rank, 0, one, null)
+            for wrong in (
+                lambda: comm.Sendrecv_replace(one, null, 0, comm.rank),
+                lambda: comm.Recv(one, comm.rank),
+            ):
+                try:
+                    wrong()
+                except (TypeError, BufferError):
+                    continue
+                raise AssertionError(one)
+    """
+    run(body, ranks=1)
+
+
 def test_a_receive_into_gaps_is_cancelled():
     run("""
         import numpy as np

@@ -3,15 +3,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
+from mpi4py import MPI
+
 from . import table
-from .call import Family, StagedPrequest, at_once, by_request, staged_call
-from .table import rows_of
+from .call import (
+    Call,
+    Family,
+    StagedPrequest,
+    at_once,
+    by_request,
+    rank_of,
+    staged_call,
+)
+from .table import Buffer, rows_of
 
 
 class _OfMessages(Family):
     of_messages = True
+
+    def roles(self, call: Call) -> Iterator[tuple[Buffer, str, int, Any]]:
+        """Leave out the buffers at which mpi4py does not look."""
+        replaced = len(call.row.buffers) == 1  # the same one for both ranks
+        for each in super().roles(call):
+            others = [
+                rank_of(call.argument(name))
+                for name, sent in (("dest", True), ("source", False))
+                if name in call.row.positions
+                and (replaced or sent == (each[0].role == "<"))
+            ]
+            if any(other != MPI.PROC_NULL for other in others):
+                yield each
 
 
 def message_calls(base: type) -> dict[str, Any]:
