@@ -53,6 +53,9 @@ def test_calls_that_move_data_tell_of_gpu_arrays(ours):
         if not re.search(r"\bGPU\b", getattr(ours, name).__doc__ or "")
     ]
     assert not wrong
+    for name in names:  # paragraphs, and indented lines below a text
+        text = inspect.cleandoc(getattr(ours, name).__doc__)
+        assert not re.search(r"\n \S|\n\n\n", text), name
     assert len(names) >= (50 if "omm" in ours.__name__ else 3)
 
 

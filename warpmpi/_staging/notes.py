@@ -151,6 +151,8 @@ def wrong_op(op: Any) -> str:
 def _or_objects(call: str, what: str) -> str:
     """Name the call that takes objects and otherwise does the same."""
     name = call.removesuffix("_init").lower()
+    if name in ("recv", "irecv"):
+        return f", or call {name}() for an object"
     for each in (name, name[:-1], name[1:], name[1:-1]):
         if hasattr(MPI.Cartcomm, each):
             return f", or {what} to {each}()"

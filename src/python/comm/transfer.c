@@ -169,8 +169,8 @@ const char wm_py_comm_Recv_doc[] = PyDoc_STR(
     "Recv($self, /, buf, source=mpi4py.MPI.ANY_SOURCE, "
     "tag=mpi4py.MPI.ANY_TAG, status=None)\n--\n\n"
     "Receive into an array.\n\n" WM_PY_DOC_RECEIVED
-    " When the call returns, the data is ready for every "
-    "stream.\n\n" WM_PY_DOC_RAISES);
+    "When the call returns, the data is ready for every "
+    "stream.\n" WM_PY_DOC_RAISES);
 
 PyObject *
 wm_py_comm_Recv(PyObject *self, PyObject *const *args, Py_ssize_t given,
