@@ -261,7 +261,8 @@ def test_functions_of_classes_that_are_held_become_ours(tmp_path):
         class Mine(MPI.Intracomm):
             transmit = MPI.Comm.Send
         from mpi4py.MPI import Attach_buffer
-        few.wait_all, few.start_all = MPI.Request.Waitall, MPI.Prequest.Startall
+        few.wait_all = MPI.Request.Waitall
+        few.start_all = MPI.Prequest.Startall
         table["window"] = [MPI.Win.Create]
         deep = few.deep = []
         for _ in range(2 * sys.getrecursionlimit()):
@@ -295,7 +296,8 @@ def test_functions_of_classes_that_are_held_become_ours(tmp_path):
                 request.Wait()
                 assert (into.numpy() == 3).all()
             into, peer = gpu(4), comm.rank
-            pair = comm.Recv_init(into, peer), comm.Send_init(gpu(4, 3.0), peer)
+            give = comm.Send_init(gpu(4, 3.0), peer)
+            pair = comm.Recv_init(into, peer), give
             few.start_all(pair)
             few.wait_all(pair)
             assert (into.numpy() == 3).all()
