@@ -561,6 +561,20 @@ def test_a_wrong_number_of_seconds_raises_on_all_ranks(tmp_path):
     assert "WARPMPI_HANG_SECONDS=soon is not a number of seconds" in printed
 
 
+def test_a_wrong_number_of_seconds_is_warned_of_without_gpus(tmp_path):
+    body = """
+        import warnings
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            wm.Comm(plain)
+        for each in told:
+            print("warned:", each.category.__name__, each.message)
+        """
+    printed = run(tmp_path, body, "wrap", seconds="soon", **NO_GPU)
+    wrong = "warned: RuntimeWarning WARPMPI_HANG_SECONDS=soon is not a number"
+    assert printed.count(wrong) == 2, printed
+
+
 SIGNAL = """
     how = sys.argv[1]
     if how == "own":  # set before, or after: the program's own is called

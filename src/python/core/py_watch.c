@@ -108,13 +108,19 @@ static PyObject *
 watch(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
     static bool begun;
-    int size = 0;
+    int size = 0, code;
+    wm_error_t err;
     if (begun || wm_engine_check_world(NULL) < 0)
         Py_RETURN_NONE;
     begun = true;
     wm_engine_lock();
-    (void)!wm_hang_configure(NULL); // a wm.Comm reports the error
+    code = wm_hang_configure(&err);
     wm_engine_unlock();
+    if (code < 0) { // without GPUs nothing else reads the setting
+        if (PyErr_WarnEx(PyExc_RuntimeWarning, err.text, 1) < 0)
+            return NULL;
+        Py_RETURN_NONE;
+    }
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     if (size < 2 || wm_hang_limit() == 0 || sem_init(&wanted, 0, 0) != 0
         || sem_init(&ended, 0, 0) != 0)
