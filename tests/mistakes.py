@@ -118,6 +118,9 @@ MISTAKES = {
 WITH_GPUS = {
     "comm.Send([x, 20], next)": ["20", "80"],
     "comm.Sendrecv(x, next, y, last)": ["sendtag", "int", "Array"],
+    "own.Allreduce([np.ones(10), np.float64], np.ones(10))": [
+        *("sendbuf", "datatype of MPI's", "MPI.DOUBLE"),
+    ],
     "wm.Request.Waitall(5)": ["requests", "list", "int"],
     "x < 2": ["cupy.asarray(x) < y"],
     "comm.on(s).Allreduce(x, y, 'sum')": ["op", "MPI.Op", "str"],

@@ -189,6 +189,11 @@ def _wrong_list(value: Any, form: str, call: str) -> str | None:
         )
     if len(value) == 1:
         return "a list is [array, count, datatype]: give the array itself"
+    if any(isinstance(each, type) for each in value[1:]):
+        return (
+            "a list is [array, count, datatype]: give a datatype of MPI's, "
+            "such as MPI.DOUBLE"
+        )
     if not form and any(getattr(each, "ndim", 0) for each in value[1:]):
         return (
             f"a list is [array, count, datatype]: give one array{or_objects}"
