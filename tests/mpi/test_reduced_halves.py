@@ -193,6 +193,7 @@ def test_what_they_have_not_is_refused(comm, place):
         with pytest.raises(MPI.Exception) as caught:
             getattr(comm, name)(MPI.IN_PLACE, mine, MPI.BAND)
         assert caught.value.Get_error_class() == MPI.ERR_OP
+    settle(comm)
 
 
 @pytest.mark.ranks(2)

@@ -14,6 +14,7 @@ from mpi4py import MPI
 
 import kinds
 import warpmpi as wm
+from cases import settle
 from warpmpi import _core
 
 pytestmark = pytest.mark.ranks(2)
@@ -250,6 +251,7 @@ def test_who_waits_in_the_driver_does_so_once(comm, fail):
 @pytest.mark.parametrize("count", [100, 1000])
 def test_a_copy_that_fails_raises_on_every_rank(comm, fail, count, culprit):
     """Also the last one, of a Bcast so short that it is already over."""
+    settle(comm)
     buffer = kinds.make("device", np.zeros(count))
     for name, call in (
         ("MemcpyAsync", lambda: comm.Bcast(buffer, 1 - culprit)),
