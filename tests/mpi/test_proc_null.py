@@ -107,8 +107,10 @@ def outcome(call):
 def test_nobody_looks_at_the_buffer(comms, name, buffer):
     plain, ours = comms
     one = BUFFERS[buffer]()
-    if name[0] == "P" and not hasattr(plain, name):
-        pytest.skip("this MPI has no partitioned messages")
+    if name[0] == "P" and (
+        not hasattr(plain, name) or MPI.get_vendor()[0] == "MPICH"
+    ):
+        pytest.skip("no partitioned messages, or plain MPICH crashes")
     told = outcome(lambda: CALLS[name](plain, one))
     assert told in ("returned", "NotImplementedError")  # by MPI
     assert outcome(lambda: CALLS[name](ours, one)) == "returned"

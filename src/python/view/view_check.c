@@ -17,6 +17,7 @@ wm_py_drop_refusal(void)
         PyExc_TypeError,           PyExc_ValueError,  PyExc_BufferError,
         PyExc_AttributeError,      PyExc_LookupError, PyExc_ArithmeticError,
         PyExc_NotImplementedError, PyExc_ImportError, wm_py_state->cuda_error,
+        PyExc_AssertionError, // of a producer that wants another stream
     };
     for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++)
         if (PyErr_ExceptionMatches(refusals[i])) {
