@@ -301,6 +301,40 @@ def test_one_process_without_us(tmp_path):
     ranks.run(script, **NO_GPU)
 
 
+FREED_TYPES = """
+    import numpy as np
+    from mpi4py import MPI
+    import warpmpi as wm
+    wm.install()
+
+    def of(array):
+        place = [array.size], [MPI.Get_address(array)], [MPI.DOUBLE]
+        return MPI.Datatype.Create_struct(*place).Commit()
+
+    for _ in range(50):
+        a, b = np.ones(3), np.zeros(3)
+        types = [of(a)], [of(b)]
+        words = [[MPI.BOTTOM, ([1], [0]), each] for each in types]
+        request = MPI.COMM_SELF.Alltoallw_init(*words)
+        for each in types:
+            each[0].Free()
+        others = [of(a) for _ in range(10)]
+        request.Start()
+        request.Wait()
+        request.Free()
+        assert (b == 1).all()
+        for each in others:
+            each.Free()
+"""
+
+
+@pytest.mark.skipif(
+    MPI.Get_version() < (4, 0), reason="needs persistent collectives"
+)
+def test_a_persistent_call_keeps_its_datatypes():
+    run(FREED_TYPES)
+
+
 C_AND_PYTHON = """
     import ctypes
     import numpy as np

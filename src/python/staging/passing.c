@@ -417,10 +417,11 @@ serve(const passing_t *self, PyObject *const *args, size_t flags,
     Py_ssize_t given = PyVectorcall_NARGS(flags);
     bool ours = !is_mpi4pys(self, args, given, names)
                 || wm_engine_check(NULL) < 0;
-    if (is_mpis(self, !ours, args, given, names))
+    bool mpis = is_mpis(self, !ours, args, given, names);
+    if (mpis && self->again == Py_None)
         return PyObject_Vectorcall(ours ? self->other : self->method, args,
                                    flags, names);
-    if (self->direct == WM_COLL_UNKNOWN || given == 0
+    if (mpis || self->direct == WM_COLL_UNKNOWN || given == 0
         || wm_engine_check(NULL) < 0)
         return pass(self, ours, args, flags, names);
     bool paired = is_paired(self, args[0], given, names);
