@@ -315,7 +315,10 @@ FREED_TYPES = """
         a, b = np.ones(3), np.zeros(3)
         types = [of(a)], [of(b)]
         words = [[MPI.BOTTOM, ([1], [0]), each] for each in types]
-        request = MPI.COMM_SELF.Alltoallw_init(*words)
+        try:
+            request = MPI.COMM_SELF.Alltoallw_init(*words)
+        except NotImplementedError:
+            break  # not in Open MPI 4.1
         for each in types:
             each[0].Free()
         others = [of(a) for _ in range(10)]
@@ -328,9 +331,6 @@ FREED_TYPES = """
 """
 
 
-@pytest.mark.skipif(
-    MPI.Get_version() < (4, 0), reason="needs persistent collectives"
-)
 def test_a_persistent_call_keeps_its_datatypes():
     run(FREED_TYPES)
 
