@@ -134,6 +134,22 @@ def test_a_refused_call_has_not_happened(comms, name, form, memory, who):
         summed(comm, kinds.KINDS[-1], "I")
 
 
+@pytest.mark.parametrize("kind", ["host", *GPU])
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_refused_call_waits_for_no_other_rank(comms, name, form, kind):
+    comm = comms(name)
+    for turn, what in enumerate(wrong_for(name)):
+        case = Case(comm, name, lambda values: kinds.make(kind, values))
+        alone = turn % comm.size
+        if comm.rank == alone:
+            refuse(comm, name, form, case, what)
+        # The others enter no collective before.
+        MPI.COMM_WORLD.bcast(what, alone)
+        perform(comm, name, form, *case.args)
+        case.check()
+
+
 @pytest.mark.skipif(not GPU, reason="without GPUs they are MPI's")
 @pytest.mark.parametrize("kind", ["host", *GPU])
 def test_partitioned_messages_that_are_refused(comms, kind):

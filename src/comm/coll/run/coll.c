@@ -2,6 +2,7 @@
 #include "comm/coll/run/coll.h"
 
 #include "comm/coll/direct/preflight.h"
+#include "comm/coll/call/reducible.h"
 #include "comm/coll/stream/symm_coll.h"
 #include "comm/coll/direct/direct_run.h"
 #include "comm/coll/direct/participant.h"
@@ -37,9 +38,26 @@ wm_coll_refused(wm_comm_t *comm)
         wm_barrier_enter_again(comm->barrier);
 }
 
+// Returns true if MPI, which does the call on all ranks, refuses its operation
+// for these elements, or may do so.
+static bool
+may_be_refused(const wm_coll_t *call)
+{
+    wm_reduce_type_t type;
+    wm_reduce_op_t op;
+    return wm_coll_shape(call->kind)->reduces
+           && call->type != MPI_DATATYPE_NULL
+           && wm_reducible_op(call->op) < WM_REDUCE_OPS
+           && !wm_coll_reducible(call, &type, &op);
+}
+
 int
 wm_coll_call(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err)
 {
+    if (may_be_refused(call)) { // a refused call waits for no other rank
+        wm_coll_decline(comm);
+        return 1;
+    }
     wm_participant_t participant;
     wm_error_t wrong;
     wm_plan_t plan;
