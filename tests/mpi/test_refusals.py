@@ -150,6 +150,31 @@ def test_a_refused_call_waits_for_no_other_rank(comms, name, form, kind):
         case.check()
 
 
+class RaisingOnce:
+    """GPU memory whose interface raises when it is first asked for."""
+
+    def __init__(self, array, error):
+        self.array, self.errors = array, [error]
+
+    @property
+    def __cuda_array_interface__(self):
+        if self.errors:
+            raise self.errors.pop()("an interface raises")
+        return self.array.__cuda_array_interface__
+
+
+@pytest.mark.skipif(not GPU, reason="without a GPU nobody asks before mpi4py")
+@pytest.mark.parametrize("error", [RuntimeError, MemoryError, OSError])
+@pytest.mark.parametrize("form", FORMS)
+def test_an_interface_that_raises_is_not_asked_again(comms, form, error):
+    comm, into = comms("Allreduce"), wm.zeros(3)
+    sent = RaisingOnce(wm.ones(3), error)
+    if comm.rank == 0:
+        with pytest.raises(error):
+            getattr(comm, called("Allreduce", form))(sent, into)
+    assert counted(lambda: summed(comm, GPU[0], form))[0] > 0
+
+
 @pytest.mark.skipif(not GPU, reason="without GPUs they are MPI's")
 @pytest.mark.parametrize("kind", ["host", *GPU])
 def test_partitioned_messages_that_are_refused(comms, kind):

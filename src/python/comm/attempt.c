@@ -3,6 +3,8 @@
 
 #include <mpi.h>
 
+#include "python/view/view.h"
+
 // MPI has made the call of this thread's attempt.
 static _Thread_local bool made;
 
@@ -10,7 +12,7 @@ bool
 wm_py_attempt_is_over(void)
 {
     return PyErr_ExceptionMatches(wm_py_state->mpi_exception)
-           || (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception));
+           || wm_py_drop_refusal() < 0;
 }
 
 bool

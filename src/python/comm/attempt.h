@@ -9,8 +9,9 @@
 #include "python/core/module.h"
 
 // Returns true if the exception that is set, of our reading the arguments,
-// ends the call: MPI would refuse it, or it is no error of the arguments. Else
-// MPI, or mpi4py, reads the arguments as well.
+// ends the call: MPI would refuse it, or the arguments' own code raised it.
+// Else drops the exception: MPI, or mpi4py, reads the arguments as well, and
+// reports what is wrong.
 bool
 wm_py_attempt_is_over(void);
 

@@ -37,7 +37,6 @@ wm_py_direct_call(wm_coll_kind_t kind, PyObject *self, PyObject *const *args,
             wm_py_coll_args_release(&asked);
             return -1; // this rank has not entered the call
         }
-        PyErr_Clear(); // MPI, or mpi4py, reports what is wrong
         asks = false;
     }
     wm_waiting_call = (wm_waiting_call_t){
@@ -237,12 +236,8 @@ wm_py_direct_begin(wm_coll_kind_t kind, PyObject *self, PyObject *const *args,
         && !wm_nonblocking_is_busy(comm))
         return decline(comm, result);
     PyObject *capsule = wm_py_direct_read(kind, comm, args, given, keywords);
-    if (capsule == NULL) {
-        if (wm_py_attempt_is_over())
-            return -1;
-        PyErr_Clear(); // MPI, or mpi4py, reports what is wrong
-        return decline(comm, result);
-    }
+    if (capsule == NULL)
+        return wm_py_attempt_is_over() ? -1 : decline(comm, result);
     int code = wm_py_message_of_none(capsule, &kept);
     const wm_coll_t *call = &wm_py_direct_asked(capsule)->call;
     Py_DECREF(capsule);
