@@ -34,6 +34,7 @@ from cases import (
     Case,
     called,
 )
+from warpmpi._staging import collectives
 from wrong_calls import Raising, make_wrong, wrong_for
 
 BETWEEN = ["Allreduce", "Allgather", "Alltoall"]  # between two groups
@@ -95,6 +96,11 @@ class Runner:
             )
         self.kinds = ["host"] if options.plain else list(kinds.KINDS)
         self.draw = random.Random(f"{options.seed} {thread}")
+        # On the host MPI makes them, if there are any.
+        persistent = not collectives.lacks_persistent() or any(
+            kind in kinds.GPU_KINDS for kind in self.kinds
+        )
+        self.forms = FORMS if self.alone and persistent else FORMS[:2]
         self.pending = []
         self.seen, self.where = time.monotonic(), "begins"
         self.refused = self.right = 0
@@ -155,7 +161,7 @@ class Runner:
             if near and draw.random() < 0.7
             else [each for each in NAMES if each not in NEIGHBORS]
         )
-        form = draw.choice(FORMS if self.alone else FORMS[:2])
+        form = draw.choice(self.forms)
         in_place = name in IN_PLACE and draw.random() < 0.2
         root = draw.randrange(self.size if key != "half" else 1)
         starts = draw.randrange(1, 4)

@@ -20,11 +20,13 @@ from cases import (
     perform,
 )
 from warpmpi import _core
+from warpmpi._staging import collectives
 from wrong_calls import make_wrong, wrong_for
 
 pytestmark = pytest.mark.ranks(2)
 
 
+LACKING = collectives.lacks_persistent()
 GPU = kinds.GPU_KINDS[:1]
 # The memory of rank 0, and of the others.
 MEMORY = [("host", "host"), *[(g, g) for g in GPU]]
@@ -120,7 +122,22 @@ NEXT = [
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("who", WHO)
 def test_a_refused_call_has_not_happened(comms, name, form, memory, who):
-    comm = comms(name)
+    call_wrongly(comms(name), name, form, memory, who)
+
+
+@pytest.mark.skipif(LACKING, reason="as above")
+@pytest.mark.parametrize("memory", MEMORY, ids="-".join)
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("who", WHO)
+def test_refusals_of_an_mpi_without_persistent_collectives(
+    comms, monkeypatch, name, memory, who
+):
+    """MPI hears of the call at Start, and judges its arguments before."""
+    monkeypatch.setattr(collectives, "lacks_persistent", lambda: True)
+    call_wrongly(comms(name), name, "_init", memory, who)
+
+
+def call_wrongly(comm, name, form, memory, who):
     kind = memory[comm.rank > 0]
     for turn, what in enumerate(wrong_for(name)):
         case = Case(comm, name, lambda values: kinds.make(kind, values))
@@ -343,6 +360,7 @@ def test_objects_that_are_refused(comms, memory, who):
 
 
 @pytest.mark.skipif(not GPU, reason="needs a GPU")
+@pytest.mark.skipif(LACKING, reason="MPI has none")
 def test_a_staged_persistent_call_tells_what_is_wrong(comms):
     """One rank has host memory, so MPI makes the calls of all."""
     comm = comms("Allreduce")
@@ -401,7 +419,16 @@ def test_a_call_behind_others_is_refused_at_once(comms, wrong):
 
 
 @pytest.mark.skipif(not GPU, reason="needs a GPU")
-@pytest.mark.parametrize("form", ["", "_init"])
+@pytest.mark.parametrize(
+    "form",
+    [
+        "",
+        pytest.param(
+            "_init",
+            marks=pytest.mark.skipif(LACKING, reason="Start takes the memory"),
+        ),
+    ],
+)
 @pytest.mark.parametrize("who", WHO)
 def test_memory_runs_out_after_the_ranks_have_met(
     comms, monkeypatch, form, who

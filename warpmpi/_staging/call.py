@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,11 +16,11 @@ from . import averages, halves, notes, table
 from .given import listed, looked_at
 from .layout import recounted
 from .neighbours import Pairs
+from .rehearsal import rehearse
 from .staging_copies import (
     Settled,
     StagingCopy,
     concerns_us,
-    has_origin,
     has_staging_copy,
     on_device_reduced,
 )
@@ -374,17 +375,18 @@ def staged_call(
         request: _core.Prequest | None, self: Any, *args: Any, **kwargs: Any
     ) -> None:
         assert nonblocking is not None
+        if request is None:
+            inspect.signature(method).bind(self, *args, **kwargs)
         average, args, kwargs = averages.replaced(row, args, kwargs)
         if computes:
             self, args, kwargs = halves.replaced(row, self, args, kwargs)
         made = Call(family, nonblocking, row, self, args, kwargs, average)
         made.concerns(look)  # refuses what is not reduced
-        if request is None and not made.concerns(has_origin):
-            return
         try:
             staged = made.stage()
             if request is None:
-                return  # its addresses are not refused
+                made.run(functools.partial(rehearse, made))
+                return
             if staged:
                 made.fetch()
             made.wrap(made.run(), request)

@@ -16,7 +16,7 @@ from .._raw import has_bytes, read, refuse_bytes
 from .table import Buffer
 
 
-def _is_type(item: Any) -> bool:
+def is_type(item: Any) -> bool:
     return isinstance(item, (str, MPI.Datatype))
 
 
@@ -65,7 +65,7 @@ def looked_at(value: Any, buffer: Buffer, role: str, alone: bool) -> Any:
         return value
     in_list = isinstance(value, (list, tuple)) and value
     array, *rest = value if in_list else (value,)
-    typed = buffer.form == "w" or any(map(_is_type, rest))
+    typed = buffer.form == "w" or any(map(is_type, rest))
     memory, _, _, datatype = _read(array, typed or alone, role)
     if _core.is_on_device(memory):
         raise TypeError(

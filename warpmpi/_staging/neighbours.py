@@ -51,7 +51,7 @@ def _by_rank(ranks: list[int], crossed: bool) -> list[list[int]]:
     return [found[rank] for rank in sorted(found)]
 
 
-def _item_of(value: Any, name: str, sends: bool) -> tuple[int, int]:
+def item_of(value: Any, name: str, sends: bool) -> tuple[int, int]:
     """Return the bytes of an element that mpi4py counts, and of the array."""
     memory = MPI.memory(value)
     inner, number = _core._inner(value, name, not sends)
@@ -110,7 +110,7 @@ class Pairs:
         array, *rest = value if isinstance(value, (list, tuple)) else (value,)
         itemsize, nbytes = 1, 0
         if origin_of(value, form) is None:
-            itemsize, nbytes = _item_of(array, name, sends)
+            itemsize, nbytes = item_of(array, name, sends)
         number = self.outdegree if sends else self.indegree
         blocks = block_parts(name, itemsize, nbytes, rest, form, number)
         ranks = self._destinations if sends else self._sources

@@ -36,11 +36,6 @@ def on_device(value: Any, buffer: Buffer) -> bool:
     return any(allocations_of(origin, list(value[1:]), buffer))
 
 
-def has_origin(value: Any, buffer: Buffer) -> bool:
-    """Return True if addresses tell where the buffer is."""
-    return origin_of(value, buffer.form) is not None
-
-
 def check_addresses(value: Any, buffer: Buffer) -> None:
     """Raise ValueError if addresses lead to GPU and to other memory."""
     origin = origin_of(value, buffer.form)

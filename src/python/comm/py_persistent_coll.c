@@ -354,6 +354,7 @@ typedef struct {
     wm_coll_kind_t kind;
     wm_comm_t *comm;
     bool lacking;            // MPI has no persistent form of it
+    bool able;               // GPUs can do it, as far as this rank knows
     PyObject *taken, *names; // its arguments
     PyObject *read;          // as we have read them; NULL: only mpi4py can
 } making_t;
@@ -370,7 +371,7 @@ read_arguments(making_t *making, PyObject *self, PyObject *const *args,
                        keywords, &making->taken, &making->names);
     PyObject *taken = making->taken, *names = making->names;
     Py_ssize_t named = names != NULL ? PyTuple_GET_SIZE(names) : 0;
-    if (taken != NULL && !plain)
+    if (taken != NULL)
         making->read = wm_py_direct_read(making->kind, making->comm->whole,
                                          ((PyTupleObject *)taken)->ob_item,
                                          PyTuple_GET_SIZE(taken) - named,
@@ -382,13 +383,18 @@ read_arguments(making_t *making, PyObject *self, PyObject *const *args,
             || !PyErr_ExceptionMatches(wm_py_state->mpi_exception)))
         return -1;
     PyErr_Clear(); // MPI, or mpi4py, reports it
+    if (plain)
+        Py_CLEAR(making->read);
+    making->able = making->read != NULL
+                   && wm_persistent_coll_is_able(
+                       making->comm, &wm_py_direct_asked(making->read)->call);
     if (making->lacking && taken == NULL) {
         PyErr_Format(PyExc_TypeError, "%s_init: too many arguments",
                      wm_call_name(making->kind));
         return -1;
     }
-    // Without a persistent form no MPI call checks elements of a reduction.
-    return making->lacking && making->read == NULL
+    // Without a persistent form MPI hears of the call at its start only.
+    return making->lacking && !making->able
                ? ask_mpi(again, Py_None, self, taken, names)
                : 0;
 }
@@ -397,7 +403,7 @@ read_arguments(making_t *making, PyObject *self, PyObject *const *args,
 // set, and stays. Returns 0 and a communicator; 1 if MPI does the call; -1
 // with an exception.
 static int
-open_own(const making_t *making, bool able, bool failed, wm_comm_t **own,
+open_own(const making_t *making, bool failed, wm_comm_t **own,
          MPI_Comm *handle)
 {
     PyObject *type, *value, *trace;
@@ -407,8 +413,8 @@ open_own(const making_t *making, bool able, bool failed, wm_comm_t **own,
     wm_waiting_call = (wm_waiting_call_t){.name = wm_call_name(making->kind),
                                           .collective = true};
     WM_PY_UNLOCKED(
-        code = wm_persistent_coll_open(making->comm, making->kind, able,
-                                       failed ? WM_ERR_CUDA : 0,
+        code = wm_persistent_coll_open(making->comm, making->kind,
+                                       making->able, failed ? WM_ERR_CUDA : 0,
                                        making->lacking, own, handle, &err));
     if (code < 0 && !failed)
         wm_py_raise(&err);
@@ -469,20 +475,17 @@ wm_py_persistent_coll_new(wm_coll_kind_t kind, PyObject *self,
     if (lacking < 0
         || (lacking == 0 && !wm_nonblocking_is_voted(channel.comm->whole)))
         return lacking < 0 ? -1 : 1;
-    making_t making = {kind, channel.comm, lacking, NULL, NULL, NULL};
+    making_t making = {.kind = kind, .comm = channel.comm, .lacking = lacking};
     plain = wm_py_coll_args_is_plain(kind, channel.comm->whole, plain);
     int code = read_arguments(&making, self, args, given, keywords, plain,
                               again);
     bool failed = code > 0;
-    bool able = making.read != NULL
-                && wm_persistent_coll_is_able(
-                    channel.comm, &wm_py_direct_asked(making.read)->call);
     PyObject *made = NULL;
-    if (code == 0 && !able && !lacking
+    if (code == 0 && !making.able && !lacking
         && (made = mpis(context, false)) == NULL)
         code = -1;
     if (code >= 0)
-        code = open_own(&making, able, failed, &own, &handle);
+        code = open_own(&making, failed, &own, &handle);
     if (code == 0)
         made = make(&making, self, again, own, handle);
     else if (code > 0 && made == NULL)
