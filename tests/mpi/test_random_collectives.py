@@ -16,6 +16,7 @@ import random_collectives
 import random_kernels
 import ranks
 import warpmpi as wm
+from cases import settle
 
 SEED = int(os.environ.get("WARPMPI_TEST_SEED", "1"))
 FULL = os.environ.get("WARPMPI_TEST_FULL") == "1"
@@ -45,6 +46,7 @@ def test_random_collectives(world, seed):
 @pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU")
 def test_random_kernels(world):
     count, size = (5000, 8 << 20) if kinds.is_real() else (150, 1 << 20)
+    settle(wm.Comm(world))  # some of these calls only GPUs can do
     random_kernels.run(
         world,
         f"--seed {SEED} --collectives {count} --max-bytes {size} "
