@@ -162,15 +162,19 @@ def test_split_calls_out_of_turn(world, file):
     file.Write_at_all_begin(4 * world.rank, np.ones(3))
     with pytest.raises(MPI.Exception) as raised:
         file.Write_at_all_begin(4 * world.rank, written)
-    assert_told(raised, "call its _end method before another _begin")
+    ours = "Open MPI" in MPI.Get_library_version()
+    if ours:  # else the first one is MPI's own, and so is the error
+        assert_told(raised, "call its _end method before another _begin")
     with pytest.raises(ValueError, match="no split call"):
         file.Write_at_all_end(other)
     file.Write_at_all_end(np.ones(3))
     file.Write_at_all_begin(4 * world.rank, written)
-    with pytest.raises(MPI.Exception):
+    with pytest.raises(MPI.Exception) as raised:
         file.Read_at_all_begin(4 * world.rank, np.ones(3))
+    if ours:
+        assert_told(raised, "call its _end method before another _begin")
     file.Write_at_all_end(written)
-    if "Open MPI" in MPI.Get_library_version():
+    if ours:
         with pytest.raises(MPI.Exception) as raised:
             file.Write_at_all_end(np.ones(3))
         assert_told(raised, "Write_at_all_end: no split call of this file")
