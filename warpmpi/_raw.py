@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy
 from mpi4py import MPI
 
 from . import _core
@@ -53,6 +54,19 @@ def _type_of(code: str | None) -> MPI.Datatype | None:
         return None
 
 
+def _type_of_interface(code: str | None) -> MPI.Datatype | None:
+    """Return the type of mpi4py's that NumPy's elements have as well.
+
+    A short has another type than an integer of 16 bits.
+    """
+    if code is None:
+        return None
+    try:
+        return _type_of(memoryview(numpy.empty(0, code)).format)
+    except (TypeError, ValueError):
+        return _type_of(code)
+
+
 def _dlpack_code(array: Any) -> str | None:
     try:
         capsule = array.__dlpack__()
@@ -95,7 +109,7 @@ def read(
             raise BufferError("not understood")
     elif not typed:
         code = _dlpack_code(array)
-    datatype = None if typed else _type_of(code)
+    datatype = None if typed else _type_of_interface(code)
     return buffer, buffer.address, buffer.nbytes, datatype
 
 

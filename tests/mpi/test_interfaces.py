@@ -81,6 +81,27 @@ def test_counts_in_gpu_memory_are_refused(comm, kind, memory):
             comm.scatter(given)
 
 
+@pytest.mark.parametrize("code", "b1 i1 i2 i4 i8 u2 u8 f4 c8".split())
+def test_elements_have_numpys_type(comm, code):
+    """MPI has several types of one size, and mpi4py compares them."""
+    into = np.zeros(3, code)
+
+    class Shown:
+        __cuda_array_interface__ = {
+            "shape": (3,),
+            "typestr": into.dtype.str,
+            "data": (into.ctypes.data, False),
+            "version": 3,
+        }
+
+    op = MPI.LOR if code == "b1" else MPI.SUM
+    comm.Allreduce(np.ones(3, code), Shown(), op)
+    assert (into == 1).all()
+    into[:] = 0
+    comm.Reduce_scatter(wm.ones(3, code), Shown(), [3], op)
+    assert (into == 1).all()
+
+
 class Boom(RuntimeError):
     pass
 
