@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What ends this rank: its exception, for the ranks that wait; a fault.
+"""The end of this rank: its exception, for the ranks that wait, or a fault.
 
-And the exit status of a forked child, which ends before MPI_Finalize.
+Also the exit status of a forked child, which ends before MPI_Finalize.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ _LOCAL_SIZES = (
     "OMPI_COMM_WORLD_LOCAL_SIZE MPI_LOCALNRANKS MV2_COMM_WORLD_LOCAL_SIZE "
     "PALS_LOCAL_SIZE"
 ).split()
-# Of these the first that is set chooses the default device.
+# The first of these that is set chooses the default device.
 _LOCAL_RANKS = (
     "OMPI_COMM_WORLD_LOCAL_RANK MPI_LOCALRANKID MV2_COMM_WORLD_LOCAL_RANK "
     "PMIX_LOCAL_RANK PMI_LOCAL_RANK PALS_LOCAL_RANKID FLUX_TASK_LOCAL_ID "

@@ -29,7 +29,8 @@ def place(address: str) -> str:
 def links(uuid: str, library: str = "libnvidia-ml.so.1") -> dict[str, int]:
     """Return the number of a GPU's active links by what they lead to.
 
-    That is the place() of another GPU, or SWITCH. Empty if NVML does not tell.
+    They lead to the place() of another GPU, or to SWITCH. Empty if NVML does
+    not tell.
     """
     told: dict[str, int] = {}
     try:

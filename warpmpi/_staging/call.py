@@ -315,7 +315,7 @@ class Family:
         raise call.error
 
 
-# What mpi4py raises for wrong arguments, and MPI's own errors.
+# Errors of mpi4py for wrong arguments, and MPI's own.
 _EXPLAINED = (
     *(MPI.Exception, TypeError, ValueError),
     *(BufferError, OverflowError),

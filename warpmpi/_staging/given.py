@@ -23,7 +23,7 @@ def is_type(item: Any) -> bool:
 def listed(value: Any, buffer: Buffer) -> Any:
     """Return a buffer whose list, counts and displacements are on the host.
 
-    Of Alltoallw, mpi4py takes any sequence for a list. Raises TypeError or
+    mpi4py takes any sequence for a list of Alltoallw. Raises TypeError or
     ValueError for one in GPU memory.
     """
     if buffer.form == "w" and not isinstance(value, (list, tuple)):
