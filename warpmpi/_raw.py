@@ -62,7 +62,7 @@ def _type_of_interface(code: str | None) -> MPI.Datatype | None:
     if code is None:
         return None
     try:
-        return _type_of(memoryview(numpy.empty(0, code)).format)
+        return _type_of(numpy.empty(0, code).data.format)
     except (TypeError, ValueError):
         return _type_of(code)
 
