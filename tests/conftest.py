@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import ranks
 import sampling
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -25,7 +26,7 @@ if os.environ.get("WARPMPI_TEST_GPU") != "1" and SIMCUDA.is_file():
     os.environ.setdefault("SIMCUDA_MODE", "lazy")
 
 # Nothing of what these test is instrumented.
-if "asan" in os.environ.get("LD_PRELOAD", ""):
+if ranks.ASAN:
     collect_ignore = ["test_simcuda.py", "test_simcuda_ipc.py", "test_tree.py"]
     collect_ignore += ["test_build.py"]
 
@@ -36,6 +37,11 @@ _WORST = {"passed": 0, "skipped": 1, "failed": 2}
 
 
 def pytest_configure(config):
+    config.addinivalue_line(
+        "markers",
+        "forks: forks a process that has threads; left out with ASan, where "
+        "a child never gets a lock that another thread has in its malloc",
+    )
     results = os.environ.get("WARPMPI_TEST_RESULTS")
     if results:
         config.pluginmanager.register(_Results(Path(results)))
@@ -59,6 +65,11 @@ def every(item):
 def pytest_collection_modifyitems(config, items):
     if not any(item.path.parent.name == "mpi" for item in items):
         sampling.choose(config, items, every)
+
+
+def pytest_runtest_setup(item):
+    if ranks.ASAN and item.get_closest_marker("forks"):
+        pytest.skip("AddressSanitizer's malloc is not made for fork()")
 
 
 def pytest_collection_finish(session):

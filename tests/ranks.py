@@ -11,6 +11,8 @@ import textwrap
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+# These processes run with AddressSanitizer (`make test-asan`).
+ASAN = "asan" in os.environ.get("LD_PRELOAD", "")
 
 sys.path.insert(0, str(ROOT / "build_tools"))
 import mpirun  # noqa: E402

@@ -1237,7 +1237,7 @@ def test_a_byte_at_another_place_is_seen():
 
 
 @pytest.mark.skipif(
-    "asan" in os.environ.get("LD_PRELOAD", ""),
+    ranks.ASAN,
     reason="the first exception of matplotlib's C++ ends a process with ASan",
 )
 def test_the_picture(good, tmp_path):

@@ -14,6 +14,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+import awaited
 import kinds
 import warpmpi as wm
 
@@ -567,20 +568,8 @@ def test_from_dlpack_goes_to_another_device():
 # --- DLPack's C exchange API ------------------------------------------------
 
 
-class Tensor(ctypes.Structure):
-    _fields_ = [
-        ("data", ctypes.c_void_p),
-        ("device", ctypes.c_int32 * 2),
-        ("ndim", ctypes.c_int32),
-        ("dtype", ctypes.c_uint8 * 4),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("byte_offset", ctypes.c_uint64),
-    ]
-
-
 Borrow = ctypes.PYFUNCTYPE(
-    ctypes.c_int, ctypes.py_object, ctypes.POINTER(Tensor)
+    ctypes.c_int, ctypes.py_object, ctypes.POINTER(awaited.Tensor)
 )
 CurrentStream = ctypes.PYFUNCTYPE(
     ctypes.c_int,

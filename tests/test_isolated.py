@@ -9,8 +9,7 @@ import pytest
 import ranks
 
 pytestmark = pytest.mark.skipif(
-    "asan" in os.environ.get("LD_PRELOAD", ""),
-    reason="AddressSanitizer keeps freed memory for a while",
+    ranks.ASAN, reason="AddressSanitizer keeps freed memory for a while"
 )
 
 FOLDER = Path(__file__).resolve().parent / "isolated"

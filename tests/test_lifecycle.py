@@ -159,6 +159,7 @@ def test_a_low_thread_level_is_warned_of_once(tmp_path, level):
     assert place == "program.py"
 
 
+@pytest.mark.forks
 def test_a_forked_child_is_told_so(tmp_path):
     printed = run(
         tmp_path,
@@ -328,6 +329,7 @@ FORKED = """
 """
 
 
+@pytest.mark.forks
 @pytest.mark.parametrize("number", [1, 2])
 @pytest.mark.parametrize("end", ["os._exit", "sys.exit"])
 def test_a_forked_child_cannot_use_mpi(tmp_path, end, number):
@@ -357,6 +359,7 @@ def test_a_forked_child_cannot_use_mpi(tmp_path, end, number):
     assert told == ["3"] * number + ["refused"] * number
 
 
+@pytest.mark.forks
 @pytest.mark.parametrize(
     ("end", "status"),
     [("sys.exit(7)", 7), ("sys.exit('text')", 1), ("1 / 0", 1), ("pass", 0)],
@@ -388,6 +391,7 @@ def test_a_forked_child_ends_with_its_status(
     assert printed.split() == ["child", str(status), "1"]
 
 
+@pytest.mark.forks
 def test_children_forked_while_others_are_at_it(tmp_path):
     """Another thread, and the progress thread, may hold any lock then."""
     program = textwrap.dedent(FORKED) + textwrap.dedent(
@@ -511,6 +515,7 @@ def test_a_worker_is_told_what_is_wrong(tmp_path):
     assert all('if __name__ == "__main__":' in text for text in told)
 
 
+@pytest.mark.forks
 def test_a_pool_of_forked_processes(tmp_path):
     printed = run(
         tmp_path,

@@ -523,6 +523,7 @@ FORKED = """
 """
 
 
+@pytest.mark.forks
 @pytest.mark.programs
 def test_a_forked_child_is_refused(tmp_path):
     ranks.run_text(tmp_path, FORKED, ranks=1)

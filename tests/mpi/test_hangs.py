@@ -621,6 +621,7 @@ def test_the_signal_stays_the_programs_without_gpus(tmp_path):
     assert printed == "own\n" * 2
 
 
+@pytest.mark.forks
 @pytest.mark.parametrize("driver", [{}, NO_GPU])
 @pytest.mark.parametrize("seconds", ["0", "60"])
 def test_the_signal_ends_a_child_as_ever(tmp_path, seconds, driver):

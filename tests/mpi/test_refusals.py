@@ -269,17 +269,7 @@ def ring(world):
 @pytest.mark.parametrize("name", NEIGHBORS)
 @pytest.mark.parametrize("who", WHO)
 def test_neighbours_that_are_refused(ring, name, form, memory, who):
-    kind = memory[ring.rank > 0]
-    for turn, what in enumerate(wrong_for(name)):
-        case = Case(ring, name, lambda values: kinds.make(kind, values))
-        if WHO[who](ring):
-            refuse(ring, name, form, case, what)
-        if turn % 2:
-            NEXT[turn // 2 % len(NEXT)](ring, kind)
-        perform(ring, name, form, *case.args)
-        case.check()
-        summed(ring, kinds.KINDS[-1], "I")
-        summed(ring, kinds.KINDS[-1], "")
+    call_wrongly(ring, name, form, memory, who)
 
 
 @pytest.mark.parametrize("memory", MEMORY, ids="-".join)
