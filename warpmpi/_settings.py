@@ -5,14 +5,12 @@ import difflib
 import os
 import warnings
 
-# docs/guide.md tells of those that are read at run time, the top of setup.py
-# of the build's.
-NAMES = frozenset(
-    """
-    WARPMPI_CHECK WARPMPI_CUDA_DRIVER WARPMPI_EAGER_LIMIT WARPMPI_HANG_SECONDS
-    WARPMPI_HOST WARPMPI_HOST_MESSAGES WARPMPI_LOG WARPMPI_TRANSPORT
-    WARPMPI_TUNED
+from . import _core
 
+# Those that are read at run time are rows of src/cuda/settings.h, of which
+# docs/guide.md tells; the top of setup.py tells of the build's.
+NAMES = frozenset(_core._settings()) | frozenset(
+    """
     WARPMPI_ABIS WARPMPI_CUDA WARPMPI_CUDA_ARCHS WARPMPI_KERNELS
     WARPMPI_LINEINFO WARPMPI_SANITIZE WARPMPI_WERROR
 

@@ -7,12 +7,12 @@
 #include <link.h>
 #include <stdatomic.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "cuda/lock.h"
+#include "cuda/settings.h"
 
 wm_driver_t wm_cu;
 
@@ -53,14 +53,27 @@ typedef struct {
 static bool
 driver_is_chosen(void)
 {
-    const char *path = getenv("WARPMPI_CUDA_DRIVER");
-    return path != NULL && *path != '\0';
+    return wm_setting_text(WM_SETTING_CUDA_DRIVER) != NULL;
 }
 
 static const char *
 driver_path(void)
 {
-    return driver_is_chosen() ? getenv("WARPMPI_CUDA_DRIVER") : "libcuda.so.1";
+    const char *chosen = wm_setting_text(WM_SETTING_CUDA_DRIVER);
+    return chosen != NULL ? chosen : "libcuda.so.1";
+}
+
+static bool
+wants_log(void)
+{
+    const char *log = wm_setting_text(WM_SETTING_LOG);
+    wm_error_t err;
+    bool known = log != NULL && strcmp(log, "cuda") == 0;
+    if (log != NULL && !known) {
+        (void)wm_setting_refuse(WM_SETTING_LOG, &err);
+        fprintf(stderr, "warpmpi: %s; nothing is logged\n", err.text);
+    }
+    return known;
 }
 
 static void *
@@ -184,14 +197,7 @@ wm_driver_load(wm_error_t *err)
         wm_lock(&lock);
         now = atomic_load(&state);
         if (now == UNLOADED) {
-            const char *log = getenv("WARPMPI_LOG");
-            atomic_store(&logging, log != NULL && strcmp(log, "cuda") == 0);
-            if (log != NULL && *log != '\0' && !atomic_load(&logging))
-                fprintf(stderr,
-                        "warpmpi: WARPMPI_LOG=%s is unknown, and nothing is "
-                        "logged: set it to cuda, which writes the calls of "
-                        "the driver to stderr, or unset it\n",
-                        log);
+            atomic_store(&logging, wants_log());
             now = load(&failure) == 0 ? LOADED : FAILED;
             if (now == FAILED && driver_is_chosen()) {
                 fprintf(stderr, "warpmpi: WARPMPI_CUDA_DRIVER: %s\n",

@@ -12,6 +12,7 @@
 #include "comm/engine/hooks.h"
 #include "comm/engine/posted.h"
 #include "cuda/device.h"
+#include "cuda/settings.h"
 
 static bool by_mpi; // WARPMPI_HOST_MESSAGES is mpi
 
@@ -173,14 +174,10 @@ wm_host_only_was_asked(void)
 int
 wm_host_only_configure(wm_error_t *err)
 {
-    const char *text = getenv("WARPMPI_HOST_MESSAGES");
-    bool set = text != NULL && *text != '\0';
-    if (set && strcmp(text, "mpi") != 0)
-        return wm_error_set(err, WM_ERR_VALUE, 0,
-                            "WARPMPI_HOST_MESSAGES=%s is not a known value: "
-                            "unset it, or set it to mpi",
-                            text);
-    by_mpi = set;
+    const char *text = wm_setting_text(WM_SETTING_HOST_MESSAGES);
+    if (text != NULL && strcmp(text, "mpi") != 0)
+        return wm_setting_refuse(WM_SETTING_HOST_MESSAGES, err);
+    by_mpi = text != NULL;
     return 0;
 }
 

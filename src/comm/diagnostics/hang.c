@@ -3,10 +3,8 @@
 #include "comm/diagnostics/hang.h"
 
 #include <errno.h>
-#include <math.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -14,8 +12,8 @@
 #include "comm/message/unexpected.h"
 #include "comm/diagnostics/cause.h"
 #include "comm/diagnostics/report.h"
+#include "cuda/settings.h"
 
-#define SECONDS 10
 #define SECONDS_INSIDE 60
 #define INTERVAL_US 60000000
 // Time for peers to answer: at most, and after the signal.
@@ -33,7 +31,7 @@ enum {
 
 _Thread_local wm_waiting_call_t wm_waiting_call;
 
-static int64_t limit = (int64_t)SECONDS * 1000000;
+static int64_t limit;
 static int64_t limit_inside = (int64_t)SECONDS_INSIDE * 1000000;
 static bool configured;
 static _Atomic unsigned signals;
@@ -86,17 +84,12 @@ install_handler(void)
 int
 wm_hang_configure(wm_error_t *err)
 {
-    const char *text = getenv("WARPMPI_HANG_SECONDS");
-    char *end = NULL;
-    double seconds = text != NULL ? strtod(text, &end) : SECONDS;
-    if (text != NULL
-        && (end == text || *end != '\0' || !isfinite(seconds) || seconds < 0))
-        return wm_error_set(err, WM_ERR_VALUE, 0,
-                            "WARPMPI_HANG_SECONDS=%s is not a number of "
-                            "seconds: unset it, or set it to 0 for no reports",
-                            text);
+    double seconds;
+    int code = wm_setting_seconds(WM_SETTING_HANG_SECONDS, &seconds, err);
     limit = seconds < 1e9 ? (int64_t)(seconds * 1e6) : 0;
-    if (text != NULL)
+    if (code < 0)
+        return code;
+    if (wm_setting_text(WM_SETTING_HANG_SECONDS) != NULL)
         limit_inside = limit;
     if (!configured) {
         int rank = 0, size = 0;

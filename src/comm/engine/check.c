@@ -2,8 +2,8 @@
 #include "comm/engine/check.h"
 
 #include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
+
+#include "cuda/settings.h"
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static bool wanted;
@@ -11,8 +11,7 @@ static bool wanted;
 static void
 check_look(void)
 {
-    const char *text = getenv("WARPMPI_CHECK");
-    wanted = text != NULL && *text != '\0' && strcmp(text, "0") != 0;
+    wanted = wm_setting_is_on(WM_SETTING_CHECK);
 }
 
 bool

@@ -16,6 +16,7 @@
 #include "comm/engine/check.h"
 #include "comm/engine/hash.h"
 #include "cuda/memory.h"
+#include "cuda/settings.h"
 
 #define SEGMENT_NAME "warpmpi"
 #define SEGMENT_LINK "/memfd:" SEGMENT_NAME " (deleted)" // as /proc shows it
@@ -45,7 +46,7 @@ host_identity(void)
             text[0] = '\0';
         fclose(file);
     }
-    const char *override = getenv("WARPMPI_HOST");
+    const char *override = wm_setting_text(WM_SETTING_HOST);
     if (override != NULL)
         snprintf(text, sizeof text, "%s", override);
     else if (text[0] == '\0' && gethostname(text, 256) != 0)

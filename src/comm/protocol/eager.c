@@ -1,41 +1,23 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/protocol/eager.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "comm/engine/engine.h"
 #include "comm/engine/stats.h"
 #include "comm/message/protocol.h"
 #include "comm/protocol/fragments.h"
 #include "comm/protocol/transport.h"
+#include "cuda/settings.h"
 
-#define DEFAULT_LIMIT 65536
 #define PATIENCE_US 10              // a waiting receiver claims sooner
 #define PATIENCE_WITH_PARTS_US 1000 // one that unpickles and allocates, too
 #define MORE_PATIENCE_US 10000      // until memory may be free again
 
-static size_t limit = DEFAULT_LIMIT;
+static size_t limit;
 
 int
 wm_eager_configure(wm_error_t *err)
 {
-    const char *text = getenv("WARPMPI_EAGER_LIMIT");
-    char *rest;
-    limit = DEFAULT_LIMIT;
-    if (text == NULL || *text == '\0')
-        return 0;
-    errno = 0;
-    unsigned long long value = strtoull(text, &rest, 10);
-    if (errno != 0 || *rest != '\0' || strspn(text, "0123456789") == 0)
-        return wm_error_set(
-            err, WM_ERR_VALUE, 0,
-            "WARPMPI_EAGER_LIMIT=%s is not a number of bytes: unset it (the "
-            "default is %d), or set it to 0 or more",
-            text, DEFAULT_LIMIT);
-    limit = (size_t)value;
-    return 0;
+    return wm_setting_bytes(WM_SETTING_EAGER_LIMIT, &limit, err);
 }
 
 // Nobody may be in our code until the receiver comes, so the progress thread

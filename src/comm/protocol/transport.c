@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/protocol/transport.h"
 
-#include <stdlib.h>
 #include <string.h>
+
+#include "cuda/settings.h"
 
 // The transports in order of preference. The last one reaches every peer.
 static const wm_transport_t *const transports[] = {
@@ -18,20 +19,17 @@ static const wm_transport_t *forced; // WARPMPI_TRANSPORT; NULL: unset
 int
 wm_transport_configure(wm_error_t *err)
 {
-    const char *name = getenv("WARPMPI_TRANSPORT");
+    const char *name = wm_setting_text(WM_SETTING_TRANSPORT);
     const wm_transport_t *asked = NULL;
     forced = NULL;
-    if (name == NULL || *name == '\0')
+    if (name == NULL)
         return 0;
     for (size_t i = 0; i < TRANSPORTS; ++i)
         if (strcmp(name, transports[i]->name) == 0
             && transports[i] != &wm_transport_self)
             asked = transports[i];
     if (asked == NULL)
-        return wm_error_set(err, WM_ERR_VALUE, 0,
-                            "WARPMPI_TRANSPORT=%s is not a transport: unset "
-                            "it, or set it to ipc, host or mpi",
-                            name);
+        return wm_setting_refuse(WM_SETTING_TRANSPORT, err);
     if (asked == &wm_transport_mpi && wm_mpi_is_cuda_aware() == 0)
         return wm_error_set(
             err, WM_ERR_VALUE, 0,

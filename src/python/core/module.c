@@ -4,6 +4,7 @@
 #include "array/kernels.h"
 #include "cuda/driver.h"
 #include "cuda/memory.h"
+#include "cuda/settings.h"
 #include "python/core/mpi4py.h"
 
 #ifndef WM_VERSION
@@ -65,9 +66,30 @@ kernels_cuda(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
                          wm_kernels_cuda % 1000 / 10);
 }
 
+PyDoc_STRVAR(settings_doc,
+             "_settings()\n--\n\n"
+             "The environment variables that are read at run time: a dict\n"
+             "of (default, values) by name. \"\": the setting is off.");
+
+static PyObject *
+settings(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
+{
+    PyObject *result = PyDict_New();
+    for (int i = 0; i < WM_SETTINGS_KNOWN && result != NULL; ++i) {
+        const wm_setting_row_t *row = &wm_setting_rows[i];
+        PyObject *value = Py_BuildValue("ss", row->standard, row->values);
+        if (value == NULL
+            || PyDict_SetItemString(result, row->name, value) < 0)
+            Py_CLEAR(result);
+        Py_XDECREF(value);
+    }
+    return result;
+}
+
 PyMethodDef wm_py_module_functions[] = {
     {"_kernels_cuda", kernels_cuda, METH_NOARGS, kernels_cuda_doc},
     {"_memory_stats", memory_stats, METH_NOARGS, memory_stats_doc},
+    {"_settings", settings, METH_NOARGS, settings_doc},
     {"get_cuda_driver_version", driver_version, METH_NOARGS,
      driver_version_doc},
     {0},
