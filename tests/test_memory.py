@@ -77,7 +77,8 @@ def test_calls_are_logged_when_asked_for(program):
         unknown = run(program, case, WARPMPI_LOG=value)
         assert unknown.stderr == (
             f"warpmpi: WARPMPI_LOG={value} is not a known value: unset it, or "
-            "set it to cuda; nothing is logged\n"
+            "set it to cuda, which writes the calls of the driver to stderr; "
+            "nothing is logged\n"
         )
 
 

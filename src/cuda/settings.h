@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The environment variables that are read at run time: a row each, and their
-// parsers. An empty value is an unset one. docs/guide.md tells what they do.
+// parsers. An empty value is an unset one, but for TUNED, which _points.py
+// reads. docs/guide.md tells what they do.
 #ifndef WM_CUDA_SETTINGS_H
 #define WM_CUDA_SETTINGS_H
 
@@ -19,7 +20,8 @@
     X(HANG_SECONDS, "a number of seconds", "10", "0 for no reports")          \
     X(HOST, "a name", "", "any text")                                         \
     X(HOST_MESSAGES, "a known value", "", "mpi")                              \
-    X(LOG, "a known value", "", "cuda")                                       \
+    X(LOG, "a known value", "",                                               \
+      "cuda, which writes the calls of the driver to stderr")                 \
     X(TRANSPORT, "a transport", "", "ipc, host or mpi")                       \
     X(TUNED, "a file", "~/.cache/warpmpi/tuned.json", "a path")
 
