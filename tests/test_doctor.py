@@ -30,6 +30,7 @@ from warpmpi._doctor import (
     supervisor,
 )
 from warpmpi._doctor.job import Job, names
+from warpmpi._settings import TABLE
 
 SIMULATED = os.environ.get("WARPMPI_CUDA_DRIVER")
 needs_simulator = pytest.mark.skipif(
@@ -124,6 +125,10 @@ def rank_facts(number, size):
             "version": "0.1.0",
             "library": "/env/lib/warpmpi/_core.openmpi.so",
             "abis": ["mpich", "mpiabi", "openmpi"],
+            "settings": {
+                name: {"type": row.type, "ranks": row.ranks}
+                for name, row in TABLE.items()
+            },
             "device": number,
             "uuid": f"GPU-{number}",
             "gpu_error": None,
@@ -351,6 +356,23 @@ RULES = [
         "source-tree",
         "broken",
         "the source tree /src: warpmpi has a core for the ABI of mpich",
+    ),
+    (
+        and_(
+            setting("WARPMPI_CHECK", "1", 1),
+            each("core", comm_error="WARPMPI_CHECK is 0 on rank 0 and 1 on"),
+        ),
+        "settings",
+        "broken",
+        "WARPMPI_CHECK must be alike on all ranks: it is 0 on rank 0, 1 on "
+        "rank 1",
+    ),
+    (
+        setting("WARPMPI_TRANSPORT", "host", 0),
+        "settings",
+        "note",
+        "WARPMPI_TRANSPORT should be alike on all ranks: it is host on rank "
+        "0, unset on rank 1",
     ),
     (
         each("core", comm_error="WARPMPI_TRANSPORT=tcp is not a transport"),
@@ -797,6 +819,33 @@ def test_a_cure_fits_how_a_rank_ended(good, how, step, cure):
     (told,) = found(good)
     assert cure in told.cure
     assert told.cure.count("see the lines of the other ranks") == 1
+
+
+@pytest.mark.parametrize("owner", [None, "Slurm", "MPICH"])
+def test_the_cure_of_a_setting_that_differs(good, owner):
+    setting("WARPMPI_EAGER_LIMIT", "0", 0)(good)
+    if owner == "Slurm":
+        one(0, "launcher", starter=SRUN)(good)
+    elif owner == "MPICH":
+        each("mpi", vendor="MPICH", major=4)(good)
+        each("launcher", starter=None, mpirun=None)(good)
+    (told,) = found(good)
+    assert told.cure.endswith(
+        {
+            None: "/env/bin/mpirun -x WARPMPI_EAGER_LIMIT",
+            "Slurm": "srun --export=ALL",
+            "MPICH": "/env/bin/mpirun -genvlist WARPMPI_EAGER_LIMIT",
+        }[owner]
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("WARPMPI_HOST", "b"), ("WARPMPI_CHECK", "0"), ("OMPI_MCA_pml", "ob1")],
+)
+def test_a_setting_may_differ(good, name, value):
+    setting(name, value, 1)(good)
+    assert found(good) == []
 
 
 def test_old_settings_of_an_old_mpi_are_no_finding(good):

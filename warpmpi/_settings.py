@@ -4,12 +4,25 @@
 import difflib
 import os
 import warnings
+from typing import NamedTuple
 
 from . import _core
 
-# Those that are read at run time are rows of src/cuda/settings.h, of which
-# docs/guide.md tells; the top of setup.py tells of the build's.
-NAMES = frozenset(_core._settings()) | frozenset(
+
+class Setting(NamedTuple):
+    """A row of src/cuda/settings.h, whose comments tell of the columns."""
+
+    type: str
+    default: str
+    values: str
+    ranks: str
+    help: str
+
+
+# Those that are read at run time, of which docs/guide.md has a table. The top
+# of setup.py tells of the build's.
+TABLE = {name: Setting(*row) for name, row in _core._settings().items()}
+NAMES = frozenset(TABLE) | frozenset(
     """
     WARPMPI_ABIS WARPMPI_CUDA WARPMPI_CUDA_ARCHS WARPMPI_KERNELS
     WARPMPI_LINEINFO WARPMPI_SANITIZE WARPMPI_WERROR

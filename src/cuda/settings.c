@@ -3,14 +3,25 @@
 
 #include <errno.h>
 #include <math.h>
+#include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 const wm_setting_row_t wm_setting_rows[] = {
-#define X(name, ...) {"WARPMPI_" #name, __VA_ARGS__},
+#define X(name, type, standard, values, ranks, help)                          \
+    {"WARPMPI_" #name, WM_SETTING_TYPE_##type,   standard,                    \
+     values,           WM_SETTING_RANKS_##ranks, help},
     WM_SETTINGS(X)
 #undef X
 };
+
+#define X(name, what) what,
+const char *const wm_setting_types[] = {WM_SETTING_TYPES(X)};
+const char *const wm_setting_ranks[] = {WM_SETTING_RANKS(X)};
+#undef X
+
+static _Atomic char switches[WM_SETTINGS_KNOWN]; // 0: not read, else '0', '1'
 
 const char *
 wm_setting_text(wm_setting_t setting)
@@ -22,8 +33,13 @@ wm_setting_text(wm_setting_t setting)
 bool
 wm_setting_is_on(wm_setting_t setting)
 {
-    const char *text = wm_setting_text(setting);
-    return text != NULL && strcmp(text, "0") != 0;
+    char known = atomic_load(&switches[setting]);
+    if (known == 0) {
+        const char *text = wm_setting_text(setting);
+        known = text != NULL && strcmp(text, "0") != 0 ? '1' : '0';
+        atomic_store(&switches[setting], known);
+    }
+    return known == '1';
 }
 
 int
@@ -64,7 +80,54 @@ wm_setting_refuse(wm_setting_t setting, wm_error_t *err)
     bool acts = *row->standard != '\0';
     return wm_error_set(err, WM_ERR_VALUE, 0,
                         "%s=%s is not %s: unset it%s%s%s, or set it to %s",
-                        row->name, getenv(row->name), row->what,
+                        row->name, getenv(row->name),
+                        wm_setting_types[row->type],
                         acts ? " (the default is " : "", row->standard,
                         acts ? ")" : "", row->values);
+}
+
+void
+wm_settings_tell(wm_settings_alike_t *mine)
+{
+    int at = 0;
+    memset(mine, 0, sizeof *mine);
+    for (wm_setting_t i = 0; i < WM_SETTINGS_KNOWN; ++i) {
+        if (wm_setting_rows[i].ranks != WM_SETTING_RANKS_MUST)
+            continue;
+        const char *text = wm_setting_text(i);
+        if (wm_setting_rows[i].type == WM_SETTING_TYPE_SWITCH)
+            text = wm_setting_is_on(i) ? "1" : "0"; // unset is 0
+        snprintf(mine->values[at++], sizeof *mine->values, "%s",
+                 text != NULL ? text : "");
+    }
+}
+
+static const char *
+told(const char *value)
+{
+    return *value != '\0' ? value : "unset";
+}
+
+int
+wm_settings_compare(const wm_settings_alike_t *mine, int rank,
+                    const wm_settings_alike_t *theirs, int their_rank,
+                    wm_error_t *err)
+{
+    int at = 0;
+    bool first = rank < their_rank; // all ranks say the same
+    for (wm_setting_t i = 0; i < WM_SETTINGS_KNOWN; ++i) {
+        if (wm_setting_rows[i].ranks != WM_SETTING_RANKS_MUST)
+            continue;
+        const char *ours = mine->values[at], *other = theirs->values[at];
+        if (strncmp(ours, other, sizeof *mine->values) != 0)
+            return wm_error_set(
+                err, WM_ERR_STATE, 0,
+                "%s is %.15s on rank %d and %.15s on rank %d: set it to the "
+                "same value on all ranks, or on none",
+                wm_setting_rows[i].name, told(first ? ours : other),
+                first ? rank : their_rank, told(first ? other : ours),
+                first ? their_rank : rank);
+        ++at;
+    }
+    return 0;
 }

@@ -408,7 +408,7 @@ def test_host_messages_are_set_alike():
     wm.Comm(MPI.COMM_WORLD)
     """
     for how, told in (
-        ("'mpi' * int(rank)", "WARPMPI_HOST_MESSAGES is set on rank 1"),
+        ("'mpi' * int(rank)", "MESSAGES is unset on rank 0 and mpi on rank 1"),
         ("'pigeon'", "is not a known value"),
     ):
         with pytest.raises(AssertionError, match=told):

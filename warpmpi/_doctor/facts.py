@@ -285,6 +285,10 @@ def of_core(warpmpi: ModuleType) -> dict[str, Any]:
         "library": warpmpi._core.__file__,
         "needs": [warpmpi._core._kernels_cuda()[0], 0],
         "switch_points": warpmpi._points.source(),
+        "settings": {
+            name: {"type": row.type, "ranks": row.ranks}
+            for name, row in warpmpi._settings.TABLE.items()
+        },
         "device": None,
         "uuid": None,
         "gpu_error": None,

@@ -182,7 +182,46 @@ def _source_tree(job: Job, ranks: list[int], lacks: str) -> Finding:
     return Finding("source-tree", BROKEN, f"{text}: {why}", cure)
 
 
+def _unlike(job: Job, name: str, switch: bool) -> str:
+    """Tell which ranks have which value of a setting; "" if all have one."""
+    told: dict[str, list[int]] = {}
+    for rank in range(job.size):
+        settings = job.get(rank, "environment", "settings") or {}
+        value = settings.get(name, "")
+        if switch:
+            value = "0" if value in ("", "0") else "1"
+        told.setdefault(value or "unset", []).append(rank)
+    words = (f"{value} on {names(ranks)}" for value, ranks in told.items())
+    return ", ".join(words) if len(told) > 1 else ""
+
+
+def _settings(job: Job) -> Iterator[Finding]:
+    for name, row in (job.get(0, "core", "settings") or {}).items():
+        told = _unlike(job, name, row["type"] == "a switch")
+        if not told or row["ranks"] == "each its own":
+            continue
+        must = row["ranks"] == "must be alike"
+        yield Finding(
+            "settings",
+            BROKEN if must else NOTE,
+            f"{name} {row['ranks']} on all ranks: it is {told}",
+            "export it, and let the launcher pass it on: "
+            + _passing(job, name),
+        )
+
+
+def _passing(job: Job, name: str) -> str:
+    """Return how a launcher takes a variable to all hosts."""
+    if _command(job) == "srun":
+        return "srun --export=ALL"
+    if job.get(0, "mpi", "vendor") == "Open MPI":
+        return f"{_command(job)} -x {name}"
+    return f"{_command(job)} -genvlist {name}"
+
+
 def _comm(job: Job) -> Iterator[Finding]:
+    if any(each.level == BROKEN for each in _settings(job)):
+        return  # for the same reason
     for error, ranks in job.values("core", "comm_error").items():
         yield Finding(
             "no-comm",
@@ -444,6 +483,7 @@ RULES: tuple[Rule, ...] = (
     _ended,
     _mpi4py,
     _core,
+    _settings,
     _comm,
     _launcher,
     _expected,

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "comm/comm/failure.h"
-#include "comm/comm/host_only.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/hash.h"
 #include "comm/engine/hooks.h"
@@ -156,17 +155,6 @@ find_barrier(wm_comm_t *comm, const wm_endpoint_t *all)
     return known;
 }
 
-static int
-refuse_setting(const wm_comm_t *comm, int rank, const char *name, bool mine,
-               wm_error_t *err)
-{
-    return wm_error_set(err, WM_ERR_STATE, 0,
-                        "WARPMPI_%s is set on rank %d and not on rank %d: set "
-                        "it on all ranks, or on none",
-                        name, mine ? comm->rank : rank,
-                        mine ? rank : comm->rank);
-}
-
 // Fills the endpoint that this rank sends to all others.
 static void
 describe(const wm_comm_t *comm, bool inter, wm_endpoint_t *mine)
@@ -182,7 +170,7 @@ describe(const wm_comm_t *comm, bool inter, wm_endpoint_t *mine)
         mine->failed = 1;
         wm_error_cut(setting.text, sizeof mine->text, mine->text);
     }
-    mine->by_mpi = wm_host_only_by_mpi();
+    wm_settings_tell(&mine->settings);
     wm_engine_unlock();
 }
 
@@ -208,12 +196,10 @@ find_peers(wm_comm_t *comm, const wm_endpoint_t *mine,
                 err, WM_ERR_STATE, 0,
                 "rank %d cannot attach to this communicator: %.175s", rank,
                 endpoint->text);
-        else if (endpoint->checks != mine->checks)
-            code = refuse_setting(comm, rank, "CHECK", mine->checks, err);
-        else if (endpoint->by_mpi != mine->by_mpi)
-            code = refuse_setting(comm, rank, "HOST_MESSAGES", mine->by_mpi,
-                                  err);
-        else if ((comm->peers[rank] = wm_node_peer(endpoint)) == NULL)
+        else
+            code = wm_settings_compare(&mine->settings, comm->rank,
+                                       &endpoint->settings, rank, err);
+        if (code == 0 && (comm->peers[rank] = wm_node_peer(endpoint)) == NULL)
             code = wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
     }
     wm_engine_unlock();

@@ -13,7 +13,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "comm/engine/check.h"
 #include "comm/engine/hash.h"
 #include "cuda/memory.h"
 #include "cuda/settings.h"
@@ -133,7 +132,6 @@ wm_node_describe(wm_endpoint_t *endpoint)
     memset(endpoint, 0, sizeof *endpoint);
     endpoint->wire_version = WM_WIRE_VERSION;
     endpoint->pid = getpid();
-    endpoint->checks = wm_check_wanted();
     snprintf(endpoint->version, sizeof endpoint->version, "%s", WM_VERSION);
     memcpy(endpoint->host, host_identity(), WM_HOST_BYTES);
     if (self == NULL

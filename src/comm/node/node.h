@@ -13,10 +13,11 @@
 #include "comm/node/barrier.h"
 #include "comm/node/slot.h"
 #include "cuda/device.h"
+#include "cuda/settings.h"
 
 // Increased by each change of the data that processes exchange (headers,
 // places of memory, thresholds), and of the algorithm that a call takes.
-#define WM_WIRE_VERSION 26u
+#define WM_WIRE_VERSION 27u
 #define WM_SLOTS 2048
 #define WM_NOTICES 1024
 #define WM_HOST_BYTES 32
@@ -58,12 +59,11 @@ typedef struct {
 typedef struct {
     uint32_t wire_version;
     uint8_t failed; // 1: `text` says why this rank cannot take part
-    uint8_t checks; // 1: WARPMPI_CHECK is set
-    uint8_t by_mpi; // 1: WARPMPI_HOST_MESSAGES is set
-    uint8_t unused;
+    uint8_t unused[3];
     uint8_t id[16];
     uint8_t host[WM_HOST_BYTES]; // hash of WARPMPI_HOST, boot id or host name
     int32_t pid, fd;
+    wm_settings_alike_t settings;
     wm_barrier_slot_info_t barrier_slot; // of this communicator
     uint64_t made;                       // communicators made before this one
     char version[16];

@@ -66,10 +66,11 @@ kernels_cuda(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
                          wm_kernels_cuda % 1000 / 10);
 }
 
-PyDoc_STRVAR(settings_doc,
-             "_settings()\n--\n\n"
-             "The environment variables that are read at run time: a dict\n"
-             "of (default, values) by name. \"\": the setting is off.");
+PyDoc_STRVAR(
+    settings_doc,
+    "_settings()\n--\n\n"
+    "The environment variables that are read at run time: a dict\n"
+    "of (type, default, values, ranks, help) by name. Default \"\": off.");
 
 static PyObject *
 settings(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
@@ -77,7 +78,9 @@ settings(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
     PyObject *result = PyDict_New();
     for (int i = 0; i < WM_SETTINGS_KNOWN && result != NULL; ++i) {
         const wm_setting_row_t *row = &wm_setting_rows[i];
-        PyObject *value = Py_BuildValue("ss", row->standard, row->values);
+        PyObject *value = Py_BuildValue(
+            "sssss", wm_setting_types[row->type], row->standard, row->values,
+            wm_setting_ranks[row->ranks], row->help);
         if (value == NULL
             || PyDict_SetItemString(result, row->name, value) < 0)
             Py_CLEAR(result);
