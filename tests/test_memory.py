@@ -73,12 +73,13 @@ def test_calls_are_logged_when_asked_for(program):
     assert "warpmpi: cuMemAlloc(&ptr, size) -> CUDA_SUCCESS" in done.stderr
     quiet = run(program, case, WARPMPI_LOG="")
     assert quiet.stderr == ""
-    for value in "mpi", "1", "cudax":
+    both = run(program, case, WARPMPI_LOG="cuda,route")
+    assert both.stderr == done.stderr
+    for value in "mpi", "1", "cudax", "cuda,":
         unknown = run(program, case, WARPMPI_LOG=value)
         assert unknown.stderr == (
             f"warpmpi: WARPMPI_LOG={value} is not a known value: unset it, or "
-            "set it to cuda, which writes the calls of the driver to stderr; "
-            "nothing is logged\n"
+            "set it to cuda, route, or cuda,route; nothing is logged\n"
         )
 
 

@@ -66,14 +66,13 @@ driver_path(void)
 static bool
 wants_log(void)
 {
-    const char *log = wm_setting_text(WM_SETTING_LOG);
+    int log = wm_setting_log();
     wm_error_t err;
-    bool known = log != NULL && strcmp(log, "cuda") == 0;
-    if (log != NULL && !known) {
+    if (log < 0) {
         (void)wm_setting_refuse(WM_SETTING_LOG, &err);
         fprintf(stderr, "warpmpi: %s; nothing is logged\n", err.text);
     }
-    return known;
+    return log > 0 && (log & WM_LOG_CUDA) != 0;
 }
 
 static void *

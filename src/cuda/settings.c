@@ -74,6 +74,22 @@ wm_setting_seconds(wm_setting_t setting, double *value, wm_error_t *err)
 }
 
 int
+wm_setting_log(void)
+{
+    const char *text = wm_setting_text(WM_SETTING_LOG);
+    int bits = -1;
+    if (text == NULL)
+        return 0;
+    if (strcmp(text, "cuda") == 0)
+        bits = WM_LOG_CUDA;
+    else if (strcmp(text, "route") == 0)
+        bits = WM_LOG_ROUTE;
+    else if (strcmp(text, "cuda,route") == 0)
+        bits = WM_LOG_CUDA | WM_LOG_ROUTE;
+    return bits;
+}
+
+int
 wm_setting_refuse(wm_setting_t setting, wm_error_t *err)
 {
     const wm_setting_row_t *row = &wm_setting_rows[setting];

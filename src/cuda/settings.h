@@ -50,8 +50,9 @@
       "the end")                                                              \
     X(TUNED, PATH, "~/.cache/warpmpi/tuned.json", "a path", OWN,              \
       "the measured thresholds of collectives; those of rank 0 count")        \
-    X(LOG, WORD, "", "cuda, which writes the calls of the driver to stderr",  \
-      OWN, "what is logged")
+    X(LOG, WORD, "", "cuda, route, or cuda,route", OWN,                       \
+      "writes to stderr: cuda, calls of the driver; route, the protocol of "  \
+      "each message")
 
 typedef enum {
 #define X(type, what) WM_SETTING_TYPE_##type,
@@ -121,6 +122,15 @@ wm_setting_bytes(wm_setting_t setting, size_t *value, wm_error_t *err);
 
 WM_MUST_CHECK int
 wm_setting_seconds(wm_setting_t setting, double *value, wm_error_t *err);
+
+// Returns the lines that WARPMPI_LOG asks for, as bits; -1 if its value is
+// none of those that there are.
+enum {
+    WM_LOG_CUDA = 1,  // calls of the driver
+    WM_LOG_ROUTE = 2, // messages and collectives (comm/engine/route.h)
+};
+int
+wm_setting_log(void);
 
 // Writes that the value is none of those that there are, and which there are.
 // Returns WM_ERR_VALUE.

@@ -143,6 +143,22 @@ wm_end_open_stream(wm_end_t *end, wm_error_t *err)
 }
 
 void
+wm_end_route(const wm_end_t *end, const wm_route_t *route, const char *row)
+{
+    if (!route->wanted)
+        return;
+    const wm_result_t *result = &end->op.result;
+    wm_route_end_t about = {
+        .receives = end->receives,
+        .rank = end->op.comm->rank,
+        .peer = end->receives ? result->source : end->rank,
+        .tag = end->receives ? result->tag : end->tag,
+        .nbytes = end->header.nbytes,
+    };
+    wm_route_message(route, &about, row);
+}
+
+void
 wm_end_drop(wm_end_t *end)
 {
     wm_pack_drop(end);

@@ -7,6 +7,7 @@
 #include "array/access.h"
 #include "comm/comm/comm.h"
 #include "comm/engine/op.h"
+#include "comm/engine/route.h"
 #include "comm/message/p2p.h"
 #include "comm/message/packet.h"
 
@@ -67,8 +68,7 @@ typedef struct {
     int code;                  // result of that wait; negative: see `error`
 } wm_pulling_t;
 
-// A kernel that reads the data from an eager LL buffer
-// (protocol/device_eager.c).
+// A kernel that reads an eager LL buffer (protocol/device_eager.c).
 typedef struct {
     bool under_way;
     bool late; // a kernel did not find the data
@@ -77,8 +77,7 @@ typedef struct {
 typedef struct {
     wm_op_t op;
     int state; // send.c, receive.c
-    // The protocol of the payload. NULL: nothing follows the header, or the
-    // header has not come.
+    // The payload's protocol. NULL: nothing follows, or no header has come.
     const wm_sending_t *sending;
     const wm_receiving_t *receiving;
     // Arguments of the call.
@@ -104,8 +103,7 @@ typedef struct {
     bool packet_pinned;
     wm_header_t header; // of the message that was matched or sent
     wm_peer_t *peer;
-    bool asked_producer; // a receive asked if the users of the buffer have
-                         // ended
+    bool asked_producer; // a receive asked if the buffer's users have ended
 
     wm_gaps_t gaps;
 
@@ -139,7 +137,6 @@ typedef struct {
 _Static_assert(sizeof(wm_end_t) <= WM_OP_BYTES, "it finds room in what is "
                                                 "kept");
 
-// Return true if an operation is an end of that kind.
 bool
 wm_end_is_send(const wm_op_t *op);
 bool
@@ -166,7 +163,7 @@ wm_end_begin_in_device(int (*begin)(wm_comm_t *, wm_buffer_t *,
 uint64_t
 wm_end_fitting_bytes(const wm_end_t *end);
 
-// Gives the end a packet; `pinned`: page-locked, for a stream.
+// Gives the end a packet; `pinned`: for a stream.
 WM_MUST_CHECK int
 wm_end_packet(wm_end_t *end, bool pinned, wm_error_t *err);
 
@@ -179,6 +176,10 @@ wm_end_borrows(const wm_end_t *end);
 // pool. No-op if it has one.
 WM_MUST_CHECK int
 wm_end_open_stream(wm_end_t *end, wm_error_t *err);
+
+// Writes, if asked for, that `row` serves this end (engine/route.h).
+void
+wm_end_route(const wm_end_t *end, const wm_route_t *route, const char *row);
 
 // Releases all that the end still has: slots, streams, mappings, staging.
 void

@@ -246,6 +246,10 @@ receive_match(wm_end_t *end, wm_error_t *err)
     wm_stat_add(WM_STAT_received_messages, 1);
     wm_stat_add(WM_STAT_received_bytes, (int64_t)header->nbytes);
     end->state = RECEIVE_COMES;
+    wm_route_t route;
+    wm_route_begin(&route);
+    if (route.wanted && end->receiving->kind != WM_MESSAGE_OFFER)
+        wm_end_route(end, &route, end->receiving->name);
     return end->receiving->match(end, refused, err);
 }
 

@@ -101,7 +101,9 @@ static int
 try_start(wm_end_t *end, wm_error_t *err)
 {
     wm_header_t *header = &end->header;
+    wm_route_t route;
     int code = 0;
+    wm_route_begin(&route);
     wm_header_describe(header, &end->buffer);
     if (end->synchronous)
         header->token = 1 + wm_comm_draw_lock_held(end->op.comm, end->rank, 1);
@@ -114,6 +116,8 @@ try_start(wm_end_t *end, wm_error_t *err)
         code = wm_end_packet(end, false, err);
     if (code < 0)
         return code;
+    wm_end_route(end, &route,
+                 end->sending != NULL ? end->sending->name : "inline");
     size_t length = wm_header_length(header);
     size_t inlined = end->sending == NULL ? end->buffer.nbytes : 0;
     header->order = wm_comm_order(end->op.comm, end->rank);

@@ -130,6 +130,20 @@ inline_follow(wm_comm_t *comm, const wm_envelope_t *envelope, size_t nbytes,
     return code;
 }
 
+static void
+tell_route(const wm_comm_t *comm, const wm_envelope_t *envelope, size_t nbytes)
+{
+    wm_route_t route;
+    wm_route_end_t about = {
+        .rank = comm->rank,
+        .peer = envelope->rank,
+        .tag = envelope->tag,
+        .nbytes = nbytes,
+    };
+    wm_route_begin(&route);
+    wm_route_message(&route, &about, wm_receiving_inline.name);
+}
+
 int
 wm_inline_send(wm_comm_t *comm, const wm_buffer_t *buffer,
                const wm_envelope_t *envelope, wm_op_t **op, wm_error_t *err)
@@ -170,6 +184,8 @@ wm_inline_send(wm_comm_t *comm, const wm_buffer_t *buffer,
         wm_engine_notify();
     wm_stat_add(WM_STAT_sent_messages, 1);
     wm_stat_add(WM_STAT_sent_bytes, (int64_t)buffer->nbytes);
+    if (wm_route_is_wanted())
+        tell_route(comm, envelope, buffer->nbytes);
     return 0;
 }
 

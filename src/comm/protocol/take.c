@@ -155,11 +155,20 @@ accept_gaps(wm_end_t *end, wm_error_t *err)
     return direct ? wm_unpack_match(end, err) : wm_unpack_reserve(end, err);
 }
 
+static void
+tell_route(const wm_end_t *end)
+{
+    wm_route_t route;
+    wm_route_begin(&route);
+    wm_end_route(end, &route, end->receiving->name);
+}
+
 static int
 accept_offer(wm_end_t *end, wm_error_t *err)
 {
     if (wm_push_ask(end)) {
         wm_receive_become(end, &wm_receiving_pushed);
+        tell_route(end);
         return 0;
     }
     int code = end->transport->accept(end, err);
@@ -177,6 +186,7 @@ accept_offer(wm_end_t *end, wm_error_t *err)
     code = accept_gaps(end, err);
     if (code == 0 && end->slot != NULL)
         wm_receive_become(end, way_of_taking(end));
+    tell_route(end);
     return code;
 }
 
