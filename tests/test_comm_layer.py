@@ -58,7 +58,7 @@ def test_strided_memory_that_shares_a_byte(build):
 
 
 def test_host(build):
-    run(build("host", "node/node", "engine/check", "../cuda/settings"))
+    run(build("host", "node/node", "../cuda/settings"))
 
 
 @pytest.mark.parametrize(

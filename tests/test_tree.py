@@ -100,16 +100,10 @@ MODULES = {
 
 
 def module_of(path):
-    """The layer of a source, and its place among the layer's modules.
-
-    hooks.c, which is in none of them, knows all.
-    """
+    """The layer of a source, and its place among the layer's modules."""
     layer, *folders = path.relative_to(SRC).parts[:-1]
     modules = MODULES.get(layer, [""])
     module = "/".join(folders)
-    if layer in MODULES and not folders:
-        assert path.name.startswith("hooks."), path
-        return layer, len(modules)
     return layer, modules.index(module)
 
 

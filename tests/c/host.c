@@ -30,6 +30,16 @@ wm_host_register(int device, void *ptr, size_t size, wm_error_t *err)
     return WM_ERR_CUDA;
 }
 
+void
+wm_engine_lock(void)
+{
+}
+
+void
+wm_engine_unlock(void)
+{
+}
+
 int
 main(void)
 {

@@ -7,7 +7,7 @@
 #include "comm/comm/failure.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/hash.h"
-#include "comm/engine/hooks.h"
+#include "comm/engine/modules.h"
 
 // Tags of the first messages on the communicator.
 #define TAG_OF_ENDPOINTS 0
@@ -166,7 +166,7 @@ describe(const wm_comm_t *comm, bool inter, wm_endpoint_t *mine)
     mine->barrier_slot.index = -1;
     if (!mine->failed && !inter && comm->size <= WM_BARRIER_RANKS)
         mine->barrier_slot = wm_barrier_slot_acquire();
-    if (wm_hooks.configure(&setting) < 0) {
+    if (wm_modules_configure(&setting) < 0) {
         mine->failed = 1;
         wm_error_cut(setting.text, sizeof mine->text, mine->text);
     }

@@ -6,7 +6,7 @@
 
 #include "comm/comm/bootstrap.h"
 #include "comm/engine/engine.h"
-#include "comm/engine/hooks.h"
+#include "comm/engine/modules.h"
 #include "cuda/lock.h"
 
 static pthread_mutex_t key_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -17,7 +17,7 @@ static wm_comm_t *freed;    // freed by the user, still in use; engine lock
 static void
 free_comm(wm_comm_t *comm)
 {
-    wm_hooks.drop(comm); // this asks MPI for ranks that died
+    wm_modules_drop(comm); // this asks MPI for ranks that died
     for (int i = 0; i < 2; ++i) {
         MPI_Comm *handle = i == 0 ? &comm->match : &comm->data;
         if (*handle != MPI_COMM_NULL)
@@ -127,7 +127,7 @@ free_unused(void)
     wm_comm_t *unused = NULL;
     wm_engine_lock();
     for (wm_comm_t **link = &freed, *comm; (comm = *link) != NULL;) {
-        if (atomic_load(&comm->holders) > 0 || wm_hooks.is_used(comm)) {
+        if (atomic_load(&comm->holders) > 0 || wm_modules_is_used(comm)) {
             link = &comm->next;
             continue;
         }
@@ -178,7 +178,7 @@ on_delete(MPI_Comm user, int key, void *value, void *extra)
     if (wm_engine_check(NULL) < 0)
         return MPI_SUCCESS; // in MPI_Finalize, which frees the handles
     void *held = wm_gil_release();
-    wm_hooks.freed(comm);
+    wm_modules_freed(comm);
     strike(comm);
     free_unused();
     wm_gil_retake(held);
@@ -356,7 +356,7 @@ wm_comm_attach(MPI_Comm user, wm_comm_t **result, wm_error_t *err)
         code = wm_mpi_check(inter ? MPI_Comm_remote_size(user, &comm->size)
                                   : MPI_Comm_size(user, &comm->size),
                             "MPI_Comm_size", err);
-    void *watchdog = wm_hooks.wait_begin(user);
+    wm_modules_wait_begin(user);
     if (code == 0)
         code = wm_mpi_duplicate(user, &comm->match, err);
     // Collectives of neighbors are begun on `data`.
@@ -374,13 +374,16 @@ wm_comm_attach(MPI_Comm user, wm_comm_t **result, wm_error_t *err)
         code = make_whole(comm, err);
     else
         comm->whole = comm;
-    wm_hooks.wait_end(watchdog);
+    wm_modules_wait_end();
     if (code == 0)
         code = make_object_comm(comm, err);
     if (code == 0)
         code = wm_engine_start(err);
-    if (code == 0)
-        wm_engine_count_cores();
+    if (code == 0) {
+        wm_engine_lock();
+        wm_engine_count_cores(wm_node_local_peers());
+        wm_engine_unlock();
+    }
     if (code == 0)
         code = wm_mpi_check(MPI_Comm_set_attr(user, comm_key, comm),
                             "MPI_Comm_set_attr", err);

@@ -9,7 +9,8 @@
 #include "comm/engine/check.h"
 #include "comm/engine/child.h"
 #include "comm/engine/engine.h"
-#include "comm/engine/hooks.h"
+#include "comm/engine/modules.h"
+#include "comm/engine/modules.h"
 #include "comm/engine/posted.h"
 #include "cuda/device.h"
 #include "cuda/settings.h"
@@ -85,7 +86,7 @@ static int
 ask_all(MPI_Comm user, bool inter, wm_error_t *err)
 {
     int mine = needs_us(), any = mine, code = 0;
-    void *watchdog = wm_hooks.wait_begin(user);
+    wm_modules_wait_begin(user);
     for (int i = 0; i < 1 + inter && code == 0; ++i) {
         mine = any;
         code = wm_mpi_check(
@@ -93,7 +94,7 @@ ask_all(MPI_Comm user, bool inter, wm_error_t *err)
             "MPI_Allreduce", err);
         any = any || mine;
     }
-    wm_hooks.wait_end(watchdog);
+    wm_modules_wait_end();
     return code < 0 ? code : !any;
 }
 
@@ -171,8 +172,8 @@ wm_host_only_was_asked(void)
     return atomic_load(&asked);
 }
 
-int
-wm_host_only_configure(wm_error_t *err)
+static int
+host_only_configure(wm_error_t *err)
 {
     const char *text = wm_setting_text(WM_SETTING_HOST_MESSAGES);
     if (text != NULL && strcmp(text, "mpi") != 0)
@@ -186,3 +187,5 @@ wm_host_only_by_mpi(void)
 {
     return by_mpi;
 }
+
+const wm_module_t wm_host_only_module = {.configure = host_only_configure};

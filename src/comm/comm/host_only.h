@@ -29,10 +29,6 @@ wm_host_only_attach(MPI_Comm user, MPI_Comm parent, wm_error_t *err);
 bool
 wm_host_only_has_ended(void);
 
-// Reads WARPMPI_HOST_MESSAGES; WM_ERR_VALUE if it is not valid.
-WM_MUST_CHECK int
-wm_host_only_configure(wm_error_t *err);
-
 // Returns true if MPI does all calls of host memory alone, on every
 // communicator.
 bool

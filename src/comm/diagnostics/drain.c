@@ -9,6 +9,7 @@
 #include "comm/engine/engine.h"
 #include "comm/diagnostics/hang.h"
 #include "comm/diagnostics/report.h"
+#include "comm/engine/modules.h"
 
 // Time at the end for messages that may never be received. One turn counts as
 // TURN_US at most, so that the time hardly counts in which a process is
@@ -152,8 +153,10 @@ wait_for(const wm_comm_t *comm)
     return false;
 }
 
-bool
-wm_drain_all(void)
+// Ends all operations that can be ended: sends get some seconds, receives
+// without a match are cancelled.
+static void
+drain_all(void)
 {
     (void)wait_for(NULL);
     wm_engine_lock();
@@ -165,14 +168,13 @@ wm_drain_all(void)
             (void)op->kind->cancel(op);
     wm_engine_unlock();
     wm_engine_step(); // ends the cancelled ones
-    wm_engine_lock();
-    bool empty = wm_engine_first() == NULL;
-    wm_engine_unlock();
-    return empty;
 }
 
-void
-wm_drain_sends(wm_comm_t *comm)
+// Gives the sends of a communicator, and matched messages, some seconds to
+// end; not its receives and embedded arrays, which the program may wait for
+// later.
+static void
+drain_sends(wm_comm_t *comm)
 {
     bool ended = wait_for(comm);
     wm_engine_lock();
@@ -189,3 +191,9 @@ wm_drain_is_used(const wm_comm_t *comm)
         op = op->next;
     return op != NULL;
 }
+
+const wm_module_t wm_drain_module = {
+    .end = drain_all,
+    .freed = drain_sends,
+    .is_used = wm_drain_is_used,
+};

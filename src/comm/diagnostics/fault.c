@@ -12,6 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "comm/engine/modules.h"
 #include "cuda/driver.h"
 #include "cuda/lock.h"
 #include "cuda/memory.h"
@@ -121,3 +122,14 @@ wm_fault_end(void)
     atomic_store(&watching, false);
     return true;
 }
+
+static void
+fault_leave(void)
+{
+    (void)wm_fault_end();
+}
+
+const wm_module_t wm_fault_module = {
+    .begin = wm_fault_watch,
+    .end = fault_leave,
+};

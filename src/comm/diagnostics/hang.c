@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "comm/engine/engine.h"
+#include "comm/engine/modules.h"
 #include "comm/message/unexpected.h"
 #include "comm/diagnostics/cause.h"
 #include "comm/diagnostics/report.h"
@@ -261,8 +262,8 @@ report_pending(void)
     wm_words_print(&words);
 }
 
-void
-wm_hang_serve(bool waited)
+static void
+hang_serve(bool waited)
 {
     static unsigned heeded;
     unsigned current = atomic_load_explicit(&signals, memory_order_relaxed);
@@ -272,3 +273,8 @@ wm_hang_serve(bool waited)
     if (!waited)
         report_pending();
 }
+
+const wm_module_t wm_hang_module = {
+    .configure = wm_hang_configure,
+    .serve = hang_serve,
+};

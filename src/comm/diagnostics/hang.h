@@ -72,10 +72,6 @@ wm_hang_begin(wm_watcher_t *watcher, int64_t now);
 void
 wm_hang_look(wm_watcher_t *watcher, const wm_op_t *op, int64_t now);
 
-// Answers the signal on the progress thread, if no thread waits.
-void
-wm_hang_serve(bool waited);
-
 // Sets the line that the signal's handler itself writes, until it is set to
 // NULL.
 void

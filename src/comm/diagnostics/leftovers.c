@@ -8,6 +8,7 @@
 
 #include "comm/engine/check.h"
 #include "comm/engine/engine.h"
+#include "comm/engine/modules.h"
 #include "comm/message/unexpected.h"
 #include "comm/diagnostics/report.h"
 #include "cuda/lock.h"
@@ -26,11 +27,10 @@ typedef struct request {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static request_t *requests, **end = &requests;
 
-void
-wm_leftovers_note(const wm_op_t *op)
+// Records that an operation was given an MPI request. Engine lock held.
+static void
+leftovers_note(const wm_op_t *op)
 {
-    if (!wm_check_wanted())
-        return;
     if (op->comm != NULL && op->comm == op->comm->owner->object_comm)
         return; // an embedded array: only we wait for it
     request_t *request = calloc(1, sizeof *request);
@@ -62,11 +62,11 @@ find_lock_held(const wm_op_t *op)
     return link;
 }
 
-void
-wm_leftovers_strike(const wm_op_t *op)
+// Removes the record when the request was waited for, tested, or freed. Any
+// lock.
+static void
+leftovers_strike(const wm_op_t *op)
 {
-    if (!wm_check_wanted())
-        return;
     wm_lock(&lock);
     request_t **link = find_lock_held(op), *request = *link;
     if (request != NULL) {
@@ -209,8 +209,9 @@ wait_for_peers(void)
     }
 }
 
-void
-wm_leftovers_tell(void)
+// Writes the report to stderr, in MPI_Finalize. Engine lock not held.
+static void
+leftovers_tell(void)
 {
     if (!wm_check_wanted())
         return;
@@ -221,3 +222,9 @@ wm_leftovers_tell(void)
     tell_of_communicators();
     wm_engine_unlock();
 }
+
+const wm_module_t wm_leftovers_module = {
+    .requested = leftovers_note,
+    .request_freed = leftovers_strike,
+    .end = leftovers_tell,
+};

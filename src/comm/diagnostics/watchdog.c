@@ -11,6 +11,7 @@
 #include "comm/engine/engine.h"
 #include "comm/diagnostics/hang.h"
 #include "comm/diagnostics/report.h"
+#include "comm/engine/modules.h"
 #include "cuda/lock.h"
 
 #define AGAIN_US 60000000
@@ -106,8 +107,8 @@ wm_watchdog_begin(MPI_Comm user, const char *call, const char *advice)
     return watchdog;
 }
 
-void
-wm_watchdog_end(wm_watchdog_t *watchdog)
+static void
+watchdog_end(wm_watchdog_t *watchdog)
 {
     if (watchdog == NULL)
         return;
@@ -120,3 +121,28 @@ wm_watchdog_end(wm_watchdog_t *watchdog)
     pthread_mutex_unlock(&lock);
     free(watchdog);
 }
+
+static _Thread_local wm_watchdog_t *of_comm; // the thread makes a communicator
+
+static void
+watchdog_wait_begin(MPI_Comm user)
+{
+    wm_engine_lock();
+    // The row of hang.c reports an error to all ranks.
+    (void)!wm_hang_configure(NULL);
+    wm_engine_unlock();
+    of_comm = wm_watchdog_begin(user, "wm.Comm",
+                                "do all ranks make this wm.Comm?");
+}
+
+static void
+watchdog_wait_end(void)
+{
+    watchdog_end(of_comm);
+    of_comm = NULL;
+}
+
+const wm_module_t wm_watchdog_module = {
+    .wait_begin = watchdog_wait_begin,
+    .wait_end = watchdog_wait_end,
+};

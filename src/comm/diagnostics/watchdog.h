@@ -9,13 +9,10 @@
 
 typedef struct wm_watchdog wm_watchdog_t;
 
-// Called before and after the call; collective over `user`. The report says
+// Called before the call; collective over `user`. The report says
 // that `call` waits for the other ranks, and adds the advice, which is never
 // freed. NULL: nothing to watch, or out of memory.
 wm_watchdog_t *
 wm_watchdog_begin(MPI_Comm user, const char *call, const char *advice);
-
-void
-wm_watchdog_end(wm_watchdog_t *watchdog);
 
 #endif

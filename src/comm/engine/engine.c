@@ -12,7 +12,7 @@
 
 #include "comm/engine/child.h"
 #include "comm/engine/handle.h"
-#include "comm/engine/hooks.h"
+#include "comm/engine/modules.h"
 #include "comm/engine/progress_mpi.h"
 #include "cuda/lock.h"
 
@@ -175,7 +175,7 @@ step_lock_held(const wm_op_t *wanted, bool all)
         all = true;
     without_all = all ? 0 : without_all;
     atomic_fetch_add_explicit(&rounds, 1, memory_order_relaxed);
-    wm_hooks.round(); // first, as an operation may end in its step
+    wm_modules_round(); // first, as an operation may end in its step
     for (wm_op_t *op = first, *next; op != NULL; op = next) {
         next = op->next;
         wm_asks_t asks = asks_mpi(op);
@@ -191,7 +191,7 @@ step_lock_held(const wm_op_t *wanted, bool all)
         else
             looks += alone;
     }
-    wm_hooks.round();
+    wm_modules_round();
     without_mpi = asked ? 0 : without_mpi + 1;
     if (without_mpi == ROUNDS_WITHOUT_MPI) {
         without_mpi = 0;
@@ -389,7 +389,7 @@ wm_engine_wait(const _Atomic int *flag, wm_op_t *op, wm_watcher_t *watcher,
         if (!atomic_load(&ending))
             watcher->look(watcher, op, now);
         if (!threaded)
-            wm_hooks.serve(true);
+            wm_modules_serve(true);
         if (now - began > (crowded ? 20 : plenty ? 1000 : 200))
             sched_yield();
         if (now - began > (crowded ? 500 : LONG_US))
@@ -418,7 +418,7 @@ park(void)
 {
     wm_lock(&lock);
     atomic_store(&parked, true);
-    int64_t rest = wm_hooks.rest(), until = wm_engine_now() + rest;
+    int64_t rest = wm_modules_rest(), until = wm_engine_now() + rest;
     struct timespec time = {until / 1000000, until % 1000000 * 1000};
     bool idle = !atomic_load(&stopping) && atomic_load(&active) == 0;
     if (idle && rest > 0)
@@ -469,7 +469,7 @@ engine_serve(void *unused)
         stepped = atomic_load(&rounds);
         seen = current;
         visited = visit;
-        wm_hooks.serve(atomic_load(&inside) > 0);
+        wm_modules_serve(atomic_load(&inside) > 0);
         int64_t quiet = now - quiet_since;
         if (atomic_load(&active) == 0) {
             if (quiet > 5000)
@@ -508,7 +508,7 @@ finalize(MPI_Comm comm, int key, void *value, void *extra)
         pthread_join(thread, NULL);
     }
     wm_handle_stop_thread(); // without the lock, as the thread takes it
-    wm_hooks.end();
+    wm_modules_end();
     wm_engine_lock();
     wm_handle_end_all_lock_held();
     wm_progress_mpi_end();
@@ -607,7 +607,7 @@ wm_engine_start(wm_error_t *err)
                                NULL);
         MPI_Comm_set_attr(MPI_COMM_SELF, finalize_key, NULL);
         wm_progress_mpi_begin();
-        wm_hooks.begin();
+        wm_modules_begin();
         start_thread();
         atomic_store(&started, true);
     }
@@ -622,18 +622,15 @@ wm_engine_is_started(void)
 }
 
 void
-wm_engine_count_cores(void)
+wm_engine_count_cores(int ranks)
 {
     // Counts online cores, not the affinity: mpirun may bind each rank to a
     // core of its own, which is enough.
     static int counted;
-    wm_lock(&lock);
-    int ranks = wm_hooks.local_ranks();
     if (ranks != counted) {
         long online = sysconf(_SC_NPROCESSORS_ONLN); // this reads a file
         plenty = online >= 2 * ranks;
         crowded = online < ranks;
         counted = ranks;
     }
-    pthread_mutex_unlock(&lock);
 }

@@ -21,9 +21,9 @@ bool
 wm_engine_is_started(void);
 
 // Finds out if the ranks of this host have enough cores to spin. Called when
-// more ranks are known.
+// more ranks are known. Lock held.
 void
-wm_engine_count_cores(void);
+wm_engine_count_cores(int ranks);
 
 // Returns WM_ERR_STATE if MPI is not running: it must be initialized, or have
 // sessions.

@@ -2,7 +2,7 @@
 #include "comm/engine/request.h"
 
 #include "comm/engine/engine.h"
-#include "comm/engine/hooks.h"
+#include "comm/engine/modules.h"
 #include "comm/engine/posted.h"
 
 void
@@ -52,7 +52,7 @@ static int
 request_let_go(void *given)
 {
     wm_op_t *op = given;
-    wm_hooks.request_freed(op);
+    wm_modules_request_freed(op);
     atomic_store(&op->freed, true);
     if (atomic_load(&op->orphaned))
         wm_op_release_told(op);
@@ -80,7 +80,7 @@ wm_request_start_lock_held(wm_op_t *op, wm_error_t *err)
         return code;
     wm_op_retain(op);
     op->has_request = true;
-    wm_hooks.requested(op);
+    wm_modules_requested(op);
     if (atomic_load(&op->done))
         MPI_Grequest_complete(op->request);
     return 0;

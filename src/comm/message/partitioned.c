@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "comm/engine/engine.h"
+#include "comm/engine/modules.h"
 #include "cuda/lock.h"
 #include "cuda/stream.h"
 
@@ -99,9 +100,11 @@ wm_partitioned_give_back(wm_counted_t *counted, int number)
     pthread_mutex_unlock(&lock);
 }
 
-void
-wm_partitioned_drop(wm_counted_t *counted)
+// Releases the counts of a communicator that is freed.
+static void
+partitioned_drop(wm_comm_t *comm)
 {
+    wm_counted_t *counted = comm->partitioned;
     wm_lock(&lock);
     while (counted != NULL) {
         wm_counted_t *next = counted->next;
@@ -278,3 +281,5 @@ wm_partitions_forget(wm_partitions_t *partitions)
     forget_lock_held(partitions);
     pthread_mutex_unlock(&partitions->lock);
 }
+
+const wm_module_t wm_partitioned_module = {.drop = partitioned_drop};

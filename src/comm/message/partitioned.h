@@ -28,10 +28,6 @@ wm_partitioned_number(wm_comm_t *comm, int rank, int tag, bool receives,
 void
 wm_partitioned_give_back(wm_counted_t *counted, int number);
 
-// Releases the counts of a communicator that is freed.
-void
-wm_partitioned_drop(wm_counted_t *counted);
-
 // Returns an operation, with one reference, that waits for its message to
 // begin; NULL: out of memory.
 wm_op_t *

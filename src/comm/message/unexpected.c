@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "comm/engine/engine.h"
+#include "comm/engine/modules.h"
 #include "comm/message/p2p.h"
 
 struct wm_unexpected {
@@ -367,8 +368,9 @@ wm_unexpected_list(wm_comm_t *comm, wm_result_t *list, int most)
     return count;
 }
 
-void
-wm_unexpected_free(wm_comm_t *comm)
+// Frees a communicator's queue. A message that is still coming leaks.
+static void
+unexpected_free(wm_comm_t *comm)
 {
     while (comm->unexpected != NULL) {
         wm_unexpected_t *entry = comm->unexpected;
@@ -389,3 +391,13 @@ wm_matched_return(wm_comm_t *comm, wm_unexpected_t *matched)
     unexpected_offer(comm, matched);
     wm_engine_unlock();
 }
+
+static void
+unexpected_drop(wm_comm_t *comm)
+{
+    unexpected_free(comm);
+    if (comm->object_comm != NULL)
+        unexpected_free(comm->object_comm);
+}
+
+const wm_module_t wm_unexpected_module = {.drop = unexpected_drop};

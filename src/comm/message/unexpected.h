@@ -56,8 +56,4 @@ wm_unexpected_open(wm_end_t *end, wm_unexpected_t *entry);
 int
 wm_unexpected_list(wm_comm_t *comm, wm_result_t *list, int most);
 
-// Frees a communicator's queue. A message that is still coming leaks.
-void
-wm_unexpected_free(wm_comm_t *comm);
-
 #endif

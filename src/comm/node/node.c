@@ -13,7 +13,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "comm/engine/engine.h"
 #include "comm/engine/hash.h"
+#include "comm/engine/modules.h"
 #include "cuda/memory.h"
 #include "cuda/settings.h"
 
@@ -263,11 +265,14 @@ wm_node_refuse(wm_peer_t *peer, const char *reason)
     snprintf(peer->reason, sizeof peer->reason, "%s", reason);
 }
 
-void
-wm_node_leave(void)
+// Publishes that this process is in MPI_Finalize, and receives no more.
+static void
+node_leave(void)
 {
+    wm_engine_lock();
     if (self != NULL)
         atomic_store(&self->segment->leaving, 1);
+    wm_engine_unlock();
 }
 
 void
@@ -430,3 +435,5 @@ wm_node_register_pinned_symm(wm_peer_t *peer, int index, int device,
     peer->pinned_symm_registered[index] = code == 0;
     return code;
 }
+
+const wm_module_t wm_node_module = {.end = node_leave};

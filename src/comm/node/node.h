@@ -112,10 +112,6 @@ wm_node_may_receive(const wm_peer_t *peer);
 void
 wm_node_refuse(wm_peer_t *peer, const char *reason);
 
-// Publishes that this process is in MPI_Finalize, and receives no more.
-void
-wm_node_leave(void);
-
 // Publishes the exception that ends this program, in one line.
 void
 wm_node_raised(const char *text);

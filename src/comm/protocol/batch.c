@@ -2,6 +2,7 @@
 #include "comm/protocol/batch.h"
 
 #include "comm/engine/engine.h"
+#include "comm/engine/modules.h"
 
 #define ANNOUNCEMENTS 32
 // We ask the driver about announcements when there are so many later ones. An
@@ -231,8 +232,9 @@ wm_batch_flush(void)
     flush_pulls();
 }
 
-void
-wm_batch_flush_due(void)
+// Launches the waiting messages that are not held.
+static void
+batch_flush_due(void)
 {
     if (announcements.count > 0)
         batch_announce(announcements.count, wm_engine_now() - SOON_US);
@@ -240,3 +242,5 @@ wm_batch_flush_due(void)
         flush_eager_ll();
     flush_pulls();
 }
+
+const wm_module_t wm_batch_module = {.round = batch_flush_due};

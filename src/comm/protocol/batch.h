@@ -49,11 +49,9 @@ wm_batch_add_announcement(wm_end_t *end, void (*announced)(wm_end_t *end));
 void
 wm_batch_hold(void);
 
-// Launch the waiting messages: all, or all that are not held. Launch all
-// before an operation ends that may wait here.
+// Launches all waiting messages, held ones too. Called before an operation
+// ends that may wait here.
 void
 wm_batch_flush(void);
-void
-wm_batch_flush_due(void);
 
 #endif

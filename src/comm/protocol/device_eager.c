@@ -2,6 +2,8 @@
 #include "comm/protocol/device_eager.h"
 
 #include "array/eager_ll.h"
+#include "comm/engine/engine.h"
+#include "comm/engine/modules.h"
 #include "comm/message/pack.h"
 #include "comm/protocol/batch.h"
 #include "comm/protocol/eager.h"
@@ -333,9 +335,15 @@ const wm_receiving_t wm_receiving_device_eager = {
     .peer_died = wm_take_peer_died,
 };
 
-void
-wm_device_eager_free_all(void)
+// Frees the buffers of all devices, if all operations have ended.
+static void
+device_eager_end(void)
 {
+    wm_engine_lock();
+    bool used = wm_engine_first() != NULL;
+    wm_engine_unlock();
+    if (used)
+        return;
     for (int device = 0; device < WM_MAX_DEVICES; ++device) {
         device_buffers_t *buffers = &devices[device];
         if (buffers->block != NULL)
@@ -343,3 +351,5 @@ wm_device_eager_free_all(void)
         *buffers = (device_buffers_t){0};
     }
 }
+
+const wm_module_t wm_device_eager_module = {.end = device_eager_end};

@@ -47,8 +47,4 @@ wm_device_eager_fetch_on_stream(wm_end_t *end,
                                                  const wm_error_t *failure),
                                 wm_error_t *err);
 
-// Frees the buffers of all devices, at the end.
-void
-wm_device_eager_free_all(void);
-
 #endif

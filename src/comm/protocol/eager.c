@@ -2,6 +2,7 @@
 #include "comm/protocol/eager.h"
 
 #include "comm/engine/engine.h"
+#include "comm/engine/modules.h"
 #include "comm/engine/stats.h"
 #include "comm/message/protocol.h"
 #include "comm/protocol/fragments.h"
@@ -14,8 +15,8 @@
 
 static size_t limit;
 
-int
-wm_eager_configure(wm_error_t *err)
+static int
+eager_configure(wm_error_t *err)
 {
     return wm_setting_bytes(WM_SETTING_EAGER_LIMIT, &limit, err);
 }
@@ -227,3 +228,5 @@ wm_eager_drop(wm_end_t *end)
     end->copy.host = NULL;
     end->copy.stream = NULL;
 }
+
+const wm_module_t wm_eager_module = {.configure = eager_configure};

@@ -14,11 +14,6 @@
 
 #include "comm/message/end.h"
 
-// Reads WARPMPI_EAGER_LIMIT (bytes, 0: always wait) for a new communicator.
-// WM_ERR_VALUE if it is no number of bytes.
-WM_MUST_CHECK int
-wm_eager_configure(wm_error_t *err);
-
 // Returns true if a blocking send must not wait for its receiver.
 bool
 wm_eager_applies(const wm_end_t *end);

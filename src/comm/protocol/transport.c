@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "comm/engine/modules.h"
 #include "cuda/settings.h"
 
 // The transports in order of preference. The last one reaches every peer.
@@ -16,8 +17,8 @@ static const wm_transport_t *const transports[] = {
 
 static const wm_transport_t *forced; // WARPMPI_TRANSPORT; NULL: unset
 
-int
-wm_transport_configure(wm_error_t *err)
+static int
+transport_configure(wm_error_t *err)
 {
     const char *name = wm_setting_text(WM_SETTING_TRANSPORT);
     const wm_transport_t *asked = NULL;
@@ -92,3 +93,5 @@ wm_transport_is_carried(const wm_peer_t *peer)
     const char *unused;
     return wm_transport_mpi.reach(peer, NULL, &unused);
 }
+
+const wm_module_t wm_transport_module = {.configure = transport_configure};

@@ -55,11 +55,6 @@ wm_transport_is_carried(const wm_peer_t *peer);
 int
 wm_mpi_is_cuda_aware(void);
 
-// Reads WARPMPI_TRANSPORT for a new communicator. WM_ERR_VALUE for an unknown
-// name, and for `mpi` if MPI says that it is not CUDA-aware.
-WM_MUST_CHECK int
-wm_transport_configure(wm_error_t *err);
-
 // Returns the transport that it names; NULL if it is unset.
 const wm_transport_t *
 wm_transport_forced(void);

@@ -3,6 +3,7 @@
 
 #include "array/fused.h"
 #include "comm/engine/engine.h"
+#include "comm/engine/modules.h"
 #include "comm/engine/stats.h"
 #include "cuda/stream.h"
 
@@ -44,30 +45,9 @@ wm_fuse_prepare(int on)
     wm_engine_unlock();
 }
 
-bool
-wm_fuse_add(wm_direct_run_t *run, const wm_reduction_t *reduction)
-{
-    wm_direct_t *direct = run->direct;
-    if (!fuse_open_stream(direct->device))
-        return false;
-    if (device != direct->device)
-        wm_fuse_flush();
-    if (!wm_fused_add(&fused, reduction)) {
-        wm_fuse_flush();
-        if (!wm_fused_add(&fused, reduction))
-            return false;
-    }
-    device = direct->device;
-    if (fused.params.count == 1)
-        wm_signal_renew(&fuse_streams[device].signal);
-    runs[fused.params.count - 1] = run;
-    run->signal = fuse_streams[device].signal;
-    wm_access_use(&direct->into, fuse_streams[device].stream);
-    return true;
-}
-
-void
-wm_fuse_flush(void)
+// Launches the reductions that were added.
+static void
+fuse_flush(void)
 {
     wm_error_t err;
     uint32_t count = fused.params.count;
@@ -82,3 +62,30 @@ wm_fuse_flush(void)
         runs[i]->signals = false; // its stream is looked at instead
     }
 }
+
+bool
+wm_fuse_add(wm_direct_run_t *run, const wm_reduction_t *reduction)
+{
+    wm_direct_t *direct = run->direct;
+    if (!fuse_open_stream(direct->device))
+        return false;
+    if (device != direct->device)
+        fuse_flush();
+    if (!wm_fused_add(&fused, reduction)) {
+        fuse_flush();
+        if (!wm_fused_add(&fused, reduction))
+            return false;
+    }
+    device = direct->device;
+    if (fused.params.count == 1)
+        wm_signal_renew(&fuse_streams[device].signal);
+    runs[fused.params.count - 1] = run;
+    run->signal = fuse_streams[device].signal;
+    wm_access_use(&direct->into, fuse_streams[device].stream);
+    return true;
+}
+
+const wm_module_t wm_fuse_module = {
+    .queued = &fused.params.count,
+    .round = fuse_flush,
+};

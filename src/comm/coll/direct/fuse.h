@@ -19,8 +19,4 @@ wm_fuse_prepare(int device);
 bool
 wm_fuse_add(wm_direct_run_t *run, const wm_reduction_t *reduction);
 
-// Launches the reductions that were added.
-void
-wm_fuse_flush(void);
-
 #endif

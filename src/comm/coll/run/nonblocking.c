@@ -7,6 +7,7 @@
 #include "comm/coll/call/reducible.h"
 #include "comm/coll/run/nonblocking_call.h"
 #include "comm/engine/engine.h"
+#include "comm/engine/modules.h"
 #include "comm/node/decision_log.h"
 
 // The engine polls after so many begun calls; after more if many operations
@@ -239,12 +240,15 @@ wm_nonblocking_make_persistent(wm_comm_t *comm, wm_error_t *err)
     return 0;
 }
 
-void
-wm_nonblocking_free(wm_nonblocking_t *nonblocking)
+static void
+nonblocking_drop(wm_comm_t *comm)
 {
+    wm_nonblocking_t *nonblocking = comm->nonblocking;
     if (nonblocking == NULL)
         return;
     wm_persistent_restart_drop(&nonblocking->restart);
     wm_deferred_votes_free(&nonblocking->deferred_votes);
     free(nonblocking);
 }
+
+const wm_module_t wm_nonblocking_module = {.drop = nonblocking_drop};

@@ -47,8 +47,4 @@ wm_nonblocking_refused(wm_comm_t *comm);
 WM_MUST_CHECK int
 wm_nonblocking_make_persistent(wm_comm_t *comm, wm_error_t *err);
 
-// Called when nobody uses the communicator any more.
-void
-wm_nonblocking_free(wm_nonblocking_t *nonblocking);
-
 #endif

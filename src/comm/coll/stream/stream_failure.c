@@ -7,6 +7,7 @@
 #include "comm/coll/stream/symm.h"
 #include "comm/comm/failure.h"
 #include "comm/engine/engine.h"
+#include "comm/engine/modules.h"
 #include "comm/node/stream_words.h"
 
 #define AGAIN_US 100000
@@ -65,9 +66,11 @@ stream_failure_look_comm(wm_comm_t *comm)
     atomic_store(&rest, left > 0 ? LED_ON_US : AGAIN_US);
 }
 
-void
-wm_stream_failure_serve(void)
+// Looks at all communicators that are due, if the lock is free.
+static void
+stream_failure_serve(bool waited)
 {
+    (void)waited;
     static _Atomic int64_t looked;
     int64_t now = wm_engine_now(), due = atomic_load(&rest);
     if (due == 0 || now - looked < due || !wm_engine_try_lock())
@@ -79,8 +82,10 @@ wm_stream_failure_serve(void)
     wm_engine_unlock();
 }
 
-int64_t
-wm_stream_failure_rest(void)
+// Returns the microseconds until the next look; 0: no look is needed until
+// symmetric memory is made.
+static int64_t
+stream_failure_rest(void)
 {
     return atomic_load(&rest);
 }
@@ -100,8 +105,11 @@ stream_failure_leave_comm(wm_comm_t *comm)
                    && wm_node_may_receive(comm->peers[rank]);
 }
 
-void
-wm_stream_failure_leave(void)
+// Called at the end of MPI; lock not held. Releases peers that wait for a call
+// that this rank never begins; peers do the same for us when they end. Waits
+// for our streams while peers may still end.
+static void
+stream_failure_leave(void)
 {
     for (int naps = 0; naps < NAPS; ++naps) {
         wm_engine_lock();
@@ -116,3 +124,9 @@ wm_stream_failure_leave(void)
         nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
     }
 }
+
+const wm_module_t wm_stream_failure_module = {
+    .serve = stream_failure_serve,
+    .rest = stream_failure_rest,
+    .end = stream_failure_leave,
+};

@@ -23,20 +23,4 @@ wm_stream_failure_watch(void);
 bool
 wm_stream_failure_look(wm_comm_t *comm);
 
-// Looks at all communicators that are due. Called by wm_hooks.serve; takes the
-// lock if it is free.
-void
-wm_stream_failure_serve(void);
-
-// Called at the end of MPI; lock not held. Releases peers that wait for a call
-// that this rank never begins; peers do the same for us when they end. Waits
-// for our streams while peers may still end.
-void
-wm_stream_failure_leave(void);
-
-// Returns the microseconds until the next look; 0: no look is needed until
-// symmetric memory is made.
-int64_t
-wm_stream_failure_rest(void);
-
 #endif

@@ -164,10 +164,4 @@ wm_symm_leave(wm_symm_t *symm);
 void
 wm_symm_release_peers(wm_symm_t *symm);
 
-// Frees `symm` when nobody uses the communicator any more. Returns false, and
-// frees nothing, if streams may still use the memory, as they wait for a rank
-// that has left: then the barrier must stay, too.
-bool
-wm_symm_free(wm_symm_t *symm);
-
 #endif

@@ -13,6 +13,7 @@
 #include "comm/coll/direct/direct.h"
 #include "comm/coll/stream/symm_state.h"
 #include "comm/engine/engine.h"
+#include "comm/engine/modules.h"
 #include "comm/node/mapping.h"
 #include "comm/node/stream_words.h"
 #include "cuda/event.h"
@@ -351,8 +352,11 @@ have_all_ended(const wm_symm_t *symm)
     return wm_stream_word_is_kept(symm->barrier);
 }
 
-bool
-wm_symm_free(wm_symm_t *symm)
+// Frees `symm` when nobody uses the communicator any more. Returns false, and
+// frees nothing, if streams may still use the memory, as they wait for a rank
+// that has left: then the barrier must stay, too.
+static bool
+symm_free(wm_symm_t *symm)
 {
     const struct timespec nap = {.tv_nsec = NAP_NS};
     symm_delist(symm);
@@ -371,3 +375,18 @@ wm_symm_free(wm_symm_t *symm)
     symm_discard(symm);
     return true;
 }
+
+static void
+symm_drop(wm_comm_t *comm)
+{
+    bool symm = comm->symm != NULL || comm->graph_symm != NULL;
+    bool lost = symm && wm_stream_words_dead(comm->barrier) >= 0;
+    if (comm->graph_symm != NULL)
+        (void)!symm_free(comm->graph_symm);
+    if (comm->symm != NULL && !symm_free(comm->symm))
+        lost = true;
+    if (lost) // other ranks may still write to it
+        comm->barrier = NULL;
+}
+
+const wm_module_t wm_symm_module = {.drop = symm_drop};

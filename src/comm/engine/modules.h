@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Modules of src/comm sign in here: a name in WM_MODULES and, in the module's
+// own file, a row of the functions by which the engine and communicators,
+// which are below the module, call the module. Unused functions are NULL.
+#ifndef WM_COMM_ENGINE_MODULES_H
+#define WM_COMM_ENGINE_MODULES_H
+
+#include "comm/engine/op.h"
+
+// In the order in which they are called.
+#define WM_MODULES(X)                                                         \
+    X(transport)      /* protocol/transport.c */                              \
+    X(eager)          /* protocol/eager.c */                                  \
+    X(hang)           /* diagnostics/hang.c */                                \
+    X(watchdog)       /* diagnostics/watchdog.c */                            \
+    X(host_only)      /* comm/host_only.c */                                  \
+    X(reclaim)        /* node/reclaim.c */                                    \
+    X(node)           /* node/node.c: at the end, says that we leave */       \
+    X(batch)          /* protocol/batch.c */                                  \
+    X(fuse)           /* coll/direct/fuse.c */                                \
+    X(stream_failure) /* coll/stream/stream_failure.c */                      \
+    X(drain)          /* diagnostics/drain.c: then no operation is left */    \
+    X(device_eager)   /* protocol/device_eager.c */                           \
+    X(leftovers)      /* diagnostics/leftovers.c */                           \
+    X(fault)          /* diagnostics/fault.c */                               \
+    X(partitioned)    /* message/partitioned.c */                             \
+    X(nonblocking)    /* coll/run/nonblocking.c */                            \
+    X(symm)           /* coll/stream/symm_make.c */                           \
+    X(unexpected)     /* message/unexpected.c */
+
+typedef struct {
+    // begin: the engine starts; lock held.
+    void (*begin)(void);
+    // round: called before and after the steps of a round, if *queued is not 0
+    // or queued is NULL; lock held.
+    void (*round)(void);
+    const uint32_t *queued;
+    // serve: called now and then by the progress thread or, without one, by a
+    // waiting thread. `waited` is true if a thread waits.
+    void (*serve)(bool waited);
+    // rest: returns the microseconds for which the progress thread may sleep
+    // with nothing to do; 0: until an operation begins.
+    int64_t (*rest)(void);
+    // end: called in MPI_Finalize after the progress thread has ended; lock
+    // not held.
+    void (*end)(void);
+    // With WARPMPI_CHECK only. requested: an operation got an MPI request
+    // (lock held). request_freed: MPI has freed that request.
+    void (*requested)(const wm_op_t *op);
+    void (*request_freed)(const wm_op_t *op);
+    // For a new communicator. configure: reads settings (lock held).
+    // wait_begin, wait_end: called before and after all ranks wait for each
+    // other.
+    int (*configure)(wm_error_t *err);
+    void (*wait_begin)(MPI_Comm user);
+    void (*wait_end)(void);
+    // freed: the user has freed a communicator. is_used: returns true if
+    // anything still refers to it (lock held). drop: nothing does; frees the
+    // module's data.
+    void (*freed)(wm_comm_t *comm);
+    bool (*is_used)(const wm_comm_t *comm);
+    void (*drop)(wm_comm_t *comm);
+} wm_module_t;
+
+#define X(name) extern const wm_module_t wm_##name##_module;
+WM_MODULES(X)
+#undef X
+
+// Each calls that function of all modules. The first error ends
+// wm_modules_configure().
+void
+wm_modules_begin(void);
+void
+wm_modules_round(void);
+void
+wm_modules_serve(bool waited);
+int64_t
+wm_modules_rest(void); // the shortest
+void
+wm_modules_end(void);
+void
+wm_modules_requested(const wm_op_t *op);
+void
+wm_modules_request_freed(const wm_op_t *op);
+WM_MUST_CHECK int
+wm_modules_configure(wm_error_t *err);
+void
+wm_modules_wait_begin(MPI_Comm user);
+void
+wm_modules_wait_end(void);
+void
+wm_modules_freed(wm_comm_t *comm);
+bool
+wm_modules_is_used(const wm_comm_t *comm);
+void
+wm_modules_drop(wm_comm_t *comm);
+
+#endif
