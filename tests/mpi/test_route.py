@@ -60,7 +60,7 @@ def test_each_end_of_a_message_names_its_row(tmp_path):
         ("receives", 0): (8, "inline"),
         ("sends", 1): (1 << 20, "chunks"),
         ("receives", 1): (1 << 20, "chunks"),
-        ("sends", 2): (1 << 20, "direct"),
+        ("sends", 2): (1 << 20, "plain offer"),
         ("receives", 2): (1 << 20, "pull"),
     }
 

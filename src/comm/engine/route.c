@@ -26,7 +26,6 @@ void
 wm_route_begin(wm_route_t *route)
 {
     route->wanted = wm_route_is_wanted();
-    route->why = NULL;
     route->used = 0;
 }
 
@@ -50,13 +49,13 @@ wm_route_decline(wm_route_t *route, const char *row, const char *why)
 {
     if (!route->wanted)
         return;
-    if (route->why != NULL && strcmp(route->why, why) == 0)
-        route_append(route, ", %s", row);
-    else if (route->why != NULL)
-        route_append(route, ": %s; not %s", route->why, row);
-    else
+    if (route->used == 0)
         route_append(route, " (not %s", row);
-    route->why = why;
+    else if (strncmp(route->why, why, sizeof route->why - 1) == 0)
+        route_append(route, ", %s", row);
+    else
+        route_append(route, ": %s; not %s", route->why, row);
+    snprintf(route->why, sizeof route->why, "%s", why);
 }
 
 // Writes a line at once, so that lines of several ranks do not mix.
@@ -64,7 +63,7 @@ static void
 route_write(const wm_route_t *route, const char *what, const char *row)
 {
     char line[sizeof route->declined + 512];
-    bool declined = route->why != NULL;
+    bool declined = route->used > 0;
     int length = snprintf(
         line, sizeof line, "warpmpi: route: %s: %s%s%s%s%s\n", what, row,
         declined ? route->declined : "", declined ? ": " : "",

@@ -17,9 +17,9 @@
 // A choice that is being made.
 typedef struct {
     bool wanted;
-    const char *why; // of the rows at the end of `declined`; NULL: none yet
-    size_t used;
-    char declined[1024]; // set if `used` is not 0
+    size_t used;         // of `declined`; 0: no row has declined
+    char declined[1024]; // rows and reasons, without the last reason
+    char why[160];       // the last reason
 } wm_route_t;
 
 // One end of a message.
@@ -36,8 +36,7 @@ wm_route_is_wanted(void);
 void
 wm_route_begin(wm_route_t *route);
 
-// Notes that a row does not serve. `why` is a few words, which live until the
-// line is written.
+// Notes that a row does not serve. `why` is a few words.
 void
 wm_route_decline(wm_route_t *route, const char *row, const char *why);
 

@@ -79,6 +79,7 @@ typedef struct {
     int state; // send.c, receive.c
     // The payload's protocol. NULL: nothing follows, or no header has come.
     const wm_sending_t *sending;
+    const wm_sending_t *around; // packs into end->buffer, or NULL
     const wm_receiving_t *receiving;
     // Arguments of the call.
     int rank, tag;
@@ -109,9 +110,8 @@ typedef struct {
 
     // State of an offer that several protocols share.
     wm_slot_t *slot;
-    int slot_index;       // of our segment; -1: none
-    unsigned looks;       // looks at words of the peer so far
-    unsigned event_looks; // looks for its end so far
+    int slot_index;              // of our segment; -1: none
+    unsigned looks, event_looks; // at words of the peer, for its end, so far
     wm_fragments_t fragments;
     const wm_transport_t *transport;
     wm_mapping_t *mapping;
@@ -167,7 +167,7 @@ wm_end_fitting_bytes(const wm_end_t *end);
 WM_MUST_CHECK int
 wm_end_packet(wm_end_t *end, bool pinned, wm_error_t *err);
 
-// Returns true if the operation works on the stream of the buffer's producer.
+// Returns true if it works on the stream of the buffer's producer.
 bool
 wm_end_borrows(const wm_end_t *end);
 

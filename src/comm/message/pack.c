@@ -5,7 +5,11 @@
 
 #include "array/copy.h"
 #include "array/eager_ll.h"
+#include "comm/engine/engine.h"
 #include "comm/engine/stats.h"
+#include "comm/message/protocol.h"
+#include "comm/node/slot.h"
+#include "cuda/word.h"
 
 enum { UNPACK_NEW, UNPACK_READ, UNPACK_WRITTEN };
 
@@ -116,11 +120,19 @@ wm_pack_by_eager_ll(const wm_end_t *end)
     return by_eager_ll ? &end->buffer.pattern->parts[0] : NULL;
 }
 
-int
-wm_pack_reserve(wm_end_t *end, wm_error_t *err)
+static bool
+pack_try_take(wm_end_t *end, const char **why)
 {
-    return by_kernel(end) ? stand_in_on_device(end, end->buffer.nbytes, err)
-                          : 0;
+    *why = "the host packs";
+    return by_kernel(end);
+}
+
+// Takes the block; nothing is packed yet.
+static int
+pack_offer(wm_end_t *end, wm_error_t *err)
+{
+    end->around = &wm_sending_packed;
+    return stand_in_on_device(end, end->buffer.nbytes, err);
 }
 
 // Packs on the user's stream, after all work that writes the buffer; later
@@ -148,14 +160,13 @@ pack_on_stream(wm_end_t *end, wm_error_t *err)
     return code;
 }
 
-int
-wm_pack_enqueue(wm_end_t *end, wm_error_t *err)
+// Enqueues the packing into the block, which becomes the producer.
+static int
+pack_go(wm_end_t *end, wm_error_t *err)
 {
     int device = end->access.device;
     CUstream stream = end->access.user_stream;
     int code;
-    if (end->gaps.block == NULL)
-        return 0;
     if (end->access.user_device == device)
         code = pack_on_stream(end, err);
     else {
@@ -180,6 +191,31 @@ wm_pack_enqueue(wm_end_t *end, wm_error_t *err)
     }
     return 0;
 }
+
+// Lets the caller go on when all is packed, which is a copy as well.
+static int
+pack_report_early(wm_end_t *end, wm_error_t *err)
+{
+    const wm_fragments_t *fragments = &end->fragments;
+    (void)err;
+    if (fragments->next == 0
+        || !wm_word_reached(&end->slot->ready, fragments->ready_base + 1))
+        return 0;
+    // The stream may be gone after this.
+    wm_access_forget_borrowed(&end->access);
+    wm_op_complete(&end->op);
+    wm_engine_notify();
+    return 0;
+}
+
+const wm_sending_t wm_sending_packed = {
+    .name = "packed",
+    .packs = true,
+    .try_take = pack_try_take,
+    .offer = pack_offer,
+    .go = pack_go,
+    .report_early = pack_report_early,
+};
 
 int
 wm_unpack_prepare(wm_end_t *end, wm_error_t *err)

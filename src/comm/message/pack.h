@@ -19,14 +19,6 @@ wm_pack_prepare(wm_end_t *end, wm_error_t *err);
 const wm_strided_t *
 wm_pack_by_eager_ll(const wm_end_t *end);
 
-// Takes the block of a sender; nothing is packed yet.
-WM_MUST_CHECK int
-wm_pack_reserve(wm_end_t *end, wm_error_t *err);
-
-// Enqueues the packing into this block, which becomes the producer. Sender.
-WM_MUST_CHECK int
-wm_pack_enqueue(wm_end_t *end, wm_error_t *err);
-
 // Loads the kernels of a receiver, without the engine lock.
 WM_MUST_CHECK int
 wm_unpack_prepare(wm_end_t *end, wm_error_t *err);

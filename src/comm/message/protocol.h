@@ -9,19 +9,23 @@
 
 #include "comm/message/end.h"
 
-// The row of a sender. Functions that a row does not need are NULL. No row at
-// all is used if nothing follows the header.
+// The row of a sender. Functions that a row does not need are NULL.
 struct wm_sending {
     const char *name;
-    // Takes the message and returns true if the row serves it. NULL: other
-    // rows alone hand over to this one.
-    bool (*try_take)(wm_end_t *end);
-    // Fills the header, whose nbytes is set. May choose another row.
+    // Asked only for memory with gaps that no row before takes: its offer()
+    // packs, and the list is asked again for one that carries what is packed.
+    bool packs;
+    // Takes the message, with all that may be lacking, and returns true if the
+    // row serves it. Else returns the reason, in a few words that live as long
+    // as the engine lock is held. NULL: other rows alone hand over to this
+    // one.
+    bool (*try_take)(wm_end_t *end, const char **why);
+    // Fills the header, whose nbytes is set.
     int (*offer)(wm_end_t *end, wm_error_t *err);
     // Called when the header has left.
     int (*go)(wm_end_t *end, wm_error_t *err);
     // Makes a step. Returns 1 when all data are across and no word of ours is
-    // still to come, 0 if not yet.
+    // still to come, 0 if not yet. NULL: nothing follows the header.
     int (*step)(wm_end_t *end, wm_error_t *err);
     // Reports the end to the caller when the buffer is no longer needed.
     int (*report_early)(wm_end_t *end, wm_error_t *err);
@@ -50,6 +54,9 @@ struct wm_receiving {
     bool (*fail)(wm_end_t *end, const wm_error_t *err);
     void (*peer_died)(wm_end_t *end);
 };
+
+// The row that packs memory with gaps (pack.c).
+extern const wm_sending_t wm_sending_packed;
 
 // Fails a message whose protocol has found an error outside of a step.
 void

@@ -64,6 +64,12 @@ wm_send_tells(int code)
            || code == WM_ERR_SYSTEM;
 }
 
+static bool
+nothing_follows(const wm_end_t *end)
+{
+    return end->sending == NULL || end->sending->step == NULL;
+}
+
 void
 wm_send_fail(wm_end_t *end, const wm_error_t *err)
 {
@@ -75,25 +81,49 @@ wm_send_fail(wm_end_t *end, const wm_error_t *err)
     if (access->opened
         && !(wm_access_is_named(access) && atomic_load(&end->op.done)))
         (void)!wm_stream_synchronize(access->device, access->stream, NULL);
-    bool comes = end->sending != NULL && end->sending->fail(end);
+    bool comes = !nothing_follows(end) && end->sending->fail(end);
     end->state = SEND_FAILED;
     // If the message comes, the receiver may be reading the buffer.
     if (!comes)
         wm_op_complete(&end->op);
 }
 
-// Returns the protocol of a message; NULL: the payload goes with the header.
+// Returns the row that serves the message.
 static const wm_sending_t *
-choose(wm_end_t *end)
+choose(wm_end_t *end, wm_route_t *route)
 {
-    size_t nbytes = end->buffer.nbytes;
-    bool device = wm_buffer_on_device(&end->buffer);
     const wm_sending_t *const *row = wm_protocols.sending;
-    if (nbytes == 0 || (!device && nbytes <= WM_EAGER_BYTES))
-        return NULL;
-    while ((*row)->try_take == NULL || !(*row)->try_take(end))
-        ++row;
-    return *row;
+    bool gaps = end->buffer.pattern != NULL && end->around == NULL;
+    for (;; ++row) {
+        const char *why = "";
+        if ((*row)->packs && !gaps)
+            continue;
+        if ((*row)->try_take(end, &why))
+            return *row;
+        wm_route_decline(route, (*row)->name, why);
+    }
+}
+
+// Begins the payload, and fills the header.
+static int
+begin_payload(wm_end_t *end, wm_error_t *err)
+{
+    wm_route_t route;
+    int code = 0;
+    wm_route_begin(&route);
+    const wm_sending_t *row = choose(end, &route);
+    if (row->packs) {
+        wm_end_route(end, &route, row->name);
+        wm_route_begin(&route);
+        code = row->offer(end, err);
+        row = code == 0 ? choose(end, &route) : NULL;
+    }
+    wm_send_become(end, row);
+    if (code == 0)
+        code = row->offer(end, err);
+    if (code == 0)
+        wm_end_route(end, &route, row->name);
+    return code;
 }
 
 // Begins the message, and sends its header.
@@ -101,25 +131,16 @@ static int
 try_start(wm_end_t *end, wm_error_t *err)
 {
     wm_header_t *header = &end->header;
-    wm_route_t route;
-    int code = 0;
-    wm_route_begin(&route);
     wm_header_describe(header, &end->buffer);
     if (end->synchronous)
         header->token = 1 + wm_comm_draw_lock_held(end->op.comm, end->rank, 1);
-    wm_send_become(end, choose(end));
-    if (end->sending != NULL)
-        code = end->sending->offer(end, err);
-    else
-        header->kind = WM_MESSAGE_EAGER;
+    int code = begin_payload(end, err);
     if (code == 0)
         code = wm_end_packet(end, false, err);
     if (code < 0)
         return code;
-    wm_end_route(end, &route,
-                 end->sending != NULL ? end->sending->name : "inline");
     size_t length = wm_header_length(header);
-    size_t inlined = end->sending == NULL ? end->buffer.nbytes : 0;
+    size_t inlined = nothing_follows(end) ? end->buffer.nbytes : 0;
     header->order = wm_comm_order(end->op.comm, end->rank);
     memcpy(end->packet, header, length);
     if (inlined > 0)
@@ -131,8 +152,8 @@ try_start(wm_end_t *end, wm_error_t *err)
     // The header is on its way while we launch a copy, or ask whether a stream
     // is idle, which take longer.
     wm_error_t late;
-    code = wm_pack_enqueue(end, &late);
-    if (code == 0 && end->sending != NULL && end->sending->go != NULL)
+    code = end->around != NULL ? end->around->go(end, &late) : 0;
+    if (code == 0 && end->sending->go != NULL)
         code = end->sending->go(end, &late);
     if (code < 0)
         wm_send_fail(end, &late);
@@ -168,9 +189,9 @@ send_step(wm_op_t *op)
         code = wm_mpi_check(MPI_Test(&end->matching, &flag, MPI_STATUS_IGNORE),
                             "MPI_Test", &err);
     if (code == 0 && end->state == SEND_UNDER_WAY)
-        code = end->sending == NULL ? 1 : end->sending->step(end, &err);
+        code = nothing_follows(end) ? 1 : end->sending->step(end, &err);
     if (end->state == SEND_FAILED)
-        code = end->sending == NULL || end->sending->heard(end);
+        code = nothing_follows(end) || end->sending->heard(end);
     if (code < 0)
         wm_send_fail(end, &err);
     if (code <= 0 || !flag)
@@ -212,7 +233,7 @@ begin_sending(wm_end_t *end, const wm_envelope_t *envelope, wm_error_t *err)
     int settled = wm_settle_producer(&end->buffer, &end->access.producer,
                                      envelope, false, err);
     if (settled == 0)
-        settled = wm_pack_prepare(end, err);
+        settled = end->buffer.pattern != NULL ? wm_pack_prepare(end, err) : 0;
     if (settled == WM_ERR_STATE || settled == WM_ERR_MPI
         || settled == WM_ERR_VALUE) { // the caller's mistake: nothing is sent
         wm_engine_lock();

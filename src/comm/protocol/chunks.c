@@ -67,8 +67,6 @@ chunks_prepare(wm_end_t *end, wm_error_t *err)
     if (chunks->staging != NULL)
         return 1;
     int code = 0;
-    chunks->whole = end->sending == &wm_sending_chunks
-                    && wm_eager_applies(end);
     if (chunks->whole)
         code = wm_pinned_alloc((size_t)chunk_count(end) * end->header.chunk,
                                (void **)&chunks->staging, err);
@@ -289,11 +287,13 @@ wm_chunks_are_sent(wm_end_t *end)
 static int
 chunks_offer(wm_end_t *end, wm_error_t *err)
 {
-    end->header.kind = WM_MESSAGE_DATA;
-    int code = wm_pack_reserve(end, err);
-    if (code < 0)
-        return code;
-    if (wm_buffer_on_device(&end->buffer) && end->gaps.block == NULL)
+    bool device = wm_buffer_on_device(&end->buffer);
+    (void)err;
+    // MPI would wait for the receiver of an embedded array.
+    end->chunks.carried = device && !end->eager
+                          && wm_transport_is_carried(end->peer);
+    end->chunks.whole = wm_eager_applies(end);
+    if (device && end->around == NULL)
         wm_access_take_note(&end->access);
     wm_chunks_announce(end);
     return 0;
@@ -380,12 +380,9 @@ wm_chunks_announce(wm_end_t *end)
 }
 
 static bool
-chunks_try_take(wm_end_t *end)
+chunks_try_take(wm_end_t *end, const char **why)
 {
-    bool device = wm_buffer_on_device(&end->buffer);
-    // MPI would wait for the receiver of an embedded array.
-    end->chunks.carried = device && !end->eager
-                          && wm_transport_is_carried(end->peer);
+    (void)end, (void)why;
     return true;
 }
 

@@ -83,6 +83,20 @@ device_eager_acquire(int device, wm_eager_buffer_t **buffer,
     return 0;
 }
 
+// Returns true if the message has gaps, and nothing packs it before.
+static bool
+has_gaps(const wm_end_t *end)
+{
+    return end->buffer.pattern != NULL && end->around == NULL;
+}
+
+// Returns the gaps of the buffer, which the kernel reads or writes in place.
+static const wm_strided_t *
+strided_of(const wm_end_t *end)
+{
+    return end->buffer.pattern != NULL ? wm_pack_by_eager_ll(end) : NULL;
+}
+
 // Returns true if the user's stream itself posts the message: then the user's
 // memory is free after the post, whenever the receiver comes.
 static bool
@@ -91,23 +105,19 @@ posts_on_stream(const wm_end_t *end)
     return !end->synchronous && end->access.user_device == end->access.device;
 }
 
-int
-wm_device_eager_offer(wm_end_t *end, char **into, wm_pointer_t *memory,
-                      wm_error_t *err)
+// Returns the reason why the message is not for an eager LL buffer, or NULL.
+static const char *
+reason_against(const wm_end_t *end)
 {
-    if (end->header.nbytes > WM_EAGER_LL_BYTES
-        || (end->buffer.pattern != NULL && end->gaps.block == NULL
-                ? wm_pack_by_eager_ll(end) == NULL
-                : end->buffer.memory.exportable && !posts_on_stream(end)))
-        return 0;
-    int code = device_eager_acquire(end->access.device, &end->eager_buffer,
-                                    memory, err);
-    if (code < 0 || end->eager_buffer == NULL)
-        return code;
-    end->header.flag = end->eager_buffer->flag;
-    *into = end->eager_buffer->pointer;
-    wm_send_become(end, &wm_sending_device_eager);
-    return 0;
+    if (end->header.nbytes > WM_EAGER_LL_BYTES)
+        return "longer than 64 KiB";
+    if (has_gaps(end))
+        return wm_pack_by_eager_ll(end) == NULL
+                   ? "its kernels do not know these gaps"
+                   : NULL;
+    return end->buffer.memory.exportable && !posts_on_stream(end)
+               ? "the memory can be mapped in place"
+               : NULL;
 }
 
 // Releases the buffer. The message was taken, and no kernel uses the buffer
@@ -120,12 +130,36 @@ device_eager_release(wm_end_t *end)
     end->eager_buffer = NULL;
 }
 
-void
-wm_device_eager_take_back_offer(wm_end_t *end)
+static bool
+device_eager_try_take(wm_end_t *end, const char **why)
 {
-    if (end->eager_buffer != NULL)
-        device_eager_release(end);
-    end->header.flag = 0;
+    wm_pointer_t memory;
+    wm_error_t err;
+    if (!wm_offer_open_mapped(end, why)
+        || (*why = reason_against(end)) != NULL)
+        return false;
+    int code = device_eager_acquire(end->access.device, &end->eager_buffer,
+                                    &memory, &err);
+    *why = "all eager LL buffers are in use";
+    if (code == 0 && end->eager_buffer == NULL)
+        return false;
+    if (code == 0)
+        code = wm_offer_export(end, end->eager_buffer->pointer, &memory, &err);
+    if (code < 0) {
+        if (end->eager_buffer != NULL)
+            device_eager_release(end);
+        *why = wm_offer_note(end, &err);
+        return false;
+    }
+    return true;
+}
+
+static int
+device_eager_offer(wm_end_t *end, wm_error_t *err)
+{
+    end->header.flag = end->eager_buffer->flag;
+    wm_offer_hand_off(end, end->eager_buffer->pointer);
+    return wm_offer_describe(end, WM_STAGE_NOT, err);
 }
 
 void
@@ -140,7 +174,7 @@ void
 wm_device_eager_release_unused(wm_end_t *end)
 {
     if (end->eager_buffer != NULL && !posts_on_stream(end)
-        && !atomic_load(&end->op.done) && wm_pack_by_eager_ll(end) == NULL)
+        && !atomic_load(&end->op.done) && strided_of(end) == NULL)
         device_eager_release(end);
 }
 
@@ -170,7 +204,7 @@ device_eager_go(wm_end_t *end, wm_error_t *err)
     wm_eager_ll_t message = {
         .lines = end->fragments.remote,
         .user = end->buffer.data,
-        .strided = wm_pack_by_eager_ll(end),
+        .strided = strided_of(end),
         .nbytes = end->header.nbytes,
         .flag = end->header.flag,
         .word = &end->slot->ready,
@@ -206,10 +240,12 @@ wm_device_eager_copy_out(wm_end_t *end, char *into, uint32_t ready,
 
 const wm_sending_t wm_sending_device_eager = {
     .name = "device eager",
+    .try_take = device_eager_try_take,
+    .offer = device_eager_offer,
     .go = device_eager_go,
     .step = wm_offer_step,
     .report_early = wm_eager_report_handed_off,
-    .fail = wm_offer_fail,
+    .fail = wm_offer_fail_handed_off,
     .heard = wm_offer_heard,
     .peer_died = wm_offer_peer_died,
 };
@@ -237,7 +273,7 @@ fetch_of(const wm_end_t *end)
     return (wm_eager_ll_t){
         .lines = end->fragments.remote,
         .user = end->buffer.data,
-        .strided = wm_pack_by_eager_ll(end),
+        .strided = strided_of(end),
         .nbytes = end->header.nbytes,
         .flag = end->header.flag,
         .word = &end->slot->taken,

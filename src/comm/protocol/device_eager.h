@@ -8,16 +8,6 @@
 
 #include "comm/message/end.h"
 
-// Sender: acquires a buffer for the offer if the message is short and a buffer
-// is free. *into is its address, *memory its memory; else *into stays NULL.
-WM_MUST_CHECK int
-wm_device_eager_offer(wm_end_t *end, char **into, wm_pointer_t *memory,
-                      wm_error_t *err);
-
-// Releases the buffer of an offer that cannot be made.
-void
-wm_device_eager_take_back_offer(wm_end_t *end);
-
 // Copies a posted message that must go through the host after all out of its
 // buffer, on the operation's stream, then writes `ready`. The user's memory
 // may be in use again, or have gaps.

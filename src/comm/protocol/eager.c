@@ -127,19 +127,8 @@ publish(wm_end_t *end)
     wm_eager_report(end);
 }
 
-// Lets the caller go on when all is packed, which is a copy as well.
-static void
-end_packed(wm_end_t *end)
-{
-    if (end->fragments.next == 0 || !wm_fragment_is_ready(end, 0))
-        return;
-    // The stream may be gone after this.
-    wm_access_forget_borrowed(&end->access);
-    wm_eager_report(end);
-}
-
-static int
-step_copy(wm_end_t *end, wm_error_t *err)
+int
+wm_eager_report_copied(wm_end_t *end, wm_error_t *err)
 {
     bool ended;
     if (end->copy.unmoved || atomic_load(&end->slot->claim) != WM_CLAIM_NONE)
@@ -175,19 +164,10 @@ int
 wm_eager_step(wm_end_t *end, wm_error_t *err)
 {
     if (!wm_eager_applies(end) || atomic_load(&end->op.done)
-        || atomic_load(&end->slot->answer) != WM_ANSWER_NONE
-        || end->sending->report_early == NULL)
+        || atomic_load(&end->slot->answer) != WM_ANSWER_NONE)
         return 0;
-    return end->sending->report_early(end, err);
-}
-
-int
-wm_eager_report_copied(wm_end_t *end, wm_error_t *err)
-{
-    if (end->gaps.block == NULL)
-        return step_copy(end, err);
-    end_packed(end);
-    return 0;
+    const wm_sending_t *row = end->around != NULL ? end->around : end->sending;
+    return row->report_early(end, err);
 }
 
 void

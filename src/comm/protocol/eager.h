@@ -27,7 +27,7 @@ wm_eager_step(wm_end_t *end, wm_error_t *err);
 void
 wm_eager_report(wm_end_t *end);
 
-// The report_early of protocols (wm_sending_t): by a copy; and for handed-off
+// The report_early of offers (wm_sending_t): by a copy; and for handed-off
 // data, which are a copy already.
 int
 wm_eager_report_copied(wm_end_t *end, wm_error_t *err);

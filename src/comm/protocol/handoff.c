@@ -12,9 +12,37 @@
 #define RING_FRAGMENT ((uint64_t)24 << 20)
 #define RING_FRAGMENTS 3
 
-int
-wm_handoff_offer(wm_end_t *end, char **into, wm_pointer_t *memory,
-                 wm_error_t *err)
+// Takes an exportable copy, or a ring.
+static bool
+handoff_try_take(wm_end_t *end, const char **why)
+{
+    bool in_ring = end->header.nbytes > 2 * RING_FRAGMENT;
+    wm_pointer_t memory;
+    wm_error_t err;
+    if (!wm_offer_open_mapped(end, why))
+        return false;
+    *why = "the memory can be exported itself";
+    if (end->buffer.memory.exportable)
+        return false;
+    int code = wm_block_alloc(end->access.device,
+                              in_ring ? RING_FRAGMENT * RING_FRAGMENTS
+                                      : end->header.nbytes,
+                              &end->handoff, &err);
+    if (code == 0) {
+        wm_block_describe(end->handoff, &memory);
+        code = wm_offer_export(end, wm_block_pointer(end->handoff), &memory,
+                               &err);
+    }
+    if (code < 0) {
+        wm_handoff_drop(end);
+        *why = wm_offer_note(end, &err);
+        return false;
+    }
+    return true;
+}
+
+static int
+handoff_offer(wm_end_t *end, wm_error_t *err)
 {
     wm_header_t *header = &end->header;
     if (header->nbytes > 2 * RING_FRAGMENT) {
@@ -24,15 +52,8 @@ wm_handoff_offer(wm_end_t *end, char **into, wm_pointer_t *memory,
         header->fragments = wm_fragments_count_ramped(header->nbytes,
                                                       RING_FRAGMENT);
     }
-    int code = wm_block_alloc(end->access.device,
-                              header->fragment * header->ring, &end->handoff,
-                              err);
-    if (code < 0)
-        return code;
-    wm_block_describe(end->handoff, memory);
-    *into = wm_block_pointer(end->handoff);
-    wm_send_become(end, &wm_sending_handoff);
-    return 0;
+    wm_offer_hand_off(end, wm_block_pointer(end->handoff));
+    return wm_offer_describe(end, WM_STAGE_NOT, err);
 }
 
 // Copies a fragment into the ring or the staging ring, then sets `ready`.
@@ -81,12 +102,23 @@ wm_handoff_drop(wm_end_t *end)
     end->handoff = NULL;
 }
 
+static int
+handoff_step(wm_end_t *end, wm_error_t *err)
+{
+    int code = wm_offer_begin_step(end, err);
+    if (code == 0 && atomic_load(&end->slot->answer) != WM_ANSWER_HOST)
+        code = wm_handoff_feed(end, err);
+    return code < 0 ? code : wm_offer_end_step(end, err);
+}
+
 const wm_sending_t wm_sending_handoff = {
-    .name = "ring",
+    .name = "hand-off",
+    .try_take = handoff_try_take,
+    .offer = handoff_offer,
     .go = wm_handoff_feed,
-    .step = wm_offer_step,
+    .step = handoff_step,
     .report_early = wm_eager_report_handed_off,
-    .fail = wm_offer_fail,
+    .fail = wm_offer_fail_handed_off,
     .heard = wm_offer_heard,
     .peer_died = wm_offer_peer_died,
 };

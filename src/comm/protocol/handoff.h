@@ -8,12 +8,6 @@
 
 #include "comm/message/end.h"
 
-// Takes an exportable copy, or a ring, for the offer; returns its address and
-// memory.
-WM_MUST_CHECK int
-wm_handoff_offer(wm_end_t *end, char **into, wm_pointer_t *memory,
-                 wm_error_t *err);
-
 // Makes one step of filling a ring or a staging ring.
 WM_MUST_CHECK int
 wm_handoff_feed(wm_end_t *end, wm_error_t *err);

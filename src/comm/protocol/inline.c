@@ -141,7 +141,7 @@ tell_route(const wm_comm_t *comm, const wm_envelope_t *envelope, size_t nbytes)
         .nbytes = nbytes,
     };
     wm_route_begin(&route);
-    wm_route_message(&route, &about, wm_receiving_inline.name);
+    wm_route_message(&route, &about, wm_sending_inline.name);
 }
 
 int
@@ -188,6 +188,31 @@ wm_inline_send(wm_comm_t *comm, const wm_buffer_t *buffer,
         tell_route(comm, envelope, buffer->nbytes);
     return 0;
 }
+
+// --- the sender, with an end ----------------------------------------------
+
+static bool
+inline_try_take(wm_end_t *end, const char **why)
+{
+    bool device = wm_buffer_on_device(&end->buffer);
+    *why = device ? "GPU memory" : "longer than 4 KiB";
+    return end->buffer.nbytes == 0
+           || (!device && end->buffer.nbytes <= WM_EAGER_BYTES);
+}
+
+static int
+inline_offer(wm_end_t *end, wm_error_t *err)
+{
+    (void)err;
+    end->header.kind = WM_MESSAGE_EAGER;
+    return 0;
+}
+
+const wm_sending_t wm_sending_inline = {
+    .name = "inline",
+    .try_take = inline_try_take,
+    .offer = inline_offer,
+};
 
 // --- the receiver --------------------------------------------------------
 

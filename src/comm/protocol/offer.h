@@ -1,12 +1,44 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The sender's end of an offer, whose header is the RTS of a rendezvous. An
-// offer has a slot of the sender's segment, in whose words the two ends write
-// to each other, and memory: the sender's own (direct), or an exportable copy
-// in an eager LL buffer or a ring. Engine lock held.
+// What the senders' rows that offer share: an offer, whose header is the RTS
+// of a rendezvous, has a slot of the sender's segment, in whose words the two
+// ends write to each other. The rows differ in the memory: the sender's own,
+// or an exportable copy in an eager LL buffer or a ring. Engine lock held.
 #ifndef WM_COMM_PROTOCOL_OFFER_H
 #define WM_COMM_PROTOCOL_OFFER_H
 
 #include "comm/message/end.h"
+
+// Opens the offer of a row that tries to take a message: gives it a slot,
+// unless a row before has, and fills the header as for one fragment. Returns
+// false, and the reason, if nothing can be offered to the peer.
+bool
+wm_offer_open(wm_end_t *end, const char **why);
+
+// Likewise for a row whose memory another process maps.
+bool
+wm_offer_open_mapped(wm_end_t *end, const char **why);
+
+// Returns true if offers must come through the host.
+bool
+wm_offer_is_forced_to_host(void);
+
+// Exports the memory through which a row hands the message off.
+WM_MUST_CHECK int
+wm_offer_export(wm_end_t *end, char *into, const wm_pointer_t *memory,
+                wm_error_t *err);
+
+// Notes the error for which a row does not take the message, which may then
+// be staged. Returns it as a reason.
+const char *
+wm_offer_note(wm_end_t *end, const wm_error_t *err);
+
+// Begins to hand the message off, through memory of ours.
+void
+wm_offer_hand_off(wm_end_t *end, char *into);
+
+// Fills the rest of the header: the device, and why the host must serve.
+WM_MUST_CHECK int
+wm_offer_describe(wm_end_t *end, wm_stage_t stage, wm_error_t *err);
 
 // Notes that the first fragment will be ready in any case: a stream may wait
 // for it.
@@ -26,13 +58,24 @@ wm_offer_look(wm_end_t *end, wm_error_t *err);
 WM_MUST_CHECK int
 wm_offer_ended(wm_end_t *end, bool pushed, wm_error_t *err);
 
-// Makes a step of an offer without an answer yet; another protocol may begin.
+// Make a step of an offer without an answer yet, in two parts between which a
+// row may do its own. The second may give the message to a staging ring.
+WM_MUST_CHECK int
+wm_offer_begin_step(wm_end_t *end, wm_error_t *err);
+WM_MUST_CHECK int
+wm_offer_end_step(wm_end_t *end, wm_error_t *err);
 WM_MUST_CHECK int
 wm_offer_step(wm_end_t *end, wm_error_t *err);
 
-// The functions that all offers share (wm_sending_t).
+// The functions that all offers share (wm_sending_t). wm_offer_fail_posted()
+// is for rows that nobody has answered, and tells if the message still comes;
+// wm_offer_fail_handed_off() likewise, of memory of ours.
 bool
 wm_offer_fail(wm_end_t *end);
+bool
+wm_offer_fail_posted(wm_end_t *end);
+bool
+wm_offer_fail_handed_off(wm_end_t *end);
 bool
 wm_offer_heard(wm_end_t *end);
 void

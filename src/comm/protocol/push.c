@@ -154,7 +154,7 @@ wm_push_serve(wm_end_t *end, wm_error_t *err)
         code = wm_slot_enqueue_pushed(slot, end->access.device,
                                       end->access.stream, err);
     wm_send_become(end, &wm_sending_pushed);
-    return code;
+    return code < 0 ? code : 1;
 }
 
 void

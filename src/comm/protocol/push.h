@@ -25,8 +25,8 @@ wm_push_ended(wm_end_t *end);
 bool
 wm_push_withdraw(wm_end_t *end);
 
-// Sender: begins to push if it was asked; its protocol is `pushed` then.
-// Returns a negative code if the receiver must be told.
+// Sender: begins to push if it was asked. Returns 1 if its protocol is now
+// `pushed`, 0 if not, or a negative code if the receiver must be told.
 WM_MUST_CHECK int
 wm_push_serve(wm_end_t *end, wm_error_t *err);
 

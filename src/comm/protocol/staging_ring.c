@@ -111,7 +111,7 @@ wm_staging_ring_begin(wm_end_t *end, wm_error_t *err)
     wm_slot_stage(slot, &staging);
     wm_send_become(end,
                    by_mpi ? &wm_sending_by_mpi : &wm_sending_staging_ring);
-    return 0;
+    return 1;
 }
 
 static int

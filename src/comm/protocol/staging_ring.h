@@ -9,7 +9,8 @@
 #include "comm/message/end.h"
 
 // Sender, after the receiver has answered that it cannot reach the memory:
-// changes the protocol as soon as possible.
+// changes the protocol as soon as possible. Returns 1 when it has, 0 if not
+// yet.
 WM_MUST_CHECK int
 wm_staging_ring_begin(wm_end_t *end, wm_error_t *err);
 

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// All protocols: the rows of senders in order of preference, those of
-// receivers by the kind of header. A row to which others alone hand over is
-// not here: its own file, or take.c, makes the change (wm_send_become,
-// wm_receive_become).
+// All protocols, in order of preference. A row to which others alone hand over
+// is not here: its own file makes the change (wm_send_become).
 #include "comm/message/protocol.h"
 #include "comm/node/mapping.h"
 #include "comm/protocol/batch.h"
@@ -40,10 +38,12 @@ table_drop(wm_end_t *end)
     end->slot = NULL;
 }
 
-// A send never waits for another to begin: where all slots are taken it goes
-// as to other hosts.
 static const wm_sending_t *const sending[] = {
-    &wm_sending_offer,
+    &wm_sending_inline, // host memory up to 4 KiB, or nothing
+    &wm_sending_device_eager,
+    &wm_sending_packed, // around one of the others
+    &wm_sending_self,         &wm_sending_plain, &wm_sending_handoff,
+    &wm_sending_staged, // serves every message with a slot
     &wm_sending_chunks, // serves every message
 };
 
