@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import warpmpi as wm
+from warpmpi import _core
 from warpmpi._settings import NAMES, TABLE
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -90,6 +91,13 @@ def test_an_empty_setting_is_an_unset_one():
         "import warpmpi as wm; from mpi4py import MPI; wm.Comm(MPI.COMM_SELF)"
     )
     assert run(code, **given) == ("", "")
+
+
+def test_the_guide_has_every_transport():
+    names = re.findall(r"^\| `(\w+)` \|.*\|.*\|$", GUIDE, re.MULTILINE)
+    assert set(_core._links()) <= set(names)
+    told = wm.transport.__doc__
+    assert {n for n in _core._links() if f"'{n}'" not in told} == set()
 
 
 def test_the_guide_has_every_counter():

@@ -18,7 +18,6 @@ SHARE = 32  # arrays take one part in so many of a GPU's free memory
 # Up to so many ranks one pair moves data at a time, else all at once do.
 ALONE = 8
 _TAG = 1
-_ROUTES = "self", "ipc", "host", "mpi"
 
 Step = Callable[[str], None]
 
@@ -116,8 +115,10 @@ class Mover:
         return min(room, theirs)
 
     def _counts(self) -> dict[str, int]:
-        stats = self.wm.stats() if self.wm is not None else {}
-        return {name: stats.get(name + "_messages", 0) for name in _ROUTES}
+        if self.wm is None:
+            return {}
+        stats, links = self.wm.stats(), self.wm._core._links()
+        return {name: stats[name + "_messages"] for name in links}
 
     def _turns(self, peer: int, count: int) -> float:
         """Return the median seconds of a turn of a ping-pong of SMALL."""
@@ -192,7 +193,7 @@ class Mover:
         if self.wm is not None:
             told = self.wm.transport(self.comm, peer, into)
             after = self._counts()
-            counted = [name for name in _ROUTES if after[name] > before[name]]
+            counted = [name for name in after if after[name] > before[name]]
             route = "+".join(counted) or told.name
             reason = told.reason
         self.world.send(

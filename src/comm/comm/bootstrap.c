@@ -74,7 +74,7 @@ settle_segments(wm_comm_t *comm, wm_error_t *err)
         return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
     wm_engine_lock();
     for (size_t i = 0; i < size; ++i)
-        opened[i] = comm->peers[i]->segment != NULL;
+        opened[i] = wm_node_shares(comm->peers[i]);
     wm_engine_unlock();
     int code = wm_mpi_check(MPI_Alltoall(opened, 1, MPI_BYTE, opened + size, 1,
                                          MPI_BYTE, comm->match),
@@ -138,7 +138,7 @@ find_barrier(wm_comm_t *comm, const wm_endpoint_t *all)
     wm_barrier_t *banks[WM_BARRIER_BANKS] = {NULL};
     bool known = comm->size <= WM_BARRIER_RANKS;
     for (int rank = 0; rank < comm->size && known; ++rank)
-        known = comm->peers[rank]->segment != NULL
+        known = wm_node_shares(comm->peers[rank])
                 && all[rank].barrier_slot.index >= 0
                 && all[rank].barrier_slot.index < WM_BARRIER_SLOTS;
     for (int bank = 0; bank < WM_BARRIER_BANKS && known; ++bank) {

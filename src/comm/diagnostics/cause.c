@@ -18,7 +18,7 @@ static wm_account_t *
 own_account(void)
 {
     const wm_peer_t *self = wm_node_self();
-    return self != NULL ? &self->segment->account : NULL;
+    return self != NULL ? wm_node_account(self) : NULL;
 }
 
 uint32_t
@@ -36,8 +36,7 @@ static wm_account_t *
 account_of(const wm_comm_t *comm, int rank)
 {
     const wm_peer_t *peer = comm->peers[rank];
-    return peer->segment != NULL && !peer->self ? &peer->segment->account
-                                                : NULL;
+    return peer->self ? NULL : wm_node_account(peer);
 }
 
 // Returns the only rank that an operation waits for, or -1.

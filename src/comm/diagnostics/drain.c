@@ -36,7 +36,7 @@ is_hopeful(const wm_op_t *op)
     wm_op_about(op, &about);
     if (about.receives || about.peer == NULL || about.peer->self)
         return false;
-    return about.peer->segment != NULL
+    return wm_node_shares(about.peer)
                ? wm_node_may_receive(about.peer)
                : wm_failure_look(op->comm, about.rank, NULL) == 0;
 }
@@ -98,7 +98,7 @@ drain_tell(const wm_comm_t *comm, int64_t waited, bool abandoned)
         wm_words_add(&words, "%s", abandoned ? ", and gives up" : "");
         wm_about_t about;
         wm_op_about(op, &about);
-        if (about.peer != NULL && about.peer->segment != NULL
+        if (about.peer != NULL && wm_node_shares(about.peer)
             && !about.peer->self)
             (void)wm_report_end(&words, about.rank, about.peer);
         wm_words_print(&words);

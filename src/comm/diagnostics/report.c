@@ -173,9 +173,9 @@ wm_report_messages(wm_words_t *words, const wm_result_t *list, int count,
 bool
 wm_report_end(wm_words_t *words, int rank, const wm_peer_t *peer)
 {
-    const wm_account_t *account = &peer->segment->account;
+    const wm_account_t *account = wm_node_account(peer);
     bool raised = atomic_load(&account->raised);
-    bool leaving = atomic_load(&peer->segment->leaving);
+    bool leaving = wm_node_is_leaving(peer);
     bool ended = !leaving && !wm_node_may_receive(peer);
     if (raised)
         wm_words_add(words, "; rank %d raised %.*s, and %s", rank,

@@ -9,7 +9,7 @@
 
 // In the order in which they are called.
 #define WM_MODULES(X)                                                         \
-    X(transport)      /* protocol/transport.c */                              \
+    X(link)           /* link/link.c */                                       \
     X(eager)          /* protocol/eager.c */                                  \
     X(hang)           /* diagnostics/hang.c */                                \
     X(watchdog)       /* diagnostics/watchdog.c */                            \

@@ -6,21 +6,17 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-// X(name): each is a key of wm.stats(). The receiver counts a message in one
-// of ipc, host, self and mpi, by how it came.
+#include "comm/engine/links.h"
+
+// X(name): each is a key of wm.stats(). The receiver counts a message for the
+// link by which it came.
+#define WM_LINK_COUNTERS(name) X(name##_messages) X(name##_bytes)
 #define WM_COUNTERS(X)                                                        \
-    X(ipc_messages) /* received GPU to GPU, by mapped memory */               \
-    X(ipc_bytes)                                                              \
-    X(pushed_messages) /* of those, copied by their sender */                 \
-    X(host_messages)   /* with a GPU buffer, staged in host memory */         \
-    X(host_bytes)                                                             \
-    X(self_messages) /* a rank to itself on the GPU */                        \
-    X(self_bytes)                                                             \
-    X(mpi_messages) /* received from MPI alone */                             \
-    X(mpi_bytes)                                                              \
-    X(staged_bytes)         /* copied through host memory, either way */      \
-    X(handed_off_bytes)     /* copied into exportable memory first */         \
-    X(ipc_collectives)      /* collectives of GPU buffers, GPU to GPU */      \
+    WM_LINKS(WM_LINK_COUNTERS) /* received messages of each link */           \
+    X(pushed_messages)         /* of those of ipc, copied by their sender */  \
+    X(staged_bytes)            /* copied through host memory, either way */   \
+    X(handed_off_bytes)        /* copied into exportable memory first */      \
+    X(ipc_collectives)         /* collectives of GPU buffers, GPU to GPU */   \
     X(fused_collectives)    /* of those, that shared a kernel with others */  \
     X(repeated_collectives) /* and persistent starts, as the one before */    \
     X(staged_collectives)   /* collectives of GPU buffers through the host */ \

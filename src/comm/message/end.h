@@ -8,15 +8,15 @@
 #include "comm/comm/comm.h"
 #include "comm/engine/op.h"
 #include "comm/engine/route.h"
+#include "comm/link/link.h"
 #include "comm/message/p2p.h"
 #include "comm/message/packet.h"
 
 typedef struct wm_sending wm_sending_t;           // protocol.h
 typedef struct wm_receiving wm_receiving_t;       // protocol.h
-typedef struct wm_transport wm_transport_t;       // protocol/transport.h
 typedef struct wm_eager_buffer wm_eager_buffer_t; // protocol/device_eager.h
 
-// The fragments of a payload, which both ends of every transport move between
+// The fragments of a payload, which both ends of all protocols move between
 // a source or a ring and a buffer.
 typedef struct {
     char *remote;         // the ring, or the sender's memory, mapped
@@ -113,7 +113,7 @@ typedef struct {
     int slot_index;              // of our segment; -1: none
     unsigned looks, event_looks; // at words of the peer, for its end, so far
     wm_fragments_t fragments;
-    const wm_transport_t *transport;
+    const wm_link_t *link; // by which an offer comes
     wm_mapping_t *mapping;
     bool batched; // its copy or announcement goes with others
 

@@ -365,7 +365,7 @@ wm_end_is_receive(const wm_op_t *op)
 }
 
 // Notes the users of the buffer while the message is on its way; usually there
-// are none. The transport handles what cannot be noted.
+// are none. The protocol handles what cannot be noted.
 static void
 look_at_producer(wm_end_t *end)
 {

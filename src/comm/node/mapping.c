@@ -195,16 +195,24 @@ wm_mapping_is_refused(int code, const wm_error_t *err)
            && (err == NULL || err->detail != CUDA_ERROR_ALREADY_MAPPED);
 }
 
+void
+wm_mapping_refuse(wm_peer_t *peer, const char *reason)
+{
+    peer->ipc_refused = true;
+    snprintf(peer->reason, sizeof peer->reason, "%s", reason);
+}
+
 int
 wm_mapping_reach(wm_peer_t *peer, const wm_place_t *place, int device,
                  wm_mapping_t **mapping, wm_error_t *err)
 {
     int code = wm_mapping_open(peer, place, device, mapping, err);
     if (code < 0 && wm_mapping_is_refused(code, err)) {
-        peer->ipc_refused = true;
-        snprintf(peer->reason, sizeof peer->reason,
+        char reason[sizeof peer->reason];
+        snprintf(reason, sizeof reason,
                  "the peer's GPU memory cannot be mapped: %.275s",
                  err != NULL ? err->text : "");
+        wm_mapping_refuse(peer, reason);
     }
     return code;
 }

@@ -248,10 +248,41 @@ wm_node_peer(const wm_endpoint_t *endpoint)
     return peer;
 }
 
+wm_slot_t *
+wm_node_slot(const wm_peer_t *peer, int slot)
+{
+    return peer->segment != NULL && slot >= 0 && slot < WM_SLOTS
+               ? &peer->segment->slots[slot]
+               : NULL;
+}
+
+wm_account_t *
+wm_node_account(const wm_peer_t *peer)
+{
+    return peer->segment != NULL ? &peer->segment->account : NULL;
+}
+
+bool
+wm_node_is_leaving(const wm_peer_t *peer)
+{
+    return atomic_load(&peer->segment->leaving) != 0;
+}
+
+bool
+wm_node_takes_on(uint64_t gpu)
+{
+    atomic_store(&self->segment->takes_on, gpu);
+    for (wm_peer_t *peer = peers; peer != NULL; peer = peer->next)
+        if (!peer->self && !peer->dead && peer->segment != NULL
+            && atomic_load(&peer->segment->takes_on) == gpu)
+            return true;
+    return false;
+}
+
 bool
 wm_node_may_receive(const wm_peer_t *peer)
 {
-    return peer->segment != NULL && !atomic_load(&peer->segment->leaving)
+    return peer->segment != NULL && !wm_node_is_leaving(peer)
            && (kill(peer->pid, 0) == 0 || errno == EPERM);
 }
 

@@ -7,53 +7,14 @@
 #ifndef WM_COMM_NODE_NODE_H
 #define WM_COMM_NODE_NODE_H
 
-#include <stdatomic.h>
-
-#include "comm/node/account.h"
-#include "comm/node/barrier.h"
-#include "comm/node/slot.h"
+#include "comm/node/segment.h"
 #include "cuda/device.h"
 #include "cuda/settings.h"
 
 // Increased by each change of the data that processes exchange (headers,
 // places of memory, thresholds), and of the algorithm that a call takes.
-#define WM_WIRE_VERSION 27u
-#define WM_SLOTS 2048
-#define WM_NOTICES 1024
+#define WM_WIRE_VERSION 28u
 #define WM_HOST_BYTES 32
-#define WM_STAGING_RINGS 4           // staging rings of a segment
-#define WM_STAGING_RING_FRAGMENTS 4  // fragments of a staging ring
-#define WM_FRAGMENT_BYTES (4u << 20) // largest fragment of a staging ring
-#define WM_STAGING_RING_BYTES                                                 \
-    ((size_t)WM_STAGING_RING_FRAGMENTS * WM_FRAGMENT_BYTES)
-#define WM_PINNED_SYMM_COUNT 8 // after the staging rings
-#define WM_PINNED_SYMM_BYTES ((size_t)16u << 20)
-
-typedef struct {
-    uint64_t magic;
-    uint8_t id[16];           // random, of the process
-    _Atomic uint32_t leaving; // 1: it is in MPI_Finalize, and receives no more
-    // The first bytes of the UUID of the GPU on which it last received a long
-    // message; 0: none yet.
-    _Atomic uint64_t takes_on;
-    wm_account_t account;
-    // Ids of freed buffers: peers close their mappings of these.
-    _Alignas(64) _Atomic uint64_t notice_count;
-    _Atomic uint64_t notices[WM_NOTICES];
-    wm_slot_t slots[WM_SLOTS];
-    wm_barrier_slot_t barrier_slots[WM_BARRIER_SLOTS];
-    // Arrival words of bank 0 of each slot of this rank (barrier.h). They are
-    // side by side, as a rank that reads one reads several.
-    _Alignas(64) _Atomic uint32_t arrived[WM_BARRIER_SLOTS];
-} wm_segment_t;
-
-#define WM_CONTROL_BYTES                                                      \
-    ((sizeof(wm_segment_t) + 65535) / 65536 * (size_t)65536)
-#define WM_EXCHANGE_AREAS_AT                                                  \
-    (WM_CONTROL_BYTES + WM_STAGING_RINGS * WM_STAGING_RING_BYTES              \
-     + WM_PINNED_SYMM_COUNT * WM_PINNED_SYMM_BYTES)
-#define WM_SEGMENT_BYTES                                                      \
-    (WM_EXCHANGE_AREAS_AT + WM_BARRIER_SLOTS * sizeof(wm_exchange_area_t))
 
 // The data that each rank sends to all others when a communicator is made.
 typedef struct {
@@ -102,6 +63,31 @@ wm_node_describe(wm_endpoint_t *endpoint);
 // Returns the peer of an endpoint; NULL: out of memory.
 wm_peer_t *
 wm_node_peer(const wm_endpoint_t *endpoint);
+
+// Returns true if the peer and this process see each other's segments.
+static inline bool
+wm_node_shares(const wm_peer_t *peer)
+{
+    return peer->segment != NULL;
+}
+
+// Returns a slot of the peer's segment; NULL: there is none.
+wm_slot_t *
+wm_node_slot(const wm_peer_t *peer, int slot);
+
+// Returns the account of a peer; NULL if its segment is not shared.
+wm_account_t *
+wm_node_account(const wm_peer_t *peer);
+
+// Returns true if the peer, whose segment is shared, is in MPI_Finalize.
+bool
+wm_node_is_leaving(const wm_peer_t *peer);
+
+// Publishes the GPU on which this process last received a long message, by the
+// first bytes of its UUID. Returns true if, as far as we have seen, another
+// process of this host receives there, too.
+bool
+wm_node_takes_on(uint64_t gpu);
 
 // Returns true if the peer may still receive: it runs, and is not in
 // MPI_Finalize. False for peers on other hosts, of which we do not know.

@@ -10,11 +10,11 @@
 
 #include "comm/engine/posted.h"
 #include "comm/engine/stats.h"
+#include "comm/link/link.h"
 #include "comm/message/pack.h"
 #include "comm/protocol/device_eager.h"
 #include "comm/protocol/eager.h"
 #include "comm/protocol/rows.h"
-#include "comm/protocol/transport.h"
 
 static uint32_t
 chunk_count(const wm_end_t *end)
@@ -290,8 +290,7 @@ chunks_offer(wm_end_t *end, wm_error_t *err)
     bool device = wm_buffer_on_device(&end->buffer);
     (void)err;
     // MPI would wait for the receiver of an embedded array.
-    end->chunks.carried = device && !end->eager
-                          && wm_transport_is_carried(end->peer);
+    end->chunks.carried = device && !end->eager && wm_link_carries(end->peer);
     end->chunks.whole = wm_eager_applies(end);
     if (device && end->around == NULL)
         wm_access_take_note(&end->access);
@@ -409,11 +408,11 @@ static int
 chunks_match(wm_end_t *end, bool refused, wm_error_t *err)
 {
     bool device = wm_buffer_on_device(&end->buffer);
-    end->chunks.carried = device && wm_transport_is_carried(end->peer);
+    end->chunks.carried = device && wm_link_carries(end->peer);
     if (device && !end->chunks.carried)
-        wm_transport_host.count(end);
+        wm_link_count(&wm_link_host, end->header.nbytes, true);
     else
-        wm_transport_mpi.count(end);
+        wm_link_count(&wm_link_mpi, end->header.nbytes, false);
     int code = refused ? 0 : wm_unpack_reserve(end, err);
     return code < 0 ? code : chunks_receive(end, err);
 }

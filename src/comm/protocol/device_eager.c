@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+#include "comm/link/link.h"
 #include "comm/protocol/device_eager.h"
 
 #include "array/eager_ll.h"
@@ -11,7 +12,6 @@
 #include "comm/protocol/fragments.h"
 #include "comm/protocol/rows.h"
 #include "comm/protocol/take.h"
-#include "comm/protocol/transport.h"
 #include "cuda/word.h"
 
 #define BUFFERS 32
@@ -255,7 +255,7 @@ const wm_sending_t wm_sending_device_eager = {
 bool
 wm_device_eager_is_used(const wm_end_t *end)
 {
-    return end->header.flag != 0 && end->transport->mapped;
+    return end->header.flag != 0 && end->link->import != NULL;
 }
 
 // Returns true if the fetching kernel may be launched before the data are

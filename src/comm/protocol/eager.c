@@ -4,9 +4,9 @@
 #include "comm/engine/engine.h"
 #include "comm/engine/modules.h"
 #include "comm/engine/stats.h"
+#include "comm/link/link.h"
 #include "comm/message/protocol.h"
 #include "comm/protocol/fragments.h"
-#include "comm/protocol/transport.h"
 #include "cuda/settings.h"
 
 #define PATIENCE_US 10              // a waiting receiver claims sooner
@@ -177,7 +177,7 @@ wm_eager_claim(wm_end_t *end)
         return;
     end->header.pushes = 0; // its sender has gone on
     if (end->header.place.size == 0 && !end->peer->self)
-        end->transport = &wm_transport_host;
+        end->link = &wm_link_host;
 }
 
 void

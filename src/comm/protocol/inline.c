@@ -9,13 +9,13 @@
 #include "comm/engine/check.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/stats.h"
+#include "comm/link/link.h"
 #include "comm/message/pack.h"
 #include "comm/message/packet.h"
 #include "comm/message/protocol.h"
 #include "comm/protocol/inline.h"
 #include "comm/protocol/rows.h"
 #include "comm/protocol/pending_sends.h"
-#include "comm/protocol/transport.h"
 
 // A packet that MPI still reads.
 typedef struct {
@@ -237,7 +237,7 @@ inline_match(wm_end_t *end, bool refused, wm_error_t *err)
     if (!wm_buffer_on_device(&end->buffer)) {
         if (length > 0)
             memcpy(end->buffer.data, payload, length);
-        wm_transport_mpi.count(end);
+        wm_link_count(&wm_link_mpi, length, false);
         return 1;
     }
     if (length == 0)
@@ -246,7 +246,7 @@ inline_match(wm_end_t *end, bool refused, wm_error_t *err)
     if (code == 0)
         code = wm_memory_copy(end->access.device, end->buffer.data, payload,
                               length, end->access.stream, err);
-    wm_transport_host.count(end);
+    wm_link_count(&wm_link_host, length, true);
     return code;
 }
 

@@ -5,12 +5,12 @@
 
 #include "comm/comm/failure.h"
 #include "comm/engine/stats.h"
+#include "comm/link/link.h"
 #include "comm/message/protocol.h"
 #include "comm/protocol/eager.h"
 #include "comm/protocol/fragments.h"
 #include "comm/protocol/push.h"
 #include "comm/protocol/staging_ring.h"
-#include "comm/protocol/transport.h"
 #include "cuda/word.h"
 
 #define LOOKS 256 // looks at words until we ask the driver for errors
@@ -28,15 +28,15 @@ wm_offer_open(wm_end_t *end, const char **why)
         return true;
     if (!wm_buffer_on_device(&end->buffer))
         *why = "host memory";
-    else if (wm_transport_is_carried(end->peer))
+    else if (wm_link_carries(end->peer))
         *why = "MPI takes GPU memory";
-    else if (end->peer->segment == NULL)
+    else if (!wm_node_shares(end->peer))
         *why = end->peer->reason;
     else if ((end->slot_index = wm_slot_acquire()) < 0)
         *why = "all slots are in use";
     if (*why != NULL)
         return false;
-    end->slot = &wm_node_self()->segment->slots[end->slot_index];
+    end->slot = wm_node_slot(wm_node_self(), end->slot_index);
     wm_slot_begin(end->slot, &header->ready_base, &header->taken_base);
     header->kind = WM_MESSAGE_OFFER;
     header->slot = end->slot_index;
@@ -49,7 +49,7 @@ wm_offer_open(wm_end_t *end, const char **why)
 bool
 wm_offer_is_forced_to_host(void)
 {
-    return wm_transport_forced() == &wm_transport_host;
+    return wm_link_is_asked(&wm_link_host);
 }
 
 bool

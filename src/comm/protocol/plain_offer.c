@@ -8,7 +8,6 @@
 #include "comm/protocol/offer.h"
 #include "comm/protocol/push.h"
 #include "comm/protocol/rows.h"
-#include "comm/protocol/transport.h"
 
 // Sends that begin so soon after each other are many. For these, asking the
 // driver about a stream takes longer than recording an event on it.

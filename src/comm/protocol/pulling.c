@@ -4,13 +4,13 @@
 // another one has a kernel of its own.
 #include <string.h>
 
+#include "comm/link/link.h"
 #include "comm/message/pack.h"
 #include "comm/node/slot.h"
 #include "comm/protocol/batch.h"
 #include "comm/protocol/fragments.h"
 #include "comm/protocol/rows.h"
 #include "comm/protocol/take.h"
-#include "comm/protocol/transport.h"
 
 #define SYNC_BYTES 262144
 
@@ -66,7 +66,7 @@ static bool
 is_within_reach(const wm_end_t *end)
 {
     return end->buffer.pattern == NULL && end->fragments.count == 1
-           && end->transport->mapped && wm_buffer_on_device(&end->buffer)
+           && end->link->import != NULL && wm_buffer_on_device(&end->buffer)
            && end->buffer.memory.device == end->access.device
            && (!end->peer->self || end->header.device == end->access.device);
 }

@@ -3,12 +3,12 @@
 
 #include "comm/engine/engine.h"
 #include "comm/engine/stats.h"
+#include "comm/link/link.h"
 #include "comm/node/mapping.h"
 #include "comm/protocol/offer.h"
 #include "comm/protocol/fragments.h"
 #include "comm/protocol/rows.h"
 #include "comm/protocol/take.h"
-#include "comm/protocol/transport.h"
 #include "cuda/word.h"
 
 // Below this size, asking takes longer than pushing both ways gains.
@@ -58,7 +58,7 @@ wm_push_ask(wm_end_t *end)
     wm_slot_t *slot = end->slot;
     wm_place_t into;
     if (!end->header.pushes || end->peer->push_refused
-        || !end->transport->mapped || end->access.user_device >= 0
+        || end->link->import == NULL || end->access.user_device >= 0
         || end->buffer.pattern != NULL || !memory->exportable
         || atomic_load(&slot->push) != WM_PUSH_NOT || !is_worth_it(end)
         || !is_free(end)
@@ -94,7 +94,7 @@ wm_push_ended(wm_end_t *end)
     wm_slot_t *slot = end->slot;
     switch (atomic_load(&slot->push)) {
     case WM_PUSH_ENDED:
-        end->transport->count(end);
+        wm_link_count(end->link, end->header.nbytes, false);
         wm_stat_add(WM_STAT_pushed_messages, 1);
         end->peer->copied = true;
         wm_slot_set_taken(slot,

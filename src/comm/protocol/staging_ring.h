@@ -14,8 +14,8 @@
 WM_MUST_CHECK int
 wm_staging_ring_begin(wm_end_t *end, wm_error_t *err);
 
-// Receiver: gives this answer (wm_transport_t.accept). If the end has no slot
-// after that, the payload comes in chunks.
+// Receiver: gives this answer. Returns 1 if it must be called again. If the
+// end has no slot after that, the payload comes in chunks.
 WM_MUST_CHECK int
 wm_staging_ring_accept(wm_end_t *end, wm_error_t *err);
 

@@ -13,7 +13,6 @@
 #include "comm/protocol/handoff.h"
 #include "comm/protocol/inline.h"
 #include "comm/protocol/rows.h"
-#include "comm/protocol/transport.h"
 
 static void
 table_drop(wm_end_t *end)

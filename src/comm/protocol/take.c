@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/protocol/take.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "array/eager_ll.h"
 #include "comm/comm/failure.h"
 #include "comm/engine/engine.h"
+#include "comm/link/link.h"
 #include "comm/message/pack.h"
 #include "comm/node/mapping.h"
 #include "comm/protocol/eager.h"
@@ -14,7 +14,7 @@
 #include "comm/protocol/fragments.h"
 #include "comm/protocol/push.h"
 #include "comm/protocol/rows.h"
-#include "comm/protocol/transport.h"
+#include "comm/protocol/staging_ring.h"
 
 #define BESIDE_BYTES ((uint64_t)4 << 20)
 #define LOOKS_FOR_PEER 16 // looks at words until we ask if the peer lives
@@ -48,10 +48,8 @@ static bool
 find_slot(wm_end_t *end)
 {
     int32_t slot = end->header.slot;
-    if (end->peer->segment == NULL || slot < 0 || slot >= WM_SLOTS)
-        return false;
-    end->slot = &end->peer->segment->slots[slot];
-    return true;
+    end->slot = wm_node_slot(end->peer, slot);
+    return end->slot != NULL;
 }
 
 static bool
@@ -67,17 +65,11 @@ static bool
 is_shared(int device)
 {
     const wm_device_t *facts;
-    wm_segment_t *own = wm_node_self()->segment;
     uint64_t gpu;
-    if (own == NULL || wm_device_describe(device, &facts, NULL) < 0)
+    if (wm_device_describe(device, &facts, NULL) < 0)
         return true;
     memcpy(&gpu, &facts->uuid, sizeof gpu);
-    atomic_store(&own->takes_on, gpu);
-    for (wm_peer_t *peer = wm_node_peers(); peer != NULL; peer = peer->next)
-        if (!peer->self && !peer->dead && peer->segment != NULL
-            && atomic_load(&peer->segment->takes_on) == gpu)
-            return true;
-    return false;
+    return wm_node_takes_on(gpu);
 }
 
 bool
@@ -88,8 +80,8 @@ wm_take_is_beside(const wm_end_t *end)
         return false;
     for (wm_op_t *op = wm_engine_first(); op != NULL; op = op->next) {
         const wm_end_t *other = (wm_end_t *)op;
-        if (wm_end_is_receive(op) && other->transport != NULL
-            && other->transport->mapped && other->peer != end->peer
+        if (wm_end_is_receive(op) && other->link != NULL
+            && other->link->import != NULL && other->peer != end->peer
             && !other->peer->self && !wm_take_is_on_same_gpu(other)
             && other->header.nbytes >= BESIDE_BYTES
             && other->buffer.memory.device == end->buffer.memory.device)
@@ -98,19 +90,17 @@ wm_take_is_beside(const wm_end_t *end)
     return false;
 }
 
-static const wm_transport_t *
+static const wm_link_t *
 choose(wm_end_t *end)
 {
     if (end->peer->self)
-        return &wm_transport_self;
-    if (end->header.stage_only == WM_STAGE_UNEXPORTABLE) {
-        end->peer->ipc_refused = true;
-        snprintf(end->peer->reason, sizeof end->peer->reason,
-                 "CUDA IPC could not export the peer's GPU memory");
-    }
+        return &wm_link_self;
+    if (end->header.stage_only == WM_STAGE_UNEXPORTABLE)
+        wm_mapping_refuse(end->peer,
+                          "CUDA IPC could not export the peer's GPU memory");
     if (end->header.stage_only)
-        return &wm_transport_host;
-    return wm_transport_take(end->peer, &end->buffer.memory);
+        return &wm_link_host;
+    return wm_link_for_offer(end->peer, &end->buffer.memory);
 }
 
 // Returns true if the progress thread leaves it to a thread of the program,
@@ -135,7 +125,7 @@ way_of_taking(const wm_end_t *end)
         return &wm_receiving_by_host;
     // A kernel reaches memory that its own device has mapped, a copy any.
     if (end->access.user_device >= 0 && end->fragments.count == 1
-        && end->transport->mapped && wm_unpack_on_stream(end)
+        && end->link->import != NULL && wm_unpack_on_stream(end)
         && (!by_kernel || end->access.user_device == end->access.device))
         return &wm_receiving_stream;
     return by_kernel ? &wm_receiving_device_eager : &wm_receiving_pull;
@@ -146,7 +136,7 @@ way_of_taking(const wm_end_t *end)
 static int
 accept_gaps(wm_end_t *end, wm_error_t *err)
 {
-    bool near = end->transport->mapped
+    bool near = end->link->import != NULL
                 && (!end->peer->self
                     || end->header.device == end->access.device);
     bool direct = wm_device_eager_is_used(end)
@@ -163,6 +153,33 @@ tell_route(const wm_end_t *end)
     wm_end_route(end, &route, end->receiving->name);
 }
 
+// Maps the memory that is offered, or has the sender stage it. Returns 0 if
+// the fragments can be taken; 1 if it must be called again; or an error.
+static int
+reach_fragments(wm_end_t *end, wm_error_t *err)
+{
+    const wm_header_t *header = &end->header;
+    bool device = wm_buffer_on_device(&end->buffer);
+    if (end->link->import == NULL)
+        return wm_staging_ring_accept(end, err);
+    if (!device)
+        end->access.device = header->device;
+    uint64_t nbytes = header->flag != 0 ? WM_EAGER_LL_BUFFER_BYTES
+                                        : header->fragment * header->ring;
+    if (!end->peer->self && !wm_place_holds(&header->place, nbytes))
+        return wm_error_set(err, WM_ERR_STATE, 0,
+                            "the header of the message names bytes outside "
+                            "the sender's memory");
+    char *at;
+    int code = end->link->import(end->peer, &header->place, header->device,
+                                 device ? end->buffer.memory.device
+                                        : end->access.device,
+                                 &end->mapping, &at, err);
+    if (code == 0)
+        wm_fragments_set(end, at);
+    return code;
+}
+
 static int
 accept_offer(wm_end_t *end, wm_error_t *err)
 {
@@ -171,16 +188,18 @@ accept_offer(wm_end_t *end, wm_error_t *err)
         tell_route(end);
         return 0;
     }
-    int code = end->transport->accept(end, err);
+    int code = reach_fragments(end, err);
     if (code < 0 && is_left_to_program(end))
         return 0;
-    if (code < 0 && end->transport != &wm_transport_host) {
-        end->transport = &wm_transport_host;
-        code = end->transport->accept(end, err);
+    if (code < 0 && end->link != &wm_link_host) {
+        end->link = &wm_link_host;
+        code = reach_fragments(end, err);
     }
     if (code != 0)
         return code < 0 ? code : 0;
-    end->transport->count(end);
+    wm_link_count(end->link, end->header.nbytes,
+                  end->link->import == NULL
+                      && wm_buffer_on_device(&end->buffer));
     if (end->slot == NULL) // MPI carries it after all
         wm_receive_become(end, &wm_receiving_chunks);
     code = accept_gaps(end, err);
@@ -213,7 +232,7 @@ take_match(wm_end_t *end, bool refused, wm_error_t *err)
         return 1;
     }
     int code = wm_unpack_match(end, err);
-    end->transport = choose(end);
+    end->link = choose(end);
     return code < 0 ? code : take_step(end, err);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The receiver's end of an offer. It claims the offer, a transport makes the
+// The receiver's end of an offer. It claims the offer, a link makes the
 // memory reachable, and then a protocol takes the fragments (rendezvous by
 // get). Engine lock held.
 #ifndef WM_COMM_PROTOCOL_TAKE_H

@@ -10,7 +10,7 @@
 
 #include "comm/comm/comm.h"
 #include "comm/comm/host_only.h"
-#include "comm/protocol/transport.h"
+#include "comm/link/link.h"
 #include "cuda/device.h"
 #include "python/core/mpi4py.h"
 #include "python/message/specification.h"

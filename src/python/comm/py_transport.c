@@ -4,7 +4,7 @@
 #include <stdio.h>
 
 #include "comm/engine/engine.h"
-#include "comm/protocol/transport.h"
+#include "comm/link/link.h"
 #include "python/message/specification.h"
 #include "python/message/channel.h"
 #include "python/device/py_device.h"
@@ -53,10 +53,10 @@ wm_py_comm_transport(PyObject *self, PyObject *const *args, Py_ssize_t given)
     }
     bool on_host = !wm_memory_on_device(&into);
     const char *why;
-    const wm_transport_t *transport;
+    const wm_link_t *link;
     Py_BEGIN_ALLOW_THREADS;
     wm_engine_lock();
-    transport = wm_transport_tell(channel.comm->peers[rank], &into, &why);
+    link = wm_link_tell(channel.comm->peers[rank], &into, &why);
     snprintf(reason, sizeof reason, "%s", why);
     wm_engine_unlock();
     Py_END_ALLOW_THREADS;
@@ -64,11 +64,11 @@ wm_py_comm_transport(PyObject *self, PyObject *const *args, Py_ssize_t given)
         snprintf(reason, sizeof reason,
                  "the receive buffer is host memory; MPI delivers host data "
                  "directly, GPU data takes route \"%s\": %s",
-                 transport->name,
-                 transport == &wm_transport_self  ? "one copy"
-                 : transport == &wm_transport_mpi ? "MPI delivers it"
-                                                  : STAGED);
-    else if (transport == &wm_transport_host)
+                 link->name,
+                 link == &wm_link_self  ? "one copy"
+                 : link == &wm_link_mpi ? "MPI delivers it"
+                                        : STAGED);
+    else if (link == &wm_link_host)
         snprintf(reason, sizeof reason, "%s; GPU data is %s", why, STAGED);
-    return Py_BuildValue("ss", on_host ? "mpi" : transport->name, reason);
+    return Py_BuildValue("ss", on_host ? "mpi" : link->name, reason);
 }

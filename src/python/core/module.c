@@ -4,6 +4,7 @@
 #include "array/kernels.h"
 #include "cuda/driver.h"
 #include "cuda/memory.h"
+#include "comm/engine/links.h"
 #include "cuda/settings.h"
 #include "python/core/mpi4py.h"
 
@@ -89,8 +90,26 @@ settings(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
     return result;
 }
 
+PyDoc_STRVAR(links_doc,
+             "_links()\n--\n\n"
+             "The names of the transports, in order of preference.");
+
+static PyObject *
+links(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
+{
+    static const char names[] =
+#define X(name) " " #name
+        WM_LINKS(X);
+#undef X
+    PyObject *text = PyUnicode_FromString(names);
+    PyObject *result = text != NULL ? PyUnicode_Split(text, NULL, -1) : NULL;
+    Py_XDECREF(text);
+    return result;
+}
+
 PyMethodDef wm_py_module_functions[] = {
     {"_kernels_cuda", kernels_cuda, METH_NOARGS, kernels_cuda_doc},
+    {"_links", links, METH_NOARGS, links_doc},
     {"_memory_stats", memory_stats, METH_NOARGS, memory_stats_doc},
     {"_settings", settings, METH_NOARGS, settings_doc},
     {"get_cuda_driver_version", driver_version, METH_NOARGS,

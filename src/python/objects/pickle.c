@@ -142,7 +142,7 @@ prepare_embedded(sending_t *sending, wm_error_t *err)
     wm_envelope_t *envelope = &sending->envelope;
     bool in_place = sending->count > 0 && envelope->blocking
                     && !envelope->buffered
-                    && comm->peers[envelope->rank]->segment != NULL;
+                    && wm_node_shares(comm->peers[envelope->rank]);
     size_t bytes = 0;
     int code = 0;
     for (int i = 0; i < sending->count && code == 0; ++i) {

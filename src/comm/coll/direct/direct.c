@@ -7,8 +7,8 @@
 #include "comm/coll/call/coll_wait.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/stats.h"
+#include "comm/link/link.h"
 #include "comm/message/pattern.h"
-#include "comm/protocol/transport.h"
 
 // Above this size contiguous memory is not copied: the call goes through the
 // host. Memory with gaps is packed in any case.
@@ -17,12 +17,10 @@
 bool
 wm_direct_is_reached(const wm_comm_t *comm)
 {
-    const wm_transport_t *forced = wm_transport_forced();
-    if (comm->barrier == NULL
-        || (forced != NULL && forced != &wm_transport_ipc))
+    if (comm->barrier == NULL)
         return false;
     for (int rank = 0; rank < comm->size; ++rank)
-        if (comm->peers[rank]->ipc_refused)
+        if (!wm_link_maps(comm->peers[rank]))
             return false;
     return true;
 }

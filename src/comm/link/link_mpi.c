@@ -3,8 +3,7 @@
 // gets the chunks of chunks.c in place. Used if it is forced, or if no memory
 // is shared and MPI says that it takes device memory.
 #include "comm/engine/optional_mpi.h"
-#include "comm/engine/stats.h"
-#include "comm/protocol/transport.h"
+#include "comm/link/link.h"
 
 int
 wm_mpi_is_cuda_aware(void)
@@ -13,29 +12,32 @@ wm_mpi_is_cuda_aware(void)
                                            : MPIX_Query_cuda_support() != 0;
 }
 
+static int
+mpi_open(bool asked, wm_error_t *err)
+{
+    return asked && wm_mpi_is_cuda_aware() == 0
+               ? wm_error_set(err, WM_ERR_VALUE, 0,
+                              "WARPMPI_TRANSPORT=mpi: this MPI reports that "
+                              "it is not CUDA-aware: unset "
+                              "WARPMPI_TRANSPORT, or use a CUDA-aware MPI")
+               : 0;
+}
+
 static bool
 mpi_reach(const wm_peer_t *peer, const wm_pointer_t *into, const char **reason)
 {
     (void)into;
-    bool asked = wm_transport_forced() == &wm_transport_mpi;
     *reason = "the peer is this process";
     if (peer->self)
         return false;
     *reason = "MPI reports that it is CUDA-aware; MPI delivers GPU data";
-    return asked
-           || (wm_transport_forced() == NULL && peer->segment == NULL
+    return wm_link_is_asked(&wm_link_mpi)
+           || (wm_link_is_asked(NULL) && !wm_node_shares(peer)
                && wm_mpi_is_cuda_aware() == 1);
 }
 
-static void
-mpi_count(const wm_end_t *end)
-{
-    wm_stat_add(WM_STAT_mpi_messages, 1);
-    wm_stat_add(WM_STAT_mpi_bytes, (int64_t)end->header.nbytes);
-}
-
-const wm_transport_t wm_transport_mpi = {
-    .name = "mpi",
+const wm_link_t wm_link_mpi = {
+    WM_LINK_NAMED(mpi),
+    .open = mpi_open,
     .reach = mpi_reach,
-    .count = mpi_count,
 };

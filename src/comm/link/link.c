@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/link/link.h"
+
+#include <string.h>
+
+#include "comm/engine/modules.h"
+#include "cuda/settings.h"
+
+// In order of preference; the last one reaches every peer.
+static const wm_link_t *const links[WM_LINKS_KNOWN] = {
+#define X(name) &wm_link_##name,
+    WM_LINKS(X)
+#undef X
+};
+
+static const wm_link_t *forced; // WARPMPI_TRANSPORT; NULL: unset
+
+// Reads WARPMPI_TRANSPORT for a new communicator, and opens the links.
+// WM_ERR_VALUE for an unknown name, or if the link that it names cannot serve.
+static int
+link_configure(wm_error_t *err)
+{
+    const char *name = wm_setting_text(WM_SETTING_TRANSPORT);
+    const wm_link_t *asked = NULL;
+    int code = 0;
+    forced = NULL;
+    for (int i = 0; i < WM_LINKS_KNOWN && name != NULL; ++i)
+        if (strcmp(name, links[i]->name) == 0 && links[i] != &wm_link_self)
+            asked = links[i];
+    if (asked == NULL && name != NULL)
+        return wm_setting_refuse(WM_SETTING_TRANSPORT, err);
+    for (int i = 0; i < WM_LINKS_KNOWN && code == 0; ++i)
+        if (links[i]->open != NULL)
+            code = links[i]->open(links[i] == asked, err);
+    if (code == 0)
+        forced = asked;
+    return code;
+}
+
+bool
+wm_link_is_asked(const wm_link_t *link)
+{
+    return forced == link;
+}
+
+// Returns the first link that reaches the peer. The reason of `host` is why
+// ipc does not. `offered`: no link that carries.
+static const wm_link_t *
+first(const wm_peer_t *peer, const wm_pointer_t *into, bool offered,
+      const char **reason)
+{
+    const char *other;
+    for (int i = 0; i + 1 < WM_LINKS_KNOWN; ++i) {
+        const wm_link_t *one = links[i];
+        bool ipc = one == &wm_link_ipc;
+        if ((one == &wm_link_mpi && offered)
+            || !one->reach(peer, into, ipc ? reason : &other))
+            continue;
+        if (!ipc)
+            *reason = other;
+        return one;
+    }
+    return links[WM_LINKS_KNOWN - 1];
+}
+
+const wm_link_t *
+wm_link_tell(const wm_peer_t *peer, const wm_pointer_t *into,
+             const char **reason)
+{
+    if (forced != NULL && !peer->self && forced->reach(peer, into, reason)) {
+        *reason = "WARPMPI_TRANSPORT selects it";
+        return forced;
+    }
+    return first(peer, into, false, reason);
+}
+
+bool
+wm_link_offers(const wm_peer_t *peer)
+{
+    return wm_node_shares(peer) && !wm_link_carries(peer);
+}
+
+const wm_link_t *
+wm_link_for_offer(const wm_peer_t *peer, const wm_pointer_t *into)
+{
+    const char *unused;
+    if (forced != NULL && forced != &wm_link_mpi
+        && forced->reach(peer, into, &unused))
+        return forced;
+    return first(peer, into, true, &unused);
+}
+
+bool
+wm_link_carries(const wm_peer_t *peer)
+{
+    const char *unused;
+    return wm_link_mpi.reach(peer, NULL, &unused);
+}
+
+bool
+wm_link_maps(const wm_peer_t *peer)
+{
+    return (forced == NULL || forced->import != NULL) && !peer->ipc_refused;
+}
+
+void
+wm_link_count(const wm_link_t *link, uint64_t nbytes, bool staged)
+{
+    wm_stat_add(link->messages, 1);
+    wm_stat_add(link->bytes, (int64_t)nbytes);
+    if (staged)
+        wm_stat_add(WM_STAT_staged_bytes, (int64_t)nbytes);
+}
+
+const wm_module_t wm_link_module = {.configure = link_configure};

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The links from GPU to GPU on one host. One end copies between the two
+// arrays, as CUDA IPC has mapped the peer's memory into its process. A rank
+// needs no mapping for messages to itself.
+#include "comm/link/link.h"
+
+static bool
+self_reach(const wm_peer_t *peer, const wm_pointer_t *into,
+           const char **reason)
+{
+    (void)into;
+    *reason = "the peer is this process; one copy";
+    return peer->self;
+}
+
+static int
+self_import(wm_peer_t *peer, const wm_place_t *place, int theirs, int device,
+            wm_mapping_t **mapping, char **at, wm_error_t *err)
+{
+    wm_pointer_t memory;
+    (void)peer, (void)mapping;
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): our own address
+    char *from = (char *)(uintptr_t)place->address;
+    // Only its own device reaches memory of a pool or of VMM, unless its owner
+    // has opened it to others.
+    if (device != theirs) {
+        int code = wm_pointer_describe(from, &memory, err);
+        if (code < 0)
+            return code;
+        if (!memory.exportable && memory.kind == WM_MEMORY_DEVICE)
+            return wm_error_set(err, WM_ERR_STATE, 0,
+                                "memory of cuda:%d that cuda:%d does not "
+                                "reach",
+                                theirs, device);
+    }
+    *at = from;
+    return 0;
+}
+
+static bool
+ipc_reach(const wm_peer_t *peer, const wm_pointer_t *into, const char **reason)
+{
+    bool reaches = false;
+    if (peer->self)
+        *reason = "the peer is this process";
+    else if (!wm_node_shares(peer) || peer->ipc_refused)
+        *reason = peer->reason;
+    else if (!wm_memory_on_device(into))
+        *reason = "the receive buffer is host memory";
+    else if (into->device < 0)
+        *reason = "the receive buffer lies on no GPU now";
+    else {
+        *reason = "both GPUs are on this host; one end copies directly "
+                  "between the two arrays, through CUDA IPC";
+        reaches = true;
+    }
+    return reaches;
+}
+
+static int
+ipc_import(wm_peer_t *peer, const wm_place_t *place, int theirs, int device,
+           wm_mapping_t **mapping, char **at, wm_error_t *err)
+{
+    (void)theirs;
+    int code = wm_mapping_reach(peer, place, device, mapping, err);
+    if (code == 0)
+        *at = wm_mapping_at(*mapping, place);
+    return code;
+}
+
+const wm_link_t wm_link_self = {
+    WM_LINK_NAMED(self),
+    .reach = self_reach,
+    .import = self_import,
+};
+
+const wm_link_t wm_link_ipc = {
+    WM_LINK_NAMED(ipc),
+    .reach = ipc_reach,
+    .import = ipc_import,
+};

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What the shared segment of a process contains. node.h says how peers get to
+// see a segment, and has the functions; most of its parts have owners of their
+// own (slot.h, barrier.h, account.h, exchange_area.h).
+#ifndef WM_COMM_NODE_SEGMENT_H
+#define WM_COMM_NODE_SEGMENT_H
+
+#include <stdatomic.h>
+
+#include "comm/node/account.h"
+#include "comm/node/barrier.h"
+#include "comm/node/slot.h"
+
+#define WM_SLOTS 2048
+#define WM_NOTICES 1024
+#define WM_STAGING_RINGS 4           // staging rings of a segment
+#define WM_STAGING_RING_FRAGMENTS 4  // fragments of a staging ring
+#define WM_FRAGMENT_BYTES (4u << 20) // largest fragment of a staging ring
+#define WM_STAGING_RING_BYTES                                                 \
+    ((size_t)WM_STAGING_RING_FRAGMENTS * WM_FRAGMENT_BYTES)
+#define WM_PINNED_SYMM_COUNT 8 // after the staging rings
+#define WM_PINNED_SYMM_BYTES ((size_t)16u << 20)
+
+typedef struct {
+    uint64_t magic;
+    uint8_t id[16];           // random, of the process
+    _Atomic uint32_t leaving; // 1: it is in MPI_Finalize, and receives no more
+    // The first bytes of the UUID of the GPU on which it last received a long
+    // message; 0: none yet.
+    _Atomic uint64_t takes_on;
+    wm_account_t account;
+    // Ids of freed buffers: peers close their mappings of these.
+    _Alignas(64) _Atomic uint64_t notice_count;
+    _Atomic uint64_t notices[WM_NOTICES];
+    wm_slot_t slots[WM_SLOTS];
+    wm_barrier_slot_t barrier_slots[WM_BARRIER_SLOTS];
+    // Arrival words of bank 0 of each slot of this rank (barrier.h). They are
+    // side by side, as a rank that reads one reads several.
+    _Alignas(64) _Atomic uint32_t arrived[WM_BARRIER_SLOTS];
+} wm_segment_t;
+
+#define WM_CONTROL_BYTES                                                      \
+    ((sizeof(wm_segment_t) + 65535) / 65536 * (size_t)65536)
+#define WM_EXCHANGE_AREAS_AT                                                  \
+    (WM_CONTROL_BYTES + WM_STAGING_RINGS * WM_STAGING_RING_BYTES              \
+     + WM_PINNED_SYMM_COUNT * WM_PINNED_SYMM_BYTES)
+#define WM_SEGMENT_BYTES                                                      \
+    (WM_EXCHANGE_AREAS_AT + WM_BARRIER_SLOTS * sizeof(wm_exchange_area_t))
+
+#endif
