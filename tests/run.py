@@ -201,6 +201,7 @@ def lints():
     return {
         "ruff check": [ruff, "check", "."],
         "ruff format": [ruff, "format", "--check", "."],
+        "stubs": [python, "build_tools/stubs.py", "--check"],
         "mypy": [python, "-m", "mypy"],
         "stubtest": [python, "-m", "mypy.stubtest", "warpmpi._core"],
         "types": [python, "tests/check_types.py"],

@@ -4,20 +4,19 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mpi4py import MPI
-from mpi4py.typing import BufSpec, BufSpecB, InPlace
 from typing_extensions import Self
 
+from warpmpi._calls import _Averages
 from warpmpi._comm import (
     Cartcomm,
     Comm,
     Distgraphcomm,
     Graphcomm,
     Intercomm,
-    _Communicator,
 )
 from warpmpi._typing import OpLike
 
-class _Makers(_Communicator):
+class _Makers(_Averages):
     def Clone(self) -> Self: ...
     def Dup(self, info: MPI.Info | None = None) -> Self: ...
     def Dup_with_info(self, info: MPI.Info) -> Self: ...
@@ -25,84 +24,6 @@ class _Makers(_Communicator):
         self, info: MPI.Info | None = None
     ) -> tuple[Self, MPI.Request]: ...
     def Idup_with_info(self, info: MPI.Info) -> tuple[Self, MPI.Request]: ...
-
-    # Also what averages; other collectives are mpi4py's.
-    def Reduce(
-        self,
-        sendbuf: BufSpec | InPlace,
-        recvbuf: BufSpec | None,
-        op: OpLike = ...,
-        root: int = 0,
-    ) -> None: ...
-    def Allreduce(
-        self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, op: OpLike = ...
-    ) -> None: ...
-    def Reduce_scatter_block(
-        self,
-        sendbuf: BufSpecB | InPlace,
-        recvbuf: BufSpec | BufSpecB,
-        op: OpLike = ...,
-    ) -> None: ...
-    def Reduce_scatter(
-        self,
-        sendbuf: BufSpec | InPlace,
-        recvbuf: BufSpec,
-        recvcounts: Sequence[int] | None = None,
-        op: OpLike = ...,
-    ) -> None: ...
-    def Ireduce(
-        self,
-        sendbuf: BufSpec | InPlace,
-        recvbuf: BufSpec | None,
-        op: OpLike = ...,
-        root: int = 0,
-    ) -> MPI.Request: ...
-    def Iallreduce(
-        self, sendbuf: BufSpec | InPlace, recvbuf: BufSpec, op: OpLike = ...
-    ) -> MPI.Request: ...
-    def Ireduce_scatter_block(
-        self,
-        sendbuf: BufSpecB | InPlace,
-        recvbuf: BufSpec | BufSpecB,
-        op: OpLike = ...,
-    ) -> MPI.Request: ...
-    def Ireduce_scatter(
-        self,
-        sendbuf: BufSpec | InPlace,
-        recvbuf: BufSpec,
-        recvcounts: Sequence[int] | None = None,
-        op: OpLike = ...,
-    ) -> MPI.Request: ...
-    def Reduce_init(
-        self,
-        sendbuf: BufSpec | InPlace,
-        recvbuf: BufSpec | None,
-        op: OpLike = ...,
-        root: int = 0,
-        info: MPI.Info = ...,
-    ) -> MPI.Prequest: ...
-    def Allreduce_init(
-        self,
-        sendbuf: BufSpec | InPlace,
-        recvbuf: BufSpec,
-        op: OpLike = ...,
-        info: MPI.Info = ...,
-    ) -> MPI.Prequest: ...
-    def Reduce_scatter_block_init(
-        self,
-        sendbuf: BufSpecB | InPlace,
-        recvbuf: BufSpec | BufSpecB,
-        op: OpLike = ...,
-        info: MPI.Info = ...,
-    ) -> MPI.Prequest: ...
-    def Reduce_scatter_init(
-        self,
-        sendbuf: BufSpec | InPlace,
-        recvbuf: BufSpec,
-        recvcounts: Sequence[int] | None = None,
-        op: OpLike = ...,
-        info: MPI.Info = ...,
-    ) -> MPI.Prequest: ...
     def reduce(
         self,
         sendobj: Any,

@@ -32,6 +32,7 @@ def wrong(comm: wm.Comm, a: wm.Array) -> None:
     comm.on(wm.Stream()).Allreduce(a, a, op=max)  # wrong
     comm.Scan(a, a, op=wm.AVG)  # wrong
     comm.on(wm.Stream()).Scan(a, a, op=wm.AVG)  # wrong
+    comm.on(wm.Stream()).Exscan(a, a, op=wm.AVG)  # wrong
     comm.on("cuda:0")  # wrong
     wm.get_device(1.5)  # wrong
     wm.zeros(8, device=[0])  # wrong
