@@ -52,6 +52,17 @@ def test_what_another_rank_tells_of_shared_memory_is_checked(build):
     run(build("symm_memory", "coll/stream/symm_memory"))
 
 
+def test_a_halo_and_puts_as_kept_sets_of_transfers(build):
+    """The noun needs nothing of collectives."""
+    transfer = "transfer_set", "transfer_region", "strided_desc"
+    parts = "array/strided", "array/layout", "array/dtype", "cuda/error"
+    parts = (
+        *(f"transfer/{part}" for part in transfer),
+        *(f"../{part}" for part in parts),
+    )
+    run(build("transfer_set", *parts))
+
+
 def test_strided_memory_that_shares_a_byte(build):
     parts = "array/strided", "array/layout", "array/dtype", "cuda/error"
     run(build("strided", *(f"../{part}" for part in parts)))

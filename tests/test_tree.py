@@ -90,7 +90,7 @@ def test_layer_includes_only_layers_below(path):
 # Modules of a layer: one includes and calls itself and those before it.
 MODULES = {
     "comm": (
-        "engine node link comm message protocol diagnostics "
+        "engine node link comm message transfer protocol diagnostics "
         "coll/call coll/direct coll/stream coll/host coll/run"
     ).split(),
     "python": (

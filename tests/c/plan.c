@@ -13,6 +13,7 @@ phases_of(int rank, int split, int size, size_t nbytes, bool writable)
     wm_ranks_t groups[] = {{0, split}, {split, size - split}};
     wm_facts_t facts = {
         .rank = rank,
+        .ranks = size,
         .root = -1,
         .sources = groups[rank < split],
         .group = groups[rank >= split],

@@ -17,7 +17,7 @@
     X(reclaim)        /* node/reclaim.c */                                    \
     X(node)           /* node/node.c: at the end, says that we leave */       \
     X(batch)          /* protocol/batch.c */                                  \
-    X(fuse)           /* coll/direct/fuse.c */                                \
+    X(fuse)           /* transfer/fuse.c */                                   \
     X(stream_failure) /* coll/stream/stream_failure.c */                      \
     X(drain)          /* diagnostics/drain.c: then no operation is left */    \
     X(device_eager)   /* protocol/device_eager.c */                           \

@@ -315,6 +315,7 @@ wm_direct_facts(const wm_direct_t *direct, wm_facts_t *facts)
 {
     const wm_comm_t *comm = direct->comm;
     facts->rank = comm->rank;
+    facts->ranks = comm->size;
     facts->sources = wm_comm_others(comm, comm->rank);
     facts->group = wm_comm_group(comm, comm->rank);
     facts->takers = wm_comm_others(comm, facts->root);

@@ -11,10 +11,10 @@
 
 #include "array/access.h"
 #include "array/signal.h"
-#include "comm/coll/direct/strided_desc.h"
 #include "comm/coll/direct/plan.h"
 #include "comm/comm/comm.h"
 #include "comm/node/place.h"
+#include "comm/transfer/strided_desc.h"
 
 // The way in which others read the send buffer: without gaps, by one layout
 // with gaps, or by one such layout for each rank.

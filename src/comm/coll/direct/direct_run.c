@@ -1,17 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/coll/direct/direct_run.h"
 
-#include <string.h>
-
 #include "comm/coll/call/preflight_values.h"
 #include "comm/coll/call/coll_wait.h"
-#include "comm/coll/direct/phase.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/stats.h"
 
-// A stream whose kernel signals its end is looked at only now and then: the
-// signal is missing only if the stream has failed.
-#define LOOKS_A_STREAM 128
 #define LOOKS_AT_ENDS 6400 // calls of look() before the engine waits
 #define LOOKS_AT_ONCE 100  // looks at the signal in each of these calls
 
@@ -19,37 +13,35 @@
 
 _Static_assert(MOVED + WM_PLAN_PHASES == WM_DIRECT_STEPS, "and the others");
 
-static const wm_place_t *
-run_place(const wm_direct_run_t *run, bool result, int rank)
+// Fills the regions of the plan: the memory that the ranks have published.
+static void
+run_fill(wm_direct_run_t *run)
 {
-    const wm_published_t *published = wm_preflight_data(run->direct->barrier,
-                                                        rank);
-    return result ? &published->receives : &published->sends;
-}
-
-// Returns true if the memory that a rank has published holds these bytes.
-static bool
-run_has_published(const wm_direct_run_t *run, bool result, int rank, size_t at,
-                  size_t nbytes)
-{
-    const wm_comm_t *comm = run->direct->comm;
-    const wm_published_t *published = wm_preflight_data(run->direct->barrier,
-                                                        rank);
-    const wm_place_t *place = run_place(run, result, rank);
+    const wm_direct_t *direct = run->direct;
+    const wm_comm_t *comm = direct->comm;
     int index = comm->rank - wm_comm_group(comm, comm->rank).first;
-    const wm_strided_desc_t *gaps = run->gapped
-                                        ? wm_published_gaps(published, index)
-                                        : NULL;
-    size_t end, before = place->address - place->base;
-    if (rank == comm->rank && gaps == NULL)
-        return true; // a rank trusts its own numbers
-    if (__builtin_add_overflow(at, nbytes, &end)
-        || published->gaps > WM_PUBLISHED_GAPS_EACH
-        || !wm_place_holds(place, gaps != NULL ? 0 : end))
-        return false;
-    return gaps == NULL
-           || (wm_strided_desc_is_within(gaps, before, place->size - before)
-               && end <= wm_strided_desc_nbytes(gaps));
+    for (int rank = 0; rank < comm->size; ++rank) {
+        const wm_published_t *published = wm_preflight_data(direct->barrier,
+                                                            rank);
+        bool known = published->gaps <= WM_PUBLISHED_GAPS_EACH;
+        run->regions[rank] = (wm_transfer_region_t){
+            .peer = comm->peers[rank],
+            .place = known ? &published->sends : NULL,
+            .gaps = wm_published_gaps(published, index),
+        };
+        run->regions[comm->size + rank] = (wm_transfer_region_t){
+            .peer = comm->peers[rank],
+            .place = known ? &published->receives : NULL,
+        };
+        run->waits |= published->overwrites;
+        run->gapped |= published->gaps != WM_PUBLISHED_DENSE;
+    }
+    wm_transfer_region_t *source = &run->regions[comm->rank];
+    wm_transfer_region_t *target = &run->regions[comm->size + comm->rank];
+    source->peer = target->peer = NULL;
+    source->memory = direct->source;
+    target->memory = direct->target;
+    target->pattern = direct->landing == NULL ? direct->gaps : NULL;
 }
 
 // Refuses published numbers if a move would leave the memory of a rank. Called
@@ -57,56 +49,11 @@ run_has_published(const wm_direct_run_t *run, bool result, int rank, size_t at,
 static int
 run_check_published(wm_direct_run_t *run)
 {
-    int damaged = -1;
-    for (int i = 0; i < run->plan->count; ++i) {
-        const wm_move_t *move = &run->plan->moves[i];
-        for (int k = 0; k < move->count; ++k)
-            if (!run_has_published(run, move->result, move->first + k,
-                                   move->from, move->nbytes))
-                damaged = move->first + k;
-        for (int rank = 0; rank < run->direct->comm->size; ++rank)
-            if (wm_move_reaches(move, rank)
-                && !run_has_published(run, true, rank, move->into,
-                                      move->nbytes))
-                damaged = rank;
-    }
+    const wm_comm_t *comm = run->direct->comm;
+    int damaged = wm_transfer_set_find_damaged(&run->set);
     return damaged < 0
                ? 0
-               : wm_comm_damaged(run->direct->comm, damaged, &run->why);
-}
-
-static int
-map(wm_direct_run_t *run, bool result, int rank)
-{
-    wm_direct_t *direct = run->direct;
-    const wm_place_t *place = run_place(run, result, rank);
-    wm_peer_t *peer = direct->comm->peers[rank];
-    char **found = &run->places[result][rank];
-    if (rank == direct->comm->rank)
-        *found = result ? direct->target : direct->source;
-    if (*found != NULL)
-        return 0;
-    wm_mapping_t **mapping = &run->mappings[result][rank];
-    int code = wm_mapping_reach(peer, place, direct->device, mapping,
-                                &run->why);
-    if (code == 0)
-        *found = wm_mapping_at(*mapping, place);
-    return code;
-}
-
-static int
-map_all(wm_direct_run_t *run)
-{
-    int code = 0;
-    for (int i = 0; i < run->plan->count; ++i) {
-        const wm_move_t *move = &run->plan->moves[i];
-        for (int k = 0; k < move->count && code == 0; ++k)
-            code = map(run, move->result, move->first + k);
-        for (int rank = 0; rank < run->direct->comm->size && code == 0; ++rank)
-            if (wm_move_reaches(move, rank))
-                code = map(run, true, rank);
-    }
-    return code;
+               : wm_comm_damaged(comm, damaged % comm->size, &run->why);
 }
 
 // Takes memory without gaps if some moves cannot step over the gaps of both
@@ -114,9 +61,15 @@ map_all(wm_direct_run_t *run)
 static int
 land(wm_direct_run_t *run)
 {
-    return wm_phase_can_move(run)
-               ? 0
-               : wm_direct_take_landing(run->direct, &run->why);
+    wm_direct_t *direct = run->direct;
+    wm_transfer_region_t *target =
+        &run->regions[direct->comm->size + direct->comm->rank];
+    if (wm_transfer_set_can_copy(&run->set))
+        return 0;
+    int code = wm_direct_take_landing(direct, &run->why);
+    target->memory = direct->target;
+    target->pattern = NULL;
+    return code;
 }
 
 // Returns the step of the current phase. Each rank publishes its state and
@@ -142,11 +95,61 @@ run_publish(wm_direct_run_t *run)
     wm_barrier_arrive(barrier, step_of(run));
 }
 
+// Returns the offset of the first written byte of the receive memory at or
+// after `at`; SIZE_MAX: none. *end is the first byte after it that is not
+// written.
+static size_t
+find_written(const wm_plan_t *plan, size_t at, size_t *end)
+{
+    size_t begin = SIZE_MAX, before;
+    for (int i = 0; i < plan->count; ++i)
+        if (plan->moves[i].into >= at && plan->moves[i].into < begin)
+            begin = plan->moves[i].into;
+    *end = begin;
+    do {
+        before = *end;
+        for (int i = 0; i < plan->count; ++i) {
+            const wm_transfer_t *move = &plan->moves[i];
+            if (move->into <= *end && move->into + move->nbytes > *end)
+                *end = move->into + move->nbytes;
+        }
+    } while (*end > before);
+    return begin;
+}
+
+// Unpacks the received bytes only; bytes between them are not written.
+static int
+unpack(const wm_direct_run_t *run, wm_error_t *err)
+{
+    const wm_direct_t *direct = run->direct;
+    int code = 0;
+    for (size_t at = 0, end; code == 0; at = end) {
+        at = find_written(run->plan, at, &end);
+        if (at == SIZE_MAX)
+            break;
+        code = wm_pattern_copy_part(direct->gaps, at, direct->target + at,
+                                    end - at, false, direct->device,
+                                    direct->into.stream, err);
+    }
+    return code;
+}
+
+static int
+enqueue_phase(wm_direct_run_t *run, wm_error_t *err)
+{
+    bool unpacks = run->phase == run->plan->phases - 1
+                   && run->direct->landing != NULL && run->plan->count > 0;
+    int code = wm_transfer_set_enqueue(&run->set, run->phase, unpacks,
+                                       &run->busy, err);
+    run->direct->written |= run->busy;
+    return code == 0 && unpacks ? unpack(run, err) : code;
+}
+
 static void
 direct_run_follow(wm_direct_run_t *run)
 {
     if (run->why.code == 0)
-        (void)!wm_phase_enqueue(run, &run->why);
+        (void)!enqueue_phase(run, &run->why);
     if (!run->busy)
         run_publish(run);
 }
@@ -170,8 +173,7 @@ allow(wm_direct_run_t *run)
 void
 wm_direct_restart(wm_direct_run_t *run)
 {
-    run->busy = run->signals = run->ended = false;
-    run->looks = 0;
+    run->busy = run->ended = false;
     run->phase = run->waits ? -1 : 0;
     run->result = 0;
     if (run->waits)
@@ -185,31 +187,30 @@ wm_direct_start(wm_direct_run_t *run, wm_direct_t *direct,
                 const wm_plan_t *plan, wm_reduce_type_t type,
                 wm_reduce_op_t op, bool fuses, const wm_error_t *wrong)
 {
-    size_t ranks = (size_t)direct->comm->size;
-    for (int i = 0; i < 2; ++i) {
-        memset(run->mappings[i], 0, ranks * sizeof *run->mappings[i]);
-        memset(run->places[i], 0, ranks * sizeof *run->places[i]);
-    }
-    run->rests = false;
+    wm_transfer_set_t *set = &run->set;
+    wm_transfer_set_init(set);
+    set->device = direct->device;
+    set->regions = run->regions;
+    set->region_count = 2 * direct->comm->size;
+    set->transfers = plan->moves;
+    set->count = plan->count;
+    set->type = type;
+    set->op = op;
+    set->access = &direct->into;
+    set->signal = &direct->signal;
+    set->shares = fuses;
     run->direct = direct;
     run->plan = plan;
-    run->type = type;
-    run->op = op;
-    run->fuses = fuses;
     run->why.code = 0;
     // All ranks must be ready before one writes, unless a failed attempt can
     // be repeated through the host: in one phase, in which each rank writes
     // its own receive memory only, and no send data.
     run->waits = plan->phases > 1 || plan->writes_peers;
     run->gapped = false;
-    for (int rank = 0; rank < direct->comm->size; ++rank) {
-        const wm_published_t *published = wm_preflight_data(direct->barrier,
-                                                            rank);
-        run->waits |= published->overwrites;
-        run->gapped |= published->gaps != WM_PUBLISHED_DENSE;
-    }
+    run_fill(run);
     bool sound = wrong->code == 0 && run_check_published(run) == 0;
-    run->unmapped = sound && (map_all(run) < 0 || land(run) < 0);
+    run->unmapped =
+        sound && (wm_transfer_set_map(set, &run->why) < 0 || land(run) < 0);
     if (wrong->code < 0)
         run->why = *wrong;
     else if (sound && !run->unmapped)
@@ -223,13 +224,7 @@ wm_direct_look(wm_direct_run_t *run)
     wm_error_t why;
     if (!run->busy)
         return wm_barrier_all_arrived(run->direct->barrier, step_of(run));
-    if (run->signals && wm_signal_is_set(&run->signal)) {
-        run->direct->into.idle = true; // the kernel has signalled its end
-        return true;
-    }
-    if (run->signals && ++run->looks % LOOKS_A_STREAM != 0)
-        return false;
-    int code = wm_access_look(&run->direct->into, WM_LOOK_TRIES, &why);
+    int code = wm_transfer_set_look(&run->set, WM_LOOK_TRIES, &why);
     if (code < 0 && run->why.code == 0)
         run->why = why;
     return code != 0;
@@ -239,7 +234,7 @@ bool
 wm_direct_go_on(wm_direct_run_t *run)
 {
     if (run->busy) {
-        run->busy = run->signals = false;
+        run->busy = false;
         run_publish(run);
         return false;
     }
@@ -283,25 +278,10 @@ direct_run_explain(const wm_direct_run_t *run, wm_error_t *err)
     return run->why.code;
 }
 
-// Releases a mapping, or forgets it if the run rests.
-static void
-direct_run_let_go(const wm_direct_run_t *run, wm_mapping_t *mapping)
-{
-    if (run->rests)
-        wm_mapping_forget(mapping);
-    else
-        wm_mapping_release(mapping);
-}
-
 void
 wm_direct_unmap(wm_direct_run_t *run)
 {
-    for (int i = 0; i < 2; ++i)
-        for (int rank = 0; rank < run->direct->comm->size; ++rank)
-            if (run->mappings[i][rank] != NULL) {
-                direct_run_let_go(run, run->mappings[i][rank]);
-                run->mappings[i][rank] = NULL;
-            }
+    wm_transfer_set_drop(&run->set);
 }
 
 bool
@@ -309,28 +289,14 @@ wm_direct_rest(wm_direct_run_t *run)
 {
     if (run->gapped || !wm_direct_close(run->direct))
         return false;
-    for (int i = 0; i < 2; ++i)
-        for (int rank = 0; rank < run->direct->comm->size; ++rank)
-            if (run->mappings[i][rank] != NULL)
-                wm_mapping_rest(run->mappings[i][rank]);
-    run->rests = true;
+    wm_transfer_set_rest(&run->set);
     return true;
 }
 
 bool
 wm_direct_resume(wm_direct_run_t *run)
 {
-    bool there = true;
-    for (int i = 0; i < 2; ++i)
-        for (int rank = 0; rank < run->direct->comm->size; ++rank)
-            if (run->mappings[i][rank] != NULL)
-                there = there && wm_mapping_is_there(run->mappings[i][rank]);
-    for (int i = 0; i < 2 && there; ++i)
-        for (int rank = 0; rank < run->direct->comm->size; ++rank)
-            if (run->mappings[i][rank] != NULL)
-                wm_mapping_resume(run->mappings[i][rank]);
-    run->rests = !there;
-    return there;
+    return wm_transfer_set_resume(&run->set);
 }
 
 int
@@ -346,8 +312,8 @@ direct_run_look(void *context, wm_error_t *err)
 {
     wm_direct_run_t *run = context;
     (void)err;
-    for (int i = 0; run->signals && i < LOOKS_AT_ONCE; ++i)
-        if (wm_signal_is_set(&run->signal))
+    for (int i = 0; run->set.signals && i < LOOKS_AT_ONCE; ++i)
+        if (wm_signal_is_set(&run->set.awaited))
             break;
     return wm_direct_look(run);
 }
@@ -356,9 +322,9 @@ direct_run_look(void *context, wm_error_t *err)
 static int
 looks_of(const wm_direct_run_t *run)
 {
-    return run->signals ? LOOKS_AT_ENDS
-           : run->busy  ? WM_LOOKS_AT_STREAM
-                        : WM_LOOKS_AT_WORDS;
+    return run->set.signals ? LOOKS_AT_ENDS
+           : run->busy      ? WM_LOOKS_AT_STREAM
+                            : WM_LOOKS_AT_WORDS;
 }
 
 int

@@ -1,39 +1,31 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The run of a plan, in a collective from GPU to GPU (direct.h). A rank maps
-// the others' memory that it needs. Ranks wait for each other between phases,
-// and at the end all know if one has failed. Locks are noted at each function.
+// The run of a plan, in a collective from GPU to GPU (direct.h): of a set of
+// transfers, of whose phases the ranks wait at their barrier. At the end all
+// know if one has failed. Locks are noted at each function.
 #ifndef WM_COMM_COLL_DIRECT_DIRECT_RUN_H
 #define WM_COMM_COLL_DIRECT_DIRECT_RUN_H
 
-#include "array/reduce.h"
 #include "comm/coll/direct/direct.h"
-#include "comm/node/mapping.h"
+#include "comm/transfer/transfer_set.h"
 
 // Steps of an epoch, at most: two before the phases, then one for each.
 #define WM_DIRECT_STEPS (2 + WM_PLAN_PHASES)
 
-// A plan that is being followed.
+// A plan that is being followed. The call owns the plan, and `direct` the
+// memory, its users and the signal; the run owns the mappings of the set.
 typedef struct {
     wm_direct_t *direct;
     const wm_plan_t *plan;
-    wm_reduce_type_t type;
-    wm_reduce_op_t op;
-    wm_error_t why;     // error that stops this rank; code 0: none
-    bool unmapped;      // it could not map another rank's memory
-    bool busy;          // our stream is busy; else we wait for other ranks
-    bool signals;       // one kernel does all, and signals its end
-    wm_signal_t signal; // the signal of that kernel
-    bool fuses;         // it may share kernels with other calls
-    bool waits;         // all ranks must be ready before one writes
-    bool gapped;        // some send data are read with their gaps
-    unsigned looks;     // looks at the stream so far
+    wm_transfer_set_t set;
+    wm_error_t why; // error that stops this rank; code 0: none
+    bool unmapped;  // it could not map another rank's memory
+    bool busy;      // our stream is busy; else we wait for other ranks
+    bool waits;     // all ranks must be ready before one writes
+    bool gapped;    // some send data are read with their gaps
     bool ended;
-    bool rests; // it rests between two starts
-    int phase;  // current phase; -1: before the first
+    int phase; // current phase; -1: before the first
     int result;
-    // [0] for send memory, [1] for receive memory; then by rank.
-    wm_mapping_t *mappings[2][WM_BARRIER_RANKS]; // of peers
-    char *places[2][WM_BARRIER_RANKS];           // addresses in this process
+    wm_transfer_region_t regions[WM_PLAN_REGIONS];
 } wm_direct_run_t;
 
 // Starts the run. `wrong` is an error that only this rank has found (code 0:

@@ -95,10 +95,10 @@ wm_coll_make_plan(const wm_coll_t *call, const wm_facts_t *facts, size_t from,
     else if (shape->rooted)
         wm_plan_reduce_to_root(facts, plan);
     else if (shape->prefix)
-        wm_plan_reduce((wm_ranks_t){0, facts->rank + shape->inclusive}, 0,
-                       facts->nbytes, plan);
+        wm_plan_reduce(facts, (wm_ranks_t){0, facts->rank + shape->inclusive},
+                       0, facts->nbytes, plan);
     else
-        wm_plan_reduce(facts->sources, from, facts->nbytes, plan);
+        wm_plan_reduce(facts, facts->sources, from, facts->nbytes, plan);
     return true;
 }
 

@@ -14,8 +14,27 @@ plan_begin(wm_plan_t *plan)
     plan->writes_peers = false;
 }
 
+// Return the send memory of ranks, and the receive memory.
+static wm_transfer_range_t
+sent_by(wm_ranks_t ranks)
+{
+    return (wm_transfer_range_t){ranks.first, ranks.count};
+}
+
+static wm_transfer_range_t
+received_by(const wm_facts_t *facts, wm_ranks_t ranks)
+{
+    return (wm_transfer_range_t){facts->ranks + ranks.first, ranks.count};
+}
+
+static wm_transfer_range_t
+received_here(const wm_facts_t *facts)
+{
+    return received_by(facts, (wm_ranks_t){facts->rank, 1});
+}
+
 static void
-add(wm_plan_t *plan, const wm_move_t *move)
+add(wm_plan_t *plan, const wm_transfer_t *move)
 {
     if (move->nbytes > 0)
         plan->moves[plan->count++] = *move;
@@ -31,26 +50,18 @@ wm_plan_part(size_t nbytes, size_t element, int parts, int index)
     return at < nbytes ? at : nbytes;
 }
 
-bool
-wm_move_reaches(const wm_move_t *move, int rank)
-{
-    int index = rank - move->to.first;
-    return index >= 0 && index < move->to.count
-           && (move->count > 1 || rank != move->first);
-}
-
 // Returns the reduction of the part of the vector that belongs to `rank`.
-static wm_move_t
+static wm_transfer_t
 plan_part_of(const wm_facts_t *facts, int rank)
 {
     int parts = facts->group.count, index = rank - facts->group.first;
     size_t at = wm_plan_part(facts->nbytes, facts->element, parts, index);
     size_t end = wm_plan_part(facts->nbytes, facts->element, parts, index + 1);
-    return (wm_move_t){.first = facts->sources.first,
-                       .count = facts->sources.count,
-                       .from = at,
-                       .into = at,
-                       .nbytes = end - at};
+    return (wm_transfer_t){.sources = sent_by(facts->sources),
+                           .targets = received_here(facts),
+                           .from = at,
+                           .into = at,
+                           .nbytes = end - at};
 }
 
 // Two-shot with stores: each rank reduces its part and writes the result to
@@ -58,9 +69,9 @@ plan_part_of(const wm_facts_t *facts, int rank)
 static void
 reduce_and_write(const wm_facts_t *facts, wm_plan_t *plan)
 {
-    wm_move_t move = plan_part_of(facts, facts->rank);
+    wm_transfer_t move = plan_part_of(facts, facts->rank);
     plan_begin(plan);
-    move.to = facts->group;
+    move.targets = received_by(facts, facts->group);
     add(plan, &move);
     plan->writes_peers = true;
     plan->phases = 1;
@@ -82,12 +93,10 @@ plan_reduce_parts(const wm_facts_t *facts, wm_plan_t *plan)
     for (int i = 0; i < group.count; ++i) {
         // Each rank begins with another source.
         int rank = group.first + (index + i) % group.count;
-        wm_move_t move = plan_part_of(facts, rank);
+        wm_transfer_t move = plan_part_of(facts, rank);
         if (i > 0) {
             move.phase = 1 + (i - 1) * (phases - 1) / (group.count - 1);
-            move.first = rank;
-            move.count = 1;
-            move.result = true;
+            move.sources = received_by(facts, (wm_ranks_t){rank, 1});
         }
         add(plan, &move);
     }
@@ -117,7 +126,7 @@ wm_plan_allreduce(const wm_facts_t *facts, wm_plan_t *plan)
     else if (!facts->aliased && !writes_peers
              && (writable || !facts->readable
                  || once <= twice + facts->thresholds.phase))
-        wm_plan_reduce(facts->sources, 0, facts->nbytes, plan);
+        wm_plan_reduce(facts, facts->sources, 0, facts->nbytes, plan);
     else if (writable)
         reduce_and_write(facts, plan);
     else if (facts->readable)
@@ -154,17 +163,17 @@ takes(const wm_facts_t *facts, int *index)
 }
 
 // Returns the copy of the part of the root's data that belongs to a taker.
-static wm_move_t
+static wm_transfer_t
 part_of_root(const wm_facts_t *facts, int index)
 {
     int parts = count_takers(facts);
     size_t at = wm_plan_part(facts->nbytes, 1, parts, index);
     size_t end = wm_plan_part(facts->nbytes, 1, parts, index + 1);
-    return (wm_move_t){.first = facts->root,
-                       .count = 1,
-                       .from = at,
-                       .into = at,
-                       .nbytes = end - at};
+    return (wm_transfer_t){.sources = {facts->root, 1},
+                           .targets = received_here(facts),
+                           .from = at,
+                           .into = at,
+                           .nbytes = end - at};
 }
 
 void
@@ -177,7 +186,7 @@ wm_plan_reduce_to_root(const wm_facts_t *facts, wm_plan_t *plan)
                          && once > facts->nbytes
                                        + facts->thresholds.barrier_cost;
     if (!plan->writes_peers) {
-        wm_plan_reduce(gets ? facts->sources : (wm_ranks_t){0, 0}, 0,
+        wm_plan_reduce(facts, gets ? facts->sources : (wm_ranks_t){0, 0}, 0,
                        facts->nbytes, plan);
         return;
     }
@@ -187,12 +196,12 @@ wm_plan_reduce_to_root(const wm_facts_t *facts, wm_plan_t *plan)
         return;
     size_t at = wm_plan_part(facts->nbytes, facts->element, parts, own);
     size_t end = wm_plan_part(facts->nbytes, facts->element, parts, own + 1);
-    add(plan, &(wm_move_t){.first = facts->takers.first,
-                           .count = facts->takers.count,
-                           .to = {facts->root, 1},
-                           .from = at,
-                           .into = at,
-                           .nbytes = end - at});
+    const wm_ranks_t root = {facts->root, 1};
+    add(plan, &(wm_transfer_t){.sources = sent_by(facts->takers),
+                               .targets = received_by(facts, root),
+                               .from = at,
+                               .into = at,
+                               .nbytes = end - at});
 }
 
 // Each taker copies a part from the root, then the other parts from the other
@@ -203,11 +212,11 @@ scatter_and_gather(const wm_facts_t *facts, int own, wm_plan_t *plan)
     int takers = count_takers(facts);
     for (int i = 0; i < takers; ++i) {
         int which = (own + i) % takers;
-        wm_move_t move = part_of_root(facts, which);
+        wm_transfer_t move = part_of_root(facts, which);
         if (i > 0) {
             move.phase = 1;
-            move.first = taker(facts, which);
-            move.result = true;
+            wm_ranks_t one = {taker(facts, which), 1};
+            move.sources = received_by(facts, one);
         }
         add(plan, &move);
     }
@@ -217,8 +226,8 @@ scatter_and_gather(const wm_facts_t *facts, int own, wm_plan_t *plan)
 static void
 scatter_and_write(const wm_facts_t *facts, int own, wm_plan_t *plan)
 {
-    wm_move_t move = part_of_root(facts, own);
-    move.to = facts->takers;
+    wm_transfer_t move = part_of_root(facts, own);
+    move.targets = received_by(facts, facts->takers);
     add(plan, &move);
 }
 
@@ -239,9 +248,9 @@ wm_plan_bcast(const wm_facts_t *facts, wm_plan_t *plan)
     else if (gets && parts)
         scatter_and_gather(facts, own, plan);
     else if (gets)
-        add(plan, &(wm_move_t){.first = facts->root,
-                               .count = 1,
-                               .nbytes = facts->nbytes});
+        add(plan, &(wm_transfer_t){.sources = {facts->root, 1},
+                                   .targets = received_here(facts),
+                                   .nbytes = facts->nbytes});
     plan->phases = parts ? 2 : 1;
 }
 
@@ -257,23 +266,24 @@ wm_plan_exchange(const wm_facts_t *facts, wm_spans_t has, wm_spans_t wants,
         int rank = sources.first + (own + i) % sources.count;
         wm_span_t from = has(context, rank, facts->rank);
         wm_span_t into = wants(context, rank, facts->rank);
-        add(plan, &(wm_move_t){.first = rank,
-                               .count = 1,
-                               .from = from.at,
-                               .into = into.at,
-                               .nbytes = into.nbytes});
+        add(plan, &(wm_transfer_t){.sources = {rank, 1},
+                                   .targets = received_here(facts),
+                                   .from = from.at,
+                                   .into = into.at,
+                                   .nbytes = into.nbytes});
     }
     plan->phases = 1;
 }
 
 void
-wm_plan_reduce(wm_ranks_t ranks, size_t from, size_t nbytes, wm_plan_t *plan)
+wm_plan_reduce(const wm_facts_t *facts, wm_ranks_t ranks, size_t from,
+               size_t nbytes, wm_plan_t *plan)
 {
     plan_begin(plan);
     if (ranks.count > 0)
-        add(plan, &(wm_move_t){.first = ranks.first,
-                               .count = ranks.count,
-                               .from = from,
-                               .nbytes = nbytes});
+        add(plan, &(wm_transfer_t){.sources = sent_by(ranks),
+                                   .targets = received_here(facts),
+                                   .from = from,
+                                   .nbytes = nbytes});
     plan->phases = 1;
 }

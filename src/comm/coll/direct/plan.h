@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The plan of one rank in a collective from GPU to GPU. A plan has moves and
-// reductions: out of memory that all ranks can read, into the rank's own
-// memory or into that of all. Moves are in phases, and all ranks wait for each
-// other between phases. Plans are made of facts that all ranks know, so that
-// all plans fit together. Nothing here communicates or waits. Sizes are in
-// bytes.
+// The plan of one rank in a collective from GPU to GPU: the transfers of its
+// set (transfer_set.h), out of memory that all ranks can read, into the rank's
+// own memory or into that of all. All ranks wait for each other between
+// phases. Plans are made of facts that all ranks know, so that all plans fit
+// together. Nothing here communicates or waits. Sizes are in bytes.
 #ifndef WM_COMM_COLL_DIRECT_PLAN_H
 #define WM_COMM_COLL_DIRECT_PLAN_H
 
@@ -14,31 +13,23 @@
 #include "comm/coll/call/call.h"
 #include "comm/coll/direct/thresholds.h"
 #include "comm/comm/comm.h"
+#include "comm/transfer/transfer_set.h"
 
 #define WM_PLAN_MOVES (2 * WM_BARRIER_RANKS)
 #define WM_PLAN_PHASES 4
-
-// dst <- src of the first rank, op src of the next rank, and so on.
-typedef struct {
-    int phase;
-    int first, count; // source ranks, consecutive; if one, its data are copied
-    bool result;      // reads receive memory of the ranks, not send memory
-    // Writes into the receive memory of these ranks, except, for a copy (count
-    // 1), of the source; none: of this rank.
-    wm_ranks_t to;
-    size_t from; // offset in the source memory
-    size_t into; // offset in the receive memory
-    size_t nbytes;
-} wm_move_t;
+// The regions of a plan: the send memory of each rank, then the receive memory
+// of each.
+#define WM_PLAN_REGIONS (2 * WM_BARRIER_RANKS)
 
 typedef struct {
     int phases, count;
     bool writes_peers; // ranks write into receive memory of peers; one phase
-    wm_move_t moves[WM_PLAN_MOVES]; // in the order of phases
+    wm_transfer_t moves[WM_PLAN_MOVES]; // in the order of phases
 } wm_plan_t;
 
 typedef struct {
     int rank, root;
+    int ranks;          // number of all
     wm_ranks_t sources; // ranks from which this rank receives
     wm_ranks_t group;   // ranks that receive the same, this rank included
     wm_ranks_t takers;  // ranks that receive from the root; may include it
@@ -58,10 +49,6 @@ typedef wm_span_t (*wm_spans_t)(const void *context, int from, int to);
 size_t
 wm_plan_part(size_t nbytes, size_t element, int parts, int index);
 
-// Returns true if a move that writes into peers writes into this rank.
-bool
-wm_move_reaches(const wm_move_t *move, int rank);
-
 // Plans an Allreduce. Returns false if the facts allow no plan.
 bool
 wm_plan_allreduce(const wm_facts_t *facts, wm_plan_t *plan);
@@ -80,8 +67,9 @@ void
 wm_plan_exchange(const wm_facts_t *facts, wm_spans_t has, wm_spans_t wants,
                  const void *context, bool keeps, wm_plan_t *plan);
 
-// Plans the reduction of one part of some ranks.
+// Plans the reduction of one part of some ranks, of `nbytes` bytes.
 void
-wm_plan_reduce(wm_ranks_t ranks, size_t from, size_t nbytes, wm_plan_t *plan);
+wm_plan_reduce(const wm_facts_t *facts, wm_ranks_t ranks, size_t from,
+               size_t nbytes, wm_plan_t *plan);
 
 #endif

@@ -98,6 +98,7 @@ make_plan(const fragmented_t *coll, wm_plan_t *plan)
                && rank == coll->desc->call->root;
     wm_facts_t facts = {
         .rank = rank,
+        .ranks = all.count,
         .sources = all,
         .group = all,
         .takers = all,
@@ -114,10 +115,19 @@ make_plan(const fragmented_t *coll, wm_plan_t *plan)
                             plan); // never fails here
 }
 
+// Returns the area of a plan's region.
+static const char *
+at_region(const fragmented_t *coll, int region)
+{
+    int size = coll->desc->comm->size;
+    return wm_symm_at(coll->symm, region % size, coll->index)
+           + (region < size ? 0 : coll->area);
+}
+
 // Makes a move: in the last phase into the user's memory, before that into the
 // area that others read.
 static int
-fragmented_move(const fragmented_t *coll, const wm_move_t *move, bool last,
+fragmented_move(const fragmented_t *coll, const wm_transfer_t *move, bool last,
                 wm_error_t *err)
 {
     const void *sources[WM_REDUCE_SOURCES];
@@ -131,13 +141,12 @@ fragmented_move(const fragmented_t *coll, const wm_move_t *move, bool last,
                                          : cut(coll, coll->desc->into[0]).at)
                        : own)
                  + move->into;
-    for (int k = 0; k < move->count; ++k)
-        sources[k] = wm_symm_at(coll->symm, move->first + k, coll->index)
-                     + (move->result ? coll->area : 0) + move->from;
-    if (move->count == 1)
+    for (int k = 0; k < move->sources.count; ++k)
+        sources[k] = at_region(coll, move->sources.first + k) + move->from;
+    if (move->sources.count == 1)
         return copy(coll, into, sources[0], move->nbytes, err);
     return wm_reduce_launch(coll->desc->device, coll->desc->type,
-                            coll->desc->op, into, sources, move->count,
+                            coll->desc->op, into, sources, move->sources.count,
                             move->nbytes / wm_reduce_size(coll->desc->type),
                             coll->desc->stream, err);
 }
@@ -149,11 +158,9 @@ take_own(const fragmented_t *coll, const wm_plan_t *plan, wm_error_t *err)
 {
     int code = 0;
     for (int i = 0; i < plan->count && code == 0; ++i) {
-        const wm_move_t *made = &plan->moves[i];
-        wm_move_t own = {
-            .first = coll->desc->comm->rank,
-            .count = 1,
-            .result = true,
+        const wm_transfer_t *made = &plan->moves[i];
+        wm_transfer_t own = {
+            .sources = {coll->desc->comm->size + coll->desc->comm->rank, 1},
             .from = made->into,
             .into = made->into,
             .nbytes = made->nbytes,

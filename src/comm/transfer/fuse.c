@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "comm/coll/direct/fuse.h"
+#include "comm/transfer/fuse.h"
 
 #include "array/fused.h"
 #include "comm/engine/engine.h"
@@ -15,7 +15,7 @@ static struct {
 
 static int device; // device of `fused`
 static wm_fused_t fused;
-static wm_direct_run_t *runs[WM_FUSED_PARTS];
+static wm_transfer_set_t *sets[WM_FUSED_PARTS];
 
 static bool
 fuse_open_stream(int on)
@@ -58,30 +58,29 @@ fuse_flush(void)
     if (code == 0 && count > 1)
         wm_stat_add(WM_STAT_fused_collectives, count);
     for (uint32_t i = 0; i < count && code < 0; ++i) {
-        runs[i]->why = err;
-        runs[i]->signals = false; // its stream is looked at instead
+        sets[i]->failure = err;
+        sets[i]->signals = false; // its stream is looked at instead
     }
 }
 
 bool
-wm_fuse_add(wm_direct_run_t *run, const wm_reduction_t *reduction)
+wm_fuse_add(wm_transfer_set_t *set, const wm_reduction_t *reduction)
 {
-    wm_direct_t *direct = run->direct;
-    if (!fuse_open_stream(direct->device))
+    if (!fuse_open_stream(set->device))
         return false;
-    if (device != direct->device)
+    if (device != set->device)
         fuse_flush();
     if (!wm_fused_add(&fused, reduction)) {
         fuse_flush();
         if (!wm_fused_add(&fused, reduction))
             return false;
     }
-    device = direct->device;
+    device = set->device;
     if (fused.params.count == 1)
         wm_signal_renew(&fuse_streams[device].signal);
-    runs[fused.params.count - 1] = run;
-    run->signal = fuse_streams[device].signal;
-    wm_access_use(&direct->into, fuse_streams[device].stream);
+    sets[fused.params.count - 1] = set;
+    set->awaited = fuse_streams[device].signal;
+    wm_access_use(set->access, fuse_streams[device].stream);
     return true;
 }
 
