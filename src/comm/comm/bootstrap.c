@@ -258,6 +258,7 @@ wm_bootstrap(wm_comm_t *comm, bool inter, wm_error_t *err)
     }
     if (code < 0 || !facts.barrier)
         drop_barrier(comm);
+    comm->one_host = comm->barrier != NULL;
     free(all);
     if (comm->barrier == NULL && mine.barrier_slot.index >= 0) {
         wm_engine_lock();

@@ -33,6 +33,20 @@ typedef struct {
     _Atomic size_t used;
 } wm_room_t;
 
+#define WM_COLL_ENGINES 8 // most engines of collectives, without MPI
+
+// The engines of collectives, each with a bit, of a `whole`
+// (coll/run/coll_engines.h). All but `state` is the same on all ranks.
+typedef struct {
+    bool known;       // `span` is filled
+    unsigned span;    // engines that can serve such a communicator
+    unsigned opened;  // of those that are opened: the opened ones
+    unsigned closed;  // that could not be opened on some rank
+    unsigned refused; // forms whose last call MPI has refused (coll.h)
+    void *state[WM_COLL_ENGINES];         // of opened ones, by number
+    struct wm_coll_agreement *agreements; // NULL: none (coll_agreement.h)
+} wm_comm_colls_t;
+
 typedef struct wm_comm {
     struct wm_comm *next; // in the list of attached ones; engine lock
     uint64_t id;          // the same on all ranks of an intracommunicator
@@ -45,14 +59,15 @@ typedef struct wm_comm {
     int size; // number of ranks; of an intercommunicator, the remote ones
     int tag_limit;
     wm_peer_t **peers;     // by rank
-    wm_barrier_t *barrier; // NULL: ranks exchange messages instead
+    wm_barrier_t *barrier; // NULL: the ranks are not on one host
     bool host_only;        // for collectives of neighbors only (host_only.h)
     // The barriers of nonblocking calls, used in turn; NULL: none.
     wm_barrier_t *aside[WM_BARRIER_ASIDE];
+    bool one_host; // see wm_comm_is_one_host()
+    wm_comm_colls_t colls;
     wm_nonblocking_t *nonblocking; // NULL: no nonblocking collective yet
-    bool init_refused;        // of a `whole`: wm_persistent_coll_refused()
-    wm_symm_t *symm;          // NULL: no collective on a stream yet
-    wm_symm_t *graph_symm;    // NULL: none in a graph yet
+    wm_symm_t *symm;               // NULL: no collective on a stream yet
+    wm_symm_t *graph_symm;         // NULL: none in a graph yet
     uint32_t *sequences;      // by rank: numbers drawn for messages on `data`
     _Atomic uint32_t *orders; // by rank: headers sent
     wm_unexpected_t *unexpected; // messages taken from MPI without a receive
@@ -83,6 +98,15 @@ typedef struct wm_comm {
 // fails on all. Engine lock not held; the GIL is released by the caller.
 WM_MUST_CHECK int
 wm_comm_attach(MPI_Comm user, wm_comm_t **comm, wm_error_t *err);
+
+// Returns true if the ranks are on one host and read each other's exchange
+// areas: then they have a barrier, where they agree on each collective. All
+// ranks get the same result.
+static inline bool
+wm_comm_is_one_host(const wm_comm_t *comm)
+{
+    return comm->one_host;
+}
 
 // Returns the wm_comm_t of a handle; NULL if there is none. Cheap.
 wm_comm_t *

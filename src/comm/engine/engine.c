@@ -44,6 +44,7 @@
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic pthread_t holder; // thread that holds the lock; 0: none
+static unsigned again;           // times that the holder has taken it again
 static pthread_cond_t wake;      // uses the monotonic clock
 static wm_op_t *first, *last;
 static _Atomic int active;      // operations on the list
@@ -93,9 +94,20 @@ take_lock(void)
     note_holder(pthread_self());
 }
 
+static bool
+is_holder(void)
+{
+    return atomic_load_explicit(&holder, memory_order_relaxed)
+           == pthread_self();
+}
+
 void
 wm_engine_lock(void)
 {
+    if (is_holder()) {
+        ++again;
+        return;
+    }
     // The progress thread yields to threads counted here.
     atomic_fetch_add(&wanted, 1);
     atomic_fetch_add_explicit(&visits, 1, memory_order_relaxed);
@@ -115,6 +127,10 @@ wm_engine_try_lock(void)
 void
 wm_engine_unlock(void)
 {
+    if (again > 0) {
+        --again;
+        return;
+    }
     note_holder(0);
     pthread_mutex_unlock(&lock);
 }
@@ -351,9 +367,7 @@ wm_engine_is_background(void)
 bool
 wm_engine_may_wait(void)
 {
-    return !background
-           && atomic_load_explicit(&holder, memory_order_relaxed)
-                  != pthread_self();
+    return !background && !is_holder();
 }
 
 void

@@ -39,10 +39,13 @@ wm_engine_check_world(wm_error_t *err);
 void
 wm_engine_count_session(int change);
 
+// Takes the lock. The thread that holds it may take it again, so a step of an
+// operation may begin others; it then waits for none.
 void
 wm_engine_lock(void);
 
-// Takes the lock if it is free; else returns false.
+// Takes the lock if it is free; else returns false, also if this thread holds
+// it.
 bool
 wm_engine_try_lock(void);
 

@@ -25,7 +25,7 @@
     X(fault)          /* diagnostics/fault.c */                               \
     X(partitioned)    /* message/partitioned.c */                             \
     X(nonblocking)    /* coll/run/nonblocking.c */                            \
-    X(symm)           /* coll/stream/symm_make.c */                           \
+    X(coll_engines)   /* coll/run/coll_engines.c */                           \
     X(unexpected)     /* message/unexpected.c */
 
 typedef struct {

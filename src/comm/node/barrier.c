@@ -70,7 +70,7 @@ wm_barrier_slots_left(void)
 void
 wm_barrier_close(wm_barrier_t *barrier)
 {
-    (void)wm_barrier_enter(barrier, false); // we wait for nobody
+    wm_barrier_enter(barrier, false); // we wait for nobody
     (void)wm_barrier_epoch_begin(barrier);
     wm_barrier_arrive(barrier, 0);
     barrier->next = closed;
@@ -182,14 +182,10 @@ wm_barrier_published(const wm_barrier_t *barrier, int rank)
         .area->published[barrier->bank][epoch_parity(barrier)];
 }
 
-bool
+void
 wm_barrier_enter(wm_barrier_t *barrier, bool takes_part)
 {
     wm_barrier_blocking_t *own = &barrier->of[barrier->rank].area->blocking;
-    if (barrier->again) {
-        barrier->again = false;
-        return false;
-    }
     uint32_t call = barrier->of[barrier->rank].calls + ++barrier->calls;
     if (takes_part) {
         atomic_store_explicit(&own->taken_part[1],
@@ -198,13 +194,6 @@ wm_barrier_enter(wm_barrier_t *barrier, bool takes_part)
         atomic_store_explicit(&own->taken_part[0], call, memory_order_release);
     }
     atomic_store_explicit(&own->count, call, memory_order_release);
-    return takes_part;
-}
-
-void
-wm_barrier_enter_again(wm_barrier_t *barrier)
-{
-    barrier->again = true;
 }
 
 // A rank that takes part in a call does not leave it before this rank has

@@ -89,16 +89,9 @@ wm_barrier_published(const wm_barrier_t *barrier, int rank);
 // before the epoch in bank 0. Writes into this rank's exchange area
 // (`blocking`). `takes_part`: the rank takes part in the call's preflight,
 // which decides whether GPUs do the call. Else the rank declines: it does not
-// wait, and MPI does the call on all ranks. Returns `takes_part`; but false
-// after wm_barrier_enter_again(): the call has the number of the last one.
-bool
-wm_barrier_enter(wm_barrier_t *barrier, bool takes_part);
-
-// Called after a call that MPI was to do, and has refused on this rank: it has
-// not happened. What this rank has published about its number stays, so the
-// rank's next call has this number, and MPI does it.
+// wait, and MPI does the call on all ranks.
 void
-wm_barrier_enter_again(wm_barrier_t *barrier);
+wm_barrier_enter(wm_barrier_t *barrier, bool takes_part);
 
 // Returns 0 until all ranks have entered the call that this rank has last
 // entered. Then returns 1 if all ranks take part, -1 if one has declined.

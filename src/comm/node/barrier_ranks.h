@@ -14,7 +14,6 @@ struct wm_barrier {
     uint32_t steps;  // steps before this epoch
     uint32_t before; // our word at that time
     uint32_t calls;  // blocking calls so far
-    bool again;      // the next one has the number of the last one
     int arrived;     // ranks before this one have arrived at `step`
     int step;
     struct {

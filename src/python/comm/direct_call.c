@@ -3,7 +3,7 @@
 
 #include "comm/coll/run/nonblocking.h"
 #include "comm/coll/run/persistent_coll.h"
-#include "comm/coll/stream/stream_coll.h"
+#include "comm/coll/run/coll_on_stream.h"
 #include "comm/coll/stream/symm.h"
 #include "comm/engine/request.h"
 #include "comm/engine/pool.h"
@@ -13,21 +13,21 @@
 #include "python/message/specification.h"
 #include "python/request/py_request.h"
 
-int
+wm_coll_result_t
 wm_py_direct_call(wm_coll_kind_t kind, PyObject *self, PyObject *const *args,
                   Py_ssize_t given, PyObject *keywords, bool plain)
 {
     wm_channel_t channel;
     wm_error_t err;
     wm_py_coll_args_t asked;
-    int code;
+    wm_coll_result_t result = WM_COLL_BY_MPI;
     if (wm_py_channel_get(self, &channel) < 0) {
         PyErr_Clear();
-        return 1;
+        return WM_COLL_UNNUMBERED;
     }
     wm_comm_t *comm = channel.comm->whole;
-    if (!wm_coll_has_barrier(comm))
-        return 1;
+    if (!wm_coll_is_agreed(comm))
+        return WM_COLL_UNNUMBERED;
     bool asks = !wm_py_coll_args_is_plain(kind, comm, plain);
     wm_py_coll_args_init(kind, false, &asked);
     if (asks
@@ -35,7 +35,7 @@ wm_py_direct_call(wm_coll_kind_t kind, PyObject *self, PyObject *const *args,
             || !asked.call.on_device)) {
         if (wm_py_attempt_is_over()) {
             wm_py_coll_args_release(&asked);
-            return -1; // this rank has not entered the call
+            return WM_COLL_FAILED; // this rank has not entered the call
         }
         asks = false;
     }
@@ -44,35 +44,28 @@ wm_py_direct_call(wm_coll_kind_t kind, PyObject *self, PyObject *const *args,
         .collective = true,
         .type = asks ? asked.call.type : MPI_DATATYPE_NULL,
     };
-    if (asks) {
-        WM_PY_UNLOCKED(code = wm_coll_call(comm, &asked.call, &err));
-    }
-    else {
+    if (asks)
+        WM_PY_UNLOCKED(result = wm_coll_call(comm, &asked.call, &err));
+    else
         wm_coll_decline(comm);
-        code = 1;
-    }
     wm_py_coll_args_release(&asked);
-    if (code == 0)
-        code = wm_symm_find_failure(comm->symm, &err);
-    if (code < 0)
+    if (result == WM_COLL_DONE && wm_symm_find_failure(comm->symm, &err) < 0)
+        result = WM_COLL_FAILED;
+    if (result < 0)
         wm_py_raise(&err);
-    return code;
+    return result < 0 ? WM_COLL_FAILED : result;
 }
 
 void
-wm_py_direct_refused(PyObject *self, wm_py_form_t form)
+wm_py_direct_refused(PyObject *self, wm_front_t form)
 {
     wm_channel_t channel;
     PyObject *kind, *value, *trace;
     PyErr_Fetch(&kind, &value, &trace);
     if (wm_py_channel_get(self, &channel) < 0)
         PyErr_Clear();
-    else if (form == WM_PY_PERSISTENT)
-        wm_persistent_coll_refused(channel.comm);
-    else if (form == WM_PY_NONBLOCKING)
-        wm_nonblocking_refused(channel.comm->whole);
     else
-        wm_coll_refused(channel.comm->whole);
+        wm_coll_refused(channel.comm->whole, form);
     PyErr_Restore(kind, value, trace);
 }
 
@@ -99,9 +92,9 @@ begin_on_stream(const wm_channel_t *channel, const wm_coll_t *call,
     if (wm_py_message_of_none(object, &kept) < 0)
         return NULL;
     wm_buffer_t buffer = wm_py_message_take(&kept);
-    WM_PY_UNLOCKED(
-        code = wm_stream_coll_begin(channel->comm, call, channel->device,
-                                    channel->stream, &buffer, &op, &err));
+    WM_PY_UNLOCKED(code = wm_coll_on_stream_begin(
+                       channel->comm, call->kind, call, channel->device,
+                       channel->stream, &buffer, &op, &err));
     if (code != 0)
         wm_buffer_release(&buffer);
     return request_of(&kept, code, op, MPI_REQUEST_NULL, &err);
@@ -192,30 +185,30 @@ wm_py_direct_decline(wm_comm_t *comm)
     return code < 0 ? wm_py_raise(&err) : wm_py_direct_mpis(comm);
 }
 
-int
+wm_coll_result_t
 wm_py_direct_start(wm_comm_t *comm, const wm_coll_t *call, wm_buffer_t *kept,
                    wm_op_t **op, MPI_Request *request, wm_error_t *err)
 {
-    int code = wm_nonblocking_begin(comm, call, kept, op, err);
-    if (code != 0) {
+    wm_coll_result_t begun = wm_nonblocking_begin(comm, call, kept, op, err);
+    if (begun != WM_COLL_DONE) {
         wm_buffer_release(kept);
-        return code;
+        return begun;
     }
     *request = MPI_REQUEST_NULL;
-    code = wm_request_start(*op, request, err);
+    int code = wm_request_start(*op, request, err);
     if (code < 0)
         wm_op_release(*op); // the operation completes by itself
-    return code;
+    return (wm_coll_result_t)code;
 }
 
-static int
+static wm_coll_result_t
 decline(wm_comm_t *comm, PyObject **result)
 {
     *result = wm_py_direct_decline(comm);
-    return *result == NULL ? -1 : 1;
+    return *result == NULL ? WM_COLL_FAILED : WM_COLL_BY_MPI;
 }
 
-int
+wm_coll_result_t
 wm_py_direct_begin(wm_coll_kind_t kind, PyObject *self, PyObject *const *args,
                    Py_ssize_t given, PyObject *keywords, bool plain,
                    PyObject **result)
@@ -227,29 +220,31 @@ wm_py_direct_begin(wm_coll_kind_t kind, PyObject *self, PyObject *const *args,
     wm_op_t *op;
     if (wm_py_channel_get(self, &channel) < 0) {
         PyErr_Clear();
-        return 2;
+        return WM_COLL_UNNUMBERED;
     }
     wm_comm_t *comm = channel.comm->whole;
     if (!wm_nonblocking_is_voted(comm))
-        return 2;
+        return WM_COLL_UNNUMBERED;
     if (wm_py_coll_args_is_plain(kind, comm, plain)
         && !wm_nonblocking_is_busy(comm))
         return decline(comm, result);
     PyObject *capsule = wm_py_direct_read(kind, comm, args, given, keywords);
     if (capsule == NULL)
-        return wm_py_attempt_is_over() ? -1 : decline(comm, result);
+        return wm_py_attempt_is_over() ? WM_COLL_FAILED
+                                       : decline(comm, result);
     int code = wm_py_message_of_none(capsule, &kept);
     const wm_coll_t *call = &wm_py_direct_asked(capsule)->call;
     Py_DECREF(capsule);
     if (code < 0)
-        return -1;
+        return WM_COLL_FAILED;
     wm_buffer_t buffer = wm_py_message_take(&kept);
+    wm_coll_result_t begun;
     WM_PY_UNLOCKED(
-        code = wm_py_direct_start(comm, call, &buffer, &op, &handle, &err));
-    *result = request_of(&kept, code, op, handle, &err);
-    if (code > 0)
+        begun = wm_py_direct_start(comm, call, &buffer, &op, &handle, &err));
+    *result = request_of(&kept, (int)begun, op, handle, &err);
+    if (begun == WM_COLL_BY_MPI)
         *result = wm_py_direct_mpis(comm);
-    return *result == NULL ? -1 : code;
+    return *result == NULL ? WM_COLL_FAILED : begun;
 }
 
 static PyObject *
@@ -269,13 +264,13 @@ keep(PyObject *self, PyObject *const *args, Py_ssize_t given,
 // Tells the other ranks that this rank's arguments are wrong. The exception
 // stays.
 static void
-tell_others(const wm_channel_t *channel)
+tell_others(const wm_channel_t *channel, wm_coll_kind_t kind)
 {
     PyObject *type, *value, *trace;
     wm_error_t err = {.code = WM_ERR_TYPE};
     PyErr_Fetch(&type, &value, &trace);
-    WM_PY_UNLOCKED((void)!wm_stream_coll_call(
-        channel->comm, NULL, channel->device, channel->stream, &err));
+    WM_PY_UNLOCKED((void)!wm_coll_on_stream_call(
+        channel->comm, kind, NULL, channel->device, channel->stream, &err));
     PyErr_Restore(type, value, trace);
 }
 
@@ -300,7 +295,7 @@ wm_py_direct_on_stream(wm_coll_kind_t kind, bool begins, PyObject *self,
     };
     bool known =
         kind == WM_COLL_BARRIER
-        || channel.comm->barrier == NULL // reported first
+        || !wm_coll_on_stream_serves(channel.comm, kind) // reported first
         || (wm_py_coll_args_read(channel.comm, args, given, keywords, &asked)
                 == 0
             && (!wm_coll_shape(kind)->uneven || asked.call.receives != NULL));
@@ -320,13 +315,13 @@ wm_py_direct_on_stream(wm_coll_kind_t kind, bool begins, PyObject *self,
                   "both sides, a rank as root, and one of recvcounts for each "
                   "rank");
     if (PyErr_Occurred())
-        tell_others(&channel);
+        tell_others(&channel, kind);
     else if (begins)
         result = begin_on_stream(&channel, &asked.call, kept);
     else {
-        WM_PY_UNLOCKED(code = wm_stream_coll_call(channel.comm, &asked.call,
-                                                  channel.device,
-                                                  channel.stream, &err));
+        WM_PY_UNLOCKED(code = wm_coll_on_stream_call(
+                           channel.comm, kind, &asked.call, channel.device,
+                           channel.stream, &err));
         result = wm_py_none(code, &err);
     }
     wm_py_coll_args_release(&asked);

@@ -7,31 +7,25 @@
 #include "python/comm/coll_args.h"
 #include "python/core/module.h"
 
-// The forms of a collective, whose calls have numbers of their own.
-typedef enum {
-    WM_PY_BLOCKING,
-    WM_PY_NONBLOCKING,
-    WM_PY_PERSISTENT, // numbered as a blocking one
-} wm_py_form_t;
-
 // Called with an exception set, which stays, after MPI was to do a call and
 // has refused it (attempt.h): MPI does this rank's next call in its place.
 void
-wm_py_direct_refused(PyObject *self, wm_py_form_t form);
+wm_py_direct_refused(PyObject *self, wm_front_t form);
 
-// Does a collective, of a communicator and the call's arguments. Returns 0 if
-// the call was done, 1 if MPI is to do it; both on all ranks alike. Returns -1
-// with an exception: on all ranks if the call has failed; on this rank alone,
-// which has not entered the call, if it is refused. `plain`: all buffers are
-// plain host memory, so this rank declines and does not wait.
-int
+// Does a collective, of a communicator and the call's arguments. WM_COLL_DONE,
+// or MPI is to do it (WM_COLL_BY_MPI, WM_COLL_UNNUMBERED), on all ranks alike.
+// WM_COLL_FAILED with an exception: on all ranks if the call has failed; on
+// this rank alone, which has not entered the call, if it is refused. `plain`:
+// all buffers are plain host memory, so this rank declines and does not wait.
+wm_coll_result_t
 wm_py_direct_call(wm_coll_kind_t kind, PyObject *self, PyObject *const *args,
                   Py_ssize_t given, PyObject *keywords, bool plain);
 
-// Begins the nonblocking form. Returns 0: *result is the request; 1: call MPI
-// on *result, a communicator; 2: call MPI on the communicator given; -1 with
-// an exception. `plain`: all buffers are plain host memory.
-int
+// Begins the nonblocking form. WM_COLL_DONE: *result is the request;
+// WM_COLL_BY_MPI: call MPI on *result, a communicator; WM_COLL_UNNUMBERED:
+// call MPI on the communicator given; WM_COLL_FAILED with an exception.
+// `plain`: all buffers are plain host memory.
+wm_coll_result_t
 wm_py_direct_begin(wm_coll_kind_t kind, PyObject *self, PyObject *const *args,
                    Py_ssize_t given, PyObject *keywords, bool plain,
                    PyObject **result);
@@ -47,8 +41,8 @@ wm_py_coll_args_t *
 wm_py_direct_asked(PyObject *read);
 
 // Begins a call, and gives it an MPI request. GIL not held. Takes over `kept`.
-// Returns 0; 1 if MPI's own call is to be made; or an error.
-WM_MUST_CHECK int
+// WM_COLL_BY_MPI: MPI's own call is to be made.
+WM_MUST_CHECK wm_coll_result_t
 wm_py_direct_start(wm_comm_t *comm, const wm_coll_t *call, wm_buffer_t *kept,
                    wm_op_t **op, MPI_Request *request, wm_error_t *err);
 

@@ -156,7 +156,7 @@ begin_by_mpi(persistent_coll_t *self, bool met)
                           : -1;
     bool made = wm_py_attempt_end(outer);
     if (code < 0 && on != NULL && !made)
-        wm_nonblocking_refused(comm); // no-op without votes
+        wm_coll_refused(comm, WM_FRONT_NONBLOCKING);
     Py_XDECREF(on);
     return code;
 }
@@ -354,7 +354,7 @@ typedef struct {
     wm_coll_kind_t kind;
     wm_comm_t *comm;
     bool lacking;            // MPI has no persistent form of it
-    bool able;               // GPUs can do it, as far as this rank knows
+    unsigned engines;        // bits of engines that serve it on this rank
     PyObject *taken, *names; // its arguments
     PyObject *read;          // as we have read them; NULL: only mpi4py can
 } making_t;
@@ -385,42 +385,42 @@ read_arguments(making_t *making, PyObject *self, PyObject *const *args,
     PyErr_Clear(); // MPI, or mpi4py, reports it
     if (plain)
         Py_CLEAR(making->read);
-    making->able = making->read != NULL
-                   && wm_persistent_coll_is_able(
-                       making->comm, &wm_py_direct_asked(making->read)->call);
+    making->engines = making->read != NULL ? wm_persistent_coll_engines(
+                          making->comm,
+                          &wm_py_direct_asked(making->read)->call)
+                                           : 0;
     if (making->lacking && taken == NULL) {
         PyErr_Format(PyExc_TypeError, "%s_init: too many arguments",
                      wm_call_name(making->kind));
         return -1;
     }
     // Without a persistent form MPI hears of the call at its start only.
-    return making->lacking && !making->able
+    return making->lacking && making->engines == 0
                ? ask_mpi(again, Py_None, self, taken, names)
                : 0;
 }
 
 // Agrees with the other ranks who does the call. `failed`: an exception is
-// set, and stays. Returns 0 and a communicator; 1 if MPI does the call; -1
-// with an exception.
-static int
+// set, and stays. WM_COLL_DONE: *own is a communicator.
+static wm_coll_result_t
 open_own(const making_t *making, bool failed, wm_comm_t **own,
          MPI_Comm *handle)
 {
     PyObject *type, *value, *trace;
     wm_error_t err;
-    int code;
+    wm_coll_result_t result;
     PyErr_Fetch(&type, &value, &trace);
     wm_waiting_call = (wm_waiting_call_t){.name = wm_call_name(making->kind),
                                           .collective = true};
-    WM_PY_UNLOCKED(
-        code = wm_persistent_coll_open(making->comm, making->kind,
-                                       making->able, failed ? WM_ERR_CUDA : 0,
-                                       making->lacking, own, handle, &err));
-    if (code < 0 && !failed)
+    WM_PY_UNLOCKED(result = wm_persistent_coll_open(
+                       making->comm, making->kind, making->engines,
+                       failed ? WM_ERR_CUDA : 0, making->lacking, own, handle,
+                       &err));
+    if (result < 0 && !failed)
         wm_py_raise(&err);
     else
         PyErr_Restore(type, value, trace);
-    return code;
+    return result;
 }
 
 // Returns the request of a call that all ranks make; takes over the arguments.
@@ -481,20 +481,21 @@ wm_py_persistent_coll_new(wm_coll_kind_t kind, PyObject *self,
                               again);
     bool failed = code > 0;
     PyObject *made = NULL;
-    if (code == 0 && !making.able && !lacking
+    if (code == 0 && making.engines == 0 && !lacking
         && (made = mpis(context, false)) == NULL)
         code = -1;
-    if (code >= 0)
-        code = open_own(&making, failed, &own, &handle);
-    if (code == 0)
+    wm_coll_result_t opened = code < 0
+                                  ? WM_COLL_FAILED
+                                  : open_own(&making, failed, &own, &handle);
+    if (opened == WM_COLL_DONE)
         made = make(&making, self, again, own, handle);
-    else if (code > 0 && made == NULL)
+    else if (opened == WM_COLL_BY_MPI && made == NULL)
         made = mpis(context, true);
-    else if (code < 0)
+    else if (opened < 0)
         free_mpis(made);
     Py_XDECREF(making.taken);
     Py_XDECREF(making.names);
     Py_XDECREF(making.read);
     *result = made;
-    return code < 0 || made == NULL ? -1 : 0;
+    return opened < 0 || made == NULL ? -1 : 0;
 }

@@ -247,7 +247,7 @@ pass(const passing_t *self, bool ours, PyObject *const *args, size_t flags,
 // refuses it, this rank's next call has this number.
 static PyObject *
 pass_numbered(const passing_t *self, bool ours, PyObject *comm,
-              wm_py_form_t form, PyObject *const *args, size_t flags,
+              wm_front_t form, PyObject *const *args, size_t flags,
               PyObject *names)
 {
     bool outer = wm_py_attempt_begin();
@@ -265,17 +265,19 @@ begin(const passing_t *self, bool ours, PyObject *const *args, size_t flags,
     PyObject *result = NULL, *words[MOST];
     Py_ssize_t given = PyVectorcall_NARGS(flags);
     Py_ssize_t count = given + (names != NULL ? PyTuple_GET_SIZE(names) : 0);
-    int code = given > 0 && count <= MOST
-                   ? wm_py_direct_begin((wm_coll_kind_t)self->direct, args[0],
-                                        args + 1, given - 1, names, !ours,
-                                        &result)
-                   : 2;
-    if (code != 1)
-        return code == 2 ? pass(self, ours, args, flags, names) : result;
+    wm_coll_result_t begun = given > 0 && count <= MOST ? wm_py_direct_begin(
+                                 (wm_coll_kind_t)self->direct, args[0],
+                                 args + 1, given - 1, names, !ours, &result)
+                                                        : WM_COLL_UNNUMBERED;
+    if (begun == WM_COLL_UNNUMBERED)
+        return pass(self, ours, args, flags, names);
+    if (begun != WM_COLL_BY_MPI)
+        return result;
     words[0] = result;
     memcpy(words + 1, args + 1, (size_t)(count - 1) * sizeof *words);
-    PyObject *request = pass_numbered(self, ours, args[0], WM_PY_NONBLOCKING,
-                                      words, (size_t)given, names);
+    PyObject *request = pass_numbered(self, ours, args[0],
+                                      WM_FRONT_NONBLOCKING, words,
+                                      (size_t)given, names);
     if (request == NULL)
         wm_py_channel_fail(args[0], true); // MPI used another communicator
     Py_DECREF(result);
@@ -296,7 +298,7 @@ init_by_mpi(const void *context, bool numbered)
 {
     const init_t *of = context;
     return numbered ? pass_numbered(of->self, of->ours, of->args[0],
-                                    WM_PY_PERSISTENT, of->args, of->flags,
+                                    WM_FRONT_PERSISTENT, of->args, of->flags,
                                     of->names)
                     : pass(of->self, of->ours, of->args, of->flags, of->names);
 }
@@ -349,9 +351,9 @@ ask_paired(const passing_t *self, PyObject *on, PyObject *const *args,
     PyObject *request = PyObject_Vectorcall(self->paired, words,
                                             (size_t)given + 1, names);
     if (!wm_py_attempt_end(outer) && request == NULL) {
-        wm_py_direct_refused(args[0], WM_PY_NONBLOCKING);
+        wm_py_direct_refused(args[0], WM_FRONT_NONBLOCKING);
         if (!self->begins) // it has a number among blocking calls, too
-            wm_py_direct_refused(args[0], WM_PY_BLOCKING);
+            wm_py_direct_refused(args[0], WM_FRONT_BLOCKING);
     }
     Py_DECREF(on);
     return request;
@@ -362,11 +364,13 @@ begin_paired(const passing_t *self, bool ours, PyObject *const *args,
              Py_ssize_t given, PyObject *names)
 {
     PyObject *on = NULL;
-    int code = wm_py_direct_begin((wm_coll_kind_t)self->direct, args[0],
-                                  args + 1, given - 1, names, !ours, &on);
-    if (code == 2)
+    wm_coll_result_t begun = wm_py_direct_begin((wm_coll_kind_t)self->direct,
+                                                args[0], args + 1, given - 1,
+                                                names, !ours, &on);
+    if (begun == WM_COLL_UNNUMBERED)
         on = wm_py_direct_mpis_of(args[0], false);
-    return code <= 0 ? on : ask_paired(self, on, args, given, names);
+    return begun <= WM_COLL_DONE ? on
+                                 : ask_paired(self, on, args, given, names);
 }
 
 // Does a blocking collective of neighbours in this form.
@@ -432,13 +436,16 @@ serve(const passing_t *self, PyObject *const *args, size_t flags,
         return begin_paired(self, ours, args, given, names);
     if (self->begins)
         return begin(self, ours, args, flags, names);
-    int code = wm_py_direct_call((wm_coll_kind_t)self->direct, args[0],
-                                 args + 1, given - 1, names, !ours);
-    if (code <= 0)
-        return code < 0 ? NULL : Py_NewRef(Py_None);
+    wm_coll_result_t result = wm_py_direct_call((wm_coll_kind_t)self->direct,
+                                                args[0], args + 1, given - 1,
+                                                names, !ours);
+    if (result <= WM_COLL_DONE)
+        return result < 0 ? NULL : Py_NewRef(Py_None);
     if (paired)
         return call_paired(self, args, given, names);
-    return pass_numbered(self, ours, args[0], WM_PY_BLOCKING, args, flags,
+    if (result == WM_COLL_UNNUMBERED)
+        return pass(self, ours, args, flags, names);
+    return pass_numbered(self, ours, args[0], WM_FRONT_BLOCKING, args, flags,
                          names);
 }
 

@@ -8,6 +8,7 @@
 
 #include <string.h>
 
+#include "comm/coll/call/coll_engine.h"
 #include "comm/coll/call/coll_wait.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/posted.h"
@@ -65,6 +66,7 @@ merge(wm_preflight_values_t *mine, const wm_preflight_values_t *other)
     for (int i = 0; i < WM_PREFLIGHT_VALUES; ++i)
         if (other->values[i] > mine->values[i])
             mine->values[i] = other->values[i];
+    mine->all &= other->all;
 }
 
 // Returns 1 after the last round, 0 if not yet, or an error.
@@ -187,8 +189,9 @@ wm_preflight_values_ask(wm_comm_t *comm, wm_preflight_values_t *maxima,
                         const void *published, size_t nbytes, wm_error_t *err)
 {
     wm_barrier_t *barrier = comm->barrier;
-    if (!wm_barrier_enter(barrier, true))
+    if (wm_coll_was_refused(comm, WM_FRONT_BLOCKING))
         return 1;
+    wm_barrier_enter(barrier, true);
     wm_preflight_values_publish(barrier, maxima, published, nbytes);
     int code = wm_coll_wait(comm, look_for_all, barrier, WM_LOOKS_AT_WORDS,
                             err);
@@ -234,7 +237,8 @@ wm_preflight_values_exchange(wm_comm_t *comm, wm_preflight_values_t *maxima,
     wm_barrier_t *barrier = comm->barrier;
     if (barrier == NULL)
         return values_by_messages(comm, maxima, err);
-    (void)wm_barrier_enter(barrier, true);
+    if (!wm_coll_was_refused(comm, WM_FRONT_BLOCKING))
+        wm_barrier_enter(barrier, true);
     values_publish_at(barrier, EXCHANGES, maxima, published, nbytes);
     int code = wm_coll_wait(comm, look_for_exchange, barrier,
                             WM_LOOKS_AT_WORDS, err);

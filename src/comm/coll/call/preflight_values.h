@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The allreduce of a preflight: all ranks of an intracommunicator exchange
-// numbers before a collective, and each gets the maximum of each number. Ranks
-// on one host use their barrier (comm/node/barrier.h). Others send messages,
-// in log2(ranks) rounds. It ends when all ranks have come. GIL released by the
-// caller, engine lock not held.
+// numbers before a collective, and each gets the maximum of each number, and
+// the engines that serve all ranks. Ranks on one host use their barrier
+// (comm/node/barrier.h). Others send messages, in log2(ranks) rounds. It ends
+// when all ranks have come. GIL released by the caller, engine lock not held.
 #ifndef WM_COMM_COLL_CALL_PREFLIGHT_VALUES_H
 #define WM_COMM_COLL_CALL_PREFLIGHT_VALUES_H
 
 #include "comm/comm/comm.h"
 
-#define WM_PREFLIGHT_VALUES 7
+#define WM_PREFLIGHT_VALUES 4
 #define WM_PREFLIGHT_BYTES 2000 // most bytes that a rank publishes there
 
 typedef struct {
     int64_t values[WM_PREFLIGHT_VALUES];
+    uint64_t all; // bits; each rank gets those that all have
 } wm_preflight_values_t;
 
 // Replaces the numbers by their maxima over all ranks. All ranks call it in

@@ -17,7 +17,7 @@
 bool
 wm_direct_is_reached(const wm_comm_t *comm)
 {
-    if (comm->barrier == NULL)
+    if (!wm_comm_is_one_host(comm))
         return false;
     for (int rank = 0; rank < comm->size; ++rank)
         if (!wm_link_maps(comm->peers[rank]))
@@ -251,15 +251,13 @@ wm_direct_init(wm_direct_t *direct, wm_comm_t *comm, wm_barrier_t *barrier)
 }
 
 int
-wm_direct_open(wm_direct_t *direct, wm_comm_t *comm, wm_barrier_t *barrier,
-               const wm_given_t *given, wm_error_t *err)
+wm_direct_open(wm_direct_t *direct, const wm_given_t *given, wm_error_t *err)
 {
+    const wm_comm_t *comm = direct->comm;
     const wm_buffer_t *receive = given->receive;
     bool in_place = given->in_place;
     const wm_buffer_t *source = in_place ? receive : given->send;
-    wm_direct_init(direct, comm, barrier);
-    direct->capable = wm_direct_is_reached(comm)
-                      && direct_is_taken(source, &direct->device)
+    direct->capable = direct_is_taken(source, &direct->device)
                       && direct_is_taken(receive, &direct->device)
                       && (source == NULL
                           || !is_too_long(source, given->copied));
@@ -295,19 +293,6 @@ wm_direct_is_ready(wm_direct_t *direct, wm_error_t *err)
     return !from->opened || from->idle
                ? 1
                : wm_access_look(from, WM_LOOK_TRIES, err);
-}
-
-static int
-look_whether_ready(void *context, wm_error_t *err)
-{
-    return wm_direct_is_ready(context, err);
-}
-
-int
-wm_direct_wait(wm_direct_t *direct, wm_error_t *err)
-{
-    return wm_coll_wait(direct->comm, look_whether_ready, direct,
-                        WM_LOOKS_AT_STREAM, err);
 }
 
 void

@@ -85,7 +85,7 @@ typedef struct {
     wm_published_t published; // last, because most of it is seldom used
 } wm_direct_t;
 
-// Returns true if the ranks have a barrier, and all are known to map each
+// Returns true if the ranks are on one host, and all are known to map each
 // other's memory.
 bool
 wm_direct_is_reached(const wm_comm_t *comm);
@@ -98,8 +98,7 @@ wm_direct_init(wm_direct_t *direct, wm_comm_t *comm, wm_barrier_t *barrier);
 // `published`. If this rank cannot take part, `capable` becomes false; this is
 // no error.
 WM_MUST_CHECK int
-wm_direct_open(wm_direct_t *direct, wm_comm_t *comm, wm_barrier_t *barrier,
-               const wm_given_t *given, wm_error_t *err);
+wm_direct_open(wm_direct_t *direct, const wm_given_t *given, wm_error_t *err);
 
 // Releases the streams. Returns true if wm_direct_reopen() can follow, as
 // there is no memory of ours. Call wm_direct_end() in any case.
@@ -114,10 +113,6 @@ wm_direct_reopen(wm_direct_t *direct, const wm_given_t *given,
 // Returns 1 when the send data are ready, 0 if not yet, or an error.
 WM_MUST_CHECK int
 wm_direct_is_ready(wm_direct_t *direct, wm_error_t *err);
-
-// Waits until the send data are ready.
-WM_MUST_CHECK int
-wm_direct_wait(wm_direct_t *direct, wm_error_t *err);
 
 // Takes memory without gaps in place of the target, which has gaps.
 WM_MUST_CHECK int

@@ -6,8 +6,6 @@
 #include "comm/engine/engine.h"
 #include "comm/engine/stats.h"
 
-#define LOOKS_AT_ENDS 6400 // calls of look() before the engine waits
-#define LOOKS_AT_ONCE 100  // looks at the signal in each of these calls
 
 #define MOVED 2 // the step at the end of the first phase
 
@@ -305,45 +303,4 @@ wm_direct_finish(const wm_direct_run_t *run, wm_error_t *err)
     if (run->ended && run->result == 0)
         wm_stat_add(WM_STAT_ipc_collectives, 1);
     return run->result == 0 ? 0 : direct_run_explain(run, err);
-}
-
-static int
-direct_run_look(void *context, wm_error_t *err)
-{
-    wm_direct_run_t *run = context;
-    (void)err;
-    for (int i = 0; run->set.signals && i < LOOKS_AT_ONCE; ++i)
-        if (wm_signal_is_set(&run->set.awaited))
-            break;
-    return wm_direct_look(run);
-}
-
-// Returns the number of looks before the engine waits.
-static int
-looks_of(const wm_direct_run_t *run)
-{
-    return run->set.signals ? LOOKS_AT_ENDS
-           : run->busy      ? WM_LOOKS_AT_STREAM
-                            : WM_LOOKS_AT_WORDS;
-}
-
-int
-wm_direct_run(wm_direct_t *direct, const wm_plan_t *plan,
-              wm_reduce_type_t type, wm_reduce_op_t op,
-              const wm_error_t *wrong, wm_error_t *err)
-{
-    wm_direct_run_t run;
-    int code;
-    wm_engine_lock();
-    wm_direct_start(&run, direct, plan, type, op, false, wrong);
-    wm_engine_unlock();
-    do
-        code = wm_coll_wait(direct->comm, direct_run_look, &run,
-                            looks_of(&run), err);
-    while (code == 0 && !wm_direct_go_on(&run));
-    wm_engine_lock();
-    wm_direct_unmap(&run);
-    wm_engine_unlock();
-    int finished = wm_direct_finish(&run, err);
-    return code < 0 ? code : finished;
 }

@@ -71,10 +71,4 @@ wm_direct_finish(const wm_direct_run_t *run, wm_error_t *err);
 void
 wm_direct_unmap(wm_direct_run_t *run);
 
-// Starts the run, waits for its end, and finishes it.
-WM_MUST_CHECK int
-wm_direct_run(wm_direct_t *direct, const wm_plan_t *plan,
-              wm_reduce_type_t type, wm_reduce_op_t op,
-              const wm_error_t *wrong, wm_error_t *err);
-
 #endif

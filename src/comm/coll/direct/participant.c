@@ -146,12 +146,10 @@ wm_participant_reopen(wm_participant_t *participant, wm_error_t *err)
     return wm_direct_reopen(&participant->direct, &given, err);
 }
 
-int
-wm_participant_open(wm_participant_t *participant, wm_comm_t *comm,
-                    wm_barrier_t *barrier, const wm_coll_t *call,
-                    wm_error_t *err)
+void
+wm_participant_init(wm_participant_t *participant, wm_comm_t *comm,
+                    wm_barrier_t *barrier, const wm_coll_t *call)
 {
-    wm_coll_kind_t kind = call->kind;
     participant->comm = comm;
     participant->call = call;
     participant->type = 0;
@@ -159,13 +157,17 @@ wm_participant_open(wm_participant_t *participant, wm_comm_t *comm,
     participant->root = 0;
     participant->block = participant->want = 0;
     wm_direct_init(&participant->direct, comm, barrier);
-    if (!call->on_device
-        || (wm_coll_shape(kind)->reduces && takes_part(participant)
-            && !wm_coll_reducible(call, &participant->type, &participant->op)))
-        return 0;
+    participant->reducible = !wm_coll_shape(call->kind)->reduces
+                             || !takes_part(participant)
+                             || wm_coll_reducible(call, &participant->type,
+                                                  &participant->op);
+}
+
+int
+wm_participant_open(wm_participant_t *participant, wm_error_t *err)
+{
     wm_given_t given = given_of(participant);
-    int code = wm_direct_open(&participant->direct, comm, barrier, &given,
-                              err);
+    int code = wm_direct_open(&participant->direct, &given, err);
     if (participant->direct.capable)
         wm_participant_publish(participant);
     return code;

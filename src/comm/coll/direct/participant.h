@@ -14,7 +14,8 @@ typedef struct {
     wm_comm_t *comm;
     const wm_coll_t *call;
     wm_direct_t direct;
-    wm_reduce_type_t type;
+    bool reducible;        // kernels reduce its elements, if it reduces any
+    wm_reduce_type_t type; // of such a reduction
     wm_reduce_op_t op;
     int root;     // as the ranks have published it
     size_t block; // bytes of a block that this rank sends, or receives
@@ -45,19 +46,22 @@ wm_participant_others(const wm_participant_t *participant)
     return wm_comm_others(participant->comm, participant->comm->rank);
 }
 
+// Initializes the state: nothing is begun or published.
+void
+wm_participant_init(wm_participant_t *participant, wm_comm_t *comm,
+                    wm_barrier_t *barrier, const wm_coll_t *call);
+
 // Begins to make the send data ready, and finds out if this rank is capable.
 // The rank may publish when wm_direct_is_ready() returns 1.
 WM_MUST_CHECK int
-wm_participant_open(wm_participant_t *participant, wm_comm_t *comm,
-                    wm_barrier_t *barrier, const wm_coll_t *call,
-                    wm_error_t *err);
+wm_participant_open(wm_participant_t *participant, wm_error_t *err);
 
 // Opens the participant again after wm_direct_close(), with the same memory.
 WM_MUST_CHECK int
 wm_participant_reopen(wm_participant_t *participant, wm_error_t *err);
 
 // Fills the published data. wm_participant_open() does so if this rank is
-// capable; coll.c calls it if symmetric memory alone serves this rank.
+// capable; symm_coll.c calls it if symmetric memory alone serves this rank.
 void
 wm_participant_publish(wm_participant_t *participant);
 

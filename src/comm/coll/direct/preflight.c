@@ -1,19 +1,15 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/coll/direct/preflight.h"
 
-// Numbers that ranks exchange before a call. If a rank stages, they do so at
-// the end, too, since a rank whose copy fails still takes part.
+// Numbers that ranks exchange before a call, besides the bits of `all`.
 enum {
     FAILED, // 1 + a rank that has failed
-    STAGES,
     CALL,
     MINUS_CALL,
-    NOTICES,   // some rank has posted notices
-    INCAPABLE, // some rank is not capable
-    SYMM_NOT,  // symm_coll does not serve some rank
+    NOTICES, // some rank has posted notices
 };
 
-_Static_assert(SYMM_NOT + 1 == WM_PREFLIGHT_VALUES, "there is room for each");
+_Static_assert(NOTICES + 1 == WM_PREFLIGHT_VALUES, "there is room for each");
 _Static_assert(sizeof(wm_published_t) <= WM_PREFLIGHT_BYTES, "likewise");
 
 static int
@@ -33,37 +29,34 @@ preflight_compare(const wm_preflight_t *mine, const int64_t *most,
 
 static void
 preflight_fill(const wm_comm_t *comm, const wm_preflight_t *preflight,
-               int64_t *most)
+               wm_preflight_values_t *values)
 {
-    const wm_direct_t *direct = preflight->direct;
+    int64_t *most = values->values;
+    values->all = preflight->all;
     most[FAILED] = preflight->code < 0 ? comm->rank + 1 : 0;
-    most[STAGES] = preflight->stages;
     most[CALL] = (int64_t)preflight->call;
     most[MINUS_CALL] = -most[CALL];
     most[NOTICES] = preflight->notices;
-    most[INCAPABLE] = direct == NULL || !direct->capable;
-    most[SYMM_NOT] = !preflight->symm;
 }
 
 // Returns the data to publish; borrowed.
 static const void *
 published_of(const wm_preflight_t *preflight, size_t *nbytes)
 {
-    const wm_direct_t *direct = preflight->direct;
-    bool publishes = direct != NULL && (direct->capable || preflight->symm);
+    bool publishes = preflight->direct != NULL && preflight->all != 0;
     *nbytes = publishes ? preflight->nbytes : 0;
-    return publishes ? &direct->published : NULL;
+    return publishes ? &preflight->direct->published : NULL;
 }
 
 static int
 preflight_judge(const wm_comm_t *comm, wm_preflight_t *preflight,
-                const int64_t *most, int exchanged, wm_error_t *err)
+                const wm_preflight_values_t *values, int exchanged,
+                wm_error_t *err)
 {
+    const int64_t *most = values->values;
     int code = preflight->code;
-    preflight->stages = most[STAGES] != 0;
     preflight->notices = most[NOTICES] != 0;
-    preflight->all_capable = most[INCAPABLE] == 0;
-    preflight->symm = most[SYMM_NOT] == 0;
+    preflight->all = (unsigned)values->all;
     if (code < 0 || exchanged < 0)
         return code < 0 ? code : exchanged;
     if (most[FAILED] != 0)
@@ -81,7 +74,7 @@ wm_preflight_publish(const wm_comm_t *comm, wm_barrier_t *barrier,
     wm_preflight_values_t maxima;
     size_t nbytes;
     const void *published = published_of(preflight, &nbytes);
-    preflight_fill(comm, preflight, maxima.values);
+    preflight_fill(comm, preflight, &maxima);
     wm_preflight_values_publish(barrier, &maxima, published, nbytes);
 }
 
@@ -90,9 +83,9 @@ wm_preflight_conclude(const wm_comm_t *comm, const wm_barrier_t *barrier,
                       wm_preflight_t *preflight, wm_error_t *err)
 {
     wm_preflight_values_t maxima;
-    preflight_fill(comm, preflight, maxima.values);
+    preflight_fill(comm, preflight, &maxima);
     wm_preflight_values_merge(barrier, &maxima);
-    return preflight_judge(comm, preflight, maxima.values, 0, err);
+    return preflight_judge(comm, preflight, &maxima, 0, err);
 }
 
 typedef int
@@ -107,12 +100,12 @@ preflight_make(wm_comm_t *comm, wm_preflight_t *preflight,
     wm_error_t later;
     size_t nbytes;
     const void *published = published_of(preflight, &nbytes);
-    preflight_fill(comm, preflight, maxima.values);
+    preflight_fill(comm, preflight, &maxima);
     int exchanged = exchange(comm, &maxima, published, nbytes,
                              preflight->code < 0 ? &later : err);
-    return exchanged > 0 ? 1
-                         : preflight_judge(comm, preflight, maxima.values,
-                                           exchanged, err);
+    return exchanged > 0
+               ? 1
+               : preflight_judge(comm, preflight, &maxima, exchanged, err);
 }
 
 int

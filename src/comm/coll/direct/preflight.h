@@ -12,14 +12,13 @@
 typedef struct {
     int code;            // error of this rank so far, or 0
     wm_coll_kind_t call; // must be alike on all ranks
-    bool stages;         // this rank stages; on return, some rank does
     bool notices;        // it has posted notices; on return, some rank has
-    // Data that this rank publishes if it is capable, or if `symm` is true,
-    // and their bytes; or NULL.
+    unsigned all; // bits, such as of the engines that serve this rank; on
+                  // return, those that all ranks have
+    // Data that this rank publishes if it has any such bit, and their bytes;
+    // or NULL.
     const wm_direct_t *direct;
     size_t nbytes;
-    bool all_capable; // on return
-    bool symm;        // symm_coll serves this rank; on return: all ranks
 } wm_preflight_t;
 
 // The two halves of a preflight at a barrier: before all have arrived at step

@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/coll/run/coll.h"
 
-#include "comm/coll/direct/preflight.h"
-#include "comm/coll/call/reducible.h"
-#include "comm/coll/stream/symm_coll.h"
-#include "comm/coll/direct/direct_run.h"
-#include "comm/coll/direct/participant.h"
+#include "comm/coll/call/coll_wait.h"
+#include "comm/coll/run/coll_engines.h"
 #include "comm/engine/engine.h"
 #include "comm/node/mapping.h"
 
@@ -25,67 +22,97 @@ wm_coll_barrier(wm_comm_t *comm, wm_error_t *err)
     return preflight.notices ? wm_preflight_run(comm, &last, err) : 0;
 }
 
+bool
+wm_coll_is_agreed(wm_comm_t *comm)
+{
+    return wm_coll_engines_span(comm) != 0;
+}
+
 void
 wm_coll_decline(wm_comm_t *comm)
 {
-    (void)wm_barrier_enter(comm->barrier, false);
+    if (!wm_coll_was_refused(comm, WM_FRONT_BLOCKING))
+        wm_barrier_enter(comm->barrier, false);
 }
 
 void
-wm_coll_refused(wm_comm_t *comm)
+wm_coll_refused(wm_comm_t *comm, wm_front_t front)
 {
-    if (wm_coll_has_barrier(comm))
-        wm_barrier_enter_again(comm->barrier);
+    wm_coll_refuse(comm, front);
+    if (front == WM_FRONT_PERSISTENT)
+        wm_coll_refuse(comm, WM_FRONT_BLOCKING);
 }
 
-// Returns true if MPI, which does the call on all ranks, refuses its operation
-// for these elements, or may do so.
-static bool
-may_be_refused(const wm_coll_t *call)
+static int
+look_whether_ready(void *context, wm_error_t *err)
 {
-    wm_reduce_type_t type;
-    wm_reduce_op_t op;
-    return wm_coll_shape(call->kind)->reduces
-           && call->type != MPI_DATATYPE_NULL
-           && wm_reducible_op(call->op) < WM_REDUCE_OPS
-           && !wm_coll_reducible(call, &type, &op);
+    return wm_coll_op_is_ready(context, err);
 }
 
-int
+static int
+look_at_step(void *context, wm_error_t *err)
+{
+    bool waits = false;
+    wm_coll_result_t result = wm_coll_op_step(context, &waits, err);
+    return result < 0 ? (int)result : !waits;
+}
+
+// Steps the call to its end, without the engine's list of operations: the
+// caller waits, so its own thread looks, without a lock.
+static wm_coll_result_t
+follow(wm_comm_t *comm, wm_coll_op_t *op, wm_error_t *err)
+{
+    int code = 0;
+    while (code == 0 && op->result == WM_COLL_UNDER_WAY)
+        code = wm_coll_wait(comm, look_at_step, op, op->looks, err);
+    if (code < 0 && op->result == WM_COLL_UNDER_WAY)
+        wm_coll_engines_abort(comm, op->engine);
+    return code < 0 ? (wm_coll_result_t)code : op->result;
+}
+
+// Opens the first engine that serves all ranks, and publishes the data again,
+// as all ranks have exchanged others meanwhile.
+static int
+open_first(wm_comm_t *comm, wm_coll_op_t *op, wm_preflight_t *preflight,
+           wm_error_t *err)
+{
+    unsigned among = preflight->all;
+    int code = wm_coll_engines_open(comm, preflight->call, &among, err);
+    if (code < 0)
+        return code;
+    op->engines &= among;
+    *preflight = wm_coll_op_preflight(op, 0);
+    return wm_preflight_run(comm, preflight, err);
+}
+
+wm_coll_result_t
 wm_coll_call(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err)
 {
-    if (may_be_refused(call)) { // a refused call waits for no other rank
-        wm_coll_decline(comm);
-        return 1;
+    wm_coll_op_t op;
+    wm_coll_op_init(&op, comm, comm->barrier, call, WM_FRONT_BLOCKING);
+    int code = wm_coll_op_prepare(&op, err);
+    if (code == 0 && op.engines == 0) {
+        wm_coll_op_drop(&op);
+        wm_coll_decline(comm); // we wait for no other rank
+        return WM_COLL_BY_MPI;
     }
-    wm_participant_t participant;
-    wm_error_t wrong;
-    wm_plan_t plan;
-    wm_preflight_t preflight = {
-        .call = call->kind,
-        .direct = &participant.direct,
-    };
-    preflight.code = wm_participant_open(&participant, comm, comm->barrier,
-                                         call, err);
-    if (preflight.code == 0)
-        preflight.code = wm_direct_wait(&participant.direct, err);
-    preflight.nbytes = wm_participant_nbytes(&participant);
-    preflight.symm = wm_symm_coll_serves(comm, call);
-    if (preflight.symm && !participant.direct.capable)
-        wm_participant_publish(&participant);
-    int code = wm_preflight_or_decline(comm, &preflight, err);
-    bool by_symm = !preflight.all_capable && preflight.symm;
-    if (code == 0 && !preflight.all_capable && !by_symm)
-        code = 1;
     if (code == 0)
-        code = wm_participant_compare(&participant, err);
+        code = wm_coll_wait(comm, look_whether_ready, &op, WM_LOOKS_AT_STREAM,
+                            err);
+    wm_preflight_t preflight = wm_coll_op_preflight(&op, code);
+    code = wm_preflight_or_decline(comm, &preflight, err);
+    if (code == 0 && !wm_coll_engines_first_is_open(comm, preflight.all))
+        code = open_first(comm, &op, &preflight, err);
+    if (code > 0)
+        wm_coll_op_choose_mpi(&op);
     if (code == 0)
-        code = !wm_participant_plan(&participant, &plan, &wrong);
-    if (code == 0 && by_symm)
-        code = wm_symm_coll_call(comm, call, &wrong, err);
-    else if (code == 0)
-        code = wm_direct_run(&participant.direct, &plan, participant.type,
-                             participant.op, &wrong, err);
-    wm_direct_end(&participant.direct);
-    return code;
+        code = wm_coll_op_choose(&op, preflight.all, err);
+    wm_coll_result_t result = code < 0 ? (wm_coll_result_t)code
+                              : wm_coll_op_is_mpis(&op)
+                                  ? WM_COLL_BY_MPI
+                                  : wm_coll_op_start(&op, err);
+    if (result == WM_COLL_UNDER_WAY)
+        result = follow(comm, &op, err);
+    wm_coll_op_drop(&op);
+    return result;
 }

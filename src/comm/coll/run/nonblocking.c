@@ -4,7 +4,6 @@
 #include <stdlib.h>
 
 #include "comm/coll/call/coll_wait.h"
-#include "comm/coll/call/reducible.h"
 #include "comm/coll/run/nonblocking_call.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/modules.h"
@@ -55,29 +54,10 @@ withdraw(wm_comm_t *comm, wm_error_t *err)
             continue;
         code = wm_deferred_votes_add(&comm->nonblocking->deferred_votes, comm,
                                      turn->number, err);
-        call->state = code < 0 ? WM_NONBLOCKING_AHEAD : WM_NONBLOCKING_MPIS;
+        if (code == 0)
+            wm_nonblocking_give_to_mpi(call);
     }
     return code;
-}
-
-// Returns true once, after wm_nonblocking_refused(): the ranks know already
-// that MPI does this call.
-static bool
-was_refused(wm_nonblocking_t *nonblocking)
-{
-    bool refused = nonblocking->refused;
-    nonblocking->refused = false;
-    return refused;
-}
-
-void
-wm_nonblocking_refused(wm_comm_t *comm)
-{
-    wm_nonblocking_t *nonblocking = wm_nonblocking_is_voted(comm)
-                                        ? nonblocking_of(comm)
-                                        : NULL;
-    if (nonblocking != NULL)
-        nonblocking->refused = true;
 }
 
 int
@@ -87,7 +67,7 @@ wm_nonblocking_decline(wm_comm_t *comm, wm_error_t *err)
     wm_nonblocking_t *nonblocking = nonblocking_of(comm);
     if (nonblocking == NULL)
         return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
-    if (was_refused(nonblocking))
+    if (wm_coll_was_refused(comm, WM_FRONT_NONBLOCKING))
         return 0;
     wm_persistent_restart_differ(comm);
     if (wm_turns_any(&nonblocking->turns)) {
@@ -107,42 +87,40 @@ wm_nonblocking_decline(wm_comm_t *comm, wm_error_t *err)
     return code;
 }
 
-// Opens this rank's state of a new call: 0, 1 if it takes no part, or an
-// error.
-static int
+// Opens this rank's state of a new call: WM_COLL_DONE; WM_COLL_BY_MPI if the
+// caller makes MPI's call; or an error.
+static wm_coll_result_t
 open_call(wm_comm_t *comm, const wm_coll_t *asked, wm_nonblocking_op_t **op,
           wm_error_t *err)
 {
     wm_nonblocking_t *nonblocking = comm->nonblocking;
-    wm_nonblocking_call_t *call = wm_nonblocking_call_new(nonblocking);
+    wm_nonblocking_call_t *call = wm_nonblocking_call_new(nonblocking, comm,
+                                                          asked);
     wm_nonblocking_op_t *made = call != NULL
                                     ? wm_nonblocking_op_new(comm, call)
                                     : NULL;
     if (made == NULL) {
-        free(call);
-        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+        if (call != NULL)
+            wm_nonblocking_call_free(call);
+        return (wm_coll_result_t)wm_error_set(err, WM_ERR_MEMORY, 0,
+                                              "out of host memory");
     }
     wm_error_t wrong;
-    wm_barrier_t *bank = wm_turns_bank(comm, nonblocking->turns.asked + 1);
-    int code = wm_participant_open(&call->participant, comm, bank, asked,
-                                   &wrong);
-    bool capable = call->participant.direct.capable;
-    if (!capable && !asked->on_host) {
+    int code = wm_coll_op_prepare(&call->coll, &wrong);
+    bool asks = call->coll.engines != 0;
+    if (!asks && !wm_coll_op_may_queue(&call->coll)) {
         wm_nonblocking_call_free(call);
         wm_op_release(&made->op);
-        return 1;
+        return WM_COLL_BY_MPI;
     }
     if (code < 0)
-        (void)wm_nonblocking_op_fail(made, &wrong); // raised at its end
-    call->state = capable ? WM_NONBLOCKING_AHEAD : WM_NONBLOCKING_MPIS;
-    call->preflight = (wm_preflight_t){
-        .call = asked->kind,
-        .code = code,
-        .direct = &call->participant.direct,
-        .nbytes = wm_participant_nbytes(&call->participant),
-    };
+        wm_coll_op_fail(&call->coll, &wrong); // raised at its end
+    call->state = WM_NONBLOCKING_AHEAD;
+    if (!asks)
+        wm_nonblocking_give_to_mpi(call);
+    call->preflight = wm_coll_op_preflight(&call->coll, code);
     *op = made;
-    return 0;
+    return WM_COLL_DONE;
 }
 
 static void
@@ -175,59 +153,36 @@ see_to_others(void)
     wm_engine_notify();
 }
 
-static bool
-lies_over(const wm_buffer_t *one, const wm_buffer_t *other)
-{
-    return one != NULL && other != NULL
-           && one->data < other->data + other->nbytes
-           && other->data < one->data + one->nbytes;
-}
-
-// Returns true if MPI may be given a call of host memory later, because it
-// does not refuse the call.
-static bool
-may_wait(const wm_coll_t *asked)
-{
-    wm_reduce_type_t type;
-    wm_reduce_op_t op;
-    return asked->on_host && !lies_over(asked->send, asked->receive)
-           && (!wm_coll_shape(asked->kind)->reduces
-               || wm_coll_reducible(asked, &type, &op));
-}
-
-int
+wm_coll_result_t
 wm_nonblocking_begin(wm_comm_t *comm, const wm_coll_t *asked,
                      wm_buffer_t *kept, wm_op_t **op, wm_error_t *err)
 {
     wm_nonblocking_op_t *made;
     int code = wm_engine_start(err);
     wm_nonblocking_t *nonblocking = nonblocking_of(comm);
+    if (code == 0 && nonblocking == NULL)
+        code = wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
     if (code < 0)
-        return code;
-    if (nonblocking == NULL)
-        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
-    if (was_refused(nonblocking))
-        return 1;
+        return (wm_coll_result_t)code;
+    if (wm_coll_was_refused(comm, WM_FRONT_NONBLOCKING))
+        return WM_COLL_BY_MPI;
     if (wm_persistent_restart_begin(comm, asked, kept, op)) {
         see_to_others();
-        return 0;
+        return WM_COLL_DONE;
     }
-    if (!asked->on_device
-        && (!may_wait(asked) || !wm_nonblocking_is_busy(comm)))
-        code = 1;
-    else
-        code = open_call(comm, asked, &made, err);
-    if (code > 0) {
-        code = wm_nonblocking_decline(comm, err);
-        return code < 0 ? code : 1;
-    }
-    if (code < 0)
-        return code;
+    wm_coll_result_t result = asked->on_device || wm_nonblocking_is_busy(comm)
+                                  ? open_call(comm, asked, &made, err)
+                                  : WM_COLL_BY_MPI;
+    if (result == WM_COLL_BY_MPI
+        && (code = wm_nonblocking_decline(comm, err)) < 0)
+        return (wm_coll_result_t)code;
+    if (result != WM_COLL_DONE)
+        return result;
     made->kept = *kept;
     *op = &made->op;
     nonblocking_enlist(nonblocking, made);
     see_to_others();
-    return 0;
+    return WM_COLL_DONE;
 }
 
 int

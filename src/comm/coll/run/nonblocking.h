@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Nonblocking collectives of ranks that have a barrier. Each rank votes in the
-// decision log (comm/node/barrier.h), and goes on. If all vote for GPUs, the
-// GPUs do the call, one call after the other, beside the program. Else MPI
-// does, on the communicator's `data`, on which all ranks begin MPI's
-// nonblocking calls in the same order. Engine lock not held; GIL released by
-// the caller.
+// decision log (comm/node/barrier.h), and goes on. If an engine besides MPI
+// serves each rank, the first one that serves all does the call, one call
+// after the other, beside the program. Else MPI does, on the communicator's
+// `data`, on which all ranks begin MPI's nonblocking calls in the same order.
+// Engine lock not held; GIL released by the caller.
 #ifndef WM_COMM_COLL_RUN_NONBLOCKING_H
 #define WM_COMM_COLL_RUN_NONBLOCKING_H
 
@@ -15,18 +15,18 @@
 static inline bool
 wm_nonblocking_is_voted(const wm_comm_t *comm)
 {
-    return comm->aside[0] != NULL;
+    return wm_comm_is_one_host(comm);
 }
 
 // Returns true if any call has not passed its turn.
 bool
 wm_nonblocking_is_busy(const wm_comm_t *comm);
 
-// Begins a call. Returns 0, with one reference for the caller; 1 if the caller
-// must make MPI's own nonblocking call on `data` now; or an error. `call` and
-// its buffers must live as long as `kept`. With 0, `kept` is taken over, and
-// released when the memory is no longer needed.
-WM_MUST_CHECK int
+// Begins a call. WM_COLL_DONE: *op has one reference for the caller;
+// WM_COLL_BY_MPI: the caller must make MPI's own nonblocking call on `data`
+// now. `call` and its buffers must live as long as `kept`, which is taken over
+// with WM_COLL_DONE, and released when the memory is no longer needed.
+WM_MUST_CHECK wm_coll_result_t
 wm_nonblocking_begin(wm_comm_t *comm, const wm_coll_t *call, wm_buffer_t *kept,
                      wm_op_t **op, wm_error_t *err);
 
@@ -34,12 +34,6 @@ wm_nonblocking_begin(wm_comm_t *comm, const wm_coll_t *call, wm_buffer_t *kept,
 // Returns when all calls before it have begun.
 WM_MUST_CHECK int
 wm_nonblocking_decline(wm_comm_t *comm, wm_error_t *err);
-
-// Called after a call that MPI was to do, and has refused on this rank: it has
-// not happened, and MPI does this rank's next call in its place. No-op if
-// wm_nonblocking_is_voted() is false.
-void
-wm_nonblocking_refused(wm_comm_t *comm);
 
 // Declares that all calls of the communicator are starts of one persistent
 // call, one after the other, on all ranks. If one start goes from GPU to GPU,

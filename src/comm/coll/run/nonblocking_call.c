@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/coll/run/nonblocking_call.h"
 
-#include <string.h>
-
 #include "comm/comm/failure.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/pool.h"
@@ -16,7 +14,7 @@ static wm_pool_t call_pool = {
 bool
 wm_nonblocking_op_fail(wm_nonblocking_op_t *op, const wm_error_t *err)
 {
-    wm_op_fail(&op->op, err);
+    wm_coll_op_fail(&op->call->coll, err);
     return true;
 }
 
@@ -25,6 +23,13 @@ wm_nonblocking_op_is_dead(wm_nonblocking_op_t *op, wm_error_t *err)
 {
     return wm_failure_is_due(&op->looks)
            && wm_failure_look_at_all(op->op.comm, err) < 0;
+}
+
+void
+wm_nonblocking_give_to_mpi(wm_nonblocking_call_t *call)
+{
+    wm_coll_op_choose_mpi(&call->coll);
+    call->state = WM_NONBLOCKING_CHOSEN;
 }
 
 // Each of these steps returns true if the call has ended, and sets `state` to
@@ -41,6 +46,26 @@ wm_nonblocking_vote(wm_nonblocking_op_t *op, bool *waits)
            && wm_nonblocking_op_fail(op, &err);
 }
 
+// Follows the result of an engine, which may leave the call to MPI.
+static bool
+nonblocking_call_follow(wm_nonblocking_op_t *op, wm_coll_result_t result,
+                        const wm_error_t *err)
+{
+    wm_nonblocking_call_t *call = op->call;
+    if (result < 0)
+        return wm_nonblocking_op_fail(op, err);
+    if (call->coll.begun)
+        wm_turn_pass(&call->turn);
+    if (result == WM_COLL_DONE) {
+        wm_persistent_restart_note(call);
+        return true;
+    }
+    call->state = WM_NONBLOCKING_STARTED;
+    if (result == WM_COLL_BY_MPI)
+        wm_nonblocking_give_to_mpi(call);
+    return false;
+}
+
 static bool
 read_decision(wm_nonblocking_op_t *op, bool *waits)
 {
@@ -52,8 +77,9 @@ read_decision(wm_nonblocking_op_t *op, bool *waits)
     if (*waits)
         return wm_nonblocking_op_is_dead(op, &err)
                && wm_nonblocking_op_fail(op, &err);
-    call->state = who == WM_DECISION_GPUS ? WM_NONBLOCKING_GPUS
-                                          : WM_NONBLOCKING_MPIS;
+    call->state = WM_NONBLOCKING_PREPARED;
+    if (who == WM_DECISION_MPI)
+        wm_nonblocking_give_to_mpi(call);
     return false;
 }
 
@@ -67,137 +93,62 @@ nonblocking_call_publish(wm_nonblocking_op_t *op, bool *waits)
         return false;
     int ready = call->preflight.code < 0
                     ? 1
-                    : wm_direct_is_ready(&call->participant.direct, &err);
+                    : wm_coll_op_is_ready(&call->coll, &err);
     *waits = ready == 0;
     if (*waits)
         return false;
     if (ready < 0) {
         call->preflight.code = ready;
-        (void)wm_nonblocking_op_fail(op, &err); // reported at its end
+        wm_coll_op_fail(&call->coll, &err);
     }
-    wm_preflight_publish(op->op.comm, call->participant.direct.barrier,
+    wm_preflight_publish(op->op.comm, call->coll.participant.direct.barrier,
                          &call->preflight);
     call->state = WM_NONBLOCKING_ARRIVING;
     return false;
+}
+
+// Starts the call once its turn has come, if its engine needs turns.
+static bool
+nonblocking_call_start(wm_nonblocking_op_t *op, bool *waits)
+{
+    wm_nonblocking_call_t *call = op->call;
+    wm_error_t err;
+    *waits = call->coll.engine->in_order && !wm_turn_is_first(&call->turn);
+    return !*waits
+           && nonblocking_call_follow(op, wm_coll_op_start(&call->coll, &err),
+                                      &err);
 }
 
 static bool
 arrive(wm_nonblocking_op_t *op, bool *waits)
 {
     wm_nonblocking_call_t *call = op->call;
-    wm_comm_t *comm = op->op.comm;
-    wm_participant_t *participant = &call->participant;
-    wm_error_t err, wrong;
-    wm_barrier_t *barrier = participant->direct.barrier;
+    wm_error_t err;
+    wm_barrier_t *barrier = call->coll.participant.direct.barrier;
     *waits = !wm_barrier_all_arrived(barrier, 0);
     if (*waits)
         return wm_nonblocking_op_is_dead(op, &err)
                && wm_nonblocking_op_fail(op, &err);
-    int code = wm_preflight_conclude(comm, barrier, &call->preflight, &err);
+    int code = wm_preflight_conclude(op->op.comm, barrier, &call->preflight,
+                                     &err);
     if (code == 0)
-        code = wm_participant_compare(participant, &err);
-    if (code < 0)
-        return wm_nonblocking_op_fail(op, &err);
-    if (!wm_participant_plan(participant, &call->plan, &wrong)) {
-        call->state = WM_NONBLOCKING_MPIS;
-        return false;
-    }
-    wm_direct_start(&call->run, &participant->direct, &call->plan,
-                    participant->type, participant->op, true, &wrong);
-    call->state = WM_NONBLOCKING_FOLLOWING;
-    return false;
+        code = wm_coll_op_choose(&call->coll, call->preflight.all, &err);
+    call->state = WM_NONBLOCKING_CHOSEN;
+    return code < 0 && wm_nonblocking_op_fail(op, &err);
 }
 
 static bool
-nonblocking_call_follow(wm_nonblocking_op_t *op, bool *waits)
+advance(wm_nonblocking_op_t *op, bool *waits)
 {
-    wm_nonblocking_call_t *call = op->call;
+    wm_coll_op_t *coll = &op->call->coll;
     wm_error_t err;
-    *waits = !wm_direct_look(&call->run);
-    if (*waits && (call->run.busy || !wm_nonblocking_op_is_dead(op, &err)))
+    wm_coll_result_t result = wm_coll_op_step(coll, waits, &err);
+    if (*waits && (coll->alone || !wm_nonblocking_op_is_dead(op, &err)))
         return false;
     if (*waits)
-        return wm_nonblocking_op_fail(op, &err);
-    if (!wm_direct_go_on(&call->run))
-        return false;
-    int code = wm_direct_finish(&call->run, &err);
-    if (code > 0)
-        call->state = WM_NONBLOCKING_MPIS;
-    if (code == 0)
-        wm_persistent_restart_note(call);
-    return code < 0 ? wm_nonblocking_op_fail(op, &err) : code == 0;
-}
-
-static bool
-fetch(wm_nonblocking_op_t *op, bool *waits)
-{
-    wm_nonblocking_call_t *call = op->call;
-    wm_participant_t *participant = &call->participant;
-    wm_error_t err;
-    *waits = !wm_turn_is_first(&call->turn);
-    int ready = *waits || op->op.error.code < 0
-                    ? 1
-                    : wm_direct_is_ready(&participant->direct, &err);
-    if (*waits || (*waits = ready == 0))
-        return false;
-    int code = ready < 0 ? ready : op->op.error.code;
-    if (code == 0
-        && (code = wm_by_mpi_fetch(&call->by, participant, &err)) < 0)
-        wm_by_mpi_end(&call->by);
-    if (code < 0) {
-        if (op->op.error.code == 0)
-            (void)wm_nonblocking_op_fail(op, &err); // reported at its end
-        if (wm_by_mpi_spoil(&call->by, participant, &err) < 0)
-            return true;
-    }
-    call->state = WM_NONBLOCKING_FETCHING;
-    return false;
-}
-
-static bool
-post(wm_nonblocking_op_t *op, bool *waits)
-{
-    wm_nonblocking_call_t *call = op->call;
-    wm_error_t err;
-    int copied = wm_by_mpi_is_copied(&call->by, &err);
-    *waits = copied == 0;
-    if (*waits)
-        return false;
-    if (copied < 0)
-        (void)wm_nonblocking_op_fail(op,
-                                     &err); // MPI gets spoilt data
-    if (wm_by_mpi_begin(&call->by, &err) < 0)
-        return wm_nonblocking_op_fail(op, &err);
-    wm_turn_pass(&call->turn);
-    call->state = WM_NONBLOCKING_POSTED;
-    return false;
-}
-
-static bool
-nonblocking_call_test(wm_nonblocking_op_t *op, bool *waits)
-{
-    wm_nonblocking_call_t *call = op->call;
-    wm_error_t err;
-    int ended = wm_by_mpi_test(&call->by, &err);
-    *waits = ended == 0;
-    if (*waits)
-        return false;
-    if (ended < 0)
-        return wm_nonblocking_op_fail(op, &err);
-    if (op->op.error.code < 0)
-        return true;
-    call->state = WM_NONBLOCKING_STORING;
-    return wm_by_mpi_store(&call->by, &err) < 0
-           && wm_nonblocking_op_fail(op, &err);
-}
-
-static bool
-store(wm_nonblocking_op_t *op, bool *waits)
-{
-    wm_error_t err;
-    int copied = wm_by_mpi_is_copied(&op->call->by, &err);
-    *waits = copied == 0;
-    return copied < 0 ? wm_nonblocking_op_fail(op, &err) : copied > 0;
+        wm_coll_engines_abort(op->op.comm, coll->engine);
+    return *waits ? wm_nonblocking_op_fail(op, &err)
+                  : nonblocking_call_follow(op, result, &err);
 }
 
 static bool (*const steps[])(wm_nonblocking_op_t *op, bool *waits) = {
@@ -205,21 +156,16 @@ static bool (*const steps[])(wm_nonblocking_op_t *op, bool *waits) = {
     [WM_NONBLOCKING_ALIKE] = wm_persistent_restart_arrive,
     [WM_NONBLOCKING_AHEAD] = wm_nonblocking_vote,
     [WM_NONBLOCKING_VOTED] = read_decision,
-    [WM_NONBLOCKING_GPUS] = nonblocking_call_publish,
+    [WM_NONBLOCKING_PREPARED] = nonblocking_call_publish,
     [WM_NONBLOCKING_ARRIVING] = arrive,
-    [WM_NONBLOCKING_FOLLOWING] = nonblocking_call_follow,
-    [WM_NONBLOCKING_MPIS] = fetch,
-    [WM_NONBLOCKING_FETCHING] = post,
-    [WM_NONBLOCKING_POSTED] = nonblocking_call_test,
-    [WM_NONBLOCKING_STORING] = store,
+    [WM_NONBLOCKING_CHOSEN] = nonblocking_call_start,
+    [WM_NONBLOCKING_STARTED] = advance,
 };
 
 void
 wm_nonblocking_call_free(wm_nonblocking_call_t *call)
 {
-    if (call->run.direct != NULL)
-        wm_direct_unmap(&call->run);
-    wm_direct_end(&call->participant.direct);
+    wm_coll_op_drop(&call->coll);
     wm_pool_give(&call_pool, call);
 }
 
@@ -227,7 +173,6 @@ static void
 nonblocking_call_end(wm_nonblocking_call_t *call)
 {
     wm_turn_pass(&call->turn);
-    wm_by_mpi_end(&call->by);
     if (!wm_persistent_restart_keep(call))
         wm_nonblocking_call_free(call);
 }
@@ -240,6 +185,8 @@ nonblocking_call_step(wm_op_t *base)
     while (!waits && !ended)
         ended = steps[op->call->state](op, &waits);
     if (ended) {
+        if (op->call->coll.wrong.code < 0)
+            wm_op_fail(&op->op, &op->call->coll.wrong);
         nonblocking_call_end(op->call);
         op->call = NULL;
     }
@@ -250,9 +197,7 @@ static wm_asks_t
 nonblocking_call_asks(const wm_op_t *base)
 {
     const wm_nonblocking_op_t *op = (const wm_nonblocking_op_t *)base;
-    return op->call != NULL && op->call->state == WM_NONBLOCKING_POSTED
-               ? WM_ASKS_ALONE
-               : WM_ASKS_NOTHING;
+    return op->call != NULL ? op->call->coll.asks : WM_ASKS_NOTHING;
 }
 
 static wm_buffer_t *
@@ -268,14 +213,16 @@ static const wm_op_kind_t kind = {
 };
 
 wm_nonblocking_call_t *
-wm_nonblocking_call_new(wm_nonblocking_t *nonblocking)
+wm_nonblocking_call_new(wm_nonblocking_t *nonblocking, wm_comm_t *comm,
+                        const wm_coll_t *asked)
 {
     wm_nonblocking_call_t *call = wm_pool_take(&call_pool);
     if (call == NULL)
         return NULL;
     call->nonblocking = nonblocking;
-    call->run.direct = NULL;
-    memset(&call->by, 0, sizeof call->by);
+    wm_coll_op_init(&call->coll, comm,
+                    wm_turns_bank(comm, nonblocking->turns.asked + 1), asked,
+                    WM_FRONT_NONBLOCKING);
     return call;
 }
 

@@ -4,8 +4,7 @@
 #include <stdlib.h>
 
 #include "comm/coll/run/nonblocking.h"
-#include "comm/coll/direct/preflight.h"
-#include "comm/coll/call/reducible.h"
+#include "comm/coll/run/coll_engines.h"
 #include "comm/engine/engine.h"
 #include "comm/diagnostics/drain.h"
 
@@ -59,72 +58,67 @@ free_ended(void)
     }
 }
 
-bool
-wm_persistent_coll_is_able(wm_comm_t *comm, const wm_coll_t *call)
+unsigned
+wm_persistent_coll_engines(wm_comm_t *comm, const wm_coll_t *call)
 {
-    wm_reduce_type_t type;
-    wm_reduce_op_t op;
+    wm_coll_op_t op;
     wm_engine_lock();
     bool left = wm_barrier_slots_left() > SLOTS_LEFT;
     wm_engine_unlock();
-    return left && call != NULL && call->on_device
-           && wm_direct_is_reached(comm->whole)
-           && (!wm_coll_shape(call->kind)->reduces
-               || (call->send == NULL && call->receive == NULL)
-               || wm_coll_reducible(call, &type, &op));
+    if (!left || call == NULL)
+        return 0;
+    wm_coll_op_init(&op, comm->whole, NULL, call, WM_FRONT_PERSISTENT);
+    return op.engines;
 }
 
-// Returns 0 if all ranks are able, 1 if some are not, or an error.
+// Makes the call's own communicator, with a state for its starts, for which
+// the first of these engines is opened.
 static int
-persistent_coll_preflight(wm_comm_t *comm, wm_coll_kind_t kind, bool able,
-                          int failed, wm_error_t *err)
+make_own(wm_comm_t *comm, wm_coll_kind_t kind, unsigned engines,
+         wm_comm_t **own, MPI_Comm *made, wm_error_t *err)
 {
-    // Ranks that are not able stage, or have no GPU memory.
-    wm_preflight_t preflight = {
-        .call = kind,
-        .code = failed,
-        .stages = !able,
-    };
-    int code = wm_preflight_run(comm->whole, &preflight, err);
-    return code < 0 ? code : preflight.stages;
+    wm_neighbor_rule_t plain; // unused: `data` has each neighbor once
+    int code = wm_neighbor_clone(comm->data, comm->match, made, &plain, err);
+    if (code == 0)
+        code = wm_comm_attach(*made, own, err);
+    if (code == 0)
+        (*own)->neighbor_rule = comm->neighbor_rule;
+    if (code == 0 && wm_comm_is_one_host((*own)->whole))
+        code = wm_nonblocking_make_persistent((*own)->whole, err);
+    if (code == 0)
+        code = wm_coll_engines_open((*own)->whole, kind, &engines, err);
+    return code;
 }
 
-int
-wm_persistent_coll_open(wm_comm_t *comm, wm_coll_kind_t kind, bool able,
+wm_coll_result_t
+wm_persistent_coll_open(wm_comm_t *comm, wm_coll_kind_t kind, unsigned engines,
                         int failed, bool always, wm_comm_t **own,
                         MPI_Comm *handle, wm_error_t *err)
 {
     MPI_Comm made = MPI_COMM_NULL;
-    wm_neighbor_rule_t plain; // unused: `data` has each neighbor once
+    wm_preflight_t preflight = {
+        .call = kind,
+        .code = failed,
+        .all = engines,
+    };
     free_ended();
-    if (comm->whole->init_refused && !always) {
-        comm->whole->init_refused = false;
+    if (!always && wm_coll_was_refused(comm->whole, WM_FRONT_PERSISTENT)) {
         wm_coll_decline(comm->whole); // has the number of the refused call
-        return 1;
+        return WM_COLL_BY_MPI;
     }
-    int code = persistent_coll_preflight(comm, kind, able, failed, err);
-    if (code == 0 || (code > 0 && always))
-        code = wm_neighbor_clone(comm->data, comm->match, &made, &plain, err);
-    if (made == MPI_COMM_NULL)
-        return code;
-    code = wm_comm_attach(made, own, err);
-    if (code == 0)
-        (*own)->neighbor_rule = comm->neighbor_rule;
-    if (code == 0 && (*own)->whole->barrier != NULL)
-        code = wm_nonblocking_make_persistent((*own)->whole, err);
-    if (code == 0 && (always || (*own)->whole->barrier != NULL)) {
+    int code = wm_preflight_run(comm->whole, &preflight, err);
+    if (code < 0)
+        return (wm_coll_result_t)code;
+    if (preflight.all == 0 && !always)
+        return WM_COLL_BY_MPI;
+    code = make_own(comm, kind, preflight.all, own, &made, err);
+    if (code == 0 && (always || wm_comm_is_one_host((*own)->whole))) {
         *handle = made;
-        return 0;
+        return WM_COLL_DONE;
     }
-    MPI_Comm_free(&made);
-    return code < 0 ? code : 1;
-}
-
-void
-wm_persistent_coll_refused(wm_comm_t *comm)
-{
-    comm->whole->init_refused = true;
-    wm_coll_refused(comm->whole);
+    if (made != MPI_COMM_NULL)
+        MPI_Comm_free(&made);
+    return code < 0 ? (wm_coll_result_t)code : WM_COLL_BY_MPI;
 }
 
 void

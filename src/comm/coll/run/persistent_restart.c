@@ -2,6 +2,7 @@
 #include "comm/coll/run/persistent_restart.h"
 
 #include "comm/coll/call/preflight_values.h"
+#include "comm/coll/direct/direct_run.h"
 #include "comm/coll/run/nonblocking_call.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/stats.h"
@@ -26,13 +27,13 @@ wm_persistent_restart_come(wm_nonblocking_op_t *op, bool *waits)
 {
     wm_nonblocking_call_t *call = op->call;
     wm_error_t err;
-    int ready = wm_direct_is_ready(&call->participant.direct, &err);
+    int ready = wm_coll_op_is_ready(&call->coll, &err);
     *waits = ready == 0;
     if (*waits)
         return false;
     if (ready < 0) {
         call->preflight.code = ready;
-        (void)wm_nonblocking_op_fail(op, &err); // reported at its end
+        wm_coll_op_fail(&call->coll, &err);
     }
     restart_publish(op->op.comm->barrier, ready > 0);
     call->state = WM_NONBLOCKING_ALIKE;
@@ -43,7 +44,7 @@ bool
 wm_persistent_restart_arrive(wm_nonblocking_op_t *op, bool *waits)
 {
     wm_nonblocking_call_t *call = op->call;
-    wm_direct_t *direct = &call->participant.direct;
+    wm_coll_op_t *coll = &call->coll;
     wm_barrier_t *barrier = op->op.comm->barrier;
     wm_error_t err;
     *waits = !wm_barrier_all_arrived(barrier, 0);
@@ -53,16 +54,16 @@ wm_persistent_restart_arrive(wm_nonblocking_op_t *op, bool *waits)
     // A rank in a later epoch has differed, too: MPI did its call, and it has
     // closed the communicator.
     if (wm_barrier_any_arrived(barrier, DIFFERS)) { // vote anew
-        wm_direct_unmap(&call->run);
+        wm_coll_op_leave(coll);
         wm_turn_take(&call->nonblocking->turns, &call->turn);
-        direct->barrier = wm_turns_bank(op->op.comm, call->turn.number);
+        coll->participant.direct.barrier = wm_turns_bank(op->op.comm,
+                                                         call->turn.number);
         call->state = WM_NONBLOCKING_AHEAD;
         return false;
     }
-    direct->barrier = barrier;
-    wm_direct_restart(&call->run);
+    coll->engine->restart->restart(coll, barrier);
     wm_stat_add(WM_STAT_repeated_collectives, 1);
-    call->state = WM_NONBLOCKING_FOLLOWING;
+    call->state = WM_NONBLOCKING_STARTED;
     return false;
 }
 
@@ -79,40 +80,35 @@ wm_persistent_restart_differ(wm_comm_t *comm)
     wm_persistent_restart_drop(restart);
 }
 
-// Begins the restart. Returns false if a mapping was closed.
-static bool
-resume(wm_nonblocking_op_t *op, const wm_buffer_t *kept)
+static void
+restart_enlist(wm_nonblocking_op_t *op, const wm_buffer_t *kept)
 {
     wm_persistent_restart_t *restart = &op->call->nonblocking->restart;
     bool waits;
-    if (!wm_direct_resume(&op->call->run))
-        return false;
     restart->kept = NULL;
     restart->went = false; // until this start has
     op->kept = *kept;
     op->call->state = WM_NONBLOCKING_RESTART;
     wm_engine_add_lock_held(&op->op);
     (void)wm_persistent_restart_come(op, &waits);
-    return true;
 }
 
 static bool
 persistent_restart_begin(wm_comm_t *comm, wm_nonblocking_call_t *call,
                          const wm_buffer_t *kept, wm_op_t **op)
 {
-    wm_error_t err; // the ordinary start will raise it
     wm_nonblocking_op_t *made = wm_nonblocking_op_new(comm, call);
     if (made == NULL)
         return false;
-    bool begun = wm_participant_reopen(&call->participant, &err) == 0;
-    wm_engine_lock();
-    begun = begun && resume(made, kept);
-    wm_engine_unlock();
-    if (begun)
-        *op = &made->op;
-    else
+    if (!call->coll.engine->restart->resume(&call->coll)) {
         wm_op_release(&made->op);
-    return begun;
+        return false;
+    }
+    wm_engine_lock();
+    restart_enlist(made, kept);
+    wm_engine_unlock();
+    *op = &made->op;
+    return true;
 }
 
 bool
@@ -122,7 +118,7 @@ wm_persistent_restart_begin(wm_comm_t *comm, const wm_coll_t *asked,
     wm_nonblocking_call_t *call = comm->nonblocking->restart.kept;
     if (!comm->nonblocking->restart.went)
         return false;
-    if (call != NULL && call->participant.call == asked
+    if (call != NULL && call->coll.participant.call == asked
         && persistent_restart_begin(comm, call, kept, op))
         return true;
     wm_persistent_restart_differ(comm);
@@ -133,14 +129,16 @@ void
 wm_persistent_restart_note(wm_nonblocking_call_t *call)
 {
     wm_persistent_restart_t *restart = &call->nonblocking->restart;
-    restart->went = restart->repeats && !call->run.gapped;
+    const wm_coll_restart_t *row = call->coll.engine->restart;
+    restart->went = restart->repeats && row != NULL
+                    && row->repeats(&call->coll);
 }
 
 bool
 wm_persistent_restart_keep(wm_nonblocking_call_t *call)
 {
     wm_persistent_restart_t *restart = &call->nonblocking->restart;
-    if (!restart->went || !wm_direct_rest(&call->run))
+    if (!restart->went || !call->coll.engine->restart->rest(&call->coll))
         return false;
     restart->kept = call;
     return true;

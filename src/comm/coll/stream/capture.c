@@ -39,7 +39,7 @@ wm_capture_begin(wm_comm_t *comm, wm_captured_t *captured, int code,
                  wm_error_t *err)
 {
     const wm_captured_t mine = *captured;
-    wm_preflight_values_t maxima = {{0}};
+    wm_preflight_values_t maxima = {.all = 0};
     int exchanged = wm_capture_end(comm, code, err);
     if (exchanged == 0)
         exchanged = wm_preflight_values_exchange(comm, &maxima, &mine,

@@ -4,15 +4,11 @@
 #include <stdio.h>
 
 #include "comm/coll/stream/capture.h"
-#include "comm/coll/stream/stream_failure.h"
 #include "comm/coll/stream/packed.h"
 #include "comm/coll/stream/fragmented_coll.h"
 #include "comm/coll/stream/symm.h"
-#include "comm/comm/failure.h"
-#include "comm/engine/engine.h"
 #include "comm/engine/stats.h"
 #include "comm/diagnostics/hang.h"
-#include "cuda/event.h"
 #include "cuda/stream.h"
 
 typedef struct {
@@ -207,17 +203,6 @@ call_on(wm_comm_t *comm, const wm_coll_t *call, int device, CUstream stream,
                  .stream = stream},
     };
     wm_error_t other;
-    if (comm->whole != comm)
-        return wm_error_set(err, WM_ERR_VALUE, 0,
-                            "an intercommunicator has no collectives on "
-                            "streams; use it without on(stream)");
-    if (comm->barrier == NULL)
-        return wm_error_set(
-            err, WM_ERR_VALUE, 0,
-            "a collective on a stream needs at most %d ranks, all on one host "
-            "and able to open each other's shared memory, and fewer than %d "
-            "communicators in use; call this communicator without on(stream)",
-            WM_BARRIER_RANKS, WM_BARRIER_SLOTS);
     int code = call == NULL ? err->code : 0;
     int asked = wm_stream_capture(device, stream, &run.capture,
                                   code == 0 ? err : &other);
@@ -268,97 +253,4 @@ wm_stream_coll_call(wm_comm_t *comm, const wm_coll_t *call, int device,
     int code = call_on(comm, call, device, stream, err);
     wm_device_go();
     return code;
-}
-
-// The operation of a call on a stream, until the stream has passed the call.
-typedef struct {
-    wm_op_t op;
-    wm_buffer_t kept;
-    wm_comm_t *comm; // retained
-    int device;
-    CUevent event;
-    wm_symm_place_t place;
-    unsigned looks;
-} given_t;
-
-static bool
-stream_coll_step(wm_op_t *op)
-{
-    given_t *given = (given_t *)op;
-    wm_error_t err;
-    bool done = false;
-    if (wm_failure_is_due(&given->looks))
-        (void)wm_stream_failure_look(given->comm);
-    int code = wm_event_done(given->device, given->event, &done, &err);
-    if (code == 0 && done) // the stream has passed it: has it failed?
-        code = wm_symm_look(given->comm->symm, given->place, &err);
-    if (code < 0)
-        wm_op_fail(op, &err);
-    return code < 0 || (code == 0 && done);
-}
-
-static wm_buffer_t *
-stream_coll_buffer_of(wm_op_t *op)
-{
-    return &((given_t *)op)->kept;
-}
-
-static void
-free_given(wm_op_t *op)
-{
-    const given_t *given = (const given_t *)op;
-    if (given->event != NULL)
-        wm_event_release(given->device, given->event);
-    wm_comm_release(given->comm);
-}
-
-static const wm_op_kind_t kind = {
-    .step = stream_coll_step,
-    .buffer = stream_coll_buffer_of,
-    .free = free_given,
-};
-
-int
-wm_stream_coll_begin(wm_comm_t *comm, const wm_coll_t *call, int device,
-                     CUstream stream, wm_buffer_t *kept, wm_op_t **op,
-                     wm_error_t *err)
-{
-    uint64_t captured = 0;
-    int code = wm_stream_capture(device, stream, &captured, err);
-    if (code == 0 && captured != 0)
-        code = wm_error_set(err, WM_ERR_STATE, 0,
-                            "a nonblocking collective cannot be captured into "
-                            "a graph, as its request would end at once: make "
-                            "the blocking call, which does not wait for the "
-                            "stream either");
-    if (code == 0)
-        code = wm_engine_start(err);
-    given_t *given = code == 0 ? wm_op_new(&kind, sizeof *given, NULL) : NULL;
-    if (code == 0 && given == NULL)
-        code = wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
-    if (code == 0) {
-        wm_comm_retain(comm);
-        given->comm = comm;
-        given->device = device;
-        code = wm_event_acquire(device, &given->event, err);
-    }
-    int begun = wm_stream_coll_call(comm, code < 0 ? NULL : call, device,
-                                    stream, err);
-    code = code < 0 ? code : begun;
-    if (code == 0) {
-        code = wm_event_record(device, given->event, stream, err);
-        given->place = wm_symm_place(comm->symm);
-        if (code < 0)
-            wm_symm_fail(comm->symm);
-    }
-    if (code < 0) {
-        if (given != NULL)
-            wm_op_release(&given->op);
-        return code;
-    }
-    given->kept = *kept;
-    wm_engine_add(&given->op);
-    wm_engine_notify();
-    *op = &given->op;
-    return 0;
 }

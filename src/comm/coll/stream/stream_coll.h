@@ -16,20 +16,12 @@
 
 #include "comm/coll/call/call.h"
 
-// Enqueues a call. `call` is NULL if this rank's arguments are wrong and `err`
-// is written; then this is published. The caller keeps the buffers; they are
-// in use until the stream has passed the call. Also returns errors of earlier
-// calls.
+// Enqueues a call of a communicator on one host. `call` is NULL if this rank's
+// arguments are wrong and `err` is written; then this is published. The caller
+// keeps the buffers; they are in use until the stream has passed the call.
+// Also returns errors of earlier calls.
 WM_MUST_CHECK int
 wm_stream_coll_call(wm_comm_t *comm, const wm_coll_t *call, int device,
                     CUstream stream, wm_error_t *err);
-
-// Enqueues a call likewise, and makes an operation that ends when the stream
-// has passed the call; one reference is the caller's. On success takes over
-// `kept`, and releases it at the end. Fails if the stream is being captured.
-WM_MUST_CHECK int
-wm_stream_coll_begin(wm_comm_t *comm, const wm_coll_t *call, int device,
-                     CUstream stream, wm_buffer_t *kept, wm_op_t **op,
-                     wm_error_t *err);
 
 #endif

@@ -164,4 +164,10 @@ wm_symm_leave(wm_symm_t *symm);
 void
 wm_symm_release_peers(wm_symm_t *symm);
 
+// Frees what a communicator has for its streams, when nobody uses it any more.
+// If streams may still use it, as they wait for a rank that has left, the
+// barrier stays, too.
+void
+wm_symm_drop(wm_comm_t *comm);
+
 #endif

@@ -6,8 +6,6 @@
 #include "comm/coll/call/coll_wait.h"
 #include "comm/coll/stream/stream_failure.h"
 #include "comm/coll/stream/stream_coll.h"
-#include "comm/coll/direct/participant.h"
-#include "comm/coll/call/reducible.h"
 #include "comm/coll/stream/symm.h"
 #include "comm/engine/engine.h"
 
@@ -29,17 +27,25 @@ symm_coll_device_of(const wm_coll_t *call)
     return device;
 }
 
-bool
-wm_symm_coll_serves(const wm_comm_t *comm, const wm_coll_t *call)
+// Between groups there is no symmetric memory.
+static bool
+kernels_span(const wm_comm_t *comm)
 {
-    wm_reduce_type_t type;
-    wm_reduce_op_t op;
-    int device = comm->barrier != NULL && comm->split == 0
-                     ? symm_coll_device_of(call)
-                     : -1;
-    const wm_shape_t *shape = wm_coll_shape(call->kind);
-    if (device < 0 || (shape->uneven && call->receives == NULL)
-        || (shape->reduces && !wm_coll_reducible(call, &type, &op)))
+    return wm_comm_is_one_host(comm) && comm->split == 0;
+}
+
+// A nonblocking call would wait for a stream of ours that waits for those of
+// all other ranks.
+static bool
+kernels_serve(const wm_coll_op_t *op)
+{
+    const wm_participant_t *participant = &op->participant;
+    const wm_comm_t *comm = participant->comm;
+    const wm_coll_t *call = participant->call;
+    bool may = op->front == WM_FRONT_BLOCKING && participant->reducible;
+    int device = may ? symm_coll_device_of(call) : -1;
+    if (device < 0
+        || (wm_coll_shape(call->kind)->uneven && call->receives == NULL))
         return false;
     if (comm->symm != NULL)
         return wm_symm_serves(comm->symm, device);
@@ -47,6 +53,15 @@ wm_symm_coll_serves(const wm_comm_t *comm, const wm_coll_t *call)
     bool left = wm_pinned_symm_is_left();
     wm_engine_unlock();
     return left;
+}
+
+static int
+kernels_prepare(wm_coll_op_t *op, unsigned bit, wm_error_t *err)
+{
+    (void)bit, (void)err;
+    if (!op->participant.direct.capable) // else it is published already
+        wm_participant_publish(&op->participant);
+    return 0;
 }
 
 static int
@@ -97,20 +112,83 @@ symm_coll_run(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err)
     return code;
 }
 
-int
-wm_symm_coll_call(wm_comm_t *comm, const wm_coll_t *call,
-                  const wm_error_t *wrong, wm_error_t *err)
+// Does the whole call: the ranks wait for each other on the host before it, so
+// that all raise what one has found, and after it.
+static wm_coll_result_t
+kernels_start(wm_coll_op_t *op, wm_error_t *err)
 {
-    wm_preflight_t preflight = {.call = call->kind, .code = wrong->code};
-    if (wrong->code < 0)
-        *err = *wrong;
+    wm_comm_t *comm = op->participant.comm;
+    const wm_coll_t *call = op->participant.call;
     const wm_shape_t *shape = wm_coll_shape(call->kind);
+    wm_plan_t plan;
+    wm_error_t wrong;
+    if (!wm_participant_plan(&op->participant, &plan, &wrong))
+        return WM_COLL_BY_MPI;
+    if (wrong.code < 0)
+        *err = wrong;
+    wm_preflight_t preflight = {.call = call->kind, .code = wrong.code};
     bool all_see_it = !shape->varies
                       && (shape->reduces || call->kind == WM_COLL_BCAST);
     int code = all_see_it ? 0 : wm_preflight_run(comm, &preflight, err);
     if (code < 0)
-        return code;
+        return (wm_coll_result_t)code;
     code = symm_coll_run(comm, call, err);
     preflight = (wm_preflight_t){.call = call->kind, .code = code};
-    return wm_preflight_run(comm, &preflight, err);
+    return (wm_coll_result_t)wm_preflight_run(comm, &preflight, err);
 }
+
+// wm_symm_place_t as one number.
+static uint64_t
+kernels_place(const wm_comm_t *comm)
+{
+    wm_symm_place_t place = wm_symm_place(comm->symm);
+    return (uint64_t)place.epoch << 32 | place.call;
+}
+
+static int
+kernels_look(wm_comm_t *comm, uint64_t place, wm_error_t *err)
+{
+    wm_symm_place_t of = {.epoch = (uint32_t)(place >> 32),
+                          .call = (uint32_t)place};
+    return wm_symm_look(comm->symm, of, err);
+}
+
+static void
+kernels_fail(wm_comm_t *comm)
+{
+    wm_symm_fail(comm->symm);
+}
+
+static void
+kernels_abort(wm_comm_t *comm, void *state)
+{
+    (void)state;
+    (void)wm_stream_failure_look(comm);
+}
+
+static void
+kernels_comm_drop(wm_comm_t *comm, void *state)
+{
+    (void)state;
+    wm_symm_drop(comm);
+}
+
+static const wm_coll_on_stream_t kernels_on_stream = {
+    .captures = true,
+    .enqueue = wm_stream_coll_call,
+    .place = kernels_place,
+    .look = kernels_look,
+    .fail = kernels_fail,
+};
+
+// Symmetric memory is made when a stream first needs it.
+const wm_coll_engine_t wm_kernels_engine = {
+    .name = "kernels",
+    .spans = kernels_span,
+    .comm_drop = kernels_comm_drop,
+    .abort = kernels_abort,
+    .serves = kernels_serve,
+    .prepare = kernels_prepare,
+    .start = kernels_start,
+    .on_stream = &kernels_on_stream,
+};

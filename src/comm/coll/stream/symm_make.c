@@ -12,7 +12,6 @@
 #include "comm/coll/direct/direct.h"
 #include "comm/coll/stream/symm_state.h"
 #include "comm/engine/engine.h"
-#include "comm/engine/modules.h"
 #include "comm/node/mapping.h"
 #include "comm/node/stream_words.h"
 #include "comm/transfer/fuse.h"
@@ -159,7 +158,7 @@ symm_make(wm_comm_t *comm, wm_symm_t *symm, bool on_host, bool *unreached,
     published_t published = {.streams = 0};
     size_t nbytes = on_host ? WM_KERNEL_COLL_BYTES_ON_HOST
                             : WM_KERNEL_COLL_BYTES;
-    wm_preflight_values_t maxima = {{0}};
+    wm_preflight_values_t maxima = {.all = 0};
     int code = symm == NULL
                    ? wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory")
                    : symm_prepare(symm, &published, err);
@@ -190,15 +189,15 @@ int
 wm_symm_make(wm_comm_t *comm, int device, bool captured, int code,
              wm_error_t *err)
 {
-    bool unreached = !wm_direct_is_reached(comm), on_host;
+    bool unreached, on_host;
     wm_symm_t *symm;
     wm_preflight_t preflight = {
         .call = captured ? WM_COLL_CAPTURED : WM_COLL_ON_STREAM,
         .code = code,
-        .stages = unreached,
+        .all = wm_direct_is_reached(comm),
     };
     code = wm_preflight_run(comm, &preflight, err);
-    unreached = preflight.stages;
+    unreached = preflight.all == 0;
     if (code < 0)
         return code;
     do { // if peers are out of reach, retry with host memory
@@ -280,7 +279,7 @@ symm_begin_anew(wm_symm_t *symm, wm_error_t *err)
 {
     published_t published;
     bool none = false;
-    wm_preflight_values_t maxima = {{0}};
+    wm_preflight_values_t maxima = {.all = 0};
     const struct timespec linger = {.tv_nsec = LINGER_NS};
     nanosleep(&linger, NULL); // data may arrive after the words
     wm_lock(&symm->lock);
@@ -376,8 +375,8 @@ symm_free(wm_symm_t *symm)
     return true;
 }
 
-static void
-symm_drop(wm_comm_t *comm)
+void
+wm_symm_drop(wm_comm_t *comm)
 {
     bool symm = comm->symm != NULL || comm->graph_symm != NULL;
     bool lost = symm && wm_stream_words_dead(comm->barrier) >= 0;
@@ -388,5 +387,3 @@ symm_drop(wm_comm_t *comm)
     if (lost) // other ranks may still write to it
         comm->barrier = NULL;
 }
-
-const wm_module_t wm_symm_module = {.drop = symm_drop};

@@ -21,16 +21,16 @@ int
 wm_symm_memory_exchange(wm_comm_t *comm, int code, bool *any, bool *all,
                         wm_error_t *err)
 {
+    enum { NOT_ANY = 1, ALL = 2 };
     wm_preflight_t preflight = {
         .call = WM_COLL_ON_STREAM,
         .code = code,
-        .stages = *any,
-        .symm = all != NULL && *all,
+        .all = (*any ? 0 : NOT_ANY) | (all != NULL && *all ? ALL : 0),
     };
     code = wm_preflight_run(comm, &preflight, err);
-    *any = preflight.stages;
+    *any = (preflight.all & NOT_ANY) == 0;
     if (all != NULL)
-        *all = preflight.symm;
+        *all = (preflight.all & ALL) != 0;
     return code;
 }
 
@@ -224,7 +224,7 @@ symm_memory_make(wm_comm_t *comm, wm_symm_memory_t *symm,
                  wm_error_t *err)
 {
     published_t published = {.pinned_symm = -1};
-    wm_preflight_values_t maxima = {{0}};
+    wm_preflight_values_t maxima = {.all = 0};
     bool damaged = false;
     int code = symm == NULL
                    ? wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory")

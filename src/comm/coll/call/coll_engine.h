@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// An engine of collectives: one way to do a call, such as kernels of all GPUs,
+// or MPI. Each is a row, whose functions are in a file of the engine;
+// coll_engines.h lists the rows in their order of preference and chooses one
+// for each call. docs/design.md, "Adding an engine of collectives", tells what
+// each function must promise. NULL: the engine needs no such function.
+//
+// Locks: a blocking call calls these functions without the engine lock, unless
+// it has waited long; a nonblocking one with the lock, except prepare, and
+// then no function may wait. A function that needs the lock takes it, as its
+// holder may take it again.
+#ifndef WM_COMM_COLL_CALL_COLL_ENGINE_H
+#define WM_COMM_COLL_CALL_COLL_ENGINE_H
+
+#include "comm/coll/call/call.h"
+
+typedef struct wm_coll_op wm_coll_op_t; // comm/coll/direct/coll_op.h
+
+// The forms of a collective, whose calls have numbers of their own; a
+// persistent one, when it is made, has one among the blocking ones. A form on
+// a stream has none.
+typedef enum {
+    WM_FRONT_BLOCKING,
+    WM_FRONT_NONBLOCKING,
+    WM_FRONT_PERSISTENT,
+} wm_front_t;
+
+// The result of a call, or of a step.
+typedef enum {
+    WM_COLL_FAILED = -1, // or another wm_code_t: the error is written
+    WM_COLL_DONE = 0,    // or begun, by functions that begin a call
+    WM_COLL_BY_MPI,      // the ranks have agreed that MPI does this call
+    WM_COLL_UNNUMBERED,  // MPI does all such calls: ranks need not agree
+    WM_COLL_UNDER_WAY,   // step again
+} wm_coll_result_t;
+
+// An engine that keeps a call between two starts of a persistent collective.
+typedef struct {
+    // Returns true if the next start may restart this call, which was done.
+    // All ranks alike.
+    bool (*repeats)(const wm_coll_op_t *op);
+    // Between starts the call holds up nobody. Returns false if it cannot be
+    // kept on this rank.
+    bool (*rest)(wm_coll_op_t *op);
+    // Returns true if the call is ready to restart, with the same memory.
+    bool (*resume)(wm_coll_op_t *op);
+    // Starts it again, after all ranks have resumed theirs.
+    void (*restart)(wm_coll_op_t *op, wm_barrier_t *barrier);
+} wm_coll_restart_t;
+
+// An engine that does calls on the caller's stream, where no rank waits on the
+// host for another one.
+typedef struct {
+    bool captures; // its calls may be captured into a graph
+    // Returns true if the engine does such calls, on all ranks alike.
+    bool (*does)(wm_coll_kind_t kind);
+    // Enqueues a call. `call` is NULL if this rank's arguments are wrong and
+    // `err` is written: then the others must hear of it.
+    int (*enqueue)(wm_comm_t *comm, const wm_coll_t *call, int device,
+                   CUstream stream, wm_error_t *err);
+    // For the request of a call. place: marks the last call. look: the stream
+    // has passed that call; returns its error, 0, or 1 to be called again.
+    // fail: no request was made after all.
+    uint64_t (*place)(const wm_comm_t *comm);
+    int (*look)(wm_comm_t *comm, uint64_t place, wm_error_t *err);
+    void (*fail)(wm_comm_t *comm);
+} wm_coll_on_stream_t;
+
+typedef struct {
+    const char *name; // as reports tell it
+    bool in_order;    // all ranks start its calls in one order
+    // Returns true if the engine may serve calls of a communicator: by facts
+    // that all its ranks know alike.
+    bool (*spans)(const wm_comm_t *comm);
+    // Opens the engine for a communicator: collective, in the first blocking
+    // call that all ranks leave to it. *state is the engine's. If it fails on
+    // one rank, no rank uses the engine there. NULL: it is open.
+    int (*open)(wm_comm_t *comm, void **state, wm_error_t *err);
+    // Called when nobody uses the communicator any more, on each rank on its
+    // own; not if the engine was never opened, unless `open` is NULL.
+    void (*comm_drop)(wm_comm_t *comm, void *state);
+    // Called now and then while this rank waits in a call of the engine: if a
+    // rank has died, ends what waits for it.
+    void (*abort)(wm_comm_t *comm, void *state);
+    // Returns true if the engine can serve this rank in a call of this form,
+    // as far as is known without work. Cheap.
+    bool (*serves)(const wm_coll_op_t *op);
+    // Begins to make this rank's data ready for an engine that serves it, and
+    // fills the data to publish. Clears the engine's bit of op->engines if the
+    // engine cannot serve this rank after all. On an error the rank still
+    // takes part.
+    int (*prepare)(wm_coll_op_t *op, unsigned bit, wm_error_t *err);
+    // Returns 1 when the data may be published, 0 if not yet, or an error.
+    int (*is_ready)(wm_coll_op_t *op, wm_error_t *err);
+    // Starts the call, once all ranks have chosen this engine and compared
+    // their arguments. In a blocking call it may wait. WM_COLL_BY_MPI, on all
+    // ranks alike: MPI does the call after all.
+    wm_coll_result_t (*start)(wm_coll_op_t *op, wm_error_t *err);
+    // Goes on after WM_COLL_UNDER_WAY; never waits. *waits becomes true if
+    // nothing more can be done now. The rank reports op->wrong at the end.
+    wm_coll_result_t (*step)(wm_coll_op_t *op, bool *waits, wm_error_t *err);
+    // Frees what start() took, also in the middle of a call after an error:
+    // then first waits for work that uses the caller's memory.
+    void (*drop)(wm_coll_op_t *op);
+    const wm_coll_restart_t *restart;
+    const wm_coll_on_stream_t *on_stream;
+} wm_coll_engine_t;
+
+// Notes that MPI has refused a call on this rank, which all ranks had left to
+// it: the call has not happened. Its number stays published, so this rank's
+// next call of this form has it, and MPI does that call; the others are not
+// asked.
+static inline void
+wm_coll_refuse(wm_comm_t *comm, wm_front_t front)
+{
+    if (wm_comm_is_one_host(comm))
+        comm->colls.refused |= 1u << front;
+}
+
+// Returns true once after wm_coll_refuse().
+static inline bool
+wm_coll_was_refused(wm_comm_t *comm, wm_front_t front)
+{
+    bool refused = (comm->colls.refused & 1u << front) != 0;
+    comm->colls.refused &= ~(1u << front);
+    return refused;
+}
+
+#endif

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/coll/host/mpi_engine.h"
+
+#include "comm/coll/host/by_mpi.h"
+
+typedef enum {
+    FETCHING, // waits for its data
+    COPYING,  // fills the staging copies
+    POSTED,   // with MPI
+    STORING,  // copies the result back
+} state_t;
+
+typedef struct {
+    state_t state;
+    wm_by_mpi_t by;
+} mpi_t;
+
+_Static_assert(sizeof(mpi_t) <= WM_COLL_STATE_BYTES, "there is room");
+
+static mpi_t *
+state_of(wm_coll_op_t *op)
+{
+    return (mpi_t *)op->state;
+}
+
+static bool
+lies_over(const wm_buffer_t *one, const wm_buffer_t *other)
+{
+    return one != NULL && other != NULL
+           && one->data < other->data + other->nbytes
+           && other->data < one->data + one->nbytes;
+}
+
+// Returns true if MPI may be given a call of host memory later, because it
+// does not refuse the call.
+static bool
+mpi_serves(const wm_coll_op_t *op)
+{
+    const wm_coll_t *call = op->participant.call;
+    wm_reduce_type_t type;
+    wm_reduce_op_t reduction;
+    return op->front == WM_FRONT_NONBLOCKING && call->on_host
+           && !lies_over(call->send, call->receive)
+           && (!wm_coll_shape(call->kind)->reduces
+               || wm_coll_reducible(call, &type, &reduction));
+}
+
+static wm_coll_result_t
+mpi_start(wm_coll_op_t *op, wm_error_t *err)
+{
+    (void)err;
+    *state_of(op) = (mpi_t){.state = FETCHING};
+    op->alone = true; // MPI reports dead ranks itself
+    return WM_COLL_UNDER_WAY;
+}
+
+// Prepares the copies. A rank that has failed gives MPI spoilt data, so that
+// the others do not wait for it.
+static wm_coll_result_t
+fetch(wm_coll_op_t *op, bool *waits, wm_error_t *err)
+{
+    mpi_t *own = state_of(op);
+    wm_error_t why;
+    int ready = op->wrong.code < 0
+                    ? 1
+                    : wm_direct_is_ready(&op->participant.direct, &why);
+    *waits = ready == 0;
+    if (*waits)
+        return WM_COLL_UNDER_WAY;
+    int code = ready < 0 ? ready : op->wrong.code;
+    if (code == 0) {
+        code = wm_by_mpi_fetch(&own->by, &op->participant, &why);
+        if (code < 0)
+            wm_by_mpi_end(&own->by);
+    }
+    if (code < 0) {
+        if (op->wrong.code == 0)
+            wm_coll_op_fail(op, &why);
+        code = wm_by_mpi_spoil(&own->by, &op->participant, err);
+    }
+    own->state = COPYING;
+    return code < 0 ? (wm_coll_result_t)code : WM_COLL_UNDER_WAY;
+}
+
+static wm_coll_result_t
+post(wm_coll_op_t *op, bool *waits, wm_error_t *err)
+{
+    mpi_t *own = state_of(op);
+    wm_error_t why;
+    int copied = wm_by_mpi_is_copied(&own->by, &why);
+    *waits = copied == 0;
+    if (*waits)
+        return WM_COLL_UNDER_WAY;
+    if (copied < 0)
+        wm_coll_op_fail(op, &why); // MPI gets spoilt data
+    int code = wm_by_mpi_begin(&own->by, err);
+    if (code < 0)
+        return (wm_coll_result_t)code;
+    op->begun = true;
+    op->asks = WM_ASKS_ALONE;
+    own->state = POSTED;
+    return WM_COLL_UNDER_WAY;
+}
+
+static wm_coll_result_t
+test(wm_coll_op_t *op, bool *waits, wm_error_t *err)
+{
+    mpi_t *own = state_of(op);
+    int code = wm_by_mpi_test(&own->by, err);
+    *waits = code == 0;
+    if (*waits)
+        return WM_COLL_UNDER_WAY;
+    op->asks = WM_ASKS_NOTHING;
+    if (code < 0 || op->wrong.code < 0)
+        return code < 0 ? (wm_coll_result_t)code : WM_COLL_DONE;
+    own->state = STORING;
+    code = wm_by_mpi_store(&own->by, err);
+    return code < 0 ? (wm_coll_result_t)code : WM_COLL_UNDER_WAY;
+}
+
+static wm_coll_result_t
+store(wm_coll_op_t *op, bool *waits, wm_error_t *err)
+{
+    int copied = wm_by_mpi_is_copied(&state_of(op)->by, err);
+    *waits = copied == 0;
+    return copied < 0   ? (wm_coll_result_t)copied
+           : copied > 0 ? WM_COLL_DONE
+                        : WM_COLL_UNDER_WAY;
+}
+
+static wm_coll_result_t
+mpi_step(wm_coll_op_t *op, bool *waits, wm_error_t *err)
+{
+    static wm_coll_result_t (*const steps[])(wm_coll_op_t * op, bool *waits,
+                                             wm_error_t *err) = {
+        [FETCHING] = fetch,
+        [COPYING] = post,
+        [POSTED] = test,
+        [STORING] = store,
+    };
+    return steps[state_of(op)->state](op, waits, err);
+}
+
+static void
+mpi_drop(wm_coll_op_t *op)
+{
+    wm_by_mpi_end(&state_of(op)->by);
+}
+
+const wm_coll_engine_t wm_mpi_engine = {
+    .name = "mpi",
+    .in_order = true,
+    .serves = mpi_serves,
+    .start = mpi_start,
+    .step = mpi_step,
+    .drop = mpi_drop,
+};

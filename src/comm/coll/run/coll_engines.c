@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/coll/run/coll_engines.h"
+
+#include "comm/coll/direct/copies.h"
+#include "comm/coll/host/mpi_engine.h"
+#include "comm/coll/stream/symm_coll.h"
+#include "comm/engine/modules.h"
+
+#ifdef WM_TOYS // tests/toys
+extern const wm_coll_engine_t wm_ring_engine;
+#endif
+
+static const wm_coll_engine_t *const engines[] = {
+#ifdef WM_TOYS
+    &wm_ring_engine,
+#endif
+    &wm_copies_engine,
+    &wm_kernels_engine,
+};
+
+#define ENGINES ((int)(sizeof engines / sizeof *engines))
+
+_Static_assert(ENGINES <= WM_COLL_ENGINES, "there is room");
+
+unsigned
+wm_coll_engines_span(wm_comm_t *comm)
+{
+    wm_comm_colls_t *colls = &comm->colls;
+    for (int i = 0; i < ENGINES && !colls->known; ++i)
+        if (engines[i]->spans(comm))
+            colls->span |= 1u << i;
+    colls->known = true;
+    return colls->span & ~colls->closed;
+}
+
+static bool
+is_open(const wm_comm_t *comm, int engine)
+{
+    return engines[engine]->open == NULL
+           || (comm->colls.opened & 1u << engine) != 0;
+}
+
+// Opens an engine on all ranks, or on none.
+static int
+open_one(wm_comm_t *comm, wm_coll_kind_t kind, int engine, wm_error_t *err)
+{
+    wm_comm_colls_t *colls = &comm->colls;
+    wm_error_t why; // all ranks go on without the engine
+    int code = engines[engine]->open(comm, &colls->state[engine], &why);
+    wm_preflight_t preflight = {.call = kind, .all = code == 0};
+    int exchanged = wm_preflight_run(comm, &preflight, err);
+    bool opened = exchanged == 0 && preflight.all != 0;
+    if (opened)
+        colls->opened |= 1u << engine;
+    else
+        colls->closed |= 1u << engine;
+    if (!opened && code == 0 && engines[engine]->comm_drop != NULL)
+        engines[engine]->comm_drop(comm, colls->state[engine]);
+    return exchanged;
+}
+
+bool
+wm_coll_engines_first_is_open(const wm_comm_t *comm, unsigned among)
+{
+    return among == 0 || is_open(comm, __builtin_ctz(among));
+}
+
+int
+wm_coll_engines_open(wm_comm_t *comm, wm_coll_kind_t kind, unsigned *among,
+                     wm_error_t *err)
+{
+    int code = 0;
+    while (code == 0 && !wm_coll_engines_first_is_open(comm, *among)) {
+        code = open_one(comm, kind, __builtin_ctz(*among), err);
+        *among &= wm_coll_engines_span(comm);
+    }
+    return code;
+}
+
+// Returns the number of an engine that does such calls on streams; -1: none.
+static int
+find_on_stream(wm_comm_t *comm, wm_coll_kind_t kind)
+{
+    unsigned span = wm_coll_engines_span(comm);
+    for (int i = 0; i < ENGINES; ++i) {
+        const wm_coll_on_stream_t *row = engines[i]->on_stream;
+        if ((span & 1u << i) != 0 && row != NULL
+            && (row->does == NULL || row->does(kind)))
+            return i;
+    }
+    return -1;
+}
+
+const wm_coll_engine_t *
+wm_coll_engines_on_stream(wm_comm_t *comm, wm_coll_kind_t kind)
+{
+    int found = find_on_stream(comm, kind);
+    return found < 0 ? NULL : engines[found];
+}
+
+int
+wm_coll_engines_open_on_stream(wm_comm_t *comm, wm_coll_kind_t kind,
+                               const wm_coll_engine_t **engine,
+                               wm_error_t *err)
+{
+    int code = 0, found;
+    while ((found = find_on_stream(comm, kind)) >= 0 && code == 0
+           && !is_open(comm, found))
+        code = open_one(comm, kind, found, err);
+    *engine = found < 0 ? NULL : engines[found];
+    return code;
+}
+
+void
+wm_coll_engines_abort(wm_comm_t *comm, const wm_coll_engine_t *engine)
+{
+    for (int i = 0; i < ENGINES; ++i)
+        if (engines[i] == engine && engine->abort != NULL)
+            engine->abort(comm, comm->colls.state[i]);
+}
+
+static void
+coll_engines_drop(wm_comm_t *comm)
+{
+    for (int i = 0; i < ENGINES; ++i)
+        if (engines[i]->comm_drop != NULL && is_open(comm, i))
+            engines[i]->comm_drop(comm, comm->colls.state[i]);
+}
+
+const wm_module_t wm_coll_engines_module = {.drop = coll_engines_drop};
+
+void
+wm_coll_op_init(wm_coll_op_t *op, wm_comm_t *comm, wm_barrier_t *barrier,
+                const wm_coll_t *call, wm_front_t front)
+{
+    unsigned span = wm_coll_engines_span(comm);
+    op->front = front;
+    op->engines = 0;
+    op->engine = NULL;
+    op->started = op->begun = op->alone = false;
+    op->asks = WM_ASKS_NOTHING;
+    op->wrong.code = 0;
+    wm_participant_init(&op->participant, comm, barrier, call);
+    for (int i = 0; i < ENGINES; ++i)
+        if ((span & 1u << i) != 0
+            && (is_open(comm, i) || front != WM_FRONT_NONBLOCKING)
+            && engines[i]->serves(op))
+            op->engines |= 1u << i;
+}
+
+bool
+wm_coll_op_may_queue(const wm_coll_op_t *op)
+{
+    return wm_mpi_engine.serves(op);
+}
+
+int
+wm_coll_op_prepare(wm_coll_op_t *op, wm_error_t *err)
+{
+    int code = 0;
+    for (int i = 0; i < ENGINES && code == 0; ++i)
+        if ((op->engines & 1u << i) != 0 && engines[i]->prepare != NULL)
+            code = engines[i]->prepare(op, 1u << i, err);
+    return code;
+}
+
+int
+wm_coll_op_is_ready(wm_coll_op_t *op, wm_error_t *err)
+{
+    int ready = 1;
+    for (int i = 0; i < ENGINES && ready > 0; ++i)
+        if ((op->engines & 1u << i) != 0 && engines[i]->is_ready != NULL)
+            ready = engines[i]->is_ready(op, err);
+    return ready;
+}
+
+wm_preflight_t
+wm_coll_op_preflight(const wm_coll_op_t *op, int code)
+{
+    return (wm_preflight_t){
+        .call = op->participant.call->kind,
+        .code = code,
+        .all = op->engines,
+        .direct = &op->participant.direct,
+        .nbytes = wm_participant_nbytes(&op->participant),
+    };
+}
+
+int
+wm_coll_op_choose(wm_coll_op_t *op, unsigned among, wm_error_t *err)
+{
+    wm_comm_t *comm = op->participant.comm;
+    int chosen = among == 0 ? -1 : __builtin_ctz(among);
+    op->engine = chosen < 0 ? &wm_mpi_engine : engines[chosen];
+    op->own = chosen < 0 ? NULL : comm->colls.state[chosen];
+    return chosen < 0 || !wm_comm_is_one_host(comm)
+               ? 0
+               : wm_participant_compare(&op->participant, err);
+}
+
+void
+wm_coll_op_choose_mpi(wm_coll_op_t *op)
+{
+    wm_coll_op_leave(op);
+    op->engine = &wm_mpi_engine;
+}
+
+bool
+wm_coll_op_is_mpis(const wm_coll_op_t *op)
+{
+    return op->engine == &wm_mpi_engine;
+}
+
+wm_coll_result_t
+wm_coll_op_start(wm_coll_op_t *op, wm_error_t *err)
+{
+    op->started = true;
+    op->result = op->engine->start(op, err);
+    return op->result;
+}
+
+wm_coll_result_t
+wm_coll_op_step(wm_coll_op_t *op, bool *waits, wm_error_t *err)
+{
+    op->result = op->engine->step(op, waits, err);
+    return op->result;
+}
+
+void
+wm_coll_op_leave(wm_coll_op_t *op)
+{
+    if (op->started && op->engine->drop != NULL)
+        op->engine->drop(op);
+    op->started = false;
+}
+
+void
+wm_coll_op_drop(wm_coll_op_t *op)
+{
+    wm_coll_op_leave(op);
+    wm_direct_end(&op->participant.direct);
+}

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The engines of collectives: their list, in order of preference, and the
+// choice of one for a call. The last one, MPI, can do every call. Each other
+// one has a bit: ranks exchange the bits of those that serve them, and the
+// first one that serves all does the call. Locks as in coll_engine.h.
+#ifndef WM_COMM_COLL_RUN_COLL_ENGINES_H
+#define WM_COMM_COLL_RUN_COLL_ENGINES_H
+
+#include "comm/coll/direct/coll_op.h"
+#include "comm/coll/direct/preflight.h"
+
+// Returns the bits of the engines besides MPI that may serve a communicator,
+// which all its ranks know alike; for an intercommunicator, its `whole`.
+unsigned
+wm_coll_engines_span(wm_comm_t *comm);
+
+// Returns the first engine that does such calls on streams of a communicator;
+// NULL: none. All ranks alike.
+const wm_coll_engine_t *
+wm_coll_engines_on_stream(wm_comm_t *comm, wm_coll_kind_t kind);
+
+// Opens that engine, if it is not open; collective. If it cannot be opened on
+// some rank, all ranks get the next one.
+WM_MUST_CHECK int
+wm_coll_engines_open_on_stream(wm_comm_t *comm, wm_coll_kind_t kind,
+                               const wm_coll_engine_t **engine,
+                               wm_error_t *err);
+
+// Returns true if the first engine of these bits is open, or if there is none.
+bool
+wm_coll_engines_first_is_open(const wm_comm_t *comm, unsigned engines);
+
+// Opens the first engine of these bits; collective. While this fails on some
+// rank, clears its bit and opens the next one.
+WM_MUST_CHECK int
+wm_coll_engines_open(wm_comm_t *comm, wm_coll_kind_t kind, unsigned *engines,
+                     wm_error_t *err);
+
+// See wm_coll_engine_t.abort.
+void
+wm_coll_engines_abort(wm_comm_t *comm, const wm_coll_engine_t *engine);
+
+// Initializes an operation and asks the engines which of them serve this rank.
+void
+wm_coll_op_init(wm_coll_op_t *op, wm_comm_t *comm, wm_barrier_t *barrier,
+                const wm_coll_t *call, wm_front_t front);
+
+// Returns true if the engine of MPI can begin the call later.
+bool
+wm_coll_op_may_queue(const wm_coll_op_t *op);
+
+// Begins to make this rank's data ready for the engines that serve it.
+WM_MUST_CHECK int
+wm_coll_op_prepare(wm_coll_op_t *op, wm_error_t *err);
+
+// Returns 1 when the data may be published, 0 if not yet, or an error.
+WM_MUST_CHECK int
+wm_coll_op_is_ready(wm_coll_op_t *op, wm_error_t *err);
+
+// Returns what this rank tells the others in the preflight of the call. `code`
+// is its error so far, or 0.
+wm_preflight_t
+wm_coll_op_preflight(const wm_coll_op_t *op, int code);
+
+// Chooses the engine: the first one of these bits, which serve all ranks;
+// none: MPI. On one host, compares the arguments of the ranks, unless MPI does
+// so.
+WM_MUST_CHECK int
+wm_coll_op_choose(wm_coll_op_t *op, unsigned engines, wm_error_t *err);
+
+// Chooses MPI, maybe after another engine has left the call to it.
+void
+wm_coll_op_choose_mpi(wm_coll_op_t *op);
+
+// Returns true if MPI was chosen.
+bool
+wm_coll_op_is_mpis(const wm_coll_op_t *op);
+
+// Starts the call.
+WM_MUST_CHECK wm_coll_result_t
+wm_coll_op_start(wm_coll_op_t *op, wm_error_t *err);
+
+// Steps a call that was started.
+WM_MUST_CHECK wm_coll_result_t
+wm_coll_op_step(wm_coll_op_t *op, bool *waits, wm_error_t *err);
+
+// Ends the part of an engine that has started the call, if there is one.
+void
+wm_coll_op_leave(wm_coll_op_t *op);
+
+// Frees all that the operation has taken.
+void
+wm_coll_op_drop(wm_coll_op_t *op);
+
+#endif

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/coll/run/coll_on_stream.h"
+
+#include "comm/coll/run/coll_engines.h"
+#include "comm/comm/failure.h"
+#include "comm/engine/engine.h"
+#include "cuda/event.h"
+#include "cuda/stream.h"
+
+bool
+wm_coll_on_stream_serves(wm_comm_t *comm, wm_coll_kind_t kind)
+{
+    return wm_coll_engines_on_stream(comm, kind) != NULL;
+}
+
+static int
+refuse_capture(const wm_coll_engine_t *engine, int device, CUstream stream,
+               wm_error_t *err)
+{
+    uint64_t captured = 0;
+    int code = wm_stream_capture(device, stream, &captured, err);
+    return code < 0 || captured == 0
+               ? code
+               : wm_error_set(err, WM_ERR_STATE, 0,
+                              "collectives of the engine \"%s\" cannot be "
+                              "captured into a graph: make the call outside "
+                              "of the capture",
+                              engine->name);
+}
+
+// Enqueues a call by the first engine that serves the communicator's streams,
+// which all ranks find alike.
+static int
+enqueue(wm_comm_t *comm, wm_coll_kind_t kind, const wm_coll_t *call,
+        int device, CUstream stream, const wm_coll_engine_t **engine,
+        wm_error_t *err)
+{
+    if (comm->whole != comm)
+        return wm_error_set(err, WM_ERR_VALUE, 0,
+                            "an intercommunicator has no collectives on "
+                            "streams; use it without on(stream)");
+    wm_error_t wrong = *err, why;
+    int code = wm_coll_engines_open_on_stream(comm, kind, engine, &why);
+    if (code < 0 || *engine == NULL) {
+        *err = why;
+        return code < 0 ? code
+                        : wm_error_set(
+                            err, WM_ERR_VALUE, 0,
+                            "a collective on a stream needs at most %d ranks, "
+                            "all on one host and able to open each other's "
+                            "shared memory, and fewer than %d communicators "
+                            "in use; call this communicator without "
+                            "on(stream)",
+                            WM_BARRIER_RANKS, WM_BARRIER_SLOTS);
+    }
+    const wm_coll_on_stream_t *row = (*engine)->on_stream;
+    *err = wrong;
+    if (call != NULL && !row->captures
+        && refuse_capture(*engine, device, stream, err) < 0)
+        call = NULL;
+    return row->enqueue(comm, call, device, stream, err);
+}
+
+int
+wm_coll_on_stream_call(wm_comm_t *comm, wm_coll_kind_t kind,
+                       const wm_coll_t *call, int device, CUstream stream,
+                       wm_error_t *err)
+{
+    const wm_coll_engine_t *engine;
+    return enqueue(comm, kind, call, device, stream, &engine, err);
+}
+
+// The operation of a call on a stream, until the stream has passed the call.
+typedef struct {
+    wm_op_t op;
+    wm_buffer_t kept;
+    wm_comm_t *comm; // retained
+    const wm_coll_engine_t *engine;
+    int device;
+    CUevent event;
+    uint64_t place;
+    unsigned looks;
+} given_t;
+
+static bool
+coll_on_stream_step(wm_op_t *op)
+{
+    given_t *given = (given_t *)op;
+    wm_error_t err;
+    bool done = false;
+    if (wm_failure_is_due(&given->looks))
+        wm_coll_engines_abort(given->comm, given->engine);
+    int code = wm_event_done(given->device, given->event, &done, &err);
+    if (code == 0 && done) // the stream has passed it: has it failed?
+        code = given->engine->on_stream->look(given->comm, given->place, &err);
+    if (code < 0)
+        wm_op_fail(op, &err);
+    return code < 0 || (code == 0 && done);
+}
+
+static wm_buffer_t *
+coll_on_stream_buffer_of(wm_op_t *op)
+{
+    return &((given_t *)op)->kept;
+}
+
+static void
+free_given(wm_op_t *op)
+{
+    const given_t *given = (const given_t *)op;
+    if (given->event != NULL)
+        wm_event_release(given->device, given->event);
+    wm_comm_release(given->comm);
+}
+
+static const wm_op_kind_t request_kind = {
+    .step = coll_on_stream_step,
+    .buffer = coll_on_stream_buffer_of,
+    .free = free_given,
+};
+
+int
+wm_coll_on_stream_begin(wm_comm_t *comm, wm_coll_kind_t kind,
+                        const wm_coll_t *call, int device, CUstream stream,
+                        wm_buffer_t *kept, wm_op_t **op, wm_error_t *err)
+{
+    const wm_coll_engine_t *engine;
+    uint64_t captured = 0;
+    int code = wm_stream_capture(device, stream, &captured, err);
+    if (code == 0 && captured != 0)
+        code = wm_error_set(err, WM_ERR_STATE, 0,
+                            "a nonblocking collective cannot be captured into "
+                            "a graph, as its request would end at once: make "
+                            "the blocking call, which does not wait for the "
+                            "stream either");
+    if (code == 0)
+        code = wm_engine_start(err);
+    given_t *given = code == 0 ? wm_op_new(&request_kind, sizeof *given, NULL)
+                               : NULL;
+    if (code == 0 && given == NULL)
+        code = wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    if (code == 0) {
+        wm_comm_retain(comm);
+        given->comm = comm;
+        given->device = device;
+        code = wm_event_acquire(device, &given->event, err);
+    }
+    int begun = enqueue(comm, kind, code < 0 ? NULL : call, device, stream,
+                        &engine, err);
+    code = code < 0 ? code : begun;
+    if (code == 0) {
+        code = wm_event_record(device, given->event, stream, err);
+        given->engine = engine;
+        given->place = engine->on_stream->place(comm);
+        if (code < 0)
+            engine->on_stream->fail(comm);
+    }
+    if (code < 0) {
+        if (given != NULL)
+            wm_op_release(&given->op);
+        return code;
+    }
+    given->kept = *kept;
+    wm_engine_add(&given->op);
+    wm_engine_notify();
+    *op = &given->op;
+    return 0;
+}
