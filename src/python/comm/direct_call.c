@@ -26,7 +26,7 @@ wm_py_direct_call(wm_coll_kind_t kind, PyObject *self, PyObject *const *args,
         return WM_COLL_UNNUMBERED;
     }
     wm_comm_t *comm = channel.comm->whole;
-    if (!wm_coll_is_agreed(comm))
+    if (!wm_coll_is_numbered(comm))
         return WM_COLL_UNNUMBERED;
     bool asks = !wm_py_coll_args_is_plain(kind, comm, plain);
     wm_py_coll_args_init(kind, false, &asked);

@@ -23,7 +23,7 @@ wm_coll_barrier(wm_comm_t *comm, wm_error_t *err)
 }
 
 bool
-wm_coll_is_agreed(wm_comm_t *comm)
+wm_coll_is_numbered(wm_comm_t *comm)
 {
     return wm_coll_engines_span(comm) != 0;
 }

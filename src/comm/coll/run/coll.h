@@ -18,10 +18,10 @@ wm_coll_barrier(wm_comm_t *comm, wm_error_t *err);
 // Returns true if the ranks agree on who does a blocking call; else MPI does
 // all, and is not told so.
 bool
-wm_coll_is_agreed(wm_comm_t *comm);
+wm_coll_is_numbered(wm_comm_t *comm);
 
 // Does a collective; WM_COLL_BY_MPI: the caller makes MPI's call. Called by
-// all ranks of a communicator for which wm_coll_is_agreed() is true; for an
+// all ranks of a communicator for which wm_coll_is_numbered() is true; for an
 // intercommunicator, on its `whole`.
 WM_MUST_CHECK wm_coll_result_t
 wm_coll_call(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err);
