@@ -49,7 +49,7 @@ def test_notices(build, case):
 
 
 def test_what_another_rank_tells_of_shared_memory_is_checked(build):
-    run(build("symm_memory", "coll/stream/symm_memory"))
+    run(build("symm_memory", "node/symm_memory"))
 
 
 def test_a_halo_and_puts_as_kept_sets_of_transfers(build):

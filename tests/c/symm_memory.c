@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Memory that all ranks of a communicator share: numbers that another rank
+// Memory that all ranks of a group share: numbers that another rank
 // published are not used where they cannot be right.
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm/coll/direct/preflight.h"
-#include "comm/coll/stream/symm_memory.h"
 #include "comm/engine/engine.h"
+#include "comm/node/symm_memory.h"
 
 #define NBYTES ((size_t)4096)
 
@@ -162,37 +161,38 @@ wm_engine_unlock(void)
 {
 }
 
-int
-wm_comm_damaged(const wm_comm_t *comm, int rank, wm_error_t *err)
+// The group's.
+static int
+exchange(const wm_symm_group_t *group, int code, unsigned *all,
+         wm_error_t *err)
 {
-    (void)comm, (void)err;
-    assert(rank == 1);
-    return WM_ERR_STATE;
+    (void)group, (void)all, (void)err;
+    return code;
 }
 
-int
-wm_preflight_run(wm_comm_t *comm, wm_preflight_t *preflight, wm_error_t *err)
+static int
+publish(const wm_symm_group_t *group, const void *data, size_t nbytes,
+        wm_error_t *err)
 {
-    (void)comm, (void)err;
-    return preflight->code;
-}
-
-int
-wm_preflight_values_exchange(wm_comm_t *comm, wm_preflight_values_t *preflight,
-                             const void *published, size_t nbytes,
-                             wm_error_t *err)
-{
-    (void)comm, (void)preflight, (void)err;
+    (void)group, (void)err;
     assert(nbytes == sizeof own);
-    memcpy(&own, published, sizeof own);
+    memcpy(&own, data, sizeof own);
     return 0;
 }
 
-const void *
-wm_preflight_data(const wm_barrier_t *barrier, int rank)
+static const void *
+published_by(const wm_symm_group_t *group, int rank)
 {
-    (void)barrier;
+    (void)group;
     return rank == 0 ? &own : &other;
+}
+
+static int
+damaged(const wm_symm_group_t *group, int rank, wm_error_t *err)
+{
+    (void)group, (void)err;
+    assert(rank == 1);
+    return WM_ERR_STATE;
 }
 
 static int
@@ -207,12 +207,19 @@ static bool
 is_refused(bool on_host)
 {
     wm_peer_t *both[] = {&peers[0], &peers[1]};
-    wm_comm_t comm = {.rank = 0, .size = 2, .peers = both};
+    const wm_symm_group_t group = {
+        .size = 2,
+        .peers = both,
+        .exchange = exchange,
+        .publish = publish,
+        .published_by = published_by,
+        .damaged = damaged,
+    };
     wm_symm_memory_t *symm = NULL;
     wm_error_t err;
     bool unreached;
     reached = 0;
-    int code = wm_symm_memory_make(&comm, 0, on_host, NBYTES, clear, &symm,
+    int code = wm_symm_memory_make(&group, 0, on_host, NBYTES, clear, &symm,
                                    &unreached, &err);
     assert(!unreached);
     assert(code < 0 ? reached == 0 : reached == 1);

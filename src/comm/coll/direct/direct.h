@@ -67,7 +67,8 @@ typedef struct {
     bool moved;  // only moves in one phase: readers step over gaps
 } wm_given_t;
 
-// The state of one rank in a call.
+// The memory of one rank in a call. Owns the streams of both sides, the copies
+// and the signal, until wm_direct_end(). The caller's buffers are borrowed.
 typedef struct {
     wm_comm_t *comm;
     wm_barrier_t *barrier; // of the communicator

@@ -10,6 +10,7 @@
 #include "comm/coll/direct/direct.h"
 #include "comm/coll/direct/plan.h"
 
+// Owns `direct`, with the memory that is ours; the call is the caller's.
 typedef struct {
     wm_comm_t *comm;
     const wm_coll_t *call;

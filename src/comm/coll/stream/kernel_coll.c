@@ -11,6 +11,10 @@
 #define LL128_BYTES ((size_t)55 << 19)
 #define LL_BYTES ((size_t)2 << 20)
 #define BLOCK_ALIGN 16 // alignment of parts that use LL128
+// Multiprocessors that a kernel leaves free for one of a graph, or of another
+// communicator. If GPUs start the two kernels in different orders, a kernel
+// would else wait for one that cannot start.
+#define SPARE 4
 
 static size_t
 simple_bytes(const wm_symm_memory_t *symm)
@@ -56,12 +60,22 @@ open_own(wm_kernel_coll_t *kernels, int device, const wm_ll_rank_t *ranks,
                : wm_ll_introduce(device, &kernels->own->ll, ranks, size, err);
 }
 
+// Returns the blocks of 512 threads that run at once on all GPUs, for the
+// kernels of all ranks.
+static int
+blocks_at_once(const wm_symm_memory_t *symm)
+{
+    int all = symm->multiprocessors;
+    return all > 2 * SPARE ? all - SPARE : all;
+}
+
 int
 wm_kernel_coll_open(wm_kernel_coll_t *kernels, const wm_symm_memory_t *symm,
                     const wm_thresholds_t *thresholds, wm_ll_rank_t *ranks,
                     int rank, wm_error_t *err)
 {
     int size = symm->size, few = size < WM_LL_FEW ? size : WM_LL_FEW;
+    int blocks = blocks_at_once(symm);
     size_t before = symm->nbytes - LL_BYTES;
     for (int i = 0; i < size; ++i)
         ranks[i].ll = symm->ranks[i].memory + before;
@@ -71,16 +85,16 @@ wm_kernel_coll_open(wm_kernel_coll_t *kernels, const wm_symm_memory_t *symm,
     kernels->ll = (wm_ll_t){
         .first = WM_LL_HEAD,
         .nbytes = LL_BYTES - WM_LL_HEAD,
-        .blocks = (uint32_t)symm->blocks,
+        .blocks = (uint32_t)blocks,
     };
     kernels->ll128 = (wm_ll_t){
         .first = -(int64_t)LL128_BYTES,
         .nbytes = symm->linked ? LL128_BYTES : 0,
         .ll128 = true,
-        .blocks = (uint32_t)symm->blocks,
+        .blocks = (uint32_t)blocks,
     };
     kernels->before = before;
-    kernels->simple = wm_simple_fit(simple_bytes(symm), size, symm->blocks,
+    kernels->simple = wm_simple_fit(simple_bytes(symm), size, blocks,
                                     symm->on_host);
     memcpy(kernels->few, ranks, (size_t)few * sizeof *ranks);
     return open_own(kernels, symm->device, ranks, size, err);

@@ -10,7 +10,7 @@
 #include "array/simple.h"
 #include "comm/coll/stream/coll_desc.h"
 #include "comm/coll/direct/thresholds.h"
-#include "comm/coll/stream/symm_memory.h"
+#include "comm/node/symm_memory.h"
 
 // State of this rank's kernels, in GPU memory.
 typedef struct {

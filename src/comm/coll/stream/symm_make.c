@@ -34,6 +34,88 @@ typedef struct {
     wm_thresholds_t thresholds;
 } published_t;
 
+// Exchanges bits, as a wm_symm_group_t does.
+static int
+symm_exchange(wm_comm_t *comm, int code, unsigned *all, wm_error_t *err)
+{
+    wm_preflight_t preflight = {
+        .call = WM_COLL_ON_STREAM,
+        .code = code,
+        .all = *all,
+    };
+    code = wm_preflight_run(comm, &preflight, err);
+    *all = preflight.all;
+    return code;
+}
+
+// Raises on all ranks if one has failed.
+static int
+exchange_code(wm_comm_t *comm, int code, wm_error_t *err)
+{
+    wm_preflight_t preflight = {.call = WM_COLL_ON_STREAM, .code = code};
+    return wm_preflight_run(comm, &preflight, err);
+}
+
+// Raises likewise. *unreached becomes true if it is on any rank.
+static int
+exchange_unreached(wm_comm_t *comm, int code, bool *unreached, wm_error_t *err)
+{
+    unsigned all = !*unreached;
+    code = symm_exchange(comm, code, &all, err);
+    *unreached = all == 0;
+    return code;
+}
+
+static int
+group_exchange(const wm_symm_group_t *group, int code, unsigned *all,
+               wm_error_t *err)
+{
+    return symm_exchange(group->context, code, all, err);
+}
+
+static int
+group_publish(const wm_symm_group_t *group, const void *data, size_t nbytes,
+              wm_error_t *err)
+{
+    wm_preflight_values_t maxima = {.all = 0};
+    return wm_preflight_values_exchange(group->context, &maxima, data, nbytes,
+                                        err);
+}
+
+static const void *
+group_published_by(const wm_symm_group_t *group, int rank)
+{
+    const wm_comm_t *comm = group->context;
+    return wm_preflight_data(comm->barrier, rank);
+}
+
+static int
+group_damaged(const wm_symm_group_t *group, int rank, wm_error_t *err)
+{
+    return wm_comm_damaged(group->context, rank, err);
+}
+
+// Makes the memory for the ranks of a communicator.
+static int
+symm_make_memory(wm_comm_t *comm, wm_symm_t *symm, bool on_host,
+                 bool *unreached, wm_error_t *err)
+{
+    const wm_symm_group_t group = {
+        .rank = comm->rank,
+        .size = comm->size,
+        .peers = comm->peers,
+        .context = comm,
+        .exchange = group_exchange,
+        .publish = group_publish,
+        .published_by = group_published_by,
+        .damaged = group_damaged,
+    };
+    return wm_symm_memory_make(
+        &group, symm->device, on_host,
+        on_host ? WM_KERNEL_COLL_BYTES_ON_HOST : WM_KERNEL_COLL_BYTES,
+        wm_kernel_coll_clear, &symm->memory, unreached, err);
+}
+
 // Prepares the state that belongs to this rank alone.
 static int
 symm_prepare(wm_symm_t *symm, published_t *published, wm_error_t *err)
@@ -91,7 +173,7 @@ open_kernels(wm_symm_t *symm, wm_error_t *err)
             .base = word.value,
         };
     }
-    symm->kernel_coll = symm->memory->blocks > 0;
+    symm->kernel_coll = symm->memory->multiprocessors > 0;
     symm->kernels.counted = symm->captured;
     return wm_kernel_coll_open(&symm->kernels, symm->memory, &symm->thresholds,
                                ranks, symm->rank, err);
@@ -156,17 +238,13 @@ symm_make(wm_comm_t *comm, wm_symm_t *symm, bool on_host, bool *unreached,
           wm_error_t *err)
 {
     published_t published = {.streams = 0};
-    size_t nbytes = on_host ? WM_KERNEL_COLL_BYTES_ON_HOST
-                            : WM_KERNEL_COLL_BYTES;
     wm_preflight_values_t maxima = {.all = 0};
     int code = symm == NULL
                    ? wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory")
                    : symm_prepare(symm, &published, err);
-    code = wm_symm_memory_exchange(comm, code, unreached, NULL, err);
+    code = exchange_unreached(comm, code, unreached, err);
     if (code == 0)
-        code = wm_symm_memory_make(comm, symm->device, on_host, nbytes,
-                                   wm_kernel_coll_clear, &symm->memory,
-                                   unreached, err);
+        code = symm_make_memory(comm, symm, on_host, unreached, err);
     if (code < 0 || *unreached)
         return code;
     wm_thresholds_find(symm->device, symm->memory->linked, symm->size,
@@ -182,7 +260,7 @@ symm_make(wm_comm_t *comm, wm_symm_t *symm, bool on_host, bool *unreached,
         *unreached = true;
         code = 0;
     }
-    return wm_symm_memory_exchange(comm, code, unreached, NULL, err);
+    return exchange_unreached(comm, code, unreached, err);
 }
 
 int
@@ -278,14 +356,13 @@ static int
 symm_begin_anew(wm_symm_t *symm, wm_error_t *err)
 {
     published_t published;
-    bool none = false;
     wm_preflight_values_t maxima = {.all = 0};
     const struct timespec linger = {.tv_nsec = LINGER_NS};
     nanosleep(&linger, NULL); // data may arrive after the words
     wm_lock(&symm->lock);
     int code = symm_clear(symm, &published, err);
     pthread_mutex_unlock(&symm->lock);
-    code = wm_symm_memory_exchange(symm->comm, code, &none, NULL, err);
+    code = exchange_code(symm->comm, code, err);
     if (code == 0)
         code = wm_preflight_values_exchange(symm->comm, &maxima, &published,
                                             sizeof published, err);
@@ -297,13 +374,12 @@ symm_begin_anew(wm_symm_t *symm, wm_error_t *err)
     if (code == 0)
         code = open_kernels(symm, err);
     pthread_mutex_unlock(&symm->lock);
-    return wm_symm_memory_exchange(symm->comm, code, &none, NULL, err);
+    return exchange_code(symm->comm, code, err);
 }
 
 int
 wm_symm_recover(wm_symm_t *symm, wm_error_t *err)
 {
-    bool none = false;
     wm_lock(&symm->lock);
     int code = wm_symm_find_dead(symm, err);
     bool lost = symm->lost.code < 0;
@@ -326,7 +402,7 @@ wm_symm_recover(wm_symm_t *symm, wm_error_t *err)
         symm->lost_at = first;
     pthread_mutex_unlock(&symm->lock);
     code = wm_coll_wait(symm->comm, look_for_end, symm, 0, err);
-    code = wm_symm_memory_exchange(symm->comm, code, &none, NULL, err);
+    code = exchange_code(symm->comm, code, err);
     if (code == 0)
         code = symm_begin_anew(symm, err);
     if (code < 0)

@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "comm/coll/stream/symm_memory.h"
+#include "comm/node/symm_memory.h"
 
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm/coll/direct/preflight.h"
 #include "comm/engine/engine.h"
+
+// Bits of a rank in an exchange.
+enum {
+    REACHED = 1, // it reaches the memory of all others
+    LINKED = 2,  // its GPU is linked to all others
+};
 
 // Data that a rank publishes.
 typedef struct {
@@ -17,29 +22,25 @@ typedef struct {
     int pinned_symm;
 } published_t;
 
-int
-wm_symm_memory_exchange(wm_comm_t *comm, int code, bool *any, bool *all,
-                        wm_error_t *err)
+// Exchanges if all ranks are reached so far, unless one has failed.
+static int
+exchange_reached(const wm_symm_group_t *group, int code, bool *unreached,
+                 bool *linked, wm_error_t *err)
 {
-    enum { NOT_ANY = 1, ALL = 2 };
-    wm_preflight_t preflight = {
-        .call = WM_COLL_ON_STREAM,
-        .code = code,
-        .all = (*any ? 0 : NOT_ANY) | (all != NULL && *all ? ALL : 0),
-    };
-    code = wm_preflight_run(comm, &preflight, err);
-    *any = (preflight.all & NOT_ANY) == 0;
-    if (all != NULL)
-        *all = (preflight.all & ALL) != 0;
+    unsigned all = (*unreached ? 0 : REACHED) | (*linked ? LINKED : 0);
+    code = group->exchange(group, code, &all, err);
+    *unreached = (all & REACHED) == 0;
+    *linked = (all & LINKED) != 0;
     return code;
 }
 
 static int
-symm_memory_allocate_on_host(wm_symm_memory_t *symm, const wm_comm_t *comm,
+symm_memory_allocate_on_host(wm_symm_memory_t *symm,
+                             const wm_symm_group_t *group,
                              published_t *published, char **own,
                              wm_error_t *err)
 {
-    wm_peer_t *self = comm->peers[comm->rank];
+    wm_peer_t *self = group->peers[group->rank];
     int code = 0;
     wm_engine_lock();
     published->pinned_symm = symm->pinned_symm = wm_pinned_symm_acquire();
@@ -59,11 +60,11 @@ symm_memory_allocate_on_host(wm_symm_memory_t *symm, const wm_comm_t *comm,
 }
 
 static int
-symm_memory_allocate(wm_symm_memory_t *symm, const wm_comm_t *comm,
+symm_memory_allocate(wm_symm_memory_t *symm, const wm_symm_group_t *group,
                      published_t *published, char **own, wm_error_t *err)
 {
     if (symm->on_host)
-        return symm_memory_allocate_on_host(symm, comm, published, own, err);
+        return symm_memory_allocate_on_host(symm, group, published, own, err);
     int code = wm_block_alloc(symm->device, symm->nbytes, &symm->block, err);
     if (code == 0)
         *own = wm_block_pointer(symm->block);
@@ -86,7 +87,7 @@ symm_memory_export(const wm_symm_memory_t *symm, const char *own,
 }
 
 static int
-symm_memory_prepare(wm_symm_memory_t *symm, const wm_comm_t *comm,
+symm_memory_prepare(wm_symm_memory_t *symm, const wm_symm_group_t *group,
                     wm_symm_memory_clear_t clear, published_t *published,
                     bool *unreached, wm_error_t *err)
 {
@@ -94,7 +95,7 @@ symm_memory_prepare(wm_symm_memory_t *symm, const wm_comm_t *comm,
     char *own;
     int code = wm_device_get(symm->device, &device, err);
     if (code == 0)
-        code = symm_memory_allocate(symm, comm, published, &own, err);
+        code = symm_memory_allocate(symm, group, published, &own, err);
     if (code == 0)
         code = clear(symm, own, err);
     if (code < 0)
@@ -102,44 +103,41 @@ symm_memory_prepare(wm_symm_memory_t *symm, const wm_comm_t *comm,
     published->device = device->uuid;
     published->multiprocessors = device->multiprocessors;
     published->mps = device->mps;
-    symm->ranks[comm->rank].memory = own;
+    symm->ranks[group->rank].memory = own;
     *unreached = !symm_memory_export(symm, own, published);
     return 0;
 }
 
-// Multiprocessors that a kernel leaves free for one of a graph, or of another
-// communicator. If GPUs start the two kernels in different orders, a kernel
-// would else wait for one that cannot start.
-#define SPARE 4
-
+// Returns the multiprocessors for the kernels of each rank.
 static int
-blocks_at_once(const wm_comm_t *comm)
+share_multiprocessors(const wm_symm_group_t *group)
 {
     int least = INT_MAX;
-    for (int rank = 0; rank < comm->size; ++rank) {
-        const published_t *published = wm_preflight_data(comm->barrier, rank);
+    for (int rank = 0; rank < group->size; ++rank) {
+        const published_t *published = group->published_by(group, rank);
         int sharers = 0;
-        for (int i = 0; i < comm->size; ++i) {
-            const published_t *other = wm_preflight_data(comm->barrier, i);
+        for (int i = 0; i < group->size; ++i) {
+            const published_t *other = group->published_by(group, i);
             sharers += memcmp(&published->device, &other->device,
                               sizeof published->device)
                        == 0;
         }
-        int blocks = sharers == 1 || published->mps
-                         ? published->multiprocessors / sharers
-                         : 0;
-        least = blocks < least ? blocks : least;
+        int own = sharers == 1 || published->mps
+                      ? published->multiprocessors / sharers
+                      : 0;
+        least = own < least ? own : least;
     }
-    return least > 2 * SPARE ? least - SPARE : least;
+    return least;
 }
 
 static int
-are_linked(wm_symm_memory_t *symm, const wm_comm_t *comm, wm_error_t *err)
+are_linked(wm_symm_memory_t *symm, const wm_symm_group_t *group,
+           wm_error_t *err)
 {
     int code = 0;
     bool linked = !symm->on_host;
-    for (int rank = 0; rank < comm->size && code == 0 && linked; ++rank) {
-        const published_t *published = wm_preflight_data(comm->barrier, rank);
+    for (int rank = 0; rank < group->size && code == 0 && linked; ++rank) {
+        const published_t *published = group->published_by(group, rank);
         code = wm_device_is_linked(symm->device, &published->device, &linked,
                                    err);
     }
@@ -171,17 +169,17 @@ symm_memory_map_place(wm_symm_memory_t *symm, wm_peer_t *peer, int rank,
 // Maps the memory of a rank. Sets `damaged`, and fails, if the rank published
 // impossible numbers; then no other kind of memory is tried.
 static int
-symm_memory_map_one(wm_symm_memory_t *symm, const wm_comm_t *comm, int rank,
-                    bool *damaged, wm_error_t *err)
+symm_memory_map_one(wm_symm_memory_t *symm, const wm_symm_group_t *group,
+                    int rank, bool *damaged, wm_error_t *err)
 {
-    const published_t published = *(const published_t *)wm_preflight_data(
-        comm->barrier, rank);
-    wm_peer_t *peer = comm->peers[rank];
+    const published_t published = *(const published_t *)group->published_by(
+        group, rank);
+    wm_peer_t *peer = group->peers[rank];
     *damaged = symm->on_host
                    ? published.pinned_symm < 0
                          || published.pinned_symm >= WM_PINNED_SYMM_COUNT
                    : !wm_place_holds(&published.place, symm->nbytes);
-    return *damaged        ? wm_comm_damaged(comm, rank, err)
+    return *damaged        ? group->damaged(group, rank, err)
            : symm->on_host ? symm_memory_map_pinned_symm(
                  symm, peer, rank, published.pinned_symm, err)
                            : symm_memory_map_place(symm, peer, rank,
@@ -189,14 +187,14 @@ symm_memory_map_one(wm_symm_memory_t *symm, const wm_comm_t *comm, int rank,
 }
 
 static int
-symm_memory_map(wm_symm_memory_t *symm, const wm_comm_t *comm, bool *damaged,
-                wm_error_t *err)
+symm_memory_map(wm_symm_memory_t *symm, const wm_symm_group_t *group,
+                bool *damaged, wm_error_t *err)
 {
     int code = 0;
     wm_engine_lock();
-    for (int rank = 0; rank < comm->size && code == 0; ++rank)
-        if (rank != comm->rank)
-            code = symm_memory_map_one(symm, comm, rank, damaged, err);
+    for (int rank = 0; rank < group->size && code == 0; ++rank)
+        if (rank != group->rank)
+            code = symm_memory_map_one(symm, group, rank, damaged, err);
     wm_engine_unlock();
     return code;
 }
@@ -219,52 +217,50 @@ wm_symm_memory_free(wm_symm_memory_t *symm)
 }
 
 static int
-symm_memory_make(wm_comm_t *comm, wm_symm_memory_t *symm,
+symm_memory_make(const wm_symm_group_t *group, wm_symm_memory_t *symm,
                  wm_symm_memory_clear_t clear, bool *unreached,
                  wm_error_t *err)
 {
     published_t published = {.pinned_symm = -1};
-    wm_preflight_values_t maxima = {.all = 0};
-    bool damaged = false;
+    bool damaged = false, linked = false;
     int code = symm == NULL
                    ? wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory")
-                   : symm_memory_prepare(symm, comm, clear, &published,
+                   : symm_memory_prepare(symm, group, clear, &published,
                                          unreached, err);
-    code = wm_symm_memory_exchange(comm, code, unreached, NULL, err);
+    code = exchange_reached(group, code, unreached, &linked, err);
     if (code < 0 || *unreached)
         return code;
-    code = wm_preflight_values_exchange(comm, &maxima, &published,
-                                        sizeof published, err);
+    code = group->publish(group, &published, sizeof published, err);
     if (code < 0)
         return code;
-    symm->blocks = blocks_at_once(comm);
-    code = symm_memory_map(symm, comm, &damaged, err);
+    symm->multiprocessors = share_multiprocessors(group);
+    code = symm_memory_map(symm, group, &damaged, err);
     if (code == 0)
-        code = are_linked(symm, comm, err);
+        code = are_linked(symm, group, err);
     if (code < 0 && !damaged && wm_mapping_is_refused(code, err)) {
         *unreached = true;
         code = 0;
     }
-    return wm_symm_memory_exchange(comm, code, unreached, &symm->linked, err);
+    return exchange_reached(group, code, unreached, &symm->linked, err);
 }
 
 int
-wm_symm_memory_make(wm_comm_t *comm, int device, bool on_host, size_t nbytes,
-                    wm_symm_memory_clear_t clear, wm_symm_memory_t **made,
-                    bool *unreached, wm_error_t *err)
+wm_symm_memory_make(const wm_symm_group_t *group, int device, bool on_host,
+                    size_t nbytes, wm_symm_memory_clear_t clear,
+                    wm_symm_memory_t **made, bool *unreached, wm_error_t *err)
 {
-    size_t size = (size_t)comm->size;
+    size_t size = (size_t)group->size;
     wm_symm_memory_t *symm = calloc(1, sizeof *symm
                                            + size * sizeof symm->ranks[0]);
     if (symm != NULL) {
         symm->device = device;
-        symm->size = comm->size;
+        symm->size = group->size;
         symm->nbytes = nbytes;
         symm->on_host = on_host;
         symm->pinned_symm = -1;
     }
     *unreached = false;
-    int code = symm_memory_make(comm, symm, clear, unreached, err);
+    int code = symm_memory_make(group, symm, clear, unreached, err);
     if (code < 0 || *unreached)
         wm_symm_memory_free(symm);
     else

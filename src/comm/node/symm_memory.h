@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Symmetric memory: memory of each rank of a group that the GPUs of all ranks
+// reach. It is GPU memory or, if GPUs do not reach each other, pinned
+// symmetric memory of the rank's segment (node.h). All ranks of the group make
+// it in one call. Its content and its layout are the user's. GIL released by
+// the caller, engine lock not held.
+#ifndef WM_COMM_NODE_SYMM_MEMORY_H
+#define WM_COMM_NODE_SYMM_MEMORY_H
+
+#include "comm/node/mapping.h"
+
+// The ranks that make the memory together, all on this host, and how they
+// exchange data: given by the user, and needed until the memory is made.
+typedef struct wm_symm_group {
+    int rank, size;
+    wm_peer_t *const *peers; // by rank
+    void *context;           // the user's
+    // Raises on all ranks if one has failed (`code`). *all are bits; on
+    // return, those that all ranks have set.
+    int (*exchange)(const struct wm_symm_group *group, int code, unsigned *all,
+                    wm_error_t *err);
+    // Publishes data, and waits until all ranks have done so. published_by()
+    // returns that of a rank, until the next exchange; borrowed.
+    int (*publish)(const struct wm_symm_group *group, const void *data,
+                   size_t nbytes, wm_error_t *err);
+    const void *(*published_by)(const struct wm_symm_group *group, int rank);
+    // Sets the error that a rank has published impossible numbers.
+    int (*damaged)(const struct wm_symm_group *group, int rank,
+                   wm_error_t *err);
+} wm_symm_group_t;
+
+typedef struct {
+    int device, size;
+    size_t nbytes; // bytes of each rank
+    bool on_host;
+    // Multiprocessors that the kernels of each rank can have at once, on any
+    // of the GPUs. 0 if processes share a GPU in turns: then a kernel must not
+    // wait for another rank's, which may not run.
+    int multiprocessors;
+    bool linked;       // all GPUs are linked to all (wm_device_is_linked)
+    wm_block_t *block; // NULL: pinned symmetric memory
+    int pinned_symm;   // index of the pinned symmetric memory; -1: none
+    struct {
+        wm_mapping_t *mapping; // NULL: our own memory
+        char *memory;          // address in this process
+    } ranks[];
+} wm_symm_memory_t;
+
+// Clears memory before others see it.
+typedef int (*wm_symm_memory_clear_t)(const wm_symm_memory_t *symm,
+                                      char *memory, wm_error_t *err);
+
+// Makes `nbytes` of each rank for streams of `device`; on the host at most
+// WM_PINNED_SYMM_BYTES. *unreached becomes true on all ranks, and nothing is
+// made, if a rank does not reach another's memory. If one rank fails, all
+// raise.
+WM_MUST_CHECK int
+wm_symm_memory_make(const wm_symm_group_t *group, int device, bool on_host,
+                    size_t nbytes, wm_symm_memory_clear_t clear,
+                    wm_symm_memory_t **made, bool *unreached, wm_error_t *err);
+
+// Frees the memory when no kernel uses it any more: this rank's, and its
+// mappings of the others'. No rank waits for another. NULL: no-op.
+void
+wm_symm_memory_free(wm_symm_memory_t *symm);
+
+#endif
