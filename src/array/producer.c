@@ -60,13 +60,14 @@ wm_producer_before(const wm_producer_t *producer, bool to_write, int device,
     }
 }
 
-// Finds the captures of our stream and of the producer's (0: none). Returns 1
-// if the producer's is a default stream that a capture is ordered with: it is
-// in no capture.
+// Finds the captures of our stream and of the producer's (0: none). *outside:
+// the producer's is a default stream that a capture is ordered with: it is in
+// no capture.
 static int
 find_captures(const wm_producer_t *producer, int device, CUstream stream,
-              uint64_t *ours, uint64_t *theirs, wm_error_t *err)
+              uint64_t *ours, uint64_t *theirs, bool *outside, wm_error_t *err)
 {
+    *outside = false;
     wm_error_t own;
     int code = wm_stream_capture(device, stream, ours, err);
     if (code < 0)
@@ -75,8 +76,9 @@ find_captures(const wm_producer_t *producer, int device, CUstream stream,
     if (code == 0)
         return 0;
     *theirs = 0;
-    if (wm_stream_is_default(producer->stream))
-        return 1;
+    *outside = wm_stream_is_default(producer->stream);
+    if (*outside)
+        return 0;
     *err = own;
     return code;
 }
@@ -88,9 +90,11 @@ wm_producer_before_graph(const wm_producer_t *producer, bool to_write,
     uint64_t ours = 0, theirs = 0;
     if (producer->kind != WM_PRODUCER_STREAM)
         return wm_order_wait(producer->order, to_write, err);
-    int code = find_captures(producer, device, stream, &ours, &theirs, err);
-    if (code != 0)
-        return code < 0 ? code : 0;
+    bool outside;
+    int code = find_captures(producer, device, stream, &ours, &theirs,
+                             &outside, err);
+    if (code < 0 || outside)
+        return code;
     if (theirs == 0)
         return wm_stream_synchronize(producer->device, producer->stream, err);
     if (theirs != ours)
@@ -108,9 +112,11 @@ wm_producer_after_graph(const wm_producer_t *producer, int device,
     uint64_t ours = 0, theirs = 0;
     if (producer->kind != WM_PRODUCER_STREAM)
         return 0;
-    int code = find_captures(producer, device, stream, &ours, &theirs, err);
-    if (code != 0 || theirs != ours)
-        return code < 0 ? code : 0;
+    bool outside;
+    int code = find_captures(producer, device, stream, &ours, &theirs,
+                             &outside, err);
+    if (code < 0 || outside || theirs != ours)
+        return code;
     return wm_stream_follow(producer->device, producer->stream, device, stream,
                             err);
 }

@@ -315,16 +315,17 @@ view_dlpack(PyObject *object, wm_view_t *view)
     const void *api;
     if (Py_TYPE(object) == wm_py_state->array_type)
         return wm_py_view_parse(object, false, "x", view);
-    int status = wm_py_view_exchange.claims(Py_TYPE(object), &api)
-                     ? wm_py_view_exchange.parse(object, api, false, "x", view)
-                     : wm_py_view_parse_dlpack(object, false, "x", view);
-    if (status == 0) {
+    wm_viewed_t viewed =
+        wm_py_view_exchange.claims(Py_TYPE(object), &api)
+            ? wm_py_view_exchange.parse(object, api, false, "x", view)
+            : wm_py_view_parse_dlpack(object, false, "x", view);
+    if (viewed == WM_VIEW_NONE) {
         PyErr_Format(PyExc_TypeError,
                      "x: %.200s has no __dlpack__: wm.asarray() knows other "
                      "protocols too",
                      Py_TYPE(object)->tp_name);
     }
-    return status > 0 ? 0 : -1;
+    return viewed == WM_VIEW_FOUND ? 0 : -1;
 }
 
 PyDoc_STRVAR(view_of_dlpack_doc,

@@ -128,6 +128,41 @@ dispatch_is_refused(const dispatch_t *self, PyObject *object, MPI_Comm handle)
            && (handle == MPI_COMM_NULL || !wm_host_only_was_asked());
 }
 
+typedef enum { DISPATCH_FAILED, DISPATCH_STOCK, DISPATCH_OURS } dispatch_to_t;
+
+// Chooses who does a call on a handle: mpi4py's own method, or ours. `comm`:
+// what is attached, or NULL.
+static dispatch_to_t
+dispatch_choose(const dispatch_t *self, PyObject *const *args,
+                Py_ssize_t count, MPI_Comm handle, const wm_comm_t *comm)
+{
+    if (comm == NULL ? !dispatch_is_refused(self, args[0], handle)
+                     : comm->host_only)
+        return wm_device_count() > 0
+                       && dispatch_refuse_device(self, args, count) < 0
+                   ? DISPATCH_FAILED
+                   : DISPATCH_STOCK;
+    if (comm == NULL || !self->messages || !wm_host_only_by_mpi())
+        return DISPATCH_OURS;
+    int found = dispatch_find_device(args, count);
+    if (found < 0)
+        return DISPATCH_FAILED;
+    return found > 0 ? DISPATCH_OURS : DISPATCH_STOCK;
+}
+
+// Calls our method on an object of our type over the same handle.
+static PyObject *
+dispatch_stand_in_call(PyObject *method, PyTypeObject *type, MPI_Comm handle,
+                       PyObject *const *args, Py_ssize_t given,
+                       PyObject *names)
+{
+    PyObject *stand_in = dispatch_stand_in(type, handle), *result = NULL;
+    if (stand_in != NULL)
+        result = dispatch_call_with(method, stand_in, args, given, names);
+    Py_XDECREF(stand_in);
+    return result;
+}
+
 static PyObject *
 dispatch_call(PyObject *object, PyObject *const *args, size_t flags,
               PyObject *names)
@@ -141,34 +176,26 @@ dispatch_call(PyObject *object, PyObject *const *args, size_t flags,
     const wm_comm_t *comm = wm_comm_find(handle);
     if (comm == NULL && wm_py_check_running() < 0)
         return NULL; // MPI would end the job
-    if (comm == NULL ? !dispatch_is_refused(self, args[0], handle)
-                     : comm->host_only)
-        return wm_device_count() > 0
-                       && dispatch_refuse_device(self, args, count) < 0
-                   ? NULL
-                   : PyObject_Vectorcall(self->stock, args, flags, names);
-    if (comm != NULL && self->messages && wm_host_only_by_mpi()) {
-        int found = dispatch_find_device(args, count);
-        if (found <= 0)
-            return found < 0
-                       ? NULL
-                       : PyObject_Vectorcall(self->stock, args, flags, names);
+    PyObject *row = NULL;
+    switch (dispatch_choose(self, args, count, handle, comm)) {
+    case DISPATCH_FAILED:
+        return NULL;
+    case DISPATCH_OURS:
+        row = dispatch_row(self, Py_TYPE(args[0]));
+        if (row == NULL && comm != NULL) // row of MPI.Comm
+            row = dispatch_row(self, wm_py_mpi_comm_type(comm->whole != comm));
+        break;
+    case DISPATCH_STOCK:
+        break;
     }
-    PyObject *row = dispatch_row(self, Py_TYPE(args[0]));
-    if (row == NULL && comm != NULL) // row of MPI.Comm
-        row = dispatch_row(self, wm_py_mpi_comm_type(comm->whole != comm));
     PyObject *method = row != NULL ? PyTuple_GET_ITEM(row, 2) : Py_None;
     if (method == Py_None)
         return PyObject_Vectorcall(self->stock, args, flags, names);
     PyTypeObject *type = (PyTypeObject *)PyTuple_GET_ITEM(row, 1);
-    if (PyObject_TypeCheck(args[0], type))
-        return PyObject_Vectorcall(method, args, flags, names);
-    PyObject *stand_in = dispatch_stand_in(type, handle);
-    PyObject *result = stand_in != NULL ? dispatch_call_with(
-                           method, stand_in, args, given, names)
-                                        : NULL;
-    Py_XDECREF(stand_in);
-    return result;
+    return PyObject_TypeCheck(args[0], type)
+               ? PyObject_Vectorcall(method, args, flags, names)
+               : dispatch_stand_in_call(method, type, handle, args, given,
+                                        names);
 }
 
 static PyObject *

@@ -16,11 +16,12 @@ static const wm_view_library_t *const libraries[] = {
 };
 
 // Protocols that any object may have, in the order of preference.
-static int
+static wm_viewed_t
 parse_cai_or_better(PyObject *object, bool writable, const char *argument,
                     wm_view_t *view);
-static int (*const protocols[])(PyObject *object, bool writable,
-                                const char *argument, wm_view_t *view) = {
+static wm_viewed_t (*const protocols[])(PyObject *object, bool writable,
+                                        const char *argument,
+                                        wm_view_t *view) = {
     parse_cai_or_better,
     wm_py_view_parse_dlpack,
     wm_py_view_parse_buffer,
@@ -110,7 +111,7 @@ library_of(PyTypeObject *type)
     return fresh;
 }
 
-static int
+static wm_viewed_t
 parse_own(PyObject *object, wm_view_t *view)
 {
     const wm_array_t *array = &((wm_array_object_t *)object)->array;
@@ -120,21 +121,23 @@ parse_own(PyObject *object, wm_view_t *view)
     wm_array_producer(array, &view->producer);
     view->owner = NULL;
     view->release = NULL;
-    return 1;
+    return WM_VIEW_FOUND;
 }
 
 // Prefers DLPack if the CUDA array interface names no stream: then the whole
 // device would be waited for, and the handshake of DLPack waits for less. The
 // host has no handshake.
-static int
+static wm_viewed_t
 parse_cai_or_better(PyObject *object, bool writable, const char *argument,
                     wm_view_t *view)
 {
     bool named;
-    int status = wm_py_view_parse_cai(object, argument, view, &named);
-    if (status > 0 && !named && view->producer.kind == WM_PRODUCER_DEVICE) {
+    wm_viewed_t viewed = wm_py_view_parse_cai(object, argument, view, &named);
+    if (viewed == WM_VIEW_FOUND && !named
+        && view->producer.kind == WM_PRODUCER_DEVICE) {
         wm_view_t better;
-        if (wm_py_view_parse_dlpack(object, writable, argument, &better) > 0) {
+        if (wm_py_view_parse_dlpack(object, writable, argument, &better)
+            == WM_VIEW_FOUND) {
             bool taken = better.producer.kind == WM_PRODUCER_STREAM
                          && !wm_py_view_is_copy(&better);
             wm_py_view_release(taken ? view : &better);
@@ -143,34 +146,35 @@ parse_cai_or_better(PyObject *object, bool writable, const char *argument,
         }
         else if (wm_py_drop_refusal() < 0) {
             wm_py_view_release(view);
-            return -1;
+            return WM_VIEW_FAILED;
         }
     }
-    else if (status < 0 && PyErr_ExceptionMatches(PyExc_TypeError)) {
+    else if (viewed == WM_VIEW_FAILED
+             && PyErr_ExceptionMatches(PyExc_TypeError)) {
         // DLPack knows element types that typestrings lack (bfloat16).
         PyObject *type, *value, *traceback;
         PyErr_Fetch(&type, &value, &traceback);
-        status = wm_py_view_parse_dlpack(object, writable, argument, view);
-        if (status > 0 || wm_py_drop_refusal() < 0) {
+        viewed = wm_py_view_parse_dlpack(object, writable, argument, view);
+        if (viewed == WM_VIEW_FOUND || wm_py_drop_refusal() < 0) {
             Py_XDECREF(type);
             Py_XDECREF(value);
             Py_XDECREF(traceback);
-            return status;
+            return viewed;
         }
         PyErr_Restore(type, value, traceback);
-        status = -1;
+        viewed = WM_VIEW_FAILED;
     }
-    return status;
+    return viewed;
 }
 
-int
+wm_viewed_t
 wm_py_view_parse_asking(PyObject *object, bool writable, const char *argument,
                         wm_view_t *view)
 {
     for (size_t i = 0; i < sizeof(protocols) / sizeof(*protocols); i++) {
-        int status = protocols[i](object, writable, argument, view);
-        if (status != 0)
-            return status;
+        wm_viewed_t viewed = protocols[i](object, writable, argument, view);
+        if (viewed != WM_VIEW_NONE)
+            return viewed;
     }
     return wm_py_view_fail(
         PyExc_TypeError, argument,
@@ -185,27 +189,25 @@ wm_py_view_parse_asking(PyObject *object, bool writable, const char *argument,
             : "");
 }
 
-static int
+static wm_viewed_t
 parse(PyObject *object, bool writable, const char *argument, wm_view_t *view)
 {
     if (Py_TYPE(object) == wm_py_state->array_type)
         return parse_own(object, view);
     const wm_library_of_type_t of = library_of(Py_TYPE(object));
-    int status = of.library == NULL
-                     ? 0
-                     : of.library->parse(object, of.found, writable, argument,
-                                         view);
-    return status != 0
-               ? status
-               : wm_py_view_parse_asking(object, writable, argument, view);
+    wm_viewed_t viewed = WM_VIEW_NONE;
+    if (of.library != NULL)
+        viewed = of.library->parse(object, of.found, writable, argument, view);
+    if (viewed == WM_VIEW_NONE)
+        viewed = wm_py_view_parse_asking(object, writable, argument, view);
+    return viewed;
 }
 
 int
 wm_py_view_parse(PyObject *object, bool writable, const char *argument,
                  wm_view_t *view)
 {
-    int status = parse(object, writable, argument, view);
-    if (status <= 0)
+    if (parse(object, writable, argument, view) != WM_VIEW_FOUND)
         return -1;
     if (writable && view->array.readonly) {
         bool copy = wm_py_view_is_copy(view);
@@ -251,20 +253,21 @@ wm_py_view_refresh(PyObject *object, const char *argument, const char *data,
                    wm_producer_t *producer)
 {
     wm_view_t view;
-    int known = 0;
+    wm_viewed_t known = WM_VIEW_NONE;
     if (producer->kind == WM_PRODUCER_STREAM) {
         const wm_view_library_t *library = library_of(Py_TYPE(object)).library;
         if (library != NULL && library->stream != NULL)
             known = library->stream(object, &producer->stream);
     }
-    if (known > 0 && !wm_stream_is_default(producer->stream)
+    if (known == WM_VIEW_FOUND && !wm_stream_is_default(producer->stream)
         && wm_device_count() > 1) {
         wm_error_t err;
-        known = wm_device_of_stream(producer->stream, &producer->device, &err);
-        return wm_py_result(known, &err);
+        int code = wm_device_of_stream(producer->stream, &producer->device,
+                                       &err);
+        return wm_py_result(code, &err);
     }
-    if (known != 0)
-        return known < 0 ? -1 : 0;
+    if (known != WM_VIEW_NONE)
+        return known == WM_VIEW_FOUND ? 0 : -1;
     if (wm_py_view_parse(object, false, argument, &view) < 0)
         return -1;
     bool same = view.array.data == data;

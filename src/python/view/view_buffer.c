@@ -188,7 +188,7 @@ is_of_ml_dtypes(PyObject *object, wm_dtype_t *ours)
     return result;
 }
 
-static int
+static wm_viewed_t
 parse_words(PyObject *object, wm_dtype_t dtype, bool writable,
             const char *argument, wm_view_t *view)
 {
@@ -196,16 +196,17 @@ parse_words(PyObject *object, wm_dtype_t dtype, bool writable,
                                                            : "uint16";
     PyObject *words = PyObject_CallMethod(object, "view", "s", word);
     if (words == NULL)
-        return -1;
-    int status = wm_py_view_parse_buffer(words, writable, argument, view);
+        return WM_VIEW_FAILED;
+    wm_viewed_t viewed = wm_py_view_parse_buffer(words, writable, argument,
+                                                 view);
     Py_DECREF(words);
-    if (status > 0)
+    if (viewed == WM_VIEW_FOUND)
         view->array.dtype = dtype;
-    return status;
+    return viewed;
 }
 
 // Reports the exporter's refusal, in our words if writing was refused.
-static int
+static wm_viewed_t
 refused(PyObject *object, bool writable, const char *argument, wm_view_t *view)
 {
     PyObject *type, *value, *traceback;
@@ -240,20 +241,20 @@ refused(PyObject *object, bool writable, const char *argument, wm_view_t *view)
     Py_XDECREF(type);
     Py_XDECREF(value);
     Py_XDECREF(traceback);
-    return -1;
+    return WM_VIEW_FAILED;
 }
 
-int
+wm_viewed_t
 wm_py_view_parse_buffer(PyObject *object, bool writable, const char *argument,
                         wm_view_t *view)
 {
     if (!PyObject_CheckBuffer(object))
-        return 0;
+        return WM_VIEW_NONE;
     int flags = PyBUF_STRIDES | PyBUF_FORMAT | (writable ? PyBUF_WRITABLE : 0);
     Py_buffer *buffer = buffer_new();
     if (buffer == NULL) {
         PyErr_NoMemory();
-        return -1;
+        return WM_VIEW_FAILED;
     }
     if (PyObject_GetBuffer(object, buffer, flags) < 0) {
         buffer_free(buffer);
@@ -262,11 +263,11 @@ wm_py_view_parse_buffer(PyObject *object, bool writable, const char *argument,
     if (take_buffer(buffer, argument, view) < 0) {
         PyBuffer_Release(buffer);
         buffer_free(buffer);
-        return -1;
+        return WM_VIEW_FAILED;
     }
     view->owner = buffer;
     view->release = release_buffer;
-    return 1;
+    return WM_VIEW_FOUND;
 }
 
 static bool
@@ -276,7 +277,7 @@ claims_bytes(PyTypeObject *type, const void **Py_UNUSED(found))
            || type == &PyMemoryView_Type;
 }
 
-static int
+static wm_viewed_t
 parse_bytes(PyObject *object, const void *Py_UNUSED(found), bool writable,
             const char *argument, wm_view_t *view)
 {

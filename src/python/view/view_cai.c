@@ -233,17 +233,17 @@ check_known(const wm_view_t *view, const char *argument)
                            view->array.data);
 }
 
-int
+wm_viewed_t
 wm_py_view_parse_cai(PyObject *object, const char *argument, wm_view_t *view,
                      bool *stream_named)
 {
     CUstream stream = NULL;
     long version;
-    int status = -1;
+    wm_viewed_t viewed = WM_VIEW_FAILED;
     PyObject *dict = wm_py_attribute(object,
                                      wm_py_state->names.cuda_array_interface);
     if (dict == NULL)
-        return PyErr_Occurred() ? -1 : 0;
+        return PyErr_Occurred() ? WM_VIEW_FAILED : WM_VIEW_NONE;
     if (read_array(dict, argument, &view->array, &version) < 0
         || wm_py_view_set_memory(view, argument) < 0)
         goto done;
@@ -253,10 +253,10 @@ wm_py_view_parse_cai(PyObject *object, const char *argument, wm_view_t *view,
         goto done;
     *stream_named = named;
     wm_py_view_own_object(view, object);
-    status = 1;
+    viewed = WM_VIEW_FOUND;
 done:
     Py_DECREF(dict);
-    return status;
+    return viewed;
 }
 
 int
@@ -279,25 +279,25 @@ wm_py_view_ask_producer(PyObject *object, const char *argument,
                      : wm_py_view_set_producer(view, named, stream, argument);
 }
 
-int
+wm_viewed_t
 wm_py_view_parse_array_interface(PyObject *object, bool Py_UNUSED(writable),
                                  const char *argument, wm_view_t *view)
 {
     long version;
-    int status = -1;
+    wm_viewed_t viewed = WM_VIEW_FAILED;
     PyObject *dict = wm_py_attribute(object,
                                      wm_py_state->names.array_interface);
     if (dict == NULL)
-        return PyErr_Occurred() ? -1 : 0;
+        return PyErr_Occurred() ? WM_VIEW_FAILED : WM_VIEW_NONE;
     // Without an address the buffer protocol applies, which was tried before.
     if (PyDict_Check(dict) && entry(dict, wm_py_state->names.data) == NULL) {
-        status = PyErr_Occurred() ? -1 : 0;
+        viewed = PyErr_Occurred() ? WM_VIEW_FAILED : WM_VIEW_NONE;
     }
     else if (read_array(dict, argument, &view->array, &version) == 0
              && wm_py_view_set_memory(view, argument) == 0) {
         wm_py_view_own_object(view, object);
-        status = 1;
+        viewed = WM_VIEW_FOUND;
     }
     Py_DECREF(dict);
-    return status;
+    return viewed;
 }

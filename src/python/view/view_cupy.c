@@ -138,7 +138,7 @@ is_serious(void)
 }
 
 // Parses an array; leaves unexpected attributes to the CUDA array interface.
-static int
+static wm_viewed_t
 parse_cupy(PyObject *object, const void *Py_UNUSED(found),
            bool Py_UNUSED(writable), const char *argument, wm_view_t *view)
 {
@@ -149,26 +149,26 @@ parse_cupy(PyObject *object, const void *Py_UNUSED(found),
         || !read_cupy_layout(object, argument, array)
         || !read_cupy_stream(&stream)) {
         if (is_serious())
-            return -1;
+            return WM_VIEW_FAILED;
         PyErr_Clear();
-        return 0;
+        return WM_VIEW_NONE;
     }
     if (wm_py_view_set_memory(view, argument) < 0
         || wm_py_view_set_producer(view, true, stream, argument) < 0)
-        return -1;
+        return WM_VIEW_FAILED;
     wm_py_view_own_object(view, object);
-    return 1;
+    return WM_VIEW_FOUND;
 }
 
-static int
+static wm_viewed_t
 stream_of_cupy(PyObject *Py_UNUSED(object), CUstream *stream)
 {
     if (read_cupy_stream(stream))
-        return 1;
+        return WM_VIEW_FOUND;
     if (is_serious())
-        return -1;
+        return WM_VIEW_FAILED;
     PyErr_Clear();
-    return 0;
+    return WM_VIEW_NONE;
 }
 
 static bool

@@ -217,13 +217,16 @@ int
 wm_py_view_share(PyObject *object, const char *argument, wm_view_t *view)
 {
     wm_view_t other;
-    int status = wm_py_view_parse_dlpack(object, true, argument, &other);
-    if (status > 0 && wm_py_view_is_copy(&other)) {
+    wm_viewed_t viewed = wm_py_view_parse_dlpack(object, true, argument,
+                                                 &other);
+    if (viewed == WM_VIEW_FOUND && wm_py_view_is_copy(&other)) {
         wm_py_view_release(&other);
-        status = 0;
+        viewed = WM_VIEW_NONE;
     }
-    if (status <= 0)
-        return status < 0 ? -1 : wm_py_view_refuse_copy(object, argument);
+    if (viewed == WM_VIEW_FAILED)
+        return -1;
+    if (viewed == WM_VIEW_NONE)
+        return wm_py_view_refuse_copy(object, argument);
     wm_py_view_release(view);
     memcpy(view, &other, sizeof(*view));
     return 0;
@@ -321,7 +324,7 @@ check_lazy_bits(PyObject *object, const char *argument,
     return bad;
 }
 
-static int
+static wm_viewed_t
 parse_exchange(PyObject *object, const void *found, bool writable,
                const char *argument, wm_view_t *view)
 {
@@ -332,15 +335,15 @@ parse_exchange(PyObject *object, const void *found, bool writable,
             return wm_py_view_fail(PyExc_BufferError, argument,
                                    "its DLPack exchange failed");
         }
-        return -1;
+        return WM_VIEW_FAILED;
     }
     if (check_lazy_bits(object, argument, &view->array) < 0) {
         wm_py_view_release(view);
-        return -1;
+        return WM_VIEW_FAILED;
     }
     if (writable && wm_py_view_is_copy(view)) {
         wm_py_view_release(view); // __dlpack__ can be asked not to copy
-        return 0;
+        return WM_VIEW_NONE;
     }
     // Torch calls page-locked memory the CPU's.
     if (is_host(device.type) && view->memory.kind == WM_MEMORY_PINNED)
@@ -348,16 +351,16 @@ parse_exchange(PyObject *object, const void *found, bool writable,
                                   wm_pointer_home(view->array.data)};
     if (!is_cuda(device.type) || device.id < 0
         || view->memory.kind == WM_MEMORY_HOST)
-        return 1;
+        return WM_VIEW_FOUND;
     void *stream;
     if (api->current_stream(device.type, device.id, &stream) < 0) {
         wm_py_view_release(view);
-        return -1;
+        return WM_VIEW_FAILED;
     }
     view->producer.kind = WM_PRODUCER_STREAM;
     view->producer.device = device.id;
     view->producer.stream = stream != NULL ? stream : CU_STREAM_LEGACY;
-    return 1;
+    return WM_VIEW_FOUND;
 }
 
 const wm_view_library_t wm_py_view_exchange = {
@@ -471,16 +474,16 @@ tell_refusal(PyObject *object, const char *argument)
     Py_XDECREF(traceback);
 }
 
-static int
+static wm_viewed_t
 parse_by_method(PyObject *object, PyObject *method, bool shared,
                 const char *argument, wm_view_t *view)
 {
     wm_dl_device_t device;
     CUstream stream = NULL;
     PyObject *number = NULL, *capsule = NULL;
-    int status = -1;
+    wm_viewed_t viewed = WM_VIEW_FAILED;
     if (ask_device(object, argument, &device) < 0)
-        return -1;
+        return WM_VIEW_FAILED;
     bool cuda = is_cuda(device.type);
     if (!cuda && !is_host(device.type)) {
         wm_dl_tensor_t tensor = {.device = device};
@@ -488,10 +491,10 @@ parse_by_method(PyObject *object, PyObject *method, bool shared,
     }
     if (cuda) {
         if (handshake_stream(device.id, argument, &stream) < 0)
-            return -1;
+            return WM_VIEW_FAILED;
         number = PyLong_FromVoidPtr(stream);
         if (number == NULL)
-            return -1;
+            return WM_VIEW_FAILED;
     }
     capsule = call_dlpack(method, number, shared);
     if (capsule == NULL && shared)
@@ -503,28 +506,29 @@ parse_by_method(PyObject *object, PyObject *method, bool shared,
         view->producer.device = device.id;
         view->producer.stream = stream;
     }
-    status = 1;
+    viewed = WM_VIEW_FOUND;
     // DLPack has no handshake for page-locked memory.
     if (device.type == WM_DL_CUDA_HOST
         && wm_py_view_set_producer(view, false, NULL, argument) < 0) {
         wm_py_view_release(view);
-        status = -1;
+        viewed = WM_VIEW_FAILED;
     }
 done:
     Py_XDECREF(number);
     if (capsule != NULL)
         wm_py_view_release_owner(wm_py_release_object, capsule);
-    return status;
+    return viewed;
 }
 
-int
+wm_viewed_t
 wm_py_view_parse_dlpack(PyObject *object, bool shared, const char *argument,
                         wm_view_t *view)
 {
     PyObject *method = wm_py_attribute(object, wm_py_state->names.dlpack);
     if (method == NULL)
-        return PyErr_Occurred() ? -1 : 0;
-    int status = parse_by_method(object, method, shared, argument, view);
+        return PyErr_Occurred() ? WM_VIEW_FAILED : WM_VIEW_NONE;
+    wm_viewed_t viewed = parse_by_method(object, method, shared, argument,
+                                         view);
     Py_DECREF(method);
-    return status;
+    return viewed;
 }

@@ -4,58 +4,59 @@
 // say whether they are writable.
 #include "python/view/view_parts.h"
 
-// Returns 1 or 0 for such a buffer, -1 for another object; -2 with an
-// exception.
-static int
-writeable_of(PyObject *object)
+// Reads `writeable` of such a buffer; another object has none.
+static wm_viewed_t
+find_writeable(PyObject *object, bool *writeable)
 {
     PyObject *value = wm_py_attribute(object, wm_py_state->names.writeable);
     if (value == NULL)
-        return PyErr_Occurred() ? -2 : -1;
-    int writeable = PyObject_IsTrue(value);
+        return PyErr_Occurred() ? WM_VIEW_FAILED : WM_VIEW_NONE;
+    int truth = PyObject_IsTrue(value);
     Py_DECREF(value);
-    return writeable < 0 ? -2 : writeable;
+    *writeable = truth > 0;
+    return truth < 0 ? WM_VIEW_FAILED : WM_VIEW_FOUND;
 }
 
 // Parses a buffer without a handshake: it does not tell the stream of its
 // callback's context, which wrote it.
-static int
+static wm_viewed_t
 parse_callbacks(PyObject *object, bool writeable, bool shared,
                 const char *argument, wm_view_t *view)
 {
-    int status = wm_py_view_parse_dlpack(object, shared, argument, view);
-    if (status <= 0)
-        return status;
+    wm_viewed_t viewed = wm_py_view_parse_dlpack(object, shared, argument,
+                                                 view);
+    if (viewed != WM_VIEW_FOUND)
+        return viewed;
     view->array.readonly = !writeable || wm_py_view_is_copy(view);
     if (wm_py_view_set_producer(view, false, NULL, argument) < 0) {
         wm_py_view_release(view);
-        return -1;
+        return WM_VIEW_FAILED;
     }
-    return 1;
+    return WM_VIEW_FOUND;
 }
 
-static int
+static wm_viewed_t
 parse_jax(PyObject *object, const void *Py_UNUSED(found), bool writable,
           const char *argument, wm_view_t *view)
 {
-    int writeable = writeable_of(object);
-    if (writeable == -2)
-        return -1;
-    if (writeable >= 0)
-        return parse_callbacks(object, writeable > 0, writable, argument,
-                               view);
+    bool writeable;
+    wm_viewed_t viewed = find_writeable(object, &writeable);
+    if (viewed == WM_VIEW_FAILED)
+        return WM_VIEW_FAILED;
+    if (viewed == WM_VIEW_FOUND)
+        return parse_callbacks(object, writeable, writable, argument, view);
     if (writable) {
         return wm_py_view_fail(
             PyExc_BufferError, argument,
             "JAX arrays cannot be changed: receive into wm.empty(shape, "
             "dtype) and convert it with jax.dlpack.from_dlpack()");
     }
-    int status = wm_py_view_parse_dlpack(object, writable, argument, view);
-    if (status == 0)
-        status = wm_py_view_parse_asking(object, writable, argument, view);
-    if (status > 0)
+    viewed = wm_py_view_parse_dlpack(object, writable, argument, view);
+    if (viewed == WM_VIEW_NONE)
+        viewed = wm_py_view_parse_asking(object, writable, argument, view);
+    if (viewed == WM_VIEW_FOUND)
         view->array.readonly = true;
-    return status;
+    return viewed;
 }
 
 static bool

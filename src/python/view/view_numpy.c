@@ -110,7 +110,7 @@ is_plain(PyArrayObject *array, bool writable)
            && (writes || !writable);
 }
 
-static int
+static wm_viewed_t
 parse_memory(PyObject *object, bool writable, const char *argument,
              wm_view_t *view)
 {
@@ -139,24 +139,24 @@ parse_memory(PyObject *object, bool writable, const char *argument,
         view->memory = (wm_pointer_t){.kind = WM_MEMORY_HOST, .device = -1};
     }
     else if (wm_py_view_set_memory(view, argument) < 0) {
-        return -1;
+        return WM_VIEW_FAILED;
     }
     wm_py_view_own_object(view, object);
-    return 1;
+    return WM_VIEW_FOUND;
 }
 
 // found: not NULL if the type names streams as well.
-static int
+static wm_viewed_t
 parse_numpy(PyObject *object, const void *found, bool writable,
             const char *argument, wm_view_t *view)
 {
-    int status = parse_memory(object, writable, argument, view);
-    if (status > 0 && found != NULL
+    wm_viewed_t viewed = parse_memory(object, writable, argument, view);
+    if (viewed == WM_VIEW_FOUND && found != NULL
         && wm_py_view_ask_producer(object, argument, view) < 0) {
         wm_py_view_release(view);
-        status = -1;
+        viewed = WM_VIEW_FAILED;
     }
-    return status;
+    return viewed;
 }
 
 // Returns true if the type is NumPy's ndarray, or derives from it, whatever
@@ -203,13 +203,13 @@ claims_masked(PyTypeObject *type, const void **Py_UNUSED(found))
     return result;
 }
 
-static int
+static wm_viewed_t
 parse_masked(PyObject *object, const void *found, bool writable,
              const char *argument, wm_view_t *view)
 {
     PyObject *mask = PyObject_GetAttrString(object, "mask");
     if (mask == NULL)
-        return -1;
+        return WM_VIEW_FAILED;
     PyObject *none = imported("numpy.ma.core", "nomask");
     bool masked = mask != none;
     Py_XDECREF(none);

@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The protocols of foreign arrays, and the libraries whose arrays are read in
-// special ways, one parser each; view.c chooses. A parser returns 1 with the
-// view filled; 0 without an exception if the object does not have the
-// protocol; or -1 with an exception that names `argument`. GIL held.
+// special ways, one parser each; view.c chooses. GIL held.
 #ifndef WM_PYTHON_VIEW_VIEW_PARTS_H
 #define WM_PYTHON_VIEW_VIEW_PARTS_H
 
 #include "python/view/dlpack.h"
 #include "python/view/view.h"
+
+// The result of a parser.
+typedef enum {
+    WM_VIEW_FAILED = -1, // with an exception that names `argument`
+    WM_VIEW_NONE,        // the object does not have the protocol; no exception
+    WM_VIEW_FOUND,       // the view is filled
+} wm_viewed_t;
 
 // A library whose arrays are recognised by their type, because they name their
 // stream elsewhere, mean something else than they declare, or are read faster
@@ -16,12 +21,12 @@ typedef struct wm_view_library {
     // Returns true if arrays of the type are the library's; called once for a
     // type. May write a value for `parse`. No exception.
     bool (*claims)(PyTypeObject *type, const void **found);
-    // A parser. If it returns 0, the object's protocols are tried.
-    int (*parse)(PyObject *object, const void *found, bool writable,
-                 const char *argument, wm_view_t *view);
-    // Finds the stream of an array that was parsed before. Returns 1, 0 if the
-    // stream cannot be read, or -1. NULL: the array is parsed again.
-    int (*stream)(PyObject *object, CUstream *stream);
+    // After WM_VIEW_NONE the object's protocols are tried.
+    wm_viewed_t (*parse)(PyObject *object, const void *found, bool writable,
+                         const char *argument, wm_view_t *view);
+    // Finds the stream of an array that was parsed before. After WM_VIEW_NONE,
+    // or if it is NULL, the array is parsed again.
+    wm_viewed_t (*stream)(PyObject *object, CUstream *stream);
     // wm_py_view_inner; NULL: 1.
     int64_t (*inner)(PyObject *object, const wm_array_t *array);
     bool peculiar; // wm_py_view_is_peculiar
@@ -35,31 +40,31 @@ extern const wm_view_library_t wm_py_view_cupy;
 extern const wm_view_library_t wm_py_view_warp;
 extern const wm_view_library_t wm_py_view_jax;
 
-// Parses any object, by the first protocol that it has. Never returns 0.
-int
+// Parses any object, by the first protocol that it has. Never WM_VIEW_NONE.
+wm_viewed_t
 wm_py_view_parse_asking(PyObject *object, bool writable, const char *argument,
                         wm_view_t *view);
 
 // Parses __cuda_array_interface__. Sets *stream_named to true if the producer
 // named a stream; otherwise the view's producer is the whole device.
-int
+wm_viewed_t
 wm_py_view_parse_cai(PyObject *object, const char *argument, wm_view_t *view,
                      bool *stream_named);
 
 // Parses __array_interface__: host memory.
-int
+wm_viewed_t
 wm_py_view_parse_array_interface(PyObject *object, bool writable,
                                  const char *argument, wm_view_t *view);
 
 // Parses __dlpack__, with the stream handshake on a GPU. `shared`: the object
 // is asked not to copy. A copy that is exported nevertheless gives a read-only
 // view.
-int
+wm_viewed_t
 wm_py_view_parse_dlpack(PyObject *object, bool shared, const char *argument,
                         wm_view_t *view);
 
 // Parses the buffer protocol.
-int
+wm_viewed_t
 wm_py_view_parse_buffer(PyObject *object, bool writable, const char *argument,
                         wm_view_t *view);
 
@@ -77,7 +82,7 @@ wm_py_view_is_of_package(PyTypeObject *type, const char *package);
 PyObject *
 wm_py_attribute(PyObject *object, PyObject *name);
 
-// Raises `type` with "argument: text". Returns -1.
+// Raises `type` with "argument: text". Returns -1, WM_VIEW_FAILED.
 int
 wm_py_view_fail(PyObject *type, const char *argument, const char *format, ...);
 

@@ -6,7 +6,7 @@
 #include "python/view/view_parts.h"
 
 // Finds the current stream of the array's device.
-static int
+static wm_viewed_t
 stream_of_warp(PyObject *object, CUstream *stream)
 {
     bool known = false;
@@ -26,7 +26,7 @@ stream_of_warp(PyObject *object, CUstream *stream)
     Py_XDECREF(current);
     Py_XDECREF(device);
     PyErr_Clear(); // in any case the whole device is right too
-    return known;
+    return known ? WM_VIEW_FOUND : WM_VIEW_NONE;
 }
 
 // Returns the size of an element: Warp tells the dimensions of the array, and
@@ -67,33 +67,34 @@ refuse_struct(PyObject *object, const char *argument)
 
 // Parses the interface, whose version 2 names no stream, and takes the stream
 // of the array's device.
-static int
+static wm_viewed_t
 parse_on_gpu(PyObject *object, const char *argument, wm_view_t *view)
 {
     bool named;
-    int status = wm_py_view_parse_cai(object, argument, view, &named);
-    if (status <= 0 || view->producer.kind != WM_PRODUCER_DEVICE || named)
-        return status;
+    wm_viewed_t viewed = wm_py_view_parse_cai(object, argument, view, &named);
+    if (viewed != WM_VIEW_FOUND || view->producer.kind != WM_PRODUCER_DEVICE
+        || named)
+        return viewed;
     CUstream stream;
-    if (stream_of_warp(object, &stream) > 0) {
+    if (stream_of_warp(object, &stream) == WM_VIEW_FOUND) {
         view->producer.kind = WM_PRODUCER_STREAM;
         view->producer.stream = stream;
     }
-    return 1;
+    return WM_VIEW_FOUND;
 }
 
-static int
+static wm_viewed_t
 parse_warp(PyObject *object, const void *Py_UNUSED(found), bool writable,
            const char *argument, wm_view_t *view)
 {
-    int status = parse_on_gpu(object, argument, view);
-    if (status == 0) {
-        status = wm_py_view_parse_array_interface(object, writable, argument,
+    wm_viewed_t viewed = parse_on_gpu(object, argument, view);
+    if (viewed == WM_VIEW_NONE) {
+        viewed = wm_py_view_parse_array_interface(object, writable, argument,
                                                   view);
     }
-    if (status < 0)
+    if (viewed == WM_VIEW_FAILED)
         refuse_struct(object, argument);
-    return status;
+    return viewed;
 }
 
 static bool
