@@ -21,7 +21,6 @@ that is left of its source and tag. A barrier follows, so that the messages of
 the next batch cannot come for this one's receives.
 """
 
-import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -279,8 +278,3 @@ def _wild(messages, local):
     for level in levels:
         local.shuffle(level)
     return [receive for level in levels for receive in level]
-
-
-def batches_for(plan, messages):
-    """How many batches have at least so many messages."""
-    return max(1, math.ceil(messages / plan.per_batch))

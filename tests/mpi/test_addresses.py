@@ -17,7 +17,6 @@ import warpmpi as wm
 from cases import FORMS, NAMES, Case, Staged, begun, settle
 
 ALL = [kind for kind in kinds.KINDS if kind != "pinned"]
-ON_GPU = [kind for kind in ALL if kind not in kinds.HOST_KINDS]
 needs_gpu = pytest.mark.skipif(
     not wm.is_cuda_available(), reason="needs a GPU"
 )

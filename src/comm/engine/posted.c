@@ -69,17 +69,6 @@ posted_step(wm_op_t *op)
 
 static const wm_op_kind_t kind = {.step = posted_step, .asks = wm_posted_asks};
 
-wm_op_t *
-wm_posted_begin(wm_comm_t *comm, MPI_Request request)
-{
-    posted_t *posted = wm_op_new(&kind, sizeof *posted, comm);
-    if (posted == NULL)
-        return NULL;
-    posted->request = request;
-    wm_engine_add_lock_held(&posted->op);
-    return &posted->op;
-}
-
 // MPI_Request_free is avoided: if Open MPI ends the request on another thread
 // at that moment, it may first reuse the request for the next message.
 void
@@ -88,9 +77,12 @@ wm_posted_leave(wm_comm_t *comm, MPI_Request *request)
     int flag = 0;
     if (MPI_Test(request, &flag, MPI_STATUS_IGNORE) != MPI_SUCCESS || flag)
         return;
-    wm_op_t *op = wm_posted_begin(comm, *request);
-    if (op != NULL)
-        wm_op_release(op); // it ends by itself
+    posted_t *posted = wm_op_new(&kind, sizeof *posted, comm);
+    if (posted != NULL) {
+        posted->request = *request;
+        wm_engine_add_lock_held(&posted->op);
+        wm_op_release(&posted->op); // it ends by itself
+    }
     else
         MPI_Request_free(request);
     wm_engine_notify();

@@ -23,10 +23,6 @@ wm_posted_has_ended(wm_op_t *op, MPI_Request *request);
 wm_asks_t
 wm_posted_asks(const wm_op_t *op);
 
-// Returns an operation that ends when MPI's request ends; NULL: out of memory.
-wm_op_t *
-wm_posted_begin(wm_comm_t *comm, MPI_Request request);
-
 // Lets the engine test a request that nobody waits for until it ends. Sets
 // *request to MPI_REQUEST_NULL.
 void

@@ -14,8 +14,8 @@ wm_pattern_is_strided(const wm_pattern_t *pattern)
     return pattern->type == MPI_DATATYPE_NULL;
 }
 
-void
-wm_pattern_bounds(const wm_pattern_t *pattern, char **low, char **high)
+static void
+pattern_bounds(const wm_pattern_t *pattern, char **low, char **high)
 {
     *low = *high = pattern->parts[0].data;
     for (int i = 0; i < pattern->count; ++i) {
@@ -32,7 +32,7 @@ wm_buffer_bounds(const wm_buffer_t *buffer, char **low, char **high)
     *low = buffer->data;
     *high = buffer->data + buffer->nbytes;
     if (buffer->pattern != NULL && wm_pattern_is_strided(buffer->pattern))
-        wm_pattern_bounds(buffer->pattern, low, high);
+        pattern_bounds(buffer->pattern, low, high);
 }
 
 // Returns true if two buffers share a byte. Knows only strides of one part;
@@ -197,18 +197,6 @@ wm_pattern_unpack(const wm_pattern_t *pattern, const char *packed,
     return code;
 }
 
-static int
-copy_span(const wm_pattern_t *pattern, char *span, bool to_host, int device,
-          CUstream stream, wm_error_t *err)
-{
-    char *memory = pattern->data + pattern->low;
-    int code = wm_memory_copy(device, to_host ? span : memory,
-                              to_host ? memory : span, pattern->span, stream,
-                              err);
-    int ended = wm_stream_synchronize(device, stream, code < 0 ? NULL : err);
-    return code < 0 ? code : ended;
-}
-
 int
 wm_pattern_stage(const wm_pattern_t *pattern, int device, CUstream stream,
                  char *packed, size_t nbytes, MPI_Comm comm, wm_error_t *err)
@@ -217,31 +205,14 @@ wm_pattern_stage(const wm_pattern_t *pattern, int device, CUstream stream,
     int code = wm_pinned_alloc(pattern->span, (void **)&span, err);
     if (code < 0)
         return code;
-    code = copy_span(pattern, span, true, device, stream, err);
+    code = wm_memory_copy(device, span, pattern->data + pattern->low,
+                          pattern->span, stream, err);
+    int ended = wm_stream_synchronize(device, stream, code < 0 ? NULL : err);
+    if (code == 0)
+        code = ended;
     if (code == 0)
         code = wm_pattern_pack(pattern, packed, nbytes,
                                wm_pattern_base(pattern, span), comm, err);
-    if (code == 0)
-        wm_stat_add(WM_STAT_staged_bytes, (int64_t)nbytes);
-    wm_pinned_free(span);
-    return code;
-}
-
-int
-wm_pattern_unstage(const wm_pattern_t *pattern, int device, CUstream stream,
-                   const char *packed, size_t nbytes, MPI_Comm comm,
-                   wm_error_t *err)
-{
-    char *span;
-    int code = wm_pinned_alloc(pattern->span, (void **)&span, err);
-    if (code < 0)
-        return code;
-    code = copy_span(pattern, span, true, device, stream, err);
-    if (code == 0)
-        code = wm_pattern_unpack(pattern, packed, nbytes,
-                                 wm_pattern_base(pattern, span), comm, err);
-    if (code == 0)
-        code = copy_span(pattern, span, false, device, stream, err);
     if (code == 0)
         wm_stat_add(WM_STAT_staged_bytes, (int64_t)nbytes);
     wm_pinned_free(span);

@@ -38,12 +38,8 @@ wm_pattern_base(const wm_pattern_t *pattern, const char *copy)
 bool
 wm_pattern_is_strided(const wm_pattern_t *pattern);
 
-// Writes the address of the lowest byte, and the one behind the highest.
-void
-wm_pattern_bounds(const wm_pattern_t *pattern, char **low, char **high);
-
-// Writes those of a buffer; for a datatype that only MPI can walk, those of
-// its bytes without gaps.
+// Writes the address of the lowest byte, and the one behind the highest; for a
+// datatype that only MPI can walk, those of its bytes without gaps.
 void
 wm_buffer_bounds(const wm_buffer_t *buffer, char **low, char **high);
 
@@ -76,17 +72,11 @@ WM_MUST_CHECK int
 wm_pattern_unpack(const wm_pattern_t *pattern, const char *packed,
                   size_t nbytes, char *base, MPI_Comm comm, wm_error_t *err);
 
-// Pack out of memory of `device`, or unpack into it, after the work on the
-// stream, through a page-locked copy of the memory, gaps included. Wait for
-// the end.
+// Packs out of memory of `device`, after the work on the stream, through a
+// page-locked copy of the memory, gaps included. Waits for the end.
 WM_MUST_CHECK int
 wm_pattern_stage(const wm_pattern_t *pattern, int device, CUstream stream,
                  char *packed, size_t nbytes, MPI_Comm comm, wm_error_t *err);
-
-WM_MUST_CHECK int
-wm_pattern_unstage(const wm_pattern_t *pattern, int device, CUstream stream,
-                   const char *packed, size_t nbytes, MPI_Comm comm,
-                   wm_error_t *err);
 
 // Enqueues a copy of `nbytes`, from byte `at` of a message on, between GPU
 // memory, contiguous or with gaps that kernels step over, and contiguous
