@@ -306,7 +306,6 @@ class Request(MPI.Request):
     def Waitall(
         cls,
         requests: Sequence[MPI.Request],
-        /,
         statuses: list[MPI.Status] | None = None,
     ) -> Literal[True]: ...
     @classmethod

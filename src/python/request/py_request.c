@@ -69,14 +69,6 @@ wm_py_wait(wm_op_t *op, MPI_Status *status)
     return -1;
 }
 
-int
-wm_py_request_start(wm_op_t *op, MPI_Request *request, wm_error_t *err)
-{
-    int code;
-    WM_PY_UNLOCKED(code = wm_request_start(op, request, err));
-    return code;
-}
-
 void
 wm_py_request_free(MPI_Request request)
 {
@@ -90,8 +82,12 @@ wm_py_request_new(wm_op_t *op, MPI_Request handle, wm_message_t *message)
 {
     wm_error_t err;
     wm_request_t *self = NULL;
-    if (handle == MPI_REQUEST_NULL
-        && wm_py_request_start(op, &handle, &err) < 0)
+    int code = 0;
+    // A thread in MPI, or with the engine's lock, may wait for the GIL (for a
+    // reduction written in Python), so MPI is called without the GIL.
+    if (handle == MPI_REQUEST_NULL)
+        WM_PY_UNLOCKED(code = wm_request_start(op, &handle, &err));
+    if (code < 0)
         wm_py_raise(&err);
     else
         self = (wm_request_t *)wm_py_mpi_new(wm_py_state->request_type);
@@ -114,13 +110,6 @@ wm_py_request_is_active(const wm_request_t *self)
         return self->op != NULL;
     return self->base.ob_mpi != MPI_REQUEST_NULL
            && !atomic_load(&self->op->freed);
-}
-
-MPI_Request
-wm_py_request_inactive(const wm_request_t *self)
-{
-    return self->handle != NULL ? wm_handle_request(self->handle)
-                                : MPI_REQUEST_NULL;
 }
 
 int
@@ -342,7 +331,9 @@ wm_py_request_take_ended(wm_request_t *self)
     wm_ended_t ended = {.op = NULL, .handle = MPI_REQUEST_NULL};
     if (wm_py_request_is_active(self)) {
         ended.handle = self->base.ob_mpi;
-        self->base.ob_mpi = wm_py_request_inactive(self);
+        self->base.ob_mpi = self->handle != NULL
+                                ? wm_handle_request(self->handle)
+                                : MPI_REQUEST_NULL;
     }
     if (self->payload == NULL) {
         ended.op = self->op;

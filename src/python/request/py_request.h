@@ -36,12 +36,6 @@ typedef struct wm_request {
 PyObject *
 wm_py_request_new(wm_op_t *op, MPI_Request handle, wm_message_t *message);
 
-// Gives an operation its MPI request: wm_request_start without the GIL. A
-// thread in MPI, or with the engine's lock, may wait for the GIL (for a
-// reduction written in Python), so MPI is called without the GIL.
-WM_MUST_CHECK int
-wm_py_request_start(wm_op_t *op, MPI_Request *request, wm_error_t *err);
-
 // Calls MPI_Request_free without the GIL, unless the request is null, or MPI
 // has ended.
 void
@@ -52,10 +46,6 @@ wm_py_request_free(MPI_Request request);
 // handle.
 bool
 wm_py_request_is_active(const wm_request_t *self);
-
-// Returns the handle of an inactive request.
-MPI_Request
-wm_py_request_inactive(const wm_request_t *self);
 
 // Makes a persistent request active: takes over `op` and its MPI request,
 // which is null if there is none yet. Returns 0, or -1 with an exception: the

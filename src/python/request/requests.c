@@ -125,16 +125,9 @@ pass_on(const char *name, PyObject *args, PyObject *kwargs)
     return result;
 }
 
-const char wm_py_requests_waitall_doc[] = PyDoc_STR(
-    "Waitall($type, requests, /, statuses=None)\n--\n\n"
-    "Wait for all requests. The list may mix warpmpi's and MPI's\n"
-    "requests. Waitall is faster than MPI.Request.Waitall, which also\n"
-    "completes warpmpi's requests under MPI_THREAD_MULTIPLE.");
-
 // Does Waitall, or waitall, whose result is a list of objects.
 static PyObject *
-wait_for_each(const char *name, bool objects, PyObject *given,
-              PyObject *statuses)
+wait_for_each(const char *name, PyObject *given, PyObject *statuses)
 {
     PyObject *list = wm_py_stock_resolve(given);
     if (list == NULL)
@@ -143,7 +136,7 @@ wait_for_each(const char *name, bool objects, PyObject *given,
     wm_waiting_call = (wm_waiting_call_t){.name = name,
                                           .type = MPI_DATATYPE_NULL};
     bool ended = wait_for_all(list) == 0; // false: interrupted
-    bool ask_mpi = objects || statuses != Py_None;
+    bool ask_mpi = name[0] == 'w' || statuses != Py_None;
     wm_ended_t taken_over[AT_ONCE];
     int taken = 0;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(list) && ended; ++i) {
@@ -219,21 +212,6 @@ take_list(const char *name, const char *second, PyObject *args,
     return wm_py_requests_tuple(requests);
 }
 
-PyObject *
-wm_py_requests_waitall(PyObject *Py_UNUSED(type), PyObject *args,
-                       PyObject *kwargs)
-{
-    if (!wm_engine_is_started())
-        return pass_on("Waitall", args, kwargs);
-    PyObject *statuses,
-        *list = take_list("Waitall", "statuses", args, kwargs, &statuses);
-    PyObject *result = list != NULL
-                           ? wait_for_each("Waitall", false, list, statuses)
-                           : NULL;
-    Py_XDECREF(list);
-    return result;
-}
-
 static bool
 any_of_ours(PyObject *list)
 {
@@ -272,17 +250,6 @@ look_at(const char *name, PyObject *given, PyObject *other)
     return result;
 }
 
-static PyObject *
-look(const char *name, const char *second, PyObject *args, PyObject *kwargs)
-{
-    if (!wm_engine_is_started())
-        return pass_on(name, args, kwargs);
-    PyObject *other, *list = take_list(name, second, args, kwargs, &other);
-    PyObject *result = list != NULL ? look_at(name, list, other) : NULL;
-    Py_XDECREF(list);
-    return result;
-}
-
 // Returns true if the result of an MPI test says that the wait is over.
 static bool
 is_over(PyObject *tested)
@@ -299,13 +266,15 @@ is_over(PyObject *tested)
 // Waits by repeated tests if some requests are ours, as a wait inside MPI
 // advances none of our messages.
 static PyObject *
-wait_for_ours(const char *wait, const char *test, PyObject *list,
-              PyObject *other)
+wait_for_ours(const char *wait, PyObject *list, PyObject *other)
 {
     PyObject *result;
     wm_hang_t hang;
+    char test[16]; // its call that tests
     if (!any_of_ours(list))
         return call_stock(wait, list, other);
+    PyOS_snprintf(test, sizeof test, "%cest%s", wait[0] == 'W' ? 'T' : 't',
+                  wait + strlen("Wait"));
     wm_waiting_call = (wm_waiting_call_t){.name = wait,
                                           .type = MPI_DATATYPE_NULL};
     for (unsigned turn = 1;; ++turn) {
@@ -332,13 +301,12 @@ wait_for_ours(const char *wait, const char *test, PyObject *list,
 }
 
 static PyObject *
-wait_for_some(const char *wait, const char *test, PyObject *given,
-              PyObject *other)
+wait_for_some(const char *wait, PyObject *given, PyObject *other)
 {
     PyObject *list = wm_py_stock_resolve(given);
     if (list == NULL)
         return NULL;
-    PyObject *result = wait_for_ours(wait, test, list, other);
+    PyObject *result = wait_for_ours(wait, list, other);
     wm_py_stock_settle(given, list);
     Py_DECREF(list);
     return result;
@@ -350,31 +318,17 @@ wm_py_requests_objects(const char *name, PyObject *list, PyObject *other)
     if (wm_py_check_running() < 0)
         return NULL;
     if (strcmp(name, "waitall") == 0)
-        return wait_for_each(name, true, list, other);
-    if (strcmp(name, "waitany") == 0)
-        return wait_for_some(name, "testany", list, other);
-    if (strcmp(name, "waitsome") == 0)
-        return wait_for_some(name, "testsome", list, other);
+        return wait_for_each(name, list, other);
+    if (strncmp(name, "wait", 4) == 0)
+        return wait_for_some(name, list, other);
     return look_at(name, list, other);
 }
 
-const char wm_py_requests_waitany_doc[] = PyDoc_STR(
-    "Waitany($type, requests, status=None)\n--\n\n"
-    "Wait for one of the requests, and return its index. The list may\n"
-    "mix warpmpi's and MPI's requests.");
-
-PyObject *
-wm_py_requests_waitany(PyObject *Py_UNUSED(type), PyObject *args,
-                       PyObject *kwargs)
+// Does Waitany, whose result is the index alone.
+static PyObject *
+wait_for_any(const char *name, PyObject *list, PyObject *status)
 {
-    if (!wm_engine_is_started())
-        return pass_on("Waitany", args, kwargs);
-    PyObject *status,
-        *list = take_list("Waitany", "status", args, kwargs, &status);
-    if (list == NULL)
-        return NULL;
-    PyObject *result = wait_for_some("Waitany", "Testany", list, status);
-    Py_DECREF(list);
+    PyObject *result = wait_for_some(name, list, status);
     if (result == NULL || !PyTuple_Check(result))
         return result;
     PyObject *index = Py_NewRef(PyTuple_GET_ITEM(result, 0));
@@ -382,27 +336,22 @@ wm_py_requests_waitany(PyObject *Py_UNUSED(type), PyObject *args,
     return index;
 }
 
-const char wm_py_requests_waitsome_doc[] = PyDoc_STR(
-    "Waitsome($type, requests, statuses=None)\n--\n\n"
-    "Wait until some of the requests have ended. Return their\n"
-    "indices, or None if no request is active.");
+typedef PyObject *
+call_t(const char *name, PyObject *list, PyObject *other);
 
-PyObject *
-wm_py_requests_waitsome(PyObject *Py_UNUSED(type), PyObject *args,
-                        PyObject *kwargs)
+static PyObject *
+call_on_list(const char *name, const char *second, call_t *call,
+             PyObject *args, PyObject *kwargs)
 {
     if (!wm_engine_is_started())
-        return pass_on("Waitsome", args, kwargs);
-    PyObject *statuses,
-        *list = take_list("Waitsome", "statuses", args, kwargs, &statuses);
-    PyObject *result = list != NULL ? wait_for_some("Waitsome", "Testsome",
-                                                    list, statuses)
-                                    : NULL;
+        return pass_on(name, args, kwargs);
+    PyObject *other, *list = take_list(name, second, args, kwargs, &other);
+    PyObject *result = list != NULL ? call(name, list, other) : NULL;
     Py_XDECREF(list);
     return result;
 }
 
-#define LOOK(function, name, second, text)                                    \
+#define CALL(function, name, second, call, text)                              \
     const char wm_py_requests_##function##_doc[] = PyDoc_STR(                 \
         name "($type, requests, " second "=None)\n--\n\n" text);              \
                                                                               \
@@ -410,19 +359,30 @@ wm_py_requests_waitsome(PyObject *Py_UNUSED(type), PyObject *args,
                                         PyObject *kwargs)                     \
     {                                                                         \
         (void)type;                                                           \
-        return look(name, second, args, kwargs);                              \
+        return call_on_list(name, second, call, args, kwargs);                \
     }
 
-LOOK(testany, "Testany", "status",
+CALL(waitall, "Waitall", "statuses", wait_for_each,
+     "Wait for all requests. The list may mix warpmpi's and MPI's\n"
+     "requests. Waitall is faster than MPI.Request.Waitall, which also\n"
+     "completes warpmpi's requests under MPI_THREAD_MULTIPLE.")
+CALL(waitany, "Waitany", "status", wait_for_any,
+     "Wait for one of the requests, and return its index. The list may\n"
+     "mix warpmpi's and MPI's requests.")
+CALL(waitsome, "Waitsome", "statuses", wait_for_some,
+     "Wait until some of the requests have ended. Return their\n"
+     "indices, or None if no request is active.")
+CALL(testany, "Testany", "status", look_at,
      "Return (index, flag): flag is True if a request has ended.")
-LOOK(testall, "Testall", "statuses", "Return True if all requests have ended.")
-LOOK(testsome, "Testsome", "statuses",
+CALL(testall, "Testall", "statuses", look_at,
+     "Return True if all requests have ended.")
+CALL(testsome, "Testsome", "statuses", look_at,
      "The indices of the requests that have ended.")
-LOOK(get_status_all, "Get_status_all", "statuses",
+CALL(get_status_all, "Get_status_all", "statuses", look_at,
      "Return True if all requests have ended. They must still be\n"
      "waited for.")
-LOOK(get_status_any, "Get_status_any", "status",
+CALL(get_status_any, "Get_status_any", "status", look_at,
      "Return (index, flag): flag is True if a request has ended. It must "
      "still be waited for.")
-LOOK(get_status_some, "Get_status_some", "statuses",
+CALL(get_status_some, "Get_status_some", "statuses", look_at,
      "The indices of the requests that have ended, which stay.")
