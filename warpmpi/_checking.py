@@ -18,7 +18,6 @@ from mpi4py import MPI
 from . import _core
 from ._staging import table
 from ._staging.averages import AVG
-from ._staging.layout import blocks_of
 
 # The communicator's own calls are ours: these are mpi4py's.
 _Iallgather, _Iallgatherv = MPI.Comm.Iallgather, MPI.Comm.Iallgatherv
@@ -95,13 +94,14 @@ def _blocks(value: Any, form: str, ranks: int, whole: bool = False) -> Blocks:
     if value is None or value is MPI.IN_PLACE:
         return None
     listed = isinstance(value, (list, tuple))
-    array, rest = (value[0], list(value[1:])) if listed else (value, [])
+    array = value[0] if listed else value
     try:
         name, itemsize, nbytes = None, 1, 0
         if array is not None and array is not MPI.BOTTOM:
             name, itemsize, nbytes = _core._elements(array)
         found = []
-        for _, count, kind in blocks_of(itemsize, nbytes, rest, form, ranks):
+        read = _core._blocks(value, form, ranks, itemsize, nbytes)
+        for _, count, kind in read:
             of, size, length = name, itemsize, count * itemsize
             if kind is not None:
                 length = count * kind.Get_size()

@@ -3,6 +3,7 @@
 
 import ctypes
 import os
+import sys
 import textwrap
 from functools import partial
 
@@ -496,3 +497,37 @@ def test_in_place_where_one_cannot_map(tmp_path, name, strided):
     plain = name.removeprefix("I").capitalize()
     text = UNMAPPED.format(name=name, plain=plain, strided=strided)
     ranks.run_text(tmp_path, text)
+
+
+def codes_run(call):
+    """The Python functions that run within a call."""
+    names = []
+
+    def note(frame, event, _):
+        if event == "call":
+            names.append(frame.f_code.co_name)
+
+    sys.setprofile(note)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return names
+
+
+@pytest.mark.parametrize("name", ["Alltoallv", "Alltoallw", "Ialltoallv"])
+def test_counts_are_read_without_python(comm, name):
+    ranks = range(comm.size)
+    a = wm.array(np.arange(comm.size * 3.0) + comm.rank)
+    b = wm.zeros(comm.size * 3)
+    counts, displs = [3] * comm.size, [3 * rank for rank in ranks]
+    lists = [(counts, displs)]
+    if name == "Alltoallw":
+        lists = [counts, [24 * rank for rank in ranks]]
+        lists.append([MPI.DOUBLE] * comm.size)
+
+    def call():
+        getattr(comm, name)([a, *lists], [b, *lists])
+
+    call()  # loads kernels
+    assert codes_run(call) == ["call"]

@@ -481,3 +481,16 @@ def test_status_tells_nothing_of_a_collective(comm):
     comm.Ibcast(array).Wait(status)
     assert status.error == MPI.SUCCESS
     assert not status.cancelled
+
+
+@needs_gpu
+def test_a_datatype_of_which_mpi_tells_no_constructor(comm):
+    """A short, a gap of two bytes and an int: the gap stays as it was."""
+    pairs = np.zeros(3, [("value", "i2"), ("gap", "i2"), ("index", "i4")])
+    pairs["value"], pairs["gap"], pairs["index"] = 1, 2, [3, 4, 5]
+    a = kinds.make("device", pairs.view(np.uint8))
+    b = kinds.make("device", np.full(24 * comm.size, 255, np.uint8))
+    comm.Allgather([a, 3, MPI.SHORT_INT], [b, 3, MPI.SHORT_INT])
+    pairs["gap"] = -1
+    expected = np.tile(pairs.view(np.uint8), comm.size)
+    np.testing.assert_array_equal(kinds.values_of(b), expected)

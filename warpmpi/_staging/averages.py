@@ -12,7 +12,6 @@ from mpi4py import MPI
 from .. import _core
 from .._raw import items
 from . import notes
-from .layout import Run
 from .table import Row
 
 AVG = _core._Average()
@@ -36,15 +35,14 @@ def ranks_of(comm: Any) -> int:
     return int(size)
 
 
-def result_of(call: Any, role: str, runs: list[Run]) -> list[Run]:
-    """Give the bytes of the result: a scattered one may be over the sums."""
-    if role != "=" or "scatter" not in call.row.name or not runs:
-        return runs
+def result_of(call: Any, role: str, first: int, nbytes: int) -> Any:
+    """Give the bytes of a scattered result over the sums; None: all are."""
+    if role != "=" or "scatter" not in call.row.name or not nbytes:
+        return None
     parts, rank = [1] * call.owner.Get_size(), call.owner.Get_rank()
     if "recvcounts" in call.row.positions:
         parts = items(call.argument("recvcounts"), "recvcounts")
-    offset, length, rows, _ = runs[0]  # one: MPI_SUM has no gaps
-    return [(offset, length * rows * parts[rank] // sum(parts), 1, 0)]
+    return first, nbytes * parts[rank] // sum(parts)
 
 
 def object_call(name: str, method: Callable[..., Any]) -> Callable[..., Any]:

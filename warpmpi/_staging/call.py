@@ -103,8 +103,9 @@ class Call:
                 )
                 if kind is not None:
                     copy.average = kind, averages.ranks_of(owner)
-                    copy.written = averages.result_of(
-                        self, copy.role, copy.runs
+                    copy.written = (
+                        averages.result_of(self, copy.role, *copy.used)
+                        or copy.written
                     )
                 self.copies.append(copy)
                 arrays.append(copy.array)
@@ -208,7 +209,7 @@ class Call:
         if self.error is not None and isinstance(self.owner, MPI.File):
             inner.Wait()  # the caller has no request, and may close the file
             raise self.error
-        name, array, host, runs = "buf", None, None, []
+        name, array, host, runs = "buf", None, None, None
         average = None
         for copy in self.copies:  # one at most is written
             if copy.role != "<" and self.error is None:

@@ -21,7 +21,7 @@ def _packing(call: Call) -> int:
     for copy in call.copies:
         if copy.role != "<":
             begin = call.argument("position")
-            copy.written = [(begin, end - begin, 1, 0)]
+            copy.written = begin, end - begin
     call.store()
     return end
 

@@ -15,7 +15,7 @@ from typing import Any
 from mpi4py import MPI
 
 from .. import _core
-from .layout import Block, block_parts, origin_of
+from .layout import Block, block_parts
 from .table import Row
 
 # mpi4py's own, also after install().
@@ -107,12 +107,12 @@ class Pairs:
         self, value: Any, name: str, form: str, sends: bool, types: _Types
     ) -> list[Any]:
         """Return a buffer for Alltoallw, with a block for each neighbour."""
-        array, *rest = value if isinstance(value, (list, tuple)) else (value,)
+        array = value[0] if isinstance(value, (list, tuple)) else value
         itemsize, nbytes = 1, 0
-        if origin_of(value, form) is None:
+        if _core._origin(value, form) is None:
             itemsize, nbytes = item_of(array, name, sends)
         number = self.outdegree if sends else self.indegree
-        blocks = block_parts(name, itemsize, nbytes, rest, form, number)
+        blocks = block_parts(name, itemsize, nbytes, value, form, number)
         ranks = self._destinations if sends else self._sources
         each = [
             _merged(name, [blocks[at] for at in own], itemsize, types)

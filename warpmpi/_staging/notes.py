@@ -9,7 +9,6 @@ from typing import Any
 from mpi4py import MPI
 
 from .. import _core
-from .layout import named
 from .table import Buffer, Row
 
 _TEXTS = {
@@ -104,7 +103,10 @@ def _type_of(value: Any) -> str | None:
     array, rest = (value[0], value[1:]) if listed else (value, ())
     kinds = [each for each in rest if isinstance(each, (str, MPI.Datatype))]
     if kinds:
-        return _core._element(named(kinds[0]))[0]
+        kind = kinds[0]
+        if isinstance(kind, str):
+            kind = MPI.Datatype.fromcode(kind)
+        return _core._element(kind)[0]
     return _core._elements(array)[0]
 
 

@@ -11,9 +11,10 @@ from typing import Any
 
 from mpi4py import MPI
 
+from .. import _core
 from . import notes
 from .given import is_type
-from .layout import block_parts, origin_of
+from .layout import block_parts
 from .neighbours import item_of
 from .table import Buffer
 
@@ -51,11 +52,11 @@ def _check_buffer(
         specs = [_typed(value)]
     for spec in specs:
         init(comm, spec, 0).Free()
-    if buffer.form == "n" and origin_of(value, "n") is None:
+    if buffer.form == "n" and _core._origin(value, "n") is None:
         size = item_of(array, buffer.name, role == "<")
-        block_parts(buffer.name, *size, rest, "n", blocks)
+        block_parts(buffer.name, *size, value, "n", blocks)
     elif buffer.form in ("v", "w"):  # MPI does not look at their places
-        block_parts(buffer.name, 1, 0, rest, buffer.form, blocks)
+        block_parts(buffer.name, 1, 0, value, buffer.form, blocks)
 
 
 def rehearse(call: Any, comm: MPI.Comm, *args: Any, **kwargs: Any) -> None:

@@ -14,35 +14,30 @@ from typing import Any
 from mpi4py import MPI
 
 from .. import _core
-from .layout import (
-    Memory,
-    Run,
-    absolute_runs_of,
-    allocations_of,
-    origin_of,
-    runs_of,
-)
 from .table import Buffer
 
 
-def on_device(value: Any, buffer: Buffer) -> bool:
-    """Return True if a buffer is GPU memory, also relative to MPI.BOTTOM.
+class Memory:
+    """Writable bytes at an address, which a datatype may have given."""
 
-    So is one that is partly GPU memory, which has no staging copy.
+    def __init__(self, address: int, nbytes: int) -> None:
+        self.__cuda_array_interface__ = {
+            "version": 2,
+            "shape": (nbytes,),
+            "typestr": "|u1",
+            "data": (address, False),
+        }
+
+
+def _place(value: Any, buffer: Buffer) -> int:
+    """Return 1 for GPU memory, also relative to MPI.BOTTOM, and 0 for host.
+
+    2: addresses lead to GPU and to other memory, which has no staging copy.
     """
-    origin = origin_of(value, buffer.form)
+    origin = _core._origin(value, buffer.form)
     if origin is None:
-        return _core.is_on_device(value)
-    return any(allocations_of(origin, list(value[1:]), buffer))
-
-
-def check_addresses(value: Any, buffer: Buffer) -> None:
-    """Raise ValueError if addresses lead to GPU and to other memory."""
-    origin = origin_of(value, buffer.form)
-    if origin is not None:
-        found = allocations_of(origin, list(value[1:]), buffer)
-        if len(found) > 1 or -1 in found:
-            _core._refuse_mix(buffer.name)
+        return int(_core.is_on_device(value))
+    return _core._place(value, origin, buffer.form, buffer.name)
 
 
 def has_staging_copy(
@@ -53,25 +48,25 @@ def has_staging_copy(
     GPU memory has a copy. packs: so has host memory with gaps. messages: so
     has each array that mpi4py refuses.
     """
-    check_addresses(value, buffer)
-    if on_device(value, buffer):
-        return True
-    if not packs or origin_of(value, buffer.form) is not None:
-        return False
+    place = _place(value, buffer)
+    if place > 1:
+        _core._refuse_mix(buffer.name)
+    if place or not packs or _core._origin(value, buffer.form) is not None:
+        return bool(place)
     return _core._has_gaps(value) or (messages and _core._concerns_us(value))
 
 
 def concerns_us(value: Any, buffer: Buffer) -> bool:
     """Return True if mpi4py cannot take the buffer as it is."""
-    if origin_of(value, buffer.form) is None:
+    if _core._origin(value, buffer.form) is None:
         return _core._concerns_us(value)
-    return on_device(value, buffer)
+    return _place(value, buffer) > 0
 
 
 def on_device_reduced(value: Any, buffer: Buffer) -> bool:
     """Return the same; refuse elements that MPI would reduce as bytes."""
-    if origin_of(value, buffer.form) is not None:
-        return on_device(value, buffer)
+    if _core._origin(value, buffer.form) is not None:
+        return _place(value, buffer) > 0
     return _core._is_on_device_reduced(
         value, buffer.name
     ) or _core._concerns_us(value)
@@ -95,7 +90,7 @@ class Settled:
     on_device = False
     error: Exception | None = None
     host: Any = None
-    written: list[Run] = []
+    written: Any = None
     average: tuple[int, int] | None = None
 
     def __init__(self, value: Any, buffer: Buffer) -> None:
@@ -121,12 +116,12 @@ class StagingCopy:
         listed = isinstance(value, (list, tuple))
         self.array = value[0] if listed else value
         rest = list(value[1:]) if listed else []
-        low, runs, origin = 0, None, origin_of(value, buffer.form)
+        told, origin = None, _core._origin(value, buffer.form)
         if origin is not None:
-            low, high, runs = absolute_runs_of(
-                origin, rest, buffer.form, blocks
+            told = _core._absolute_runs(
+                value, origin, buffer.form, blocks, buffer.name
             )
-            self.array = Memory(low, high - low)
+            self.array = Memory(*told[:2])
         self.buffer = buffer
         self.role = role
         self.error: Exception | None = None
@@ -143,19 +138,19 @@ class StagingCopy:
             self.error = error
             self.host = stage(True)
         self.given = [self.host, *rest] if listed else self.host
-        if origin is not None and runs is not None:
-            base = MPI.Get_address(self.host) + origin - low
-            self.given[0] = MPI.memory.fromaddress(base, 1)
-        else:
-            runs = runs_of(
-                buffer.name, self.host, rest, buffer.form, blocks, datatype
+        if origin is None:
+            told = _core._runs(
+                value, self.host, buffer.form, blocks, datatype, buffer.name
             )
-        if runs is None:
+        elif told is not None:
+            base = MPI.Get_address(self.host) + origin - told[0]
+            self.given[0] = MPI.memory.fromaddress(base, 1)
+        if told is None:
             # Not understood: mpi4py raises, or may write all of it.
-            runs = [(0, self.host.nbytes, 1, 0)]
+            told = 0, self.host.nbytes, (0, self.host.nbytes)
             self.role = "<" if role == "<" else "="
-        self.runs: list[Run] = runs
-        self.written = runs  # what of them is copied back
+        *self.used, self.runs = told  # first byte and number of bytes
+        self.written: Any = self.runs  # what of them is copied back
         # The element type and the number of ranks of an average.
         self.average: tuple[int, int] | None = None
         self.on_device = _core.is_on_device(self.array)

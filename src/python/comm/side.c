@@ -4,8 +4,10 @@
 #include <string.h>
 
 #include "comm/message/pattern.h"
+#include "python/message/blocks.h"
 #include "python/message/datatype.h"
 #include "python/message/elements.h"
+#include "python/message/owner.h"
 
 // Returns a count, or a pair of count and displacement, with the count times
 // `blocks`; other objects unchanged.
@@ -59,58 +61,116 @@ read_message(PyObject *value, bool writable, bool reduces, wm_side_t *side)
     return 0;
 }
 
-// Reads, through Python, the places of the blocks of a v-form, and the message
-// with all blocks if they have a datatype.
+// Reads the message again, as `count` elements of a datatype.
 static int
-read_spans(PyObject *value, bool writable, int size, wm_side_t *side)
+read_typed(PyObject *value, Py_ssize_t count, PyObject *datatype,
+           bool writable, wm_side_t *side)
 {
-    PyObject *told = wm_py_cold("warpmpi._staging.layout", "spans_of",
-                                "(nnOi)", (Py_ssize_t)side->message.size,
-                                (Py_ssize_t)side->message.buffer.nbytes, value,
-                                size);
-    PyObject *all;
-    const char *bytes;
-    Py_ssize_t length;
-    int code = -1;
-    if (told != NULL && told != Py_None
-        && PyArg_ParseTuple(told, "y#O:spans_of", &bytes, &length, &all)
-        && (size_t)length == (size_t)size * sizeof(wm_span_t)) {
-        memcpy(side->spans, bytes, (size_t)length);
-        side->varies = true;
-        code = 0;
-        if (all != Py_None) {
-            wm_py_message_release(&side->message);
-            side->given = false;
-            code = read_message(all, writable, false, side);
-        }
-    }
-    Py_XDECREF(told);
+    PyObject *all = Py_BuildValue("(OnO)", wm_py_message_array(value), count,
+                                  datatype);
+    wm_py_message_release(&side->message);
+    side->given = false;
+    int code = all != NULL ? read_message(all, writable, false, side) : -1;
+    Py_XDECREF(all);
     return code;
 }
 
-// Describes a block of Alltoallw: `count` elements from a byte on, of `length`
-// bytes. Returns false if strides cannot describe it, or it is outside.
+// Finds the places of the blocks of a v-form. Blocks of a derived datatype do
+// not count its gaps: *derived is the datatype, which all blocks have, and
+// *total the elements from the array's first on. Returns false if a block is
+// outside of the array.
 static bool
-take_block(PyObject *block, bool writable, char *data, size_t length,
-           wm_strided_t *part)
+take_spans(const wm_py_blocks_t *blocks, Py_ssize_t itemsize, size_t length,
+           wm_span_t *spans, PyObject **derived, Py_ssize_t *total)
 {
-    Py_ssize_t at, count;
-    PyObject *object;
-    MPI_Datatype type;
+    for (int i = 0; i < blocks->count; ++i) {
+        const wm_py_block_t *block = &blocks->blocks[i];
+        size_t at = (size_t)block->at, count = (size_t)block->count;
+        wm_extent_t of = {.size = itemsize};
+        bool apart = false;
+        if (block->at < 0 || block->count < 0)
+            return false;
+        if (block->datatype != NULL) {
+            MPI_Aint low;
+            MPI_Type_size_x(block->type, &of.size);
+            MPI_Type_get_extent(block->type, &low, &of.extent);
+            apart = !wm_py_datatype_is_predefined(block->type)
+                    || of.size != itemsize;
+        }
+        size_t size = (size_t)of.size;
+        if ((apart && of.extent <= 0)
+            || (size > 0 && count > PY_SSIZE_T_MAX / size)
+            || (!apart
+                && (count * size > length || at > length - count * size)))
+            return false;
+        if (apart) {
+            at = at / (size_t)of.extent * size;
+            *derived = block->datatype;
+            Py_ssize_t end = block->at / of.extent + block->count;
+            *total = end > *total ? end : *total;
+        }
+        spans[i] = (wm_span_t){at, count * size};
+    }
+    return true;
+}
+
+// Returns the bytes of an element of the array as mpi4py counts them.
+static Py_ssize_t
+counted_size(PyObject *value, const wm_message_t *message)
+{
+    const wm_owner_t *owner = message->buffer.owner;
+    Py_ssize_t size = (Py_ssize_t)message->size;
+    return owner != NULL && owner->viewed && message->buffer.nbytes > 0
+               ? size
+                     * (Py_ssize_t)wm_py_view_inner(wm_py_message_array(value),
+                                                    &owner->view.array)
+               : size;
+}
+
+// Reads the places of the blocks of a v-form, and the message with all blocks
+// if they have a datatype.
+static int
+read_spans(PyObject *value, bool writable, int size, wm_side_t *side)
+{
+    wm_py_blocks_t blocks;
+    PyObject *derived = NULL;
+    Py_ssize_t total = 0, itemsize = counted_size(value, &side->message);
+    size_t length = side->message.buffer.nbytes;
+    if (wm_py_blocks_read(value, WM_VARYING, size, itemsize,
+                          (Py_ssize_t)length, &blocks)
+        < 0)
+        return -1;
+    int code = blocks.count == size
+                       && take_spans(&blocks, itemsize, length, side->spans,
+                                     &derived, &total)
+                   ? 0
+                   : -1;
+    if (code == 0 && derived != NULL)
+        code = read_typed(value, total, derived, writable, side);
+    side->varies = code == 0;
+    wm_py_blocks_free(&blocks);
+    return code;
+}
+
+// Describes a block of Alltoallw within `length` bytes. Returns false if
+// strides cannot describe it, or it is outside.
+static bool
+take_block(const wm_py_block_t *block, bool writable, char *data,
+           size_t length, wm_strided_t *part)
+{
     wm_extent_t of;
     char *low, *high;
     wm_strided_init(part, data, 0);
-    if (!PyArg_ParseTuple(block, "nnO:blocks_of", &at, &count, &object))
-        return false;
-    if (count == 0)
+    if (block->count == 0)
         return true;
-    part->data += at;
-    if (count < 0 || wm_py_mpi_datatype(object, "buffer", &type) < 0
-        || type == MPI_DATATYPE_NULL
-        || wm_py_datatype_measure(type, "buffer", &of) < 0
-        || (of.size > 0 && count > (Py_ssize_t)length / of.size)
-        || !wm_py_datatype_decode(type, part)
-        || !wm_strided_repeat(part, count, of.extent)
+    if (block->at < -(Py_ssize_t)length || block->at > (Py_ssize_t)length)
+        return false;
+    part->data += block->at;
+    if (block->count < 0 || block->type == MPI_DATATYPE_NULL
+        || wm_py_datatype_measure(block->type, "buffer", &of) < 0
+        || (of.size > 0 && block->count > (Py_ssize_t)length / of.size)
+        || !wm_py_datatype_decode(block->type, part)
+        || !wm_strided_repeat(part, block->count, of.extent)
         || (writable && wm_strided_repeats(part)))
         return false;
     wm_strided_bounds(part, &low, &high);
@@ -146,21 +206,22 @@ read_blocks(PyObject *value, bool writable, int size,
     wm_message_t *message = &side->message;
     char *data = message->buffer.data;
     int count = wm_neighbor_parts(neighbors, size, parts);
-    PyObject *told = wm_py_cold("warpmpi._staging.layout", "separate_blocks",
-                                "(Oi)", value, neighbors->count);
-    wm_pattern_t *pattern = told != NULL && told != Py_None
-                                    && message->buffer.pattern == NULL
-                                ? wm_py_elements_parts(count)
-                                : NULL;
-    bool taken = pattern != NULL;
+    wm_py_blocks_t blocks;
+    bool taken = message->buffer.pattern == NULL
+                 && wm_py_blocks_read(value, WM_SEPARATE, neighbors->count, 1,
+                                      0, &blocks)
+                        == 0;
+    if (!taken)
+        return wm_py_drop_refusal(), -1; // MPI, or mpi4py, tells
+    wm_pattern_t *pattern = wm_py_elements_parts(count);
+    taken = pattern != NULL && blocks.count == neighbors->count;
     for (int i = 0; i < count && taken; ++i) {
         wm_strided_init(&pattern->parts[i], data, 0);
         if (parts[i].block >= 0)
-            taken = take_block(PyList_GET_ITEM(told, parts[i].block), writable,
-                               data, message->buffer.nbytes,
-                               &pattern->parts[i]);
+            taken = take_block(&blocks.blocks[parts[i].block], writable, data,
+                               message->buffer.nbytes, &pattern->parts[i]);
     }
-    Py_XDECREF(told);
+    wm_py_blocks_free(&blocks);
     if (!taken) {
         wm_py_elements_free(pattern);
         return -1;
@@ -215,20 +276,59 @@ assign(wm_form_t form, int size, const wm_neighbors_t *neighbors,
     return 0;
 }
 
+// Finds the bytes from an address on that blocks use. Returns false if some
+// are in front of it.
+static bool
+find_end(const wm_py_blocks_t *blocks, Py_ssize_t *end)
+{
+    *end = 0;
+    for (int i = 0; i < blocks->count; ++i) {
+        const wm_py_block_t *block = &blocks->blocks[i];
+        bool typed = block->datatype != NULL;
+        wm_extent_t of = {.size = 1, .high = 1, .extent = 1};
+        if (block->count <= 0)
+            continue;
+        if (typed
+            && (block->type == MPI_DATATYPE_NULL
+                || wm_py_datatype_measure(block->type, "buffer", &of) < 0))
+            return false;
+        __int128 last = (__int128)(block->count - 1) * of.extent;
+        __int128 low = (__int128)block->at + of.low + (last < 0 ? last : 0);
+        __int128 high = (__int128)block->at + of.high + (last > 0 ? last : 0);
+        if (low < 0 || high > PY_SSIZE_T_MAX)
+            return false;
+        *end = high > *end ? (Py_ssize_t)high : *end;
+    }
+    return true;
+}
+
 // Returns a buffer of blocks at a GPU address as memory of the length that the
 // blocks need; any other buffer unchanged. Returns NULL if this is impossible.
 static PyObject *
-measured(PyObject *value, wm_form_t form, int blocks)
+measured(PyObject *value, wm_form_t form, int count)
 {
     PyObject *array = wm_py_message_array(value);
+    wm_py_blocks_t blocks;
+    Py_ssize_t end;
     if (array == value || !wm_py_mpi_is_address(array)
-        || !wm_py_message_on_device(array))
+        || !wm_py_message_on_device(array)
+        || !wm_py_blocks_has_counts(value, form))
         return Py_NewRef(value);
-    PyObject *told = wm_py_cold("warpmpi._staging.layout", "measured", "(Osi)",
-                                value, form == WM_VARYING ? "v" : "w", blocks);
-    if (told == Py_None)
-        Py_CLEAR(told);
-    return told;
+    if (wm_py_blocks_read(value, form, count, 1, 0, &blocks) < 0)
+        return NULL;
+    bool found = find_end(&blocks, &end);
+    wm_py_blocks_free(&blocks);
+    PyObject *list = found ? PySequence_List(value) : NULL;
+    PyObject *address = list != NULL ? PyObject_GetAttrString(array, "address")
+                                     : NULL;
+    PyObject *memory = address != NULL
+                           ? wm_py_cold("warpmpi._staging.staging_copies",
+                                        "Memory", "(On)", address, end)
+                           : NULL;
+    Py_XDECREF(address);
+    if (memory == NULL || PyList_SetItem(list, 0, memory) < 0)
+        Py_CLEAR(list);
+    return list;
 }
 
 static int

@@ -57,6 +57,7 @@
     X(objects)                                                                \
     X(parts)                                                                  \
     X(pickle)                                                                 \
+    X(runs)                                                                   \
     X(staged)                                                                 \
     X(dispatch)
 

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "python/message/datatype.h"
 
+#include <limits.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "comm/engine/optional_mpi.h"
 #include "comm/engine/posted.h"
@@ -91,8 +93,8 @@ get_contents(MPI_Datatype type, const envelope_t sizes, int *integers,
            == MPI_SUCCESS;
 }
 
-static bool
-is_predefined(MPI_Datatype type)
+bool
+wm_py_datatype_is_predefined(MPI_Datatype type)
 {
     envelope_t sizes;
     int combiner;
@@ -103,7 +105,7 @@ static void
 contents_free(contents_t *contents)
 {
     for (size_t i = 0; i < contents->types; ++i)
-        if (!is_predefined(contents->inner[i]))
+        if (!wm_py_datatype_is_predefined(contents->inner[i]))
             MPI_Type_free(&contents->inner[i]);
     free(contents->inner);
     free(contents->numbers);
@@ -160,9 +162,8 @@ look_inside(MPI_Datatype type, contents_t *contents)
     return told;
 }
 
-// Initialises an empty list of parts.
-static void
-parts_init(wm_parts_t *parts, int most)
+void
+wm_py_parts_init(wm_parts_t *parts, int most)
 {
     parts->parts = &parts->first;
     parts->count = 0;
@@ -175,7 +176,7 @@ wm_py_parts_free(wm_parts_t *parts)
 {
     if (parts->parts != &parts->first)
         free(parts->parts);
-    parts_init(parts, parts->most);
+    wm_py_parts_init(parts, parts->most);
 }
 
 static bool
@@ -243,7 +244,7 @@ parts_repeat(wm_parts_t *parts, MPI_Count count, MPI_Count stride)
     if (count > parts->most / apart)
         return false;
     wm_parts_t once;
-    parts_init(&once, parts->count);
+    wm_py_parts_init(&once, parts->count);
     bool done = parts_add_all(&once, parts, 0);
     for (MPI_Count i = 1; i < count && done; ++i)
         done = parts_add_all(parts, &once, (MPI_Aint)(i * stride));
@@ -260,10 +261,10 @@ repeat_unevenly(const MPI_Count *places, const MPI_Count *lengths,
     wm_parts_t once = *parts, block;
     if (once.parts == &parts->first)
         once.parts = &once.first;
-    parts_init(parts, parts->most);
+    wm_py_parts_init(parts, parts->most);
     bool done = true;
     for (MPI_Count i = 0; i < count && done; ++i) {
-        parts_init(&block, once.most);
+        wm_py_parts_init(&block, once.most);
         done = parts_add_all(&block, &once, (MPI_Aint)(places[i] * unit))
                && parts_repeat(&block, lengths != NULL ? lengths[i] : length,
                                extent)
@@ -394,7 +395,7 @@ decode_structure(const contents_t *contents, char *data, wm_parts_t *parts)
         if (lengths[i] == 0)
             continue;
         MPI_Type_get_extent(contents->inner[i], &unused, &extent);
-        parts_init(&block, parts->most);
+        wm_py_parts_init(&block, parts->most);
         decoded = decode(contents->inner[i], data + places[i], &block)
                   && parts_repeat(&block, lengths[i], extent)
                   && parts_add_all(parts, &block, 0);
@@ -446,8 +447,8 @@ wm_py_datatype_parts(MPI_Datatype type, MPI_Count number, MPI_Aint extent,
                      char *data, int most, wm_parts_t *parts)
 {
     bool decoded;
-    parts_init(parts, most);
-    if (is_predefined(type))
+    wm_py_parts_init(parts, most);
+    if (wm_py_datatype_is_predefined(type))
         decoded = decode(type, data, parts);
     else
         WM_PY_UNLOCKED(decoded = decode(type, data, parts));
@@ -469,11 +470,76 @@ wm_py_datatype_decode(MPI_Datatype type, wm_strided_t *strided)
     return decoded;
 }
 
+// Finds the bytes of an element where MPI does not tell how the type was made:
+// MPI unpacks ones into a mask.
+static bool
+parts_by_mask(MPI_Datatype type, char *data, wm_parts_t *parts)
+{
+    MPI_Aint low = 0, span = 0;
+    MPI_Count size = 0;
+    int position = 0;
+    MPI_Type_get_true_extent(type, &low, &span);
+    MPI_Type_size_x(type, &size);
+    if (size > INT_MAX || size < 0 || span < 0)
+        return false;
+    char *mask = calloc((size_t)span + 1, 1), *ones = malloc((size_t)size + 1);
+    bool told = mask != NULL && ones != NULL;
+    if (told) {
+        memset(ones, 1, (size_t)size);
+        // NOLINTNEXTLINE(performance-no-int-to-ptr): may not be in the mask
+        char *origin = (char *)((uintptr_t)mask - (uintptr_t)low);
+        told = MPI_Unpack(ones, (int)size, &position, origin, 1, type,
+                          MPI_COMM_SELF)
+               == MPI_SUCCESS;
+    }
+    for (MPI_Aint at = 0, next; at < span && told; at = next) {
+        wm_strided_t run;
+        next = at;
+        while (next < span && mask[next] == mask[at])
+            ++next;
+        wm_strided_init(&run, data + low + at, next - at);
+        told = !mask[at] || parts_add(parts, &run, 0);
+    }
+    free(mask);
+    free(ones);
+    return told;
+}
+
+// Repeats one part, by so many parts if it cannot have another dimension.
+static bool
+parts_add_repeated(wm_parts_t *parts, const wm_strided_t *part,
+                   MPI_Count count, MPI_Aint stride)
+{
+    wm_strided_t all = *part;
+    if (wm_strided_repeat(&all, count, stride))
+        return parts_add(parts, &all, 0);
+    bool added = true;
+    for (MPI_Count i = 0; i < count && added; ++i)
+        added = parts_add(parts, part, (MPI_Aint)(i * stride));
+    return added;
+}
+
+bool
+wm_py_datatype_cover(MPI_Datatype type, MPI_Count number, MPI_Aint extent,
+                     char *data, wm_parts_t *parts)
+{
+    wm_parts_t one;
+    bool told = wm_py_datatype_parts(type, 1, extent, data, INT_MAX, &one);
+    if (!told) {
+        wm_py_parts_free(&one);
+        WM_PY_UNLOCKED(told = parts_by_mask(type, data, &one));
+    }
+    for (int i = 0; i < one.count && told; ++i)
+        told = parts_add_repeated(parts, &one.parts[i], number, extent);
+    wm_py_parts_free(&one);
+    return told;
+}
+
 static bool
 blocks(MPI_Datatype type, MPI_Aint base, bool (*accept)(MPI_Aint at))
 {
     contents_t contents;
-    if (is_predefined(type))
+    if (wm_py_datatype_is_predefined(type))
         return accept(base);
     if (!look_inside(type, &contents))
         return false;
@@ -530,7 +596,7 @@ MPI_Datatype
 wm_py_datatype_element(MPI_Datatype type)
 {
     MPI_Datatype found = type;
-    if (is_predefined(type))
+    if (wm_py_datatype_is_predefined(type))
         return found;
     WM_PY_UNLOCKED(found = element(type));
     return found;
@@ -583,7 +649,7 @@ wm_py_datatype_measure(MPI_Datatype type, const char *argument,
 {
     MPI_Aint low = 0, length = 0;
     wm_error_t err;
-    if (!is_predefined(type) && check_committed(type, &err) < 0)
+    if (!wm_py_datatype_is_predefined(type) && check_committed(type, &err) < 0)
         return wm_py_raise_of(argument, &err);
     MPI_Type_get_true_extent(type, &low, &length);
     extent->low = low;

@@ -34,6 +34,10 @@ int
 wm_py_datatype_copy(MPI_Datatype type, const char *argument,
                     MPI_Datatype *copy);
 
+// Returns true for MPI's own datatypes.
+bool
+wm_py_datatype_is_predefined(MPI_Datatype type);
+
 // Describes the bytes of an element in the order in which they are sent,
 // counted from strided->data. Returns false if strides cannot describe them:
 // for types whose blocks are not equally far apart, and for elements with gaps
@@ -56,8 +60,19 @@ bool
 wm_py_datatype_parts(MPI_Datatype type, MPI_Count number, MPI_Aint extent,
                      char *data, int most, wm_parts_t *parts);
 
+// Initialises an empty list of at most so many parts.
+void
+wm_py_parts_init(wm_parts_t *parts, int most);
+
 void
 wm_py_parts_free(wm_parts_t *parts);
+
+// Adds the bytes of `number` elements, counted from `data`, in any order. Asks
+// MPI for a mask of the bytes if MPI does not tell how the type was made.
+// Returns false if memory is short, or an element is longer than MPI packs.
+bool
+wm_py_datatype_cover(MPI_Datatype type, MPI_Count number, MPI_Aint extent,
+                     char *data, wm_parts_t *parts);
 
 // Returns the type of the elements of a datatype; MPI_DATATYPE_NULL if they
 // are of several types.

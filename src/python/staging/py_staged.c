@@ -14,6 +14,7 @@
 #include "python/message/elements.h"
 #include "python/message/raw.h"
 #include "python/request/py_request.h"
+#include "python/staging/runs.h"
 
 // Returns how many MPI elements an element of the array is: its number of
 // bytes, if MPI does not know the type.
@@ -84,40 +85,6 @@ stage(PyObject *Py_UNUSED(module), PyObject *args)
     return wm_py_array_object(&staging);
 }
 
-// Parses the runs of a list of (offset, length, rows, stride), within
-// `nbytes`.
-static wm_staged_t *
-parse_runs(PyObject *list, size_t nbytes)
-{
-    PyObject *runs = PySequence_Tuple(list);
-    if (runs == NULL)
-        return NULL;
-    size_t count = (size_t)PyTuple_GET_SIZE(runs);
-    wm_staged_t *staged = calloc(1, sizeof *staged
-                                        + count * sizeof *staged->runs);
-    if (staged == NULL)
-        PyErr_NoMemory();
-    for (size_t i = 0; i < count && !PyErr_Occurred(); ++i) {
-        Py_ssize_t offset, length, rows, stride;
-        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(runs, (Py_ssize_t)i),
-                              "nnnn:runs", &offset, &length, &rows, &stride))
-            break;
-        if (offset < 0 || length < 0 || rows < 0 || stride < 0)
-            PyErr_SetString(PyExc_ValueError, "runs: negative");
-        staged->runs[i] = (wm_run_t){(size_t)offset, (size_t)length,
-                                     (size_t)rows, (size_t)stride};
-        staged->count = i + 1;
-    }
-    Py_DECREF(runs);
-    if (!PyErr_Occurred() && !wm_runs_fit(staged->runs, count, nbytes))
-        PyErr_SetString(PyExc_ValueError, "runs: beyond the end of the array");
-    if (PyErr_Occurred()) {
-        free(staged);
-        staged = NULL;
-    }
-    return staged;
-}
-
 // Parses the array as memory, and its runs to copy. On success the caller
 // releases the message.
 static int
@@ -140,12 +107,11 @@ look(PyObject *object, PyObject *staging, PyObject *runs, bool writable,
             "was made: do not resize the array while its request exists",
             name, message->buffer.nbytes, wm_array_nbytes(host));
     else
-        *staged = parse_runs(runs, message->buffer.nbytes);
+        *staged = wm_py_runs_read(runs, host->data, message->buffer.nbytes);
     if (PyErr_Occurred()) {
         wm_py_message_release(message);
         return -1;
     }
-    (*staged)->staging = host->data;
     return 0;
 }
 
@@ -173,7 +139,7 @@ PyDoc_STRVAR(
     "--\n\n"
     "Copy runs of bytes between an array and its staging copy. The\n"
     "copy is complete when the call returns.\n\n"
-    "runs: (offset, length, rows, stride) in bytes. If CUDA fails on\n"
+    "runs: those of _runs, or (offset, bytes). If CUDA fails on\n"
     "the way to the host, raises wm.CudaError and leaves bytes of 255\n"
     "in the staging copy. average: the type of _averaged and a number of\n"
     "ranks, by which the staging copy is divided first; or None.");
@@ -198,8 +164,7 @@ stage_copy(PyObject *Py_UNUSED(module), PyObject *args)
     }
     Py_BEGIN_ALLOW_THREADS;
     wm_staged_divide(staged);
-    code = wm_staged_copy(&message.buffer, staged->staging, staged->runs,
-                          staged->count, to_host, &err);
+    code = wm_staged_copy(&message.buffer, staged, to_host, &err);
     if (code < 0 && to_host)
         memset(staged->staging, 255, message.buffer.nbytes);
     Py_END_ALLOW_THREADS;
@@ -475,47 +440,6 @@ runs_code(PyObject *Py_UNUSED(module), PyObject *value)
                            && wm_py_view_runs_code(array));
 }
 
-PyDoc_STRVAR(is_address_doc,
-             "_is_address(value, /)\n--\n\n"
-             "Return True if a value is MPI.memory.fromaddress(address,\n"
-             "nbytes).");
-
-static PyObject *
-is_address(PyObject *Py_UNUSED(module), PyObject *value)
-{
-    return PyBool_FromLong(wm_py_mpi_is_address(value));
-}
-
-PyDoc_STRVAR(
-    allocation_doc,
-    "_allocation(address, count, datatype, name, /)\n--\n\n"
-    "Return the base of the GPU's allocation that so many elements at an\n"
-    "address are in, counted as over MPI.BOTTOM; 0: host memory; -1: GPU\n"
-    "memory and other allocations.");
-
-static PyObject *
-allocation(PyObject *Py_UNUSED(module), PyObject *args)
-{
-    Py_ssize_t address, count;
-    PyObject *datatype;
-    const char *name;
-    MPI_Datatype type;
-    wm_extent_t of;
-    wm_pointer_t memory;
-    if (!PyArg_ParseTuple(args, "nnOs:_allocation", &address, &count,
-                          &datatype, &name)
-        || wm_py_mpi_datatype(datatype, name, &type) < 0
-        || wm_py_datatype_measure(type, name, &of) < 0)
-        return NULL;
-    int code = wm_py_elements_allocation(&of, type, address, count, name,
-                                         &memory);
-    if (code < 0)
-        return NULL;
-    return code > 0                       ? PyLong_FromLong(-1)
-           : wm_memory_on_device(&memory) ? PyLong_FromSize_t(memory.base)
-                                          : PyLong_FromLong(0);
-}
-
 PyDoc_STRVAR(copy_datatype_doc,
              "_copy_datatype(datatype, /)\n--\n\n"
              "Return a datatype with the same elements, without attributes,\n"
@@ -592,8 +516,6 @@ PyMethodDef wm_py_staged_functions[] = {
     {"_is_awaited", is_awaited_of, METH_O, is_awaited_doc},
     {"_settle", settle, METH_O, settle_doc},
     {"_runs_code", runs_code, METH_O, runs_code_doc},
-    {"_is_address", is_address, METH_O, is_address_doc},
-    {"_allocation", allocation, METH_VARARGS, allocation_doc},
     {"_refuse_mix", refuse_mix, METH_O, refuse_mix_doc},
     {"_copy_datatype", copy_datatype, METH_O, copy_datatype_doc},
     {"_inner", inner, METH_VARARGS, inner_doc},

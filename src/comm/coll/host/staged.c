@@ -11,19 +11,33 @@
 #include "comm/message/pattern.h"
 
 bool
-wm_runs_fit(const wm_run_t *runs, size_t count, size_t nbytes)
+wm_runs_fit(const wm_strided_t *runs, size_t count, const char *staging,
+            size_t nbytes)
 {
+    bool fit = true;
     for (size_t i = 0; i < count; ++i) {
-        const wm_run_t *run = &runs[i];
-        if (run->rows == 0)
-            continue;
-        if (run->offset > nbytes || run->length > nbytes - run->offset)
-            return false;
-        size_t room = nbytes - run->offset - run->length;
-        if (run->rows > 1 && run->stride > room / (run->rows - 1))
-            return false;
+        char *low, *high;
+        wm_strided_bounds(&runs[i], &low, &high);
+        fit &= runs[i].run == 0
+               || (low >= staging && high <= staging + nbytes);
     }
-    return true;
+    return fit;
+}
+
+// Returns how many rows of contiguous bytes a run has.
+static size_t
+run_rows(const wm_strided_t *run)
+{
+    return run->run > 0 ? wm_strided_nbytes(run) / (size_t)run->run : 0;
+}
+
+static char *
+run_row(const wm_strided_t *run, size_t row)
+{
+    int64_t at = 0, left = (int64_t)row;
+    for (int i = run->ndim - 1; i >= 0; left /= run->shape[i--])
+        at += left % run->shape[i] * run->strides[i];
+    return run->data + at;
 }
 
 void
@@ -31,76 +45,73 @@ wm_staged_divide(const wm_staged_t *staged)
 {
     const wm_staged_average_t *average = &staged->average;
     for (size_t i = 0; i < staged->count && average->ranks > 0; ++i) {
-        const wm_run_t *run = &staged->runs[i];
-        for (size_t row = 0; row < run->rows; ++row)
-            wm_reduce_divide(average->type,
-                             staged->staging + run->offset + row * run->stride,
-                             average->ranks,
-                             run->length / wm_reduce_size(average->type));
+        const wm_strided_t *run = &staged->runs[i];
+        for (size_t row = 0; row < run_rows(run); ++row)
+            wm_reduce_divide(average->type, run_row(run, row), average->ranks,
+                             (size_t)run->run / wm_reduce_size(average->type));
     }
 }
 
+// Describes the bytes of a run in the memory at `base`.
 static void
-staged_describe(wm_array_t *array, char *base, const wm_run_t *run)
+staged_describe(wm_array_t *array, char *base, const char *staging,
+                const wm_strided_t *run)
 {
-    array->storage = NULL;
-    array->data = base + run->offset;
-    array->dtype = WM_UINT8;
-    array->readonly = false;
-    array->ndim = 2;
-    array->shape[0] = (int64_t)run->rows;
-    array->shape[1] = (int64_t)run->length;
-    array->strides[0] = (int64_t)run->stride;
-    array->strides[1] = 1;
+    *array = (wm_array_t){
+        .data = base + (run->data - staging),
+        .dtype = WM_UINT8,
+        .ndim = run->ndim + 1,
+    };
+    for (int i = 0; i < run->ndim; ++i) {
+        array->shape[i] = run->shape[i];
+        array->strides[i] = run->strides[i];
+    }
+    array->shape[run->ndim] = run->run;
+    array->strides[run->ndim] = 1;
 }
 
 // Copies one run. If the array has gaps, offsets do not count them. A device
 // of -1: host memory, which is copied at once.
 static int
-copy_run(const wm_buffer_t *buffer, char *staging, const wm_run_t *run,
+copy_run(const wm_buffer_t *buffer, char *staging, const wm_strided_t *run,
          bool to_host, int device, CUstream stream, wm_error_t *err)
 {
     wm_array_t memory, host;
     int code = 0;
-    for (size_t i = 0; buffer->pattern != NULL && i < run->rows && code == 0;
-         ++i) {
-        size_t at = run->offset + i * run->stride;
-        code = wm_pattern_copy(buffer, at, run->length, staging + at, to_host,
-                               device, stream, err);
+    for (size_t i = 0;
+         buffer->pattern != NULL && i < run_rows(run) && code == 0; ++i) {
+        char *row = run_row(run, i);
+        code = wm_pattern_copy(buffer, (size_t)(row - staging),
+                               (size_t)run->run, row, to_host, device, stream,
+                               err);
     }
     if (buffer->pattern != NULL)
         return code;
-    staged_describe(&memory, buffer->data, run);
-    staged_describe(&host, staging, run);
+    staged_describe(&memory, buffer->data, staging, run);
+    staged_describe(&host, staging, staging, run);
     return wm_copy_enqueue(to_host ? &host : &memory,
                            to_host ? &memory : &host, device, stream, err);
 }
 
+// Enqueues the copies of all runs, or copies at once if `device` is -1, after
+// the work of the producer.
 static int
-staged_enqueue(const wm_buffer_t *buffer, char *staging, const wm_run_t *runs,
-               size_t count, bool to_host, int device, CUstream stream,
-               wm_error_t *err)
+staged_enqueue(const wm_buffer_t *buffer, const wm_staged_t *staged,
+               bool to_host, int device, CUstream stream, wm_error_t *err)
 {
     int code = 0;
     size_t nbytes = 0;
-    for (size_t i = 0; i < count && code == 0; ++i) {
-        code = copy_run(buffer, staging, &runs[i], to_host, device, stream,
+    for (size_t i = 0; i < staged->count && code == 0; ++i) {
+        const wm_strided_t *run = &staged->runs[i];
+        if (run->run == 0)
+            continue;
+        code = copy_run(buffer, staged->staging, run, to_host, device, stream,
                         err);
-        nbytes += runs[i].rows * runs[i].length;
+        nbytes += wm_strided_nbytes(run);
     }
     if (code == 0 && device >= 0)
         wm_stat_add(WM_STAT_staged_bytes, (int64_t)nbytes);
     return code;
-}
-
-// Copies host memory whose producer has settled.
-static int
-staged_copy_on_host(const wm_buffer_t *buffer, char *staging,
-                    const wm_run_t *runs, size_t count, bool to_host,
-                    wm_error_t *err)
-{
-    return staged_enqueue(buffer, staging, runs, count, to_host, -1, NULL,
-                          err);
 }
 
 static int
@@ -118,22 +129,22 @@ wm_staged_settle(const wm_buffer_t *buffer, wm_producer_t *producer,
 }
 
 int
-wm_staged_copy(wm_buffer_t *buffer, char *staging, const wm_run_t *runs,
-               size_t count, bool to_host, wm_error_t *err)
+wm_staged_copy(wm_buffer_t *buffer, const wm_staged_t *staged, bool to_host,
+               wm_error_t *err)
 {
     wm_access_t access;
     int code = wm_staged_settle(buffer, &buffer->producer, !to_host, err);
     if (!wm_buffer_on_device(buffer))
-        return code < 0 ? code
-                        : staged_copy_on_host(buffer, staging, runs, count,
-                                              to_host, err);
+        return code < 0
+                   ? code
+                   : staged_enqueue(buffer, staged, to_host, -1, NULL, err);
     wm_access_begin(&access, &buffer->producer, !to_host,
                     staged_device_of(buffer));
     if (code == 0)
         code = wm_access_open(&access, err);
     if (code == 0)
-        code = staged_enqueue(buffer, staging, runs, count, to_host,
-                              access.device, access.stream, err);
+        code = staged_enqueue(buffer, staged, to_host, access.device,
+                              access.stream, err);
     // Also after an error: nothing stays in flight.
     int ended = wm_access_synchronize(&access, code == 0 ? err : NULL);
     access.idle = ended == 0;
@@ -157,14 +168,12 @@ staged_begin_copy(call_t *call, wm_error_t *err)
     wm_access_t *access = &call->access;
     if (!wm_buffer_on_device(&call->buffer)) {
         access->idle = true;
-        return staged_copy_on_host(&call->buffer, staged->staging,
-                                   staged->runs, staged->count, false, err);
+        return staged_enqueue(&call->buffer, staged, false, -1, NULL, err);
     }
     int code = wm_access_open(access, err);
     access->idle = false;
     return code < 0 ? code
-                    : staged_enqueue(&call->buffer, staged->staging,
-                                     staged->runs, staged->count, false,
+                    : staged_enqueue(&call->buffer, staged, false,
                                      access->device, access->stream, err);
 }
 

@@ -8,15 +8,9 @@
 #define WM_COMM_COLL_HOST_STAGED_H
 
 #include "array/reduce.h"
+#include "array/strided.h"
 #include "comm/engine/buffer.h"
 #include "comm/engine/op.h"
-
-// Rows of bytes, at the same offsets in a buffer and in its staging copy:
-// `rows` rows of `length` bytes, the first at `offset`, `stride` bytes from
-// one to the next.
-typedef struct {
-    size_t offset, length, rows, stride;
-} wm_run_t;
 
 // Sums to divide before they are copied back; ranks 0: none.
 typedef struct {
@@ -31,12 +25,14 @@ typedef struct wm_staged {
     bool cancels; // MPI_Cancel takes the request, as it is of a message
     wm_staged_average_t average;
     size_t count;
-    wm_run_t runs[];
+    wm_strided_t runs[]; // in the staging copy; the buffer's have the same
+                         // offsets
 } wm_staged_t;
 
-// Returns true if the runs lie within `nbytes`.
+// Returns true if the runs lie within a staging copy of `nbytes`.
 bool
-wm_runs_fit(const wm_run_t *runs, size_t count, size_t nbytes);
+wm_runs_fit(const wm_strided_t *runs, size_t count, const char *staging,
+            size_t nbytes);
 
 // Waits for the producer of host memory, and marks the producer.
 WM_MUST_CHECK int
@@ -47,8 +43,8 @@ wm_staged_settle(const wm_buffer_t *buffer, wm_producer_t *producer,
 // producer's work. Waits for the copies. Also waits for a producer without a
 // stream, and marks the buffer. The caller keeps the buffer.
 WM_MUST_CHECK int
-wm_staged_copy(wm_buffer_t *buffer, char *staging, const wm_run_t *runs,
-               size_t count, bool to_host, wm_error_t *err);
+wm_staged_copy(wm_buffer_t *buffer, const wm_staged_t *staged, bool to_host,
+               wm_error_t *err);
 
 // Divides the elements of the staging copy's runs.
 void

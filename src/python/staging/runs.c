@@ -1,0 +1,403 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "python/staging/runs.h"
+
+#include <limits.h>
+#include <stdlib.h>
+
+#include "python/array/py_array.h"
+#include "python/message/blocks.h"
+#include "python/message/datatype.h"
+#include "python/message/elements.h"
+#include "python/message/specification.h"
+
+static const char runs_name[] = "warpmpi.runs";
+
+typedef struct {
+    const char *base; // the offsets of the parts count from here
+    wm_parts_t parts;
+} runs_t;
+
+static void
+runs_free(runs_t *runs)
+{
+    wm_py_parts_free(&runs->parts);
+    free(runs);
+}
+
+static void
+free_capsule(PyObject *capsule)
+{
+    runs_free(PyCapsule_GetPointer(capsule, runs_name));
+}
+
+static runs_t *
+runs_new(void)
+{
+    runs_t *runs = malloc(sizeof *runs);
+    if (runs == NULL)
+        PyErr_NoMemory();
+    else
+        wm_py_parts_init(&runs->parts, INT_MAX);
+    return runs;
+}
+
+static void
+find_bounds(const wm_parts_t *parts, char **low, char **high)
+{
+    for (int i = 0; i < parts->count; ++i) {
+        char *from, *behind;
+        wm_strided_bounds(&parts->parts[i], &from, &behind);
+        *low = i == 0 || from < *low ? from : *low;
+        *high = i == 0 || behind > *high ? behind : *high;
+    }
+}
+
+// Returns (place of the lowest byte, bytes from there to the last, runs), with
+// the place counted from `origin`. Takes over the runs, whose offsets count
+// from `base`; NULL: from the lowest byte.
+static PyObject *
+tell(runs_t *runs, uintptr_t origin, char *base)
+{
+    char *low = base, *high = base;
+    find_bounds(&runs->parts, &low, &high);
+    runs->base = base != NULL ? base : low;
+    PyObject *capsule = PyCapsule_New(runs, runs_name, free_capsule);
+    if (capsule == NULL)
+        runs_free(runs);
+    return capsule != NULL
+               ? Py_BuildValue("nnN", (Py_ssize_t)((uintptr_t)low - origin),
+                               (Py_ssize_t)(high - low), capsule)
+               : NULL;
+}
+
+// Drops an exception that says that MPI or mpi4py refuses the buffer: the call
+// reports it. Returns 0, or -1 if the exception is another one.
+static int
+drop_wrong(void)
+{
+    if (PyErr_ExceptionMatches(PyExc_TypeError)
+        || PyErr_ExceptionMatches(PyExc_ValueError)
+        || PyErr_ExceptionMatches(PyExc_AttributeError)
+        || PyErr_ExceptionMatches(PyExc_LookupError)
+        || PyErr_ExceptionMatches(PyExc_ArithmeticError)
+        || PyErr_ExceptionMatches(wm_py_state->mpi_exception))
+        PyErr_Clear();
+    return PyErr_Occurred() != NULL ? -1 : 0;
+}
+
+// Measures the elements of a block.
+static int
+measure(const wm_py_block_t *block, Py_ssize_t itemsize, const char *name,
+        wm_extent_t *of)
+{
+    *of = (wm_extent_t){
+        .size = itemsize, .high = itemsize, .extent = itemsize};
+    if (block->datatype == NULL)
+        return 0;
+    return block->type != MPI_DATATYPE_NULL
+               ? wm_py_datatype_measure(block->type, name, of)
+               : wm_py_mpi_fail(MPI_ERR_TYPE,
+                                "%s: MPI.DATATYPE_NULL is no datatype", name);
+}
+
+// Checks that the bytes of a block are in memory of `nbytes` bytes. Returns 0,
+// or 1 with a ValueError naming the argument.
+static int
+check_within(const wm_py_block_t *block, const wm_extent_t *of, size_t nbytes,
+             const char *name)
+{
+    __int128 last = (__int128)(block->count - 1) * of->extent;
+    __int128 low = (__int128)block->at + of->low + (last < 0 ? last : 0);
+    __int128 high = (__int128)block->at + of->high + (last > 0 ? last : 0);
+    if (low >= 0 && high <= (__int128)nbytes)
+        return 0;
+    bool told = low >= PY_SSIZE_T_MIN && high <= PY_SSIZE_T_MAX;
+    PyErr_Format(PyExc_ValueError,
+                 "%s: bytes %zd to %zd are not all in the array of %zu bytes",
+                 name, told ? (Py_ssize_t)low : block->at,
+                 told ? (Py_ssize_t)high : PY_SSIZE_T_MAX, nbytes);
+    return 1;
+}
+
+// Adds the bytes of the blocks at `base`, which has `nbytes` bytes. Returns 0;
+// 1 with a ValueError naming the argument if a block is not within; or -1 with
+// another exception.
+static int
+add_blocks(const wm_py_blocks_t *blocks, char *base, size_t nbytes,
+           Py_ssize_t itemsize, const char *name, wm_parts_t *parts)
+{
+    for (int i = 0; i < blocks->count; ++i) {
+        const wm_py_block_t *block = &blocks->blocks[i];
+        wm_extent_t of;
+        if (measure(block, itemsize, name, &of) < 0)
+            return -1;
+        if (block->count <= 0 || of.size == 0)
+            continue;
+        if (check_within(block, &of, nbytes, name) != 0)
+            return 1;
+        bool typed = block->datatype != NULL;
+        // NOLINTNEXTLINE(performance-no-int-to-ptr): `base` may be no array
+        char *data = (char *)((uintptr_t)base + (size_t)block->at);
+        if (!wm_py_datatype_cover(typed ? block->type : MPI_BYTE,
+                                  typed ? block->count
+                                        : block->count * itemsize,
+                                  typed ? of.extent : 1, data, parts)) {
+            PyErr_Format(PyExc_ValueError,
+                         "%s: MPI does not tell the layout of the datatype",
+                         name);
+            return -1;
+        }
+    }
+    return 0;
+}
+
+// Reads the elements of one datatype that fill an array.
+static int
+read_filled(PyObject *datatype, Py_ssize_t nbytes, wm_py_blocks_t *blocks)
+{
+    PyObject *list = Py_BuildValue("(OO)", Py_None, datatype);
+    int code = list != NULL
+                   ? wm_py_blocks_read(list, WM_WHOLE, 1, 1, nbytes, blocks)
+                   : -1;
+    Py_XDECREF(list);
+    return code;
+}
+
+PyDoc_STRVAR(
+    runs_doc,
+    "_runs(buffer, staging, form, count, datatype, name, /)\n--\n\n"
+    "Return the bytes of a buffer that a call may access, at the same\n"
+    "offsets in its staging copy: (offset of the first, bytes from there to\n"
+    "the last, runs for _stage_copy and _staged).\n\n"
+    "form: \"\" for one block; n, v or w for `count` of them. datatype: that\n"
+    "of all elements, or None. Returns None if the list is not valid, so\n"
+    "that mpi4py raises. Raises ValueError, naming `name`, if the bytes are\n"
+    "not within the staging copy.");
+
+static PyObject *
+runs_of(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *buffer, *staging, *datatype;
+    const char *form, *name;
+    int count;
+    wm_py_blocks_t blocks = {0};
+    if (!PyArg_ParseTuple(args, "OO!siOs:_runs", &buffer,
+                          wm_py_state->array_type, &staging, &form, &count,
+                          &datatype, &name))
+        return NULL;
+    const wm_array_t *host = wm_py_array_of(staging);
+    size_t nbytes = wm_array_nbytes(host);
+    Py_ssize_t itemsize = (Py_ssize_t)wm_dtype_info(host->dtype)->itemsize;
+    runs_t *runs = runs_new();
+    if (runs == NULL)
+        return NULL;
+    int code = datatype != Py_None
+                   ? read_filled(datatype, (Py_ssize_t)nbytes, &blocks)
+                   : wm_py_blocks_read(buffer, wm_py_blocks_form(form), count,
+                                       itemsize, (Py_ssize_t)nbytes, &blocks);
+    if (code == 0)
+        code = add_blocks(&blocks, host->data, nbytes, itemsize, name,
+                          &runs->parts);
+    wm_py_blocks_free(&blocks);
+    if (code == 0)
+        return tell(runs, (uintptr_t)host->data, host->data);
+    runs_free(runs);
+    return code > 0 || drop_wrong() < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+PyDoc_STRVAR(absolute_runs_doc,
+             "_absolute_runs(buffer, origin, form, count, name, /)\n--\n\n"
+             "Return the bytes of a buffer with an origin (_origin): (lowest\n"
+             "address, bytes from there to the last, runs, whose offsets\n"
+             "count from the lowest address).");
+
+static PyObject *
+absolute_runs(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *buffer;
+    Py_ssize_t origin;
+    const char *form, *name;
+    int count;
+    wm_py_blocks_t blocks;
+    if (!PyArg_ParseTuple(args, "Onsis:_absolute_runs", &buffer, &origin,
+                          &form, &count, &name)
+        || wm_py_blocks_read(buffer, wm_py_blocks_form(form), count, 1, 0,
+                             &blocks)
+               < 0)
+        return NULL;
+    for (int i = 0; i < blocks.count; ++i)
+        blocks.blocks[i].at += origin;
+    runs_t *runs = runs_new();
+    int code = runs == NULL ? -1
+                            : add_blocks(&blocks, NULL, PY_SSIZE_T_MAX, 1,
+                                         name, &runs->parts);
+    wm_py_blocks_free(&blocks);
+    if (code == 0)
+        return tell(runs, 0, NULL);
+    if (runs != NULL)
+        runs_free(runs);
+    return NULL;
+}
+
+PyDoc_STRVAR(
+    origin_doc,
+    "_origin(buffer, form, /)\n--\n\n"
+    "Return the address from which the offsets of a buffer count, or\n"
+    "None: that of MPI.BOTTOM, also as None in a list, and of an\n"
+    "address with counts. Counts, displacements and datatypes alone\n"
+    "tell the bytes of such a buffer.");
+
+static PyObject *
+origin_of(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *buffer;
+    const char *form;
+    if (!PyArg_ParseTuple(args, "Os:_origin", &buffer, &form))
+        return NULL;
+    PyObject *first = wm_py_message_array(buffer);
+    if (first == buffer) // no list
+        Py_RETURN_NONE;
+    if (first == Py_None || wm_py_mpi_is_bottom(first))
+        return PyLong_FromLong(0);
+    return wm_py_mpi_is_address(first)
+                   && wm_py_blocks_has_counts(buffer, wm_py_blocks_form(form))
+               ? PyObject_GetAttrString(first, "address")
+               : Py_NewRef(Py_None);
+}
+
+enum { HOST, GPU, MIXED };
+
+// Finds the memory of blocks over MPI.BOTTOM. Returns HOST, GPU or MIXED; or
+// -1 with an exception.
+static int
+find_place(const wm_py_blocks_t *blocks, Py_ssize_t origin, const char *name)
+{
+    uintptr_t first = 0;
+    int place = HOST;
+    bool any = false;
+    for (int i = 0; i < blocks->count && place != MIXED; ++i) {
+        const wm_py_block_t *block = &blocks->blocks[i];
+        wm_extent_t of;
+        wm_pointer_t memory;
+        if (block->count <= 0)
+            continue;
+        if (measure(block, 1, name, &of) < 0)
+            return -1;
+        int code = wm_py_elements_allocation(
+            &of, block->datatype != NULL ? block->type : MPI_BYTE,
+            origin + block->at, block->count, name, &memory);
+        if (code < 0)
+            return -1;
+        uintptr_t base = wm_memory_on_device(&memory) ? memory.base : 0;
+        if (code > 0 || (any && base != first))
+            place = MIXED;
+        else
+            place = base != 0 ? GPU : HOST;
+        first = base;
+        any = true;
+    }
+    return place;
+}
+
+PyDoc_STRVAR(place_doc,
+             "_place(buffer, origin, form, name, /)\n--\n\n"
+             "Return 0 for a buffer with an origin (_origin) in host memory,\n"
+             "1 if it is in one allocation of a GPU, and 2 if it is in\n"
+             "several allocations, one of them a GPU's.");
+
+static PyObject *
+place_of(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *buffer;
+    Py_ssize_t origin;
+    const char *form, *name;
+    wm_py_blocks_t blocks;
+    if (!PyArg_ParseTuple(args, "Onss:_place", &buffer, &origin, &form, &name))
+        return NULL;
+    int place = wm_py_blocks_read(buffer, wm_py_blocks_form(form), -1, 1, 0,
+                                  &blocks);
+    if (place == 0)
+        place = find_place(&blocks, origin, name);
+    wm_py_blocks_free(&blocks);
+    if (place < 0)
+        place = drop_wrong();
+    return place < 0 ? NULL : PyLong_FromLong(place);
+}
+
+PyDoc_STRVAR(
+    blocks_doc,
+    "_blocks(buffer, form, count, itemsize, nbytes, /)\n--\n\n"
+    "Return the blocks of a buffer as mpi4py reads its list, for\n"
+    "`count` ranks or neighbours: (byte offset, elements, datatype),\n"
+    "None for that of the array. form: as for _runs; \"\" and n have\n"
+    "one block for all elements. Raises what is wrong with the list.");
+
+static PyObject *
+blocks_of(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *buffer;
+    const char *form;
+    int count;
+    Py_ssize_t itemsize, nbytes;
+    wm_py_blocks_t blocks;
+    if (!PyArg_ParseTuple(args, "Osinn:_blocks", &buffer, &form, &count,
+                          &itemsize, &nbytes)
+        || wm_py_blocks_read(buffer, wm_py_blocks_form(form), count, itemsize,
+                             nbytes, &blocks)
+               < 0)
+        return NULL;
+    PyObject *list = PyList_New(blocks.count);
+    for (int i = 0; i < blocks.count && list != NULL; ++i) {
+        const wm_py_block_t *block = &blocks.blocks[i];
+        PyObject *kind = block->datatype != NULL ? block->datatype : Py_None;
+        PyObject *each = Py_BuildValue("nnO", block->at, block->count, kind);
+        if (each != NULL)
+            PyList_SET_ITEM(list, i, each);
+        else
+            Py_CLEAR(list);
+    }
+    wm_py_blocks_free(&blocks);
+    return list;
+}
+
+wm_staged_t *
+wm_py_runs_read(PyObject *object, char *staging, size_t nbytes)
+{
+    Py_ssize_t offset = 0, length = 0;
+    const runs_t *runs = NULL;
+    if (PyCapsule_IsValid(object, runs_name))
+        runs = PyCapsule_GetPointer(object, runs_name);
+    else if (!PyArg_ParseTuple(object, "nn:runs", &offset, &length))
+        return NULL;
+    size_t count = runs != NULL ? (size_t)runs->parts.count : 1;
+    wm_staged_t *staged = calloc(1, sizeof *staged
+                                        + count * sizeof *staged->runs);
+    if (staged == NULL) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    staged->staging = staging;
+    staged->count = count;
+    for (size_t i = 0; i < count && runs != NULL; ++i) {
+        staged->runs[i] = runs->parts.parts[i];
+        staged->runs[i].data = staging
+                               + (runs->parts.parts[i].data - runs->base);
+    }
+    bool fits = runs != NULL || (offset >= 0 && length >= 0);
+    if (fits && runs == NULL)
+        wm_strided_init(&staged->runs[0], staging + offset, length);
+    if (fits && wm_runs_fit(staged->runs, count, staging, nbytes))
+        return staged;
+    free(staged);
+    PyErr_SetString(PyExc_ValueError, "runs: beyond the end of the array");
+    return NULL;
+}
+
+PyMethodDef wm_py_runs_functions[] = {
+    {"_absolute_runs", absolute_runs, METH_VARARGS, absolute_runs_doc},
+    {"_blocks", blocks_of, METH_VARARGS, blocks_doc},
+    {"_origin", origin_of, METH_VARARGS, origin_doc},
+    {"_place", place_of, METH_VARARGS, place_doc},
+    {"_runs", runs_of, METH_VARARGS, runs_doc},
+    {0},
+};
