@@ -44,7 +44,6 @@ typedef struct {
     unsigned closed;  // that could not be opened on some rank
     unsigned refused; // forms whose last call MPI has refused (coll.h)
     void *state[WM_COLL_ENGINES];         // of opened ones, by number
-    struct wm_coll_agreement *agreements; // NULL: none (coll_agreement.h)
 } wm_comm_colls_t;
 
 typedef struct wm_comm {
