@@ -51,8 +51,8 @@ under_way(wm_coll_op_t *op)
     const wm_direct_run_t *run = &state_of(op)->run;
     op->alone = run->busy;
     op->looks = run->set.signals ? LOOKS_AT_ENDS
-                : run->busy  ? WM_LOOKS_AT_STREAM
-                             : WM_LOOKS_AT_WORDS;
+                : run->busy      ? WM_LOOKS_AT_STREAM
+                                 : WM_LOOKS_AT_WORDS;
     return WM_COLL_UNDER_WAY;
 }
 

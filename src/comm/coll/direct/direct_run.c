@@ -6,7 +6,6 @@
 #include "comm/engine/engine.h"
 #include "comm/engine/stats.h"
 
-
 #define MOVED 2 // the step at the end of the first phase
 
 _Static_assert(MOVED + WM_PLAN_PHASES == WM_DIRECT_STEPS, "and the others");
