@@ -161,7 +161,8 @@ wm_end_route(const wm_end_t *end, const wm_route_t *route, const char *row)
 void
 wm_end_drop(wm_end_t *end)
 {
-    wm_pack_drop(end);
+    if (end->buffer.pattern != NULL)
+        wm_pack_drop(end);
     wm_access_close(&end->access);
     if (end->event != NULL)
         wm_event_release(end->access.user_device, end->event);
@@ -240,7 +241,8 @@ void
 wm_end_free(wm_op_t *op)
 {
     wm_end_t *end = (wm_end_t *)op;
-    wm_pack_drop(end);
+    if (end->buffer.pattern != NULL)
+        wm_pack_drop(end);
     wm_access_close(&end->access);
     if (end->packet_pinned)
         wm_packet_give_pinned(end->packet);

@@ -107,6 +107,7 @@ typedef struct {
     bool asked_producer; // a receive asked if the buffer's users have ended
 
     wm_gaps_t gaps;
+    bool in_place; // the receiver's row writes them itself
 
     // State of an offer that several protocols share.
     wm_slot_t *slot;

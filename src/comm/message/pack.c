@@ -233,25 +233,20 @@ wm_unpack_match(wm_end_t *end, wm_error_t *err)
 }
 
 int
-wm_unpack_reserve(wm_end_t *end, wm_error_t *err)
+wm_unpack_reserve(wm_end_t *end, bool in_place, wm_error_t *err)
 {
-    if (by_kernel(end) && end->header.nbytes > 0)
-        return stand_in_on_device(end, wm_end_fitting_bytes(end), err);
-    return wm_unpack_match(end, err);
-}
-
-bool
-wm_unpack_is_direct(const wm_end_t *end)
-{
-    return by_kernel(end) && end->gaps.block == NULL;
+    if (!by_kernel(end))
+        return wm_unpack_match(end, err);
+    end->in_place = in_place;
+    return in_place || end->header.nbytes == 0
+               ? 0
+               : stand_in_on_device(end, wm_end_fitting_bytes(end), err);
 }
 
 bool
 wm_unpack_on_stream(const wm_end_t *end)
 {
-    return end->buffer.pattern == NULL
-           || (by_kernel(end)
-               && end->access.user_device == end->access.device);
+    return by_kernel(end) && end->access.user_device == end->access.device;
 }
 
 int

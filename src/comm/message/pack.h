@@ -2,8 +2,8 @@
 // Buffers with gaps. While the message is under way, contiguous memory stands
 // in for the buffer in end->buffer, so that no other code knows of gaps: an
 // exportable block of the same device if kernels can pack, else host memory,
-// through which a datatype over GPU memory is staged as a whole. No-ops for
-// other buffers.
+// through which a datatype over GPU memory is staged as a whole. Called for
+// buffers with a pattern alone.
 #ifndef WM_COMM_MESSAGE_PACK_H
 #define WM_COMM_MESSAGE_PACK_H
 
@@ -23,18 +23,15 @@ wm_pack_by_eager_ll(const wm_end_t *end);
 WM_MUST_CHECK int
 wm_unpack_prepare(wm_end_t *end, wm_error_t *err);
 
-// Takes the memory in which a message arrives that has matched and fits.
-// Receiver.
-WM_MUST_CHECK int
-wm_unpack_reserve(wm_end_t *end, wm_error_t *err);
-
-// Does the same, unless a kernel may unpack from the offered memory.
+// Takes host memory for a message that has matched and fits, and that MPI
+// unpacks. Receiver.
 WM_MUST_CHECK int
 wm_unpack_match(wm_end_t *end, wm_error_t *err);
 
-// Returns true if a kernel unpacks from the offered memory itself.
-bool
-wm_unpack_is_direct(const wm_end_t *end);
+// Does the same, or takes device memory for a message that kernels unpack. Not
+// if the row's own do (`in_place`): this sets end->in_place.
+WM_MUST_CHECK int
+wm_unpack_reserve(wm_end_t *end, bool in_place, wm_error_t *err);
 
 // Returns true if a user's stream can take the message, as far as gaps allow.
 bool

@@ -41,12 +41,20 @@ struct wm_sending {
 // The row of a receiver.
 struct wm_receiving {
     const char *name;
-    int kind; // WM_MESSAGE_…, headers of this kind; 0: rows hand over alone
+    int kind; // WM_MESSAGE_…: headers of this kind begin here; 0: none do
     // Returns true if the header is valid for this protocol.
     bool (*check)(wm_end_t *end);
     // Begins the payload of a matched message, which fits unless `refused`.
     // Returns 1 when the message has ended, 0 if not yet.
     int (*match)(wm_end_t *end, bool refused, wm_error_t *err);
+    // Takes an offer that is claimed and returns true if the row serves it;
+    // else returns the reason, as try_take() does. With `reads`, it is asked
+    // when the offered memory can be reached. NULL: the row takes no offers.
+    bool (*accept)(wm_end_t *end, const char **why);
+    bool reads;
+    // Returns true if the row itself writes memory with gaps as it is laid
+    // out, unless MPI alone knows how. NULL: never.
+    bool (*in_place)(const wm_end_t *end);
     int (*step)(wm_end_t *end, wm_error_t *err);
     // Tells the sender that the message has failed, and ensures that no work
     // of ours accesses its memory. Returns true if the receive goes on, to
@@ -78,9 +86,9 @@ wm_receive_become(wm_end_t *end, const wm_receiving_t *protocol)
     end->receiving = protocol;
 }
 
-// All protocols, which src/comm/protocol/table.c knows. The senders' rows
-// stand in order of preference, and the last one serves every message; NULL
-// ends the receivers' rows.
+// All protocols, which src/comm/protocol/table.c knows, in order of
+// preference. The last row of senders serves every message, and the last one
+// of receivers every offer; NULL ends the receivers' rows.
 typedef struct {
     const wm_sending_t *const *sending;
     const wm_receiving_t *const *receiving;

@@ -296,7 +296,7 @@ receive_step(wm_op_t *op)
     wm_error_t err;
     wm_end_t *end = (wm_end_t *)op;
     int code = advance(end, &err);
-    if (code > 0 && wm_unpack_is_left(end)) {
+    if (code > 0 && end->buffer.pattern != NULL && wm_unpack_is_left(end)) {
         end->state = RECEIVE_UNPACK;
         code = wm_unpack_step(end, &err);
     }
@@ -399,7 +399,7 @@ receive_begin(wm_comm_t *comm, wm_buffer_t *buffer,
         return 0;
     code = wm_settle_producer(&end->buffer, &end->access.producer, envelope,
                               true, err);
-    if (code == 0)
+    if (code == 0 && end->buffer.pattern != NULL)
         code = wm_unpack_prepare(end, err);
     bool device = wm_buffer_on_device(&end->buffer);
     if (code == 0)

@@ -413,8 +413,17 @@ chunks_match(wm_end_t *end, bool refused, wm_error_t *err)
         wm_link_count(&wm_link_host, end->header.nbytes, true);
     else
         wm_link_count(&wm_link_mpi, end->header.nbytes, false);
-    int code = refused ? 0 : wm_unpack_reserve(end, err);
+    int code = end->buffer.pattern != NULL && !refused
+                   ? wm_unpack_reserve(end, false, err)
+                   : 0;
     return code < 0 ? code : chunks_receive(end, err);
+}
+
+static bool
+chunks_accept(wm_end_t *end, const char **why)
+{
+    *why = "the sender has a staging ring, or none is needed";
+    return end->slot == NULL;
 }
 
 // Goes on to discard the rest, as the sender goes on sending.
@@ -432,6 +441,8 @@ const wm_receiving_t wm_receiving_chunks = {
     .kind = WM_MESSAGE_DATA,
     .check = chunks_check,
     .match = chunks_match,
+    .accept = chunks_accept, // by MPI after all
+    .reads = true,
     .step = chunks_receive,
     .fail = chunks_fail,
 };

@@ -253,9 +253,16 @@ const wm_sending_t wm_sending_device_eager = {
 // --- the receiver --------------------------------------------------------
 
 bool
-wm_device_eager_is_used(const wm_end_t *end)
+wm_device_eager_accept(wm_end_t *end, const char **why)
 {
+    *why = "the data is not in an eager LL buffer";
     return end->header.flag != 0 && end->link->import != NULL;
+}
+
+bool
+wm_device_eager_in_place(const wm_end_t *end)
+{
+    return wm_pack_by_eager_ll(end) != NULL;
 }
 
 // Returns true if the fetching kernel may be launched before the data are
@@ -364,10 +371,22 @@ device_eager_step(wm_end_t *end, wm_error_t *err)
     return wm_take_watch(end, device_eager_pull(end, err), err);
 }
 
+static bool
+device_eager_fail(wm_end_t *end, const wm_error_t *err)
+{
+    if (wm_take_stop(end) < 0 && end->fetch.under_way)
+        end->packet = NULL; // leaks: a kernel may write its status
+    wm_take_answer(end, err);
+    return false;
+}
+
 const wm_receiving_t wm_receiving_device_eager = {
     .name = "device eager",
+    .accept = wm_device_eager_accept,
+    .reads = true,
+    .in_place = wm_device_eager_in_place,
     .step = device_eager_step,
-    .fail = wm_take_fail,
+    .fail = device_eager_fail,
     .peer_died = wm_take_peer_died,
 };
 

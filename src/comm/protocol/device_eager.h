@@ -24,10 +24,12 @@ wm_device_eager_release_unused(wm_end_t *end);
 void
 wm_device_eager_drop(wm_end_t *end, bool quiet);
 
-// Receiver: returns true if the data come through an eager LL buffer. Staged
-// data do not.
+// Receiver: accept() and in_place() of rows whose kernels fetch the data from
+// an eager LL buffer. Staged data are in none.
 bool
-wm_device_eager_is_used(const wm_end_t *end);
+wm_device_eager_accept(wm_end_t *end, const char **why);
+bool
+wm_device_eager_in_place(const wm_end_t *end);
 
 // Enqueues the fetch on the user's stream, without a limit of time;
 // launched() is called as by wm_batch_add.

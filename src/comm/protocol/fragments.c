@@ -85,21 +85,18 @@ wm_fragments_launched(wm_end_t *end, const wm_error_t *failure)
     atomic_store(wm_fragments_status(end), WM_EAGER_LL_FAILED);
 }
 
+bool
+wm_fragments_ask_driver(wm_end_t *end)
+{
+    return ++end->event_looks % LOOKS == 0;
+}
+
 int
 wm_fragments_look_for_errors(wm_end_t *end, wm_error_t *err)
 {
     bool unused;
-    if (++end->event_looks % LOOKS != 0)
+    if (!wm_fragments_ask_driver(end))
         return 0;
-    if (!end->on_stream)
-        return wm_stream_spin(end->access.device, end->access.stream, 1,
-                              &unused, err);
-    // The caller has gone on: only final errors are reported.
-    int code = wm_event_done(end->access.user_device, end->event, &unused,
-                             err);
-    return code < 0
-                   && wm_event_look_for_errors(end->access.user_device, NULL)
-                          < 0
-               ? code
-               : 0;
+    return wm_stream_spin(end->access.device, end->access.stream, 1, &unused,
+                          err);
 }

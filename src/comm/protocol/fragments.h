@@ -40,8 +40,11 @@ wm_fragments_status(const wm_end_t *end);
 void
 wm_fragments_launched(wm_end_t *end, const wm_error_t *failure);
 
-// Asks the driver for errors now and then, as words tell the end but no
-// errors.
+// Words tell the end but no errors. wm_fragments_ask_driver() returns true now
+// and then; wm_fragments_look_for_errors() then looks at the operation's
+// stream.
+bool
+wm_fragments_ask_driver(wm_end_t *end);
 WM_MUST_CHECK int
 wm_fragments_look_for_errors(wm_end_t *end, wm_error_t *err);
 

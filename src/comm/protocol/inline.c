@@ -231,7 +231,8 @@ inline_match(wm_end_t *end, bool refused, wm_error_t *err)
     const char *payload = end->packet + wm_header_length(&end->header);
     if (refused)
         return 1;
-    int code = wm_unpack_reserve(end, err);
+    int code = end->buffer.pattern != NULL ? wm_unpack_reserve(end, false, err)
+                                           : 0;
     if (code < 0)
         return code;
     if (!wm_buffer_on_device(&end->buffer)) {

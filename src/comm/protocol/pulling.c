@@ -75,7 +75,7 @@ static int
 copy_fragment(wm_end_t *end, uint32_t at, CUstream stream, wm_error_t *err)
 {
     const wm_fragments_t *fragments = &end->fragments;
-    if (wm_unpack_is_direct(end))
+    if (end->in_place)
         return wm_unpack_enqueue(end, fragments->remote, end->access.device,
                                  stream, err);
     wm_pull_t whole = {.dst = end->buffer.data,
@@ -112,7 +112,7 @@ submit_fragment(wm_end_t *end, wm_error_t *err)
         code = wm_stream_follow(end->access.device, stream, end->access.device,
                                 other, err);
     // Packed data are unpacked after the last fragment.
-    if (code == 0 && last && !wm_unpack_is_direct(end))
+    if (code == 0 && last && end->buffer.pattern != NULL && !end->in_place)
         code = wm_unpack_enqueue(end, end->buffer.data, end->access.device,
                                  stream, err);
     if (code == 0 && (!last || end->pull.signals))
@@ -220,15 +220,47 @@ pulling_step(wm_end_t *end, wm_error_t *err)
     return wm_take_watch(end, pull(end, err), err);
 }
 
+static bool
+pulling_accept(wm_end_t *end, const char **why)
+{
+    (void)end, (void)why;
+    return true;
+}
+
+static bool
+pulling_fail(wm_end_t *end, const wm_error_t *err)
+{
+    const wm_access_t *access = &end->access;
+    if (end->batched && access->stream != NULL && !access->opened)
+        (void)!wm_stream_synchronize(access->device, access->stream, NULL);
+    (void)wm_take_stop(end);
+    if (end->pull.side != NULL)
+        (void)!wm_stream_synchronize(access->device, end->pull.side, NULL);
+    wm_take_answer(end, err);
+    return false;
+}
+
 const wm_receiving_t wm_receiving_pull = {
     .name = "pull",
+    .accept = pulling_accept,
+    .reads = true,
+    .in_place = wm_take_is_mapped_whole,
     .step = pulling_step,
-    .fail = wm_take_fail,
+    .fail = pulling_fail,
     .peer_died = wm_take_peer_died,
 };
 
+static bool
+by_host_accept(wm_end_t *end, const char **why)
+{
+    *why = "GPU memory";
+    return end->fragments.on_host;
+}
+
 const wm_receiving_t wm_receiving_by_host = {
     .name = "by host",
+    .accept = by_host_accept,
+    .reads = true,
     .step = step_by_host,
     .fail = wm_take_fail,
     .peer_died = wm_take_peer_died,

@@ -51,28 +51,36 @@ is_free(wm_end_t *end)
            || (wm_producer_idle(producer, true, &idle, NULL) == 0 && idle);
 }
 
-bool
-wm_push_ask(wm_end_t *end)
+// Returns the reason why the sender should not push, or NULL.
+static const char *
+reason_against(wm_end_t *end)
 {
-    const wm_pointer_t *memory = &end->buffer.memory;
-    wm_slot_t *slot = end->slot;
-    wm_place_t into;
-    if (!end->header.pushes || end->peer->push_refused
-        || end->link->import == NULL || end->access.user_device >= 0
-        || end->buffer.pattern != NULL || !memory->exportable
-        || atomic_load(&slot->push) != WM_PUSH_NOT || !is_worth_it(end)
-        || !is_free(end)
-        || wm_place_export(end->buffer.data, memory, &into, NULL) < 0)
-        return false;
-    end->pushed_since = 0;
-    wm_slot_ask_push(slot, &into);
-    return true;
+    if (!end->header.pushes || end->peer->push_refused)
+        return "the sender does not push";
+    if (end->link->import == NULL || end->access.user_device >= 0
+        || end->buffer.pattern != NULL || !end->buffer.memory.exportable)
+        return "the sender cannot write the buffer";
+    if (atomic_load(&end->slot->push) != WM_PUSH_NOT)
+        return "the sender was asked before";
+    if (!is_worth_it(end))
+        return "reading is as fast";
+    return is_free(end) ? NULL : "the buffer is in use";
 }
 
-bool
-wm_push_withdraw(wm_end_t *end)
+// Asks the sender to push.
+static bool
+push_accept(wm_end_t *end, const char **why)
 {
-    return wm_slot_withdraw_push(end->slot);
+    wm_place_t into;
+    if ((*why = reason_against(end)) != NULL)
+        return false;
+    *why = "the buffer cannot be exported";
+    if (wm_place_export(end->buffer.data, &end->buffer.memory, &into, NULL)
+        < 0)
+        return false;
+    end->pushed_since = 0;
+    wm_slot_ask_push(end->slot, &into);
+    return true;
 }
 
 // Returns true if the sender could have begun long ago: it has left our code,
@@ -88,8 +96,10 @@ is_late(wm_end_t *end)
     return now - end->pushed_since > PATIENCE_US;
 }
 
-int
-wm_push_ended(wm_end_t *end)
+// Returns 1 when all data are there, 0 if not yet, -1 if the receiver must
+// copy after all (no error).
+static int
+push_ended(wm_end_t *end)
 {
     wm_slot_t *slot = end->slot;
     switch (atomic_load(&slot->push)) {
@@ -101,7 +111,7 @@ wm_push_ended(wm_end_t *end)
                           end->header.taken_base + end->header.fragments);
         return 1;
     case WM_PUSH_ASKED:
-        return is_late(end) && wm_push_withdraw(end) ? -1 : 0;
+        return is_late(end) && wm_slot_withdraw_push(slot) ? -1 : 0;
     case WM_PUSH_REFUSED:
         end->peer->push_refused = true;
         return -1;
@@ -179,17 +189,31 @@ const wm_sending_t wm_sending_pushed = {
     .peer_died = wm_offer_peer_died,
 };
 
+// A push that has ended counts, whatever has failed since. Nobody may write
+// the buffer any more when the receive fails.
+static int
+watch_push(wm_end_t *end, wm_error_t *err)
+{
+    if (wm_take_has_lost(end, err)
+        && (end->peer->dead || wm_slot_withdraw_push(end->slot)))
+        return WM_ERR_MPI;
+    int failed = wm_take_sender_failed(end, err);
+    return failed < 0 && push_ended(end) > 0 ? 1 : failed;
+}
+
 static int
 step_receiving(wm_end_t *end, wm_error_t *err)
 {
-    int code = wm_push_ended(end);
-    if (code < 0) // the receiver copies
-        wm_receive_become(end, &wm_receiving_offer);
-    return wm_take_watch(end, code > 0, err);
+    int code = push_ended(end);
+    if (code >= 0)
+        return code > 0 ? code : watch_push(end, err);
+    wm_receive_become(end, &wm_receiving_offer); // the receiver copies
+    return wm_take_watch(end, 0, err);
 }
 
 const wm_receiving_t wm_receiving_pushed = {
     .name = "pushed",
+    .accept = push_accept,
     .step = step_receiving,
     .fail = wm_take_fail,
     .peer_died = wm_take_peer_died,

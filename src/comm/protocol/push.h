@@ -10,21 +10,6 @@
 
 #include "comm/message/end.h"
 
-// Receiver, after it has claimed an offer and before the offer is accepted:
-// returns true if it has asked the sender to push.
-bool
-wm_push_ask(wm_end_t *end);
-
-// Receiver: returns 1 when all data are there, 0 if not yet, -1 if the
-// receiver must copy after all (no error).
-int
-wm_push_ended(wm_end_t *end);
-
-// Receiver: withdraws the request. Returns true if it was in time: then nobody
-// writes its memory.
-bool
-wm_push_withdraw(wm_end_t *end);
-
 // Sender: begins to push if it was asked. Returns 1 if its protocol is now
 // `pushed`, 0 if not, or a negative code if the receiver must be told.
 WM_MUST_CHECK int

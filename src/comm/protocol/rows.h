@@ -18,13 +18,14 @@ extern const wm_sending_t wm_sending_pushed;       // copied by the sender
 extern const wm_sending_t wm_sending_staging_ring; // staged in shared memory
 extern const wm_sending_t wm_sending_by_mpi;       // chunks after all
 
-extern const wm_receiving_t wm_receiving_inline;  // behind the header
-extern const wm_receiving_t wm_receiving_chunks;  // by MPI
-extern const wm_receiving_t wm_receiving_offer;   // on its way to the next
-extern const wm_receiving_t wm_receiving_pull;    // copied by a stream
-extern const wm_receiving_t wm_receiving_by_host; // by this thread
+extern const wm_receiving_t wm_receiving_inline;       // behind the header
+extern const wm_receiving_t wm_receiving_chunks;       // by MPI
+extern const wm_receiving_t wm_receiving_offer;        // by one of the next
+extern const wm_receiving_t wm_receiving_pushed;       // copied by the sender
+extern const wm_receiving_t wm_receiving_by_host;      // by this thread
+extern const wm_receiving_t wm_receiving_stream_eager; // by the user's stream
+extern const wm_receiving_t wm_receiving_stream;       // likewise
 extern const wm_receiving_t wm_receiving_device_eager; // by a kernel
-extern const wm_receiving_t wm_receiving_stream;       // on the user's stream
-extern const wm_receiving_t wm_receiving_pushed;       // by the sender
+extern const wm_receiving_t wm_receiving_pull;         // by a stream of ours
 
 #endif

@@ -42,7 +42,7 @@ fetch_launched(wm_end_t *end, const wm_error_t *failure)
     wm_error_t err;
     if (failure != NULL)
         wm_fragments_launched(end, failure);
-    else if ((!wm_unpack_is_direct(end)
+    else if ((end->buffer.pattern != NULL && !end->in_place
               && wm_unpack_enqueue(end, end->buffer.data,
                                    end->access.user_device,
                                    end->access.user_stream, &err)
@@ -58,12 +58,12 @@ copy_on_stream(wm_end_t *end, wm_error_t *err)
     CUstream stream = end->access.user_stream;
     int code = wm_word_wait(device, stream, &end->slot->ready,
                             end->fragments.ready_base + 1, err);
-    bool direct = wm_unpack_is_direct(end);
-    const char *from = direct ? end->fragments.remote : end->buffer.data;
-    if (code == 0 && !direct)
+    const char *from = end->in_place ? end->fragments.remote
+                                     : end->buffer.data;
+    if (code == 0 && !end->in_place)
         code = wm_memory_copy(device, end->buffer.data, end->fragments.remote,
                               end->header.nbytes, stream, err);
-    if (code == 0)
+    if (code == 0 && end->buffer.pattern != NULL)
         code = wm_unpack_enqueue(end, from, device, stream, err);
     if (code == 0)
         code = wm_slot_enqueue_taken(end->slot, device, stream,
@@ -71,10 +71,17 @@ copy_on_stream(wm_end_t *end, wm_error_t *err)
     return code < 0 ? code : submitted(end, err);
 }
 
+static int
+fetch_on_stream(wm_end_t *end, wm_error_t *err)
+{
+    return wm_device_eager_fetch_on_stream(end, fetch_launched, err);
+}
+
 // Enqueues the work that takes the fragment on the user's stream; does not
 // wait.
 static int
-pull_on_stream(wm_end_t *end, wm_error_t *err)
+pull_on_stream(wm_end_t *end, int (*take)(wm_end_t *end, wm_error_t *err),
+               wm_error_t *err)
 {
     int device = end->access.user_device;
     atomic_store(wm_fragments_status(end), 0);
@@ -86,11 +93,19 @@ pull_on_stream(wm_end_t *end, wm_error_t *err)
     if (code == 0)
         code = wm_producer_before(&end->access.producer, true, device,
                                   end->access.user_stream, err);
-    if (code == 0)
-        code = wm_device_eager_is_used(end)
-                   ? wm_device_eager_fetch_on_stream(end, fetch_launched, err)
-                   : copy_on_stream(end, err);
-    return code;
+    return code < 0 ? code : take(end, err);
+}
+
+// The caller has gone on: only final errors are reported.
+static int
+look_for_errors(wm_end_t *end, wm_error_t *err)
+{
+    bool unused;
+    int device = end->access.user_device;
+    if (!wm_fragments_ask_driver(end))
+        return 0;
+    int code = wm_event_done(device, end->event, &unused, err);
+    return code < 0 && wm_event_look_for_errors(device, NULL) < 0 ? code : 0;
 }
 
 static int
@@ -100,24 +115,112 @@ has_ended(wm_end_t *end, wm_error_t *err)
         *err = end->op.error;
         return err->code;
     }
-    return wm_fragments_are_taken(end)
-               ? 1
-               : wm_fragments_look_for_errors(end, err);
+    return wm_fragments_are_taken(end) ? 1 : look_for_errors(end, err);
+}
+
+// Data that a living peer has posted come, even if the communicator was
+// revoked.
+static int
+watch_stream(wm_end_t *end, int code, wm_error_t *err)
+{
+    if (code != 0)
+        return code;
+    return wm_take_has_lost(end, err) && end->peer->dead
+               ? WM_ERR_MPI
+               : wm_take_sender_failed(end, err);
 }
 
 static int
-streamed_step(wm_end_t *end, wm_error_t *err)
+streamed_step(wm_end_t *end, int (*take)(wm_end_t *end, wm_error_t *err),
+              wm_error_t *err)
 {
     if (end->on_stream)
-        return wm_take_watch(end, has_ended(end, err), err);
+        return watch_stream(end, has_ended(end, err), err);
     if (!is_posted(end))
         return wm_take_watch(end, 0, err);
-    return pull_on_stream(end, err); // the next step reports a failure
+    return pull_on_stream(end, take, err); // the next step reports a failure
+}
+
+static int
+step_fetching(wm_end_t *end, wm_error_t *err)
+{
+    return streamed_step(end, fetch_on_stream, err);
+}
+
+static int
+step_copying(wm_end_t *end, wm_error_t *err)
+{
+    return streamed_step(end, copy_on_stream, err);
+}
+
+static bool
+streamed_fail(wm_end_t *end, const wm_error_t *err)
+{
+    const wm_access_t *access = &end->access;
+    // A stream waits in vain for a sender that has failed.
+    if (end->on_stream && atomic_load(&end->slot->failed))
+        wm_slot_ready_for_sender(end->slot, end->fragments.ready_base + 1);
+    (void)wm_take_stop(end);
+    if (end->recorded)
+        (void)!wm_event_synchronize(access->user_device, end->event, NULL);
+    else if (end->on_stream && !atomic_load(&end->op.done))
+        (void)!wm_stream_synchronize(access->user_device, access->user_stream,
+                                     NULL);
+    wm_take_answer(end, err);
+    return false;
+}
+
+static void
+streamed_peer_died(wm_end_t *end)
+{
+    wm_take_peer_died(end);
+    if (end->on_stream)
+        wm_slot_ready_for_sender(end->slot, end->fragments.ready_base + 1);
+}
+
+static bool
+fetching_accept(wm_end_t *end, const char **why)
+{
+    *why = "no stream of the caller's";
+    if (end->access.user_device < 0)
+        return false;
+    *why = "the stream is of another device";
+    return end->access.user_device == end->access.device
+           && wm_device_eager_accept(end, why);
+}
+
+const wm_receiving_t wm_receiving_stream_eager = {
+    .name = "stream fetches",
+    .accept = fetching_accept,
+    .reads = true,
+    .in_place = wm_device_eager_in_place,
+    .step = step_fetching,
+    .fail = streamed_fail,
+    .peer_died = streamed_peer_died,
+};
+
+// A kernel reaches memory that its own device has mapped, a copy any.
+static bool
+copying_accept(wm_end_t *end, const char **why)
+{
+    *why = "no stream of the caller's";
+    if (end->access.user_device < 0)
+        return false;
+    *why = "the data come in fragments";
+    if (end->fragments.count > 1 || end->link->import == NULL)
+        return false;
+    *why = "the stream cannot unpack these gaps";
+    if (end->buffer.pattern != NULL && !wm_unpack_on_stream(end))
+        return false;
+    return !wm_device_eager_accept(end, why);
 }
 
 const wm_receiving_t wm_receiving_stream = {
-    .name = "stream",
-    .step = streamed_step,
-    .fail = wm_take_fail,
-    .peer_died = wm_take_peer_died,
+    .name = "stream copies",
+    .accept = copying_accept,
+    .reads = true,
+    .in_place = wm_take_is_mapped_whole,
+    .step = step_copying,
+    .fail = streamed_fail,
+    .peer_died = streamed_peer_died,
 };

@@ -48,8 +48,14 @@ static const wm_sending_t *const sending[] = {
 
 static const wm_receiving_t *const receiving[] = {
     &wm_receiving_inline,
-    &wm_receiving_chunks,
     &wm_receiving_offer,
+    &wm_receiving_pushed, // from here on, rows that accept an offer
+    &wm_receiving_chunks, // headers as well
+    &wm_receiving_by_host,
+    &wm_receiving_stream_eager,
+    &wm_receiving_stream,
+    &wm_receiving_device_eager,
+    &wm_receiving_pull, // takes every offer
     NULL,
 };
 

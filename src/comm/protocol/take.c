@@ -10,9 +10,7 @@
 #include "comm/message/pack.h"
 #include "comm/node/mapping.h"
 #include "comm/protocol/eager.h"
-#include "comm/protocol/device_eager.h"
 #include "comm/protocol/fragments.h"
-#include "comm/protocol/push.h"
 #include "comm/protocol/rows.h"
 #include "comm/protocol/staging_ring.h"
 
@@ -116,43 +114,6 @@ is_left_to_program(wm_end_t *end)
     return now - end->left_since < PATIENCE_US;
 }
 
-// Chooses the protocol that takes the fragments, which are reachable.
-static const wm_receiving_t *
-way_of_taking(const wm_end_t *end)
-{
-    bool by_kernel = wm_device_eager_is_used(end);
-    if (end->fragments.on_host)
-        return &wm_receiving_by_host;
-    // A kernel reaches memory that its own device has mapped, a copy any.
-    if (end->access.user_device >= 0 && end->fragments.count == 1
-        && end->link->import != NULL && wm_unpack_on_stream(end)
-        && (!by_kernel || end->access.user_device == end->access.device))
-        return &wm_receiving_stream;
-    return by_kernel ? &wm_receiving_device_eager : &wm_receiving_pull;
-}
-
-// Takes memory for a buffer with gaps, unless a kernel can unpack from the
-// offered memory.
-static int
-accept_gaps(wm_end_t *end, wm_error_t *err)
-{
-    bool near = end->link->import != NULL
-                && (!end->peer->self
-                    || end->header.device == end->access.device);
-    bool direct = wm_device_eager_is_used(end)
-                      ? wm_pack_by_eager_ll(end) != NULL
-                      : near && end->fragments.count == 1;
-    return direct ? wm_unpack_match(end, err) : wm_unpack_reserve(end, err);
-}
-
-static void
-tell_route(const wm_end_t *end)
-{
-    wm_route_t route;
-    wm_route_begin(&route);
-    wm_end_route(end, &route, end->receiving->name);
-}
-
 // Maps the memory that is offered, or has the sender stage it. Returns 0 if
 // the fragments can be taken; 1 if it must be called again; or an error.
 static int
@@ -180,14 +141,10 @@ reach_fragments(wm_end_t *end, wm_error_t *err)
     return code;
 }
 
+// Makes the offered memory reachable. Returns 1 when it is, 0 if not yet.
 static int
-accept_offer(wm_end_t *end, wm_error_t *err)
+take_reach(wm_end_t *end, wm_error_t *err)
 {
-    if (wm_push_ask(end)) {
-        wm_receive_become(end, &wm_receiving_pushed);
-        tell_route(end);
-        return 0;
-    }
     int code = reach_fragments(end, err);
     if (code < 0 && is_left_to_program(end))
         return 0;
@@ -200,13 +157,45 @@ accept_offer(wm_end_t *end, wm_error_t *err)
     wm_link_count(end->link, end->header.nbytes,
                   end->link->import == NULL
                       && wm_buffer_on_device(&end->buffer));
-    if (end->slot == NULL) // MPI carries it after all
-        wm_receive_become(end, &wm_receiving_chunks);
-    code = accept_gaps(end, err);
-    if (code == 0 && end->slot != NULL)
-        wm_receive_become(end, way_of_taking(end));
-    tell_route(end);
-    return code;
+    return 1;
+}
+
+// Gives the offer to a row that takes it.
+static int
+take_by(wm_end_t *end, const wm_receiving_t *row, const wm_route_t *route,
+        wm_error_t *err)
+{
+    wm_receive_become(end, row);
+    wm_end_route(end, route, row->name);
+    bool gaps = end->buffer.pattern != NULL;
+    bool in_place = gaps && row->in_place != NULL && row->in_place(end);
+    int code = gaps ? wm_unpack_reserve(end, in_place, err) : 0;
+    return code < 0 ? code : 1;
+}
+
+// Gives the offer to the first row that accepts it. Returns 1 when one has, 0
+// if the memory cannot be reached yet.
+static int
+take_choose(wm_end_t *end, wm_error_t *err)
+{
+    wm_route_t route;
+    bool reached = false;
+    const wm_receiving_t *const *row = wm_protocols.receiving;
+    wm_route_begin(&route);
+    for (;; ++row) {
+        const char *why = "";
+        if ((*row)->accept == NULL)
+            continue;
+        if ((*row)->reads && !reached) {
+            int code = take_reach(end, err);
+            if (code <= 0)
+                return code;
+            reached = true;
+        }
+        if ((*row)->accept(end, &why))
+            return take_by(end, *row, &route, err);
+        wm_route_decline(&route, (*row)->name, why);
+    }
 }
 
 static int
@@ -214,13 +203,9 @@ take_step(wm_end_t *end, wm_error_t *err)
 {
     // Claims first: work on a user's stream cannot be taken back.
     wm_eager_claim(end);
-    int code = atomic_load(&end->slot->failed) ? 0 : accept_offer(end, err);
-    if (end->receiving == &wm_receiving_chunks)
-        return code; // the slot is no longer its own
-    return code < 0 || end->receiving == &wm_receiving_offer
-                   || end->receiving == &wm_receiving_pushed
-               ? wm_take_watch(end, code, err)
-               : end->receiving->step(end, err);
+    int code = atomic_load(&end->slot->failed) ? 0 : take_choose(end, err);
+    return code <= 0 ? wm_take_watch(end, code, err)
+                     : end->receiving->step(end, err);
 }
 
 static int
@@ -231,7 +216,7 @@ take_match(wm_end_t *end, bool refused, wm_error_t *err)
                           end->header.taken_base + end->header.fragments);
         return 1;
     }
-    int code = wm_unpack_match(end, err);
+    int code = end->buffer.pattern != NULL ? wm_unpack_match(end, err) : 0;
     end->link = choose(end);
     return code < 0 ? code : take_step(end, err);
 }
@@ -245,11 +230,20 @@ holds_slot(const wm_end_t *end)
            && (end->fragments.count == 0 || !wm_fragments_are_taken(end));
 }
 
-// Raises the failure of the sender. If the sender is dead, as another message
-// has found out, we have set `failed`, and there is no text.
-static int
-sender_failed(const wm_end_t *end, wm_error_t *err)
+bool
+wm_take_has_lost(wm_end_t *end, wm_error_t *err)
 {
+    return ++end->looks % LOOKS_FOR_PEER == 0
+           && wm_failure_look(end->op.comm, end->op.result.source, err) < 0;
+}
+
+// If the sender is dead, as another message has found out, we have set
+// `failed`, and there is no text.
+int
+wm_take_sender_failed(wm_end_t *end, wm_error_t *err)
+{
+    if (!atomic_load(&end->slot->failed) || !holds_slot(end))
+        return 0;
     int code = end->peer->dead
                    ? wm_failure_look(end->op.comm, end->op.result.source, err)
                    : 0;
@@ -262,43 +256,33 @@ sender_failed(const wm_end_t *end, wm_error_t *err)
 int
 wm_take_watch(wm_end_t *end, int code, wm_error_t *err)
 {
-    bool pushed = end->receiving == &wm_receiving_pushed;
     if (code != 0)
         return code;
-    // Data that a living peer has posted come, even if the communicator was
-    // revoked.
-    if (++end->looks % LOOKS_FOR_PEER == 0
-        && wm_failure_look(end->op.comm, end->op.result.source, err) < 0
-        && (end->peer->dead || !end->on_stream)
-        && (end->peer->dead || !pushed || wm_push_withdraw(end)))
-        return WM_ERR_MPI;
-    if (atomic_load(&end->slot->failed) && holds_slot(end)
-        && (!pushed || (code = wm_push_ended(end)) <= 0))
-        return sender_failed(end, err);
-    return code;
+    return wm_take_has_lost(end, err) ? WM_ERR_MPI
+                                      : wm_take_sender_failed(end, err);
+}
+
+int
+wm_take_stop(wm_end_t *end)
+{
+    const wm_access_t *access = &end->access;
+    return access->opened
+               ? wm_stream_synchronize(access->device, access->stream, NULL)
+               : 0;
+}
+
+void
+wm_take_answer(wm_end_t *end, const wm_error_t *err)
+{
+    if (holds_slot(end))
+        wm_slot_answer_error(end->slot, err->text);
 }
 
 bool
 wm_take_fail(wm_end_t *end, const wm_error_t *err)
 {
-    wm_access_t *access = &end->access;
-    // A stream waits in vain for a sender that has failed.
-    if (end->on_stream && atomic_load(&end->slot->failed))
-        wm_slot_ready_for_sender(end->slot, end->fragments.ready_base + 1);
-    // Our stream must not touch the slot after this.
-    if ((access->opened || (end->batched && access->stream != NULL))
-        && wm_stream_synchronize(access->device, access->stream, NULL) < 0
-        && end->fetch.under_way)
-        end->packet = NULL; // leaks: a kernel may write its status
-    if (end->pull.side != NULL)
-        (void)!wm_stream_synchronize(access->device, end->pull.side, NULL);
-    if (end->recorded)
-        (void)!wm_event_synchronize(access->user_device, end->event, NULL);
-    else if (end->on_stream && !atomic_load(&end->op.done))
-        (void)!wm_stream_synchronize(access->user_device, access->user_stream,
-                                     NULL);
-    if (holds_slot(end))
-        wm_slot_answer_error(end->slot, err->text);
+    (void)wm_take_stop(end);
+    wm_take_answer(end, err);
     return false;
 }
 
@@ -306,8 +290,13 @@ void
 wm_take_peer_died(wm_end_t *end)
 {
     wm_slot_fail_for_sender(end->slot);
-    if (end->on_stream)
-        wm_slot_ready_for_sender(end->slot, end->fragments.ready_base + 1);
+}
+
+bool
+wm_take_is_mapped_whole(const wm_end_t *end)
+{
+    return end->link->import != NULL && end->fragments.count == 1
+           && (!end->peer->self || end->header.device == end->access.device);
 }
 
 const wm_receiving_t wm_receiving_offer = {
