@@ -6,6 +6,9 @@
 #include "comm/engine/stats.h"
 #include "comm/message/pack.h"
 #include "comm/message/protocol.h"
+#include "comm/node/mapping.h"
+#include "comm/node/slot.h"
+#include "cuda/word.h"
 
 #define BORROW_BYTES 1048576
 
@@ -41,9 +44,8 @@ wm_end_new(const wm_op_kind_t *kind, wm_comm_t *comm, wm_buffer_t *buffer,
     if (envelope->stream_device >= 0 && envelope->rank != MPI_PROC_NULL)
         wm_access_name_stream(&end->access, envelope->stream_device,
                               envelope->stream);
-    end->slot_index = end->staging_ring = -1;
-    end->matching = end->chunks.flying[0] = end->chunks.flying[1] =
-        MPI_REQUEST_NULL;
+    end->slot_index = -1;
+    end->matching = MPI_REQUEST_NULL;
     end->op.result.received = receives;
     end->op.result.source = envelope->rank;
     end->op.result.tag = envelope->tag;
@@ -158,6 +160,28 @@ wm_end_route(const wm_end_t *end, const wm_route_t *route, const char *row)
     wm_route_message(route, &about, row);
 }
 
+// Releases what the rows have, and then what they share.
+static void
+drop_rows(wm_end_t *end)
+{
+    const wm_sending_t *sending = end->sending, *taker = end->taker;
+    const wm_receiving_t *receiving = end->receiving;
+    if (receiving != NULL && receiving->drop != NULL)
+        receiving->drop(end);
+    if (taker != NULL && taker->drop != NULL)
+        taker->drop(end);
+    if (sending != taker && sending != NULL && sending->drop != NULL)
+        sending->drop(end);
+    if (end->mapping != NULL)
+        wm_mapping_release(end->mapping);
+    end->mapping = NULL;
+    // A slot leaks if a stream of ours may still write it.
+    if (end->slot_index >= 0 && wm_end_is_quiet(end))
+        wm_slot_release(end->slot_index);
+    end->slot_index = -1;
+    end->slot = NULL;
+}
+
 void
 wm_end_drop(wm_end_t *end)
 {
@@ -167,39 +191,60 @@ wm_end_drop(wm_end_t *end)
     if (end->event != NULL)
         wm_event_release(end->access.user_device, end->event);
     end->event = NULL;
-    wm_protocols.drop(end);
+    drop_rows(end);
+}
+
+bool
+wm_end_is_quiet(const wm_end_t *end)
+{
+    const wm_fragments_t *fragments = &end->fragments;
+    return end->slot != NULL
+           && wm_word_reached(&end->slot->ready,
+                              fragments->ready_base + fragments->next);
 }
 
 wm_asks_t
 wm_end_asks(const wm_op_t *op)
 {
     const wm_end_t *end = (const wm_end_t *)op;
-    if (end->matching == MPI_REQUEST_NULL
-        && end->chunks.flying[0] == MPI_REQUEST_NULL
-        && end->chunks.flying[1] == MPI_REQUEST_NULL)
+    if (end->sending != NULL && end->sending->asks != NULL)
+        return end->sending->asks(end);
+    if (end->receiving != NULL && end->receiving->asks != NULL)
+        return end->receiving->asks(end);
+    if (end->matching == MPI_REQUEST_NULL)
         return WM_ASKS_NOTHING;
-    return end->slot == NULL && end->chunks.staging == NULL ? WM_ASKS_ALONE
-                                                            : WM_ASKS_TOO;
+    return end->slot == NULL ? WM_ASKS_ALONE : WM_ASKS_TOO;
 }
 
-void
-wm_end_about(const wm_op_t *op, wm_about_t *about)
+// Returns a number that changes when the rows make progress.
+static uint64_t
+mark_of_rows(const wm_end_t *end)
 {
-    const wm_end_t *end = (const wm_end_t *)op;
     const wm_slot_t *slot = end->slot;
     const uint64_t parts[] = {
         (uint64_t)end->state,
         (uintptr_t)end->sending,
         (uintptr_t)end->receiving,
         end->fragments.next,
-        end->chunks.given,
-        end->chunks.copied,
-        end->chunks.done,
-        (uint64_t)end->gaps.step,
         end->header.magic,
         slot != NULL ? atomic_load(&slot->ready) : 0,
         slot != NULL ? atomic_load(&slot->taken) : 0,
+        end->buffer.pattern != NULL ? wm_unpack_mark(end) : 0,
     };
+    uint64_t mark = 0;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; ++i)
+        mark = wm_hash(mark, parts[i]);
+    if (end->sending != NULL && end->sending->mark != NULL)
+        mark = wm_hash(mark, end->sending->mark(end));
+    if (end->receiving != NULL && end->receiving->mark != NULL)
+        mark = wm_hash(mark, end->receiving->mark(end));
+    return mark;
+}
+
+void
+wm_end_about(const wm_op_t *op, wm_about_t *about)
+{
+    const wm_end_t *end = (const wm_end_t *)op;
     *about = (wm_about_t){
         .is_message = true,
         .receives = end->receives,
@@ -209,9 +254,8 @@ wm_end_about(const wm_op_t *op, wm_about_t *about)
         .sized = !end->buffer.grows,
         .nbytes = end->buffer.nbytes,
         .peer = end->peer,
+        .mark = mark_of_rows(end),
     };
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; ++i)
-        about->mark = wm_hash(about->mark, parts[i]);
 }
 
 wm_buffer_t *
@@ -220,21 +264,12 @@ wm_end_buffer(wm_op_t *op)
     return &((wm_end_t *)op)->buffer;
 }
 
-// Waits in the driver for the copy that the engine has submitted.
 void
 wm_end_synchronize(wm_op_t *op)
 {
     wm_end_t *end = (wm_end_t *)op;
-    wm_error_t err;
-    atomic_store(&op->news, 0);
-    // The progress thread may have asked for the wait again.
-    if (atomic_load(&end->pull.synchronized))
-        return;
-    end->pull.code = wm_stream_synchronize(end->access.device,
-                                           end->access.stream, &err);
-    if (end->pull.code < 0)
-        wm_op_fail(op, &err);
-    atomic_store(&end->pull.synchronized, true);
+    if (end->receiving != NULL && end->receiving->synchronize != NULL)
+        end->receiving->synchronize(end);
 }
 
 void

@@ -12,9 +12,8 @@
 #include "comm/message/p2p.h"
 #include "comm/message/packet.h"
 
-typedef struct wm_sending wm_sending_t;           // protocol.h
-typedef struct wm_receiving wm_receiving_t;       // protocol.h
-typedef struct wm_eager_buffer wm_eager_buffer_t; // protocol/device_eager.h
+typedef struct wm_sending wm_sending_t;     // protocol.h
+typedef struct wm_receiving wm_receiving_t; // protocol.h
 
 // The fragments of a payload, which both ends of all protocols move between
 // a source or a ring and a buffer.
@@ -28,57 +27,15 @@ typedef struct {
     bool ramped;  // the first two are a quarter, and a half
 } wm_fragments_t;
 
-// The state of a buffer with gaps (pack.c).
-typedef struct {
-    wm_block_t *block; // stands in for the buffer
-    char *host;        // stands in for the buffer
-    char *span;        // page-locked copy of a pattern's memory
-    int step;          // state of unpacking
-    bool enqueued;     // unpacking is enqueued, or has run
-    bool onto_device;  // the host unpacks into device memory
-} wm_gaps_t;
-
-// Chunks that MPI carries (protocol/chunks.c).
-typedef struct {
-    bool carried;          // MPI reaches the device memory itself
-    bool reachable;        // nobody else uses that memory
-    char *staging;         // page-locked chunks: two, or all
-    bool whole;            // all: the caller need not wait for the receiver
-    char *scratch;         // two chunks for data to discard
-    MPI_Request flying[2]; // of two chunks
-    uint32_t copied;       // chunks copied out of the device
-    uint32_t given, done;  // chunks given to MPI; completed by MPI
-} wm_chunks_t;
-
-// The copy with which a blocking send need not wait (protocol/eager.c).
-typedef struct {
-    wm_block_t *block; // on the buffer's device; NULL: see `host`
-    void *host;        // page-locked, if the device had no memory
-    CUstream stream;
-    bool unmoved;  // the offer stays where it is
-    int64_t since; // time when the offer began to wait, microseconds
-} wm_copy_t;
-
-// Copies on our own streams (protocol/pulling.c).
-typedef struct {
-    CUstream side; // of the pool, every other fragment's; NULL: none
-    bool alone;    // it must not share a kernel
-    bool signals;  // its stream writes `taken`
-    _Atomic bool synchronized; // the caller has waited (kind->synchronize)
-    int code;                  // result of that wait; negative: see `error`
-} wm_pulling_t;
-
-// A kernel that reads an eager LL buffer (protocol/device_eager.c).
-typedef struct {
-    bool under_way;
-    bool late; // a kernel did not find the data
-} wm_fetch_t;
+// Bytes of a private state, which one file lays out (WM_STATE of protocol.h).
+#define WM_STATE_BYTES 64
 
 typedef struct {
     wm_op_t op;
     int state; // send.c, receive.c
     // The payload's protocol. NULL: nothing follows, or no header has come.
     const wm_sending_t *sending;
+    const wm_sending_t *taker;  // the row that took the message to send
     const wm_sending_t *around; // packs into end->buffer, or NULL
     const wm_receiving_t *receiving;
     // Arguments of the call.
@@ -105,9 +62,7 @@ typedef struct {
     wm_header_t header; // of the message that was matched or sent
     wm_peer_t *peer;
     bool asked_producer; // a receive asked if the buffer's users have ended
-
-    wm_gaps_t gaps;
-    bool in_place; // the receiver's row writes them itself
+    bool in_place;       // the receiver's row writes gaps itself
 
     // State of an offer that several protocols share.
     wm_slot_t *slot;
@@ -118,21 +73,14 @@ typedef struct {
     wm_mapping_t *mapping;
     bool batched; // its copy or announcement goes with others
 
-    // State of a message on the user's stream.
-    bool on_stream; // the stream has the work that takes the message
-    CUevent event;  // end of our use of the memory
-    bool recorded;  // the event is recorded
+    CUevent event; // end of the use of the memory by a user's stream
+    bool recorded; // the event is recorded
 
-    // State of one protocol each (see OWN in tests/test_tree.py).
-    wm_chunks_t chunks;
-    wm_copy_t copy;
-    wm_pulling_t pull;
-    wm_fetch_t fetch;
-    wm_eager_buffer_t *eager_buffer; // the sender's, or NULL
-    wm_block_t *handoff;             // exportable copy, or ring
-    int staging_ring;                // -1: none
-    int64_t left_since;   // time when it was left to a thread of the program
-    int64_t pushed_since; // time from which the sender could have begun
+    // Private states: of the row that took the message, of the row that has it
+    // now if others hand over to that one, and of pack.c.
+    _Alignas(16) unsigned char first_state[WM_STATE_BYTES];
+    _Alignas(16) unsigned char second_state[WM_STATE_BYTES];
+    _Alignas(16) unsigned char gaps_state[WM_STATE_BYTES];
 } wm_end_t;
 
 _Static_assert(sizeof(wm_end_t) <= WM_OP_BYTES, "it finds room in what is "
@@ -185,6 +133,11 @@ wm_end_route(const wm_end_t *end, const wm_route_t *route, const char *row);
 // Releases all that the end still has: slots, streams, mappings, staging.
 void
 wm_end_drop(wm_end_t *end);
+
+// Returns true if all fragments are ready that the sender has begun: no stream
+// of its may still write the slot.
+bool
+wm_end_is_quiet(const wm_end_t *end);
 
 // The functions that both kinds share (wm_op_kind_t).
 wm_asks_t

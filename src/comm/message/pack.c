@@ -13,13 +13,24 @@
 
 enum { UNPACK_NEW, UNPACK_READ, UNPACK_WRITTEN };
 
+typedef struct {
+    wm_block_t *block; // stands in for the buffer
+    char *host;        // stands in for the buffer
+    char *span;        // page-locked copy of a pattern's memory
+    int step;          // state of unpacking
+    bool enqueued;     // unpacking is enqueued, or has run
+    bool onto_device;  // the host unpacks into device memory
+} gaps_t;
+
+WM_STATE(gaps_t, gaps_of, gaps_state)
+
 // Returns true if kernels pack the buffer.
 static bool
 by_kernel(const wm_end_t *end)
 {
     const wm_pattern_t *pattern = end->buffer.pattern;
-    return pattern != NULL && end->buffer.nbytes > 0 && end->gaps.host == NULL
-           && wm_buffer_on_device(&end->buffer)
+    return pattern != NULL && end->buffer.nbytes > 0
+           && gaps_of(end)->host == NULL && wm_buffer_on_device(&end->buffer)
            && wm_pattern_is_strided(pattern);
 }
 
@@ -33,30 +44,30 @@ by_host(const wm_end_t *end)
 static int
 stand_in_on_device(wm_end_t *end, size_t nbytes, wm_error_t *err)
 {
-    if (end->gaps.block != NULL)
+    if (gaps_of(end)->block != NULL)
         return 0;
-    int code = wm_block_alloc(end->access.device, nbytes, &end->gaps.block,
+    int code = wm_block_alloc(end->access.device, nbytes, &gaps_of(end)->block,
                               err);
     if (code < 0)
         return code;
-    wm_block_describe(end->gaps.block, &end->buffer.memory);
-    end->buffer.data = wm_block_pointer(end->gaps.block);
+    wm_block_describe(gaps_of(end)->block, &end->buffer.memory);
+    end->buffer.data = wm_block_pointer(gaps_of(end)->block);
     return 0;
 }
 
 static int
 stand_in_on_host(wm_end_t *end, size_t nbytes, wm_error_t *err)
 {
-    if (end->gaps.host != NULL)
+    if (gaps_of(end)->host != NULL)
         return 0;
-    end->gaps.host = malloc(nbytes);
-    if (end->gaps.host == NULL)
+    gaps_of(end)->host = malloc(nbytes);
+    if (gaps_of(end)->host == NULL)
         return wm_error_set(err, WM_ERR_MEMORY, 0,
                             "out of host memory: %zu bytes to pack a message "
                             "into",
                             nbytes);
     end->buffer.memory = (wm_pointer_t){.kind = WM_MEMORY_HOST, .device = -1};
-    end->buffer.data = end->gaps.host;
+    end->buffer.data = gaps_of(end)->host;
     return 0;
 }
 
@@ -68,10 +79,11 @@ read_span(wm_end_t *end, wm_error_t *err)
     const wm_pattern_t *pattern = end->buffer.pattern;
     int code = wm_end_open_stream(end, err);
     if (code == 0)
-        code = wm_pinned_alloc(pattern->span, (void **)&end->gaps.span, err);
+        code = wm_pinned_alloc(pattern->span, (void **)&gaps_of(end)->span,
+                               err);
     end->access.idle = false;
     return code < 0 ? code
-                    : wm_memory_copy(end->access.device, end->gaps.span,
+                    : wm_memory_copy(end->access.device, gaps_of(end)->span,
                                      pattern->data + pattern->low,
                                      pattern->span, end->access.stream, err);
 }
@@ -87,7 +99,7 @@ pack_stage(wm_end_t *end, wm_error_t *err)
         code = stand_in_on_host(end, end->buffer.nbytes, err);
     if (code == 0)
         code = wm_pattern_stage(end->buffer.pattern, device,
-                                end->access.stream, end->gaps.host,
+                                end->access.stream, gaps_of(end)->host,
                                 end->buffer.nbytes, end->op.comm->data, err);
     end->access.idle = code == 0;
     wm_access_forget_borrowed(&end->access); // the stream may be gone later
@@ -106,7 +118,7 @@ wm_pack_prepare(wm_end_t *end, wm_error_t *err)
         return pack_stage(end, err);
     int code = stand_in_on_host(end, end->buffer.nbytes, err);
     return code < 0 ? code
-                    : wm_pattern_pack(end->buffer.pattern, end->gaps.host,
+                    : wm_pattern_pack(end->buffer.pattern, gaps_of(end)->host,
                                       end->buffer.nbytes, NULL,
                                       end->op.comm->data, err);
 }
@@ -114,7 +126,7 @@ wm_pack_prepare(wm_end_t *end, wm_error_t *err)
 const wm_strided_t *
 wm_pack_by_eager_ll(const wm_end_t *end)
 {
-    bool by_eager_ll = by_kernel(end) && end->gaps.block == NULL
+    bool by_eager_ll = by_kernel(end) && gaps_of(end)->block == NULL
                        && end->buffer.pattern->count == 1
                        && wm_eager_ll_takes(&end->buffer.pattern->parts[0]);
     return by_eager_ll ? &end->buffer.pattern->parts[0] : NULL;
@@ -228,7 +240,7 @@ wm_unpack_match(wm_end_t *end, wm_error_t *err)
 {
     if (!by_host(end) || end->header.nbytes == 0)
         return 0;
-    end->gaps.onto_device |= wm_buffer_on_device(&end->buffer);
+    gaps_of(end)->onto_device |= wm_buffer_on_device(&end->buffer);
     return stand_in_on_host(end, wm_end_fitting_bytes(end), err);
 }
 
@@ -255,7 +267,7 @@ wm_unpack_enqueue(wm_end_t *end, const char *from, int device, CUstream stream,
 {
     if (!by_kernel(end))
         return 0;
-    end->gaps.enqueued = true;
+    gaps_of(end)->enqueued = true;
     return wm_pattern_copy_part(end->buffer.pattern, 0, (char *)from,
                                 wm_end_fitting_bytes(end), false, device,
                                 stream, err);
@@ -264,8 +276,8 @@ wm_unpack_enqueue(wm_end_t *end, const char *from, int device, CUstream stream,
 bool
 wm_unpack_is_left(const wm_end_t *end)
 {
-    return (end->gaps.block != NULL || end->gaps.host != NULL)
-           && !end->gaps.enqueued && end->op.error.code == 0
+    return (gaps_of(end)->block != NULL || gaps_of(end)->host != NULL)
+           && !gaps_of(end)->enqueued && end->op.error.code == 0
            && !end->op.result.cancelled;
 }
 
@@ -285,34 +297,34 @@ unpack_span(wm_end_t *end, wm_error_t *err)
     if (code <= 0)
         return code;
     code = wm_pattern_unpack(
-        pattern, end->gaps.host, wm_end_fitting_bytes(end),
-        wm_pattern_base(pattern, end->gaps.span), end->op.comm->data, err);
+        pattern, gaps_of(end)->host, wm_end_fitting_bytes(end),
+        wm_pattern_base(pattern, gaps_of(end)->span), end->op.comm->data, err);
     if (code < 0)
         return code;
     wm_stat_add(WM_STAT_staged_bytes, (int64_t)wm_end_fitting_bytes(end));
     end->access.idle = false;
-    end->gaps.step = UNPACK_WRITTEN;
+    gaps_of(end)->step = UNPACK_WRITTEN;
     return wm_memory_copy(end->access.device, pattern->data + pattern->low,
-                          end->gaps.span, pattern->span, end->access.stream,
-                          err);
+                          gaps_of(end)->span, pattern->span,
+                          end->access.stream, err);
 }
 
 static int
 begin_unpacking(wm_end_t *end, wm_error_t *err)
 {
     int code;
-    if (end->gaps.host != NULL && !end->gaps.onto_device) {
-        end->gaps.enqueued = true;
-        code = wm_pattern_unpack(end->buffer.pattern, end->gaps.host,
+    if (gaps_of(end)->host != NULL && !gaps_of(end)->onto_device) {
+        gaps_of(end)->enqueued = true;
+        code = wm_pattern_unpack(end->buffer.pattern, gaps_of(end)->host,
                                  wm_end_fitting_bytes(end), NULL,
                                  end->op.comm->data, err);
         return code < 0 ? code : 1;
     }
-    if (end->gaps.host != NULL) {
-        end->gaps.step = UNPACK_READ;
+    if (gaps_of(end)->host != NULL) {
+        gaps_of(end)->step = UNPACK_READ;
         return read_span(end, err);
     }
-    end->gaps.step = UNPACK_WRITTEN;
+    gaps_of(end)->step = UNPACK_WRITTEN;
     code = wm_end_open_stream(end, err);
     end->access.idle = false;
     return code < 0
@@ -321,10 +333,16 @@ begin_unpacking(wm_end_t *end, wm_error_t *err)
                                    end->access.stream, err);
 }
 
+uint64_t
+wm_unpack_mark(const wm_end_t *end)
+{
+    return (uint64_t)gaps_of(end)->step;
+}
+
 int
 wm_unpack_step(wm_end_t *end, wm_error_t *err)
 {
-    switch (end->gaps.step) {
+    switch (gaps_of(end)->step) {
     case UNPACK_NEW:
         return begin_unpacking(end, err);
     case UNPACK_READ:
@@ -338,19 +356,20 @@ void
 wm_pack_drop(wm_end_t *end)
 {
     // After a failed send, packing may still run.
-    if (end->gaps.block != NULL && !end->receives && end->op.error.code != 0)
+    if (gaps_of(end)->block != NULL && !end->receives
+        && end->op.error.code != 0)
         wm_access_wait_for_notes(&end->access);
-    if (end->gaps.block != NULL && end->recorded) {
-        wm_block_free(end->gaps.block, 1, &end->event,
+    if (gaps_of(end)->block != NULL && end->recorded) {
+        wm_block_free(gaps_of(end)->block, 1, &end->event,
                       &end->access.user_device);
         end->event = NULL;
     }
-    else if (end->gaps.block != NULL)
-        wm_block_free(end->gaps.block, 0, NULL, NULL);
-    end->gaps.block = NULL;
-    if (end->gaps.span != NULL)
-        wm_pinned_free(end->gaps.span);
-    end->gaps.span = NULL;
-    free(end->gaps.host);
-    end->gaps.host = NULL;
+    else if (gaps_of(end)->block != NULL)
+        wm_block_free(gaps_of(end)->block, 0, NULL, NULL);
+    gaps_of(end)->block = NULL;
+    if (gaps_of(end)->span != NULL)
+        wm_pinned_free(gaps_of(end)->span);
+    gaps_of(end)->span = NULL;
+    free(gaps_of(end)->host);
+    gaps_of(end)->host = NULL;
 }

@@ -51,6 +51,10 @@ wm_unpack_is_left(const wm_end_t *end);
 WM_MUST_CHECK int
 wm_unpack_step(wm_end_t *end, wm_error_t *err);
 
+// Returns a number that changes when wm_unpack_step() makes progress.
+uint64_t
+wm_unpack_mark(const wm_end_t *end);
+
 // Frees the memory that stood in. Idempotent; the engine lock is not needed.
 void
 wm_pack_drop(wm_end_t *end);

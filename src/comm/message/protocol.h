@@ -7,6 +7,8 @@
 #ifndef WM_COMM_MESSAGE_PROTOCOL_H
 #define WM_COMM_MESSAGE_PROTOCOL_H
 
+#include <string.h>
+
 #include "comm/message/end.h"
 
 // The row of a sender. Functions that a row does not need are NULL.
@@ -36,6 +38,20 @@ struct wm_sending {
     // failure, or wants nothing more, and nobody reads our memory any more.
     bool (*heard)(wm_end_t *end);
     void (*peer_died)(wm_end_t *end);
+    // Copies the message out on the operation's stream, for a row to which
+    // this one has handed over, and then writes `ready`. Returns 1, or 0 if
+    // the data are in end->buffer. NULL: they always are.
+    int (*copy_out)(wm_end_t *end, char *into, uint32_t ready,
+                    wm_error_t *err);
+    // Tells if the row waits for MPI (wm_op_kind_t). NULL: for the header
+    // alone.
+    wm_asks_t (*asks)(const wm_end_t *end);
+    // Returns a number that changes when the row makes progress beyond the
+    // words of the slot.
+    uint64_t (*mark)(const wm_end_t *end);
+    // Releases what the row has. Called at the end, also of a row that has
+    // handed over; maybe twice.
+    void (*drop)(wm_end_t *end);
 };
 
 // The row of a receiver.
@@ -61,7 +77,21 @@ struct wm_receiving {
     // discard data that still come.
     bool (*fail)(wm_end_t *end, const wm_error_t *err);
     void (*peer_died)(wm_end_t *end);
+    // Waits for the row's work on the caller's thread, without the lock.
+    void (*synchronize)(wm_end_t *end);
+    wm_asks_t (*asks)(const wm_end_t *end); // these three as a sender's
+    uint64_t (*mark)(const wm_end_t *end);
+    void (*drop)(wm_end_t *end);
 };
+
+// Defines name(), which returns the private state of type_t of an end. It is
+// zero when the row begins.
+#define WM_STATE(type_t, name, member)                                        \
+    _Static_assert(sizeof(type_t) <= WM_STATE_BYTES, "it has that room");     \
+    static type_t *name(const wm_end_t *end)                                  \
+    {                                                                         \
+        return (type_t *)end->member;                                         \
+    }
 
 // The row that packs memory with gaps (pack.c).
 extern const wm_sending_t wm_sending_packed;
@@ -77,12 +107,14 @@ wm_receive_damaged(const wm_end_t *end, wm_error_t *err);
 static inline void
 wm_send_become(wm_end_t *end, const wm_sending_t *protocol)
 {
+    memset(end->second_state, 0, sizeof end->second_state);
     end->sending = protocol;
 }
 
 static inline void
 wm_receive_become(wm_end_t *end, const wm_receiving_t *protocol)
 {
+    memset(end->second_state, 0, sizeof end->second_state);
     end->receiving = protocol;
 }
 
@@ -101,8 +133,6 @@ typedef struct {
                                      wm_op_t **op, wm_error_t *err);
     // Launches the kernels that wait for others of their kind.
     void (*flush)(void);
-    // Releases the slot, mapping, staging buffers of an end that has ended.
-    void (*drop)(wm_end_t *end);
 } wm_protocols_t;
 
 extern const wm_protocols_t wm_protocols;

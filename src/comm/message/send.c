@@ -119,6 +119,7 @@ begin_payload(wm_end_t *end, wm_error_t *err)
         row = code == 0 ? choose(end, &route) : NULL;
     }
     wm_send_become(end, row);
+    end->taker = row;
     if (code == 0)
         code = row->offer(end, err);
     if (code == 0)
@@ -172,6 +173,7 @@ send_start(wm_end_t *end, wm_error_t *err)
                                      NULL);
     wm_end_drop(end);
     wm_send_become(end, NULL);
+    end->taker = NULL;
     send_failure(end, err);
     wm_op_complete(&end->op);
     return end->state == SEND_UNDER_WAY ? 0 : code;

@@ -12,9 +12,22 @@
 #include "comm/engine/stats.h"
 #include "comm/link/link.h"
 #include "comm/message/pack.h"
-#include "comm/protocol/device_eager.h"
 #include "comm/protocol/eager.h"
 #include "comm/protocol/rows.h"
+
+typedef struct {
+    bool carried;          // MPI reaches the device memory itself
+    bool reachable;        // nobody else uses that memory
+    char *staging;         // page-locked chunks: two, or all
+    bool whole;            // all: the caller need not wait for the receiver
+    char *scratch;         // two chunks for data to discard
+    MPI_Request flying[2]; // of the chunks from `done` to `given`
+    uint32_t copied;       // chunks copied out of the device
+    uint32_t given, done;  // chunks given to MPI; completed by MPI
+} chunks_t;
+
+// Second, as offers come to chunks, too.
+WM_STATE(chunks_t, chunks_of, second_state)
 
 static uint32_t
 chunk_count(const wm_end_t *end)
@@ -36,7 +49,7 @@ static uint32_t
 chunk_size(const wm_end_t *end)
 {
     size_t nbytes = end->header.nbytes, most = WM_CHUNK_BYTES;
-    if (end->chunks.carried)
+    if (chunks_of(end)->carried)
         most = WM_CARRIED_BYTES;
     else if (wm_buffer_on_device(&end->buffer) && nbytes / 4 < most)
         most = nbytes / 4 > 65536 ? nbytes / 4 : 65536;
@@ -46,8 +59,8 @@ chunk_size(const wm_end_t *end)
 static char *
 chunk_stage(const wm_end_t *end, uint32_t index)
 {
-    uint32_t at = end->chunks.whole ? index : index % 2;
-    return end->chunks.staging + (size_t)at * end->header.chunk;
+    uint32_t at = chunks_of(end)->whole ? index : index % 2;
+    return chunks_of(end)->staging + (size_t)at * end->header.chunk;
 }
 
 static char *
@@ -63,7 +76,7 @@ chunk_place(const wm_end_t *end, uint32_t index)
 static int
 chunks_prepare(wm_end_t *end, wm_error_t *err)
 {
-    wm_chunks_t *chunks = &end->chunks;
+    chunks_t *chunks = chunks_of(end);
     if (chunks->staging != NULL)
         return 1;
     int code = 0;
@@ -84,7 +97,7 @@ chunks_prepare(wm_end_t *end, wm_error_t *err)
 static bool
 is_staged(const wm_end_t *end)
 {
-    return wm_buffer_on_device(&end->buffer) && !end->chunks.carried;
+    return wm_buffer_on_device(&end->buffer) && !chunks_of(end)->carried;
 }
 
 // Returns 1 when nobody else uses the memory that MPI reaches, as MPI waits
@@ -92,14 +105,15 @@ is_staged(const wm_end_t *end)
 static int
 wait_for_users(wm_end_t *end, wm_error_t *err)
 {
-    if (!end->chunks.carried || end->chunks.reachable)
+    chunks_t *chunks = chunks_of(end);
+    if (!chunks->carried || chunks->reachable)
         return 1;
     int code = wm_end_open_stream(end, err);
     if (code == 0)
         code = wm_stream_idle(end->access.device, end->access.stream,
-                              &end->chunks.reachable, err);
-    end->access.idle = end->chunks.reachable;
-    return code < 0 ? code : end->chunks.reachable;
+                              &chunks->reachable, err);
+    end->access.idle = chunks->reachable;
+    return code < 0 ? code : chunks->reachable;
 }
 
 // Enters the context in which MPI works with device memory. After an error MPI
@@ -107,7 +121,7 @@ wait_for_users(wm_end_t *end, wm_error_t *err)
 static int
 enter(const wm_end_t *end, wm_scope_t *scope, wm_error_t *err)
 {
-    if (end->chunks.carried && end->op.error.code == 0)
+    if (chunks_of(end)->carried && end->op.error.code == 0)
         return wm_device_enter(end->access.device, scope, err);
     scope->stayed = true; // nothing to leave
     return 0;
@@ -124,8 +138,8 @@ test_part(wm_end_t *end, uint32_t chunk, bool *ended, int *count,
     if (code < 0)
         return code;
     code = wm_mpi_check(
-        MPI_Test(&end->chunks.flying[chunk % 2], &flag, &status), "MPI_Test",
-        err);
+        MPI_Test(&chunks_of(end)->flying[chunk % 2], &flag, &status),
+        "MPI_Test", err);
     wm_device_leave(&scope);
     *ended = flag != 0;
     if (code == 0 && flag && count != NULL)
@@ -138,17 +152,18 @@ test_part(wm_end_t *end, uint32_t chunk, bool *ended, int *count,
 static char *
 chunk_memory(const wm_end_t *end, uint32_t index)
 {
-    if (end->chunks.scratch != NULL)
-        return end->chunks.scratch + (size_t)(index % 2) * end->header.chunk;
-    return end->chunks.staging != NULL ? chunk_stage(end, index)
-                                       : chunk_place(end, index);
+    const chunks_t *chunks = chunks_of(end);
+    if (chunks->scratch != NULL)
+        return chunks->scratch + (size_t)(index % 2) * end->header.chunk;
+    return chunks->staging != NULL ? chunk_stage(end, index)
+                                   : chunk_place(end, index);
 }
 
 // Gives MPI the next of the first `there` chunks, two at once at most.
 static int
 give_chunks(wm_end_t *end, uint32_t there, wm_error_t *err)
 {
-    wm_chunks_t *chunks = &end->chunks;
+    chunks_t *chunks = chunks_of(end);
     MPI_Comm comm = end->op.comm->data;
     int tag = (int)end->header.seq;
     for (; chunks->given < there && chunks->given < chunks->done + 2;
@@ -180,11 +195,12 @@ static int
 copy_out(wm_end_t *end, uint32_t at, wm_error_t *err)
 {
     char *into = chunk_stage(end, at);
-    if (end->eager_buffer != NULL) { // of one chunk
-        int code = wm_device_eager_copy_out(
-            end, into, end->fragments.ready_base + 1, err);
-        end->fragments.next = code == 0;
-        return code;
+    if (end->taker != NULL && end->taker->copy_out != NULL) { // one chunk
+        int code = end->taker->copy_out(end, into,
+                                        end->fragments.ready_base + 1, err);
+        end->fragments.next = code > 0;
+        if (code != 0)
+            return code < 0 ? code : 0;
     }
     return wm_memory_copy(end->access.device, into, chunk_place(end, at),
                           chunk_length(end, at), end->access.stream, err);
@@ -193,11 +209,12 @@ copy_out(wm_end_t *end, uint32_t at, wm_error_t *err)
 void
 wm_chunks_drop(wm_end_t *end)
 {
-    if (end->chunks.staging != NULL)
-        wm_pinned_free(end->chunks.staging);
-    end->chunks.staging = NULL;
-    free(end->chunks.scratch);
-    end->chunks.scratch = NULL;
+    chunks_t *chunks = chunks_of(end);
+    if (chunks->staging != NULL)
+        wm_pinned_free(chunks->staging);
+    chunks->staging = NULL;
+    free(chunks->scratch);
+    chunks->scratch = NULL;
 }
 
 // Returns true if the next chunk can be copied out of the device: one ahead of
@@ -205,7 +222,7 @@ wm_chunks_drop(wm_end_t *end)
 static bool
 next_has_room(const wm_end_t *end)
 {
-    const wm_chunks_t *chunks = &end->chunks;
+    const chunks_t *chunks = chunks_of(end);
     uint32_t at = chunks->copied;
     return at < chunk_count(end)
            && (chunks->whole
@@ -217,7 +234,7 @@ next_has_room(const wm_end_t *end)
 static int
 stage_next(wm_end_t *end, wm_error_t *err)
 {
-    wm_chunks_t *chunks = &end->chunks;
+    chunks_t *chunks = chunks_of(end);
     bool idle = false;
     int code = 0;
     if (chunks->whole && atomic_load(&end->op.done))
@@ -241,7 +258,7 @@ stage_next(wm_end_t *end, wm_error_t *err)
 int
 wm_chunks_send(wm_end_t *end, wm_error_t *err)
 {
-    wm_chunks_t *chunks = &end->chunks;
+    chunks_t *chunks = chunks_of(end);
     uint32_t total = chunk_count(end);
     bool device = is_staged(end), ended = true;
     int code = wait_for_users(end, err);
@@ -275,11 +292,11 @@ wm_chunks_fail(wm_end_t *end)
 bool
 wm_chunks_are_sent(wm_end_t *end)
 {
+    chunks_t *chunks = chunks_of(end);
     int flag = 1;
-    for (int i = 0; i < 2 && flag; ++i)
-        if (end->chunks.flying[i] != MPI_REQUEST_NULL
-            && MPI_Test(&end->chunks.flying[i], &flag, MPI_STATUS_IGNORE)
-                   != MPI_SUCCESS)
+    for (uint32_t at = chunks->done; at != chunks->given && flag; ++at)
+        if (MPI_Test(&chunks->flying[at % 2], &flag, MPI_STATUS_IGNORE)
+            != MPI_SUCCESS)
             flag = 1;
     return flag;
 }
@@ -287,11 +304,12 @@ wm_chunks_are_sent(wm_end_t *end)
 static int
 chunks_offer(wm_end_t *end, wm_error_t *err)
 {
+    chunks_t *chunks = chunks_of(end);
     bool device = wm_buffer_on_device(&end->buffer);
     (void)err;
     // MPI would wait for the receiver of an embedded array.
-    end->chunks.carried = device && !end->eager && wm_link_carries(end->peer);
-    end->chunks.whole = wm_eager_applies(end);
+    chunks->carried = device && !end->eager && wm_link_carries(end->peer);
+    chunks->whole = wm_eager_applies(end);
     if (device && end->around == NULL)
         wm_access_take_note(&end->access);
     wm_chunks_announce(end);
@@ -300,22 +318,21 @@ chunks_offer(wm_end_t *end, wm_error_t *err)
 
 // Ends the receives of chunks that never come, as the sender failed.
 static void
-end_abandoned(wm_end_t *end, uint32_t total)
+end_abandoned(chunks_t *chunks, uint32_t total)
 {
-    for (int i = 0; i < 2; ++i)
-        if (end->chunks.flying[i] != MPI_REQUEST_NULL) {
-            MPI_Cancel(&end->chunks.flying[i]);
-            MPI_Wait(&end->chunks.flying[i], MPI_STATUS_IGNORE);
+    for (uint32_t at = chunks->done; at != chunks->given; ++at)
+        if (chunks->flying[at % 2] != MPI_REQUEST_NULL) {
+            MPI_Cancel(&chunks->flying[at % 2]);
+            MPI_Wait(&chunks->flying[at % 2], MPI_STATUS_IGNORE);
         }
-    end->chunks.done = total;
-    end->chunks.given = total;
+    chunks->done = chunks->given = total;
 }
 
 // Takes the chunks that have come; `staged`: copies them into the device.
 static int
 take_ended(wm_end_t *end, bool staged, wm_error_t *err)
 {
-    wm_chunks_t *chunks = &end->chunks;
+    chunks_t *chunks = chunks_of(end);
     int code = 0;
     while (chunks->done < chunks->given && code == 0) {
         uint32_t at = chunks->done;
@@ -325,7 +342,7 @@ take_ended(wm_end_t *end, bool staged, wm_error_t *err)
         if (code < 0 || !ended)
             return code;
         if (count == 0) {
-            end_abandoned(end, chunk_count(end));
+            end_abandoned(chunks, chunk_count(end));
             return wm_error_set(err, WM_ERR_CUDA, 0,
                                 "the sender, rank %d, failed: its GPU could "
                                 "not deliver the message",
@@ -345,7 +362,7 @@ take_ended(wm_end_t *end, bool staged, wm_error_t *err)
 static int
 chunks_receive(wm_end_t *end, wm_error_t *err)
 {
-    wm_chunks_t *chunks = &end->chunks;
+    chunks_t *chunks = chunks_of(end);
     uint32_t total = chunk_count(end);
     bool discard = end->op.error.code != 0, idle = true;
     bool staged = is_staged(end) && !discard;
@@ -378,6 +395,23 @@ wm_chunks_announce(wm_end_t *end)
     end->header.chunk = chunk_size(end);
 }
 
+wm_asks_t
+wm_chunks_asks(const wm_end_t *end)
+{
+    const chunks_t *chunks = chunks_of(end);
+    if (end->matching == MPI_REQUEST_NULL && chunks->given == chunks->done)
+        return WM_ASKS_NOTHING;
+    return end->slot == NULL && chunks->staging == NULL ? WM_ASKS_ALONE
+                                                        : WM_ASKS_TOO;
+}
+
+uint64_t
+wm_chunks_mark(const wm_end_t *end)
+{
+    const chunks_t *chunks = chunks_of(end);
+    return ((uint64_t)chunks->given << 32) + chunks->done + chunks->copied;
+}
+
 static bool
 chunks_try_take(wm_end_t *end, const char **why)
 {
@@ -392,6 +426,9 @@ const wm_sending_t wm_sending_chunks = {
     .step = wm_chunks_send,
     .fail = wm_chunks_fail,
     .heard = wm_chunks_are_sent,
+    .asks = wm_chunks_asks,
+    .mark = wm_chunks_mark,
+    .drop = wm_chunks_drop,
 };
 
 static bool
@@ -408,8 +445,9 @@ static int
 chunks_match(wm_end_t *end, bool refused, wm_error_t *err)
 {
     bool device = wm_buffer_on_device(&end->buffer);
-    end->chunks.carried = device && wm_link_carries(end->peer);
-    if (device && !end->chunks.carried)
+    bool carried = device && wm_link_carries(end->peer);
+    chunks_of(end)->carried = carried;
+    if (device && !carried)
         wm_link_count(&wm_link_host, end->header.nbytes, true);
     else
         wm_link_count(&wm_link_mpi, end->header.nbytes, false);
@@ -445,4 +483,7 @@ const wm_receiving_t wm_receiving_chunks = {
     .reads = true,
     .step = chunks_receive,
     .fail = chunks_fail,
+    .asks = wm_chunks_asks,
+    .mark = wm_chunks_mark,
+    .drop = wm_chunks_drop,
 };

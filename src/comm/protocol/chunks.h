@@ -7,7 +7,7 @@
 
 #include "comm/message/end.h"
 
-// Sender: announces the chunks in the header.
+// Sender: announces the chunks in the header. The row has begun.
 void
 wm_chunks_announce(wm_end_t *end);
 
@@ -23,7 +23,11 @@ wm_chunks_fail(wm_end_t *end);
 bool
 wm_chunks_are_sent(wm_end_t *end);
 
-// Frees the staging chunks.
+// The other functions that both rows of senders share (wm_sending_t).
+wm_asks_t
+wm_chunks_asks(const wm_end_t *end);
+uint64_t
+wm_chunks_mark(const wm_end_t *end);
 void
 wm_chunks_drop(wm_end_t *end);
 

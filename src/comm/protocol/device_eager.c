@@ -18,19 +18,22 @@
 // Time that a kernel waits for announced data, microseconds.
 #define PATIENCE_US 100
 
-struct wm_eager_buffer {
+typedef struct {
     char *pointer;
     uint32_t flag; // of its latest message
     bool taken;
-};
+} eager_buffer_t;
 
 // The eager LL buffers of a device.
 typedef struct {
     wm_block_t *block; // NULL: not made
-    wm_eager_buffer_t buffers[BUFFERS];
+    eager_buffer_t buffers[BUFFERS];
 } device_buffers_t;
 
 static device_buffers_t devices[WM_MAX_DEVICES];
+
+// The sender's buffer, or NULL.
+WM_STATE(eager_buffer_t *, buffer_of, first_state)
 
 static int
 device_eager_make(int device, device_buffers_t *buffers, wm_error_t *err)
@@ -63,8 +66,8 @@ device_eager_make(int device, device_buffers_t *buffers, wm_error_t *err)
 
 // Acquires a free buffer, with a new flag; *buffer is NULL if all are taken.
 static int
-device_eager_acquire(int device, wm_eager_buffer_t **buffer,
-                     wm_pointer_t *memory, wm_error_t *err)
+device_eager_acquire(int device, eager_buffer_t **buffer, wm_pointer_t *memory,
+                     wm_error_t *err)
 {
     device_buffers_t *buffers = &devices[device];
     *buffer = NULL;
@@ -126,8 +129,8 @@ static void
 device_eager_release(wm_end_t *end)
 {
     // A buffer that has used its last flag is never used again.
-    end->eager_buffer->taken = end->eager_buffer->flag == UINT32_MAX;
-    end->eager_buffer = NULL;
+    (*buffer_of(end))->taken = (*buffer_of(end))->flag == UINT32_MAX;
+    (*buffer_of(end)) = NULL;
 }
 
 static bool
@@ -138,15 +141,15 @@ device_eager_try_take(wm_end_t *end, const char **why)
     if (!wm_offer_open_mapped(end, why)
         || (*why = reason_against(end)) != NULL)
         return false;
-    int code = device_eager_acquire(end->access.device, &end->eager_buffer,
+    int code = device_eager_acquire(end->access.device, buffer_of(end),
                                     &memory, &err);
     *why = "all eager LL buffers are in use";
-    if (code == 0 && end->eager_buffer == NULL)
+    if (code == 0 && (*buffer_of(end)) == NULL)
         return false;
     if (code == 0)
-        code = wm_offer_export(end, end->eager_buffer->pointer, &memory, &err);
+        code = wm_offer_export(end, (*buffer_of(end))->pointer, &memory, &err);
     if (code < 0) {
-        if (end->eager_buffer != NULL)
+        if ((*buffer_of(end)) != NULL)
             device_eager_release(end);
         *why = wm_offer_note(end, &err);
         return false;
@@ -157,25 +160,19 @@ device_eager_try_take(wm_end_t *end, const char **why)
 static int
 device_eager_offer(wm_end_t *end, wm_error_t *err)
 {
-    end->header.flag = end->eager_buffer->flag;
-    wm_offer_hand_off(end, end->eager_buffer->pointer);
+    end->header.flag = (*buffer_of(end))->flag;
+    wm_offer_hand_off(end, (*buffer_of(end))->pointer);
     return wm_offer_describe(end, WM_STAGE_NOT, err);
 }
 
-void
-wm_device_eager_drop(wm_end_t *end, bool quiet)
+// The buffer leaks if a kernel may still use it.
+static void
+device_eager_drop(wm_end_t *end)
 {
-    if (end->eager_buffer != NULL && (quiet || end->fragments.next == 0))
+    if (*buffer_of(end) != NULL
+        && (wm_end_is_quiet(end) || end->fragments.next == 0))
         device_eager_release(end);
-    end->eager_buffer = NULL;
-}
-
-void
-wm_device_eager_release_unused(wm_end_t *end)
-{
-    if (end->eager_buffer != NULL && !posts_on_stream(end)
-        && !atomic_load(&end->op.done) && strided_of(end) == NULL)
-        device_eager_release(end);
+    *buffer_of(end) = NULL;
 }
 
 // Called when the batch has launched the kernel, or failed to.
@@ -222,20 +219,37 @@ device_eager_go(wm_end_t *end, wm_error_t *err)
     return 0;
 }
 
-int
-wm_device_eager_copy_out(wm_end_t *end, char *into, uint32_t ready,
-                         wm_error_t *err)
+// Copies a message that must go through the host after all out of its buffer,
+// unless the user's memory still has the data, without gaps.
+static int
+device_eager_copy_out(wm_end_t *end, char *into, uint32_t ready,
+                      wm_error_t *err)
 {
+    if (!posts_on_stream(end) && !atomic_load(&end->op.done)
+        && strided_of(end) == NULL)
+        return 0;
     wm_eager_ll_t message = {
-        .lines = end->eager_buffer->pointer,
+        .lines = (*buffer_of(end))->pointer,
         .user = into,
         .nbytes = end->header.nbytes,
         .flag = end->header.flag,
         .word = &end->slot->ready,
         .value = ready,
     };
-    return wm_eager_ll_launch(end->access.device, NULL, 0, &message, 1,
-                              WM_EAGER_LL_FOR_EVER, end->access.stream, err);
+    int code = wm_eager_ll_launch(end->access.device, NULL, 0, &message, 1,
+                                  WM_EAGER_LL_FOR_EVER, end->access.stream,
+                                  err);
+    return code < 0 ? code : 1;
+}
+
+// The data are a copy already.
+static int
+device_eager_report_early(wm_end_t *end, wm_error_t *err)
+{
+    (void)err;
+    if (wm_offer_is_handed_off(end))
+        wm_eager_report(end);
+    return 0;
 }
 
 const wm_sending_t wm_sending_device_eager = {
@@ -244,10 +258,12 @@ const wm_sending_t wm_sending_device_eager = {
     .offer = device_eager_offer,
     .go = device_eager_go,
     .step = wm_offer_step,
-    .report_early = wm_eager_report_handed_off,
+    .report_early = device_eager_report_early,
     .fail = wm_offer_fail_handed_off,
     .heard = wm_offer_heard,
     .peer_died = wm_offer_peer_died,
+    .copy_out = device_eager_copy_out,
+    .drop = device_eager_drop,
 };
 
 // --- the receiver --------------------------------------------------------
@@ -265,13 +281,21 @@ wm_device_eager_in_place(const wm_end_t *end)
     return wm_pack_by_eager_ll(end) != NULL;
 }
 
+// A kernel that reads an eager LL buffer.
+typedef struct {
+    bool under_way;
+    bool late; // a kernel did not find the data
+} fetch_t;
+
+WM_STATE(fetch_t, fetching_of, second_state)
+
 // Returns true if the fetching kernel may be launched before the data are
 // there. Not on the sender's own device: if processes take turns on it, one
 // would wait through its turn for the other.
 static bool
 waits_in_kernel(const wm_end_t *end)
 {
-    return !end->fetch.late && !wm_take_is_on_same_gpu(end);
+    return !fetching_of(end)->late && !wm_take_is_on_same_gpu(end);
 }
 
 static wm_eager_ll_t
@@ -322,7 +346,7 @@ device_eager_fetch(wm_end_t *end, wm_error_t *err)
     wm_eager_ll_t message = fetch_of(end);
     message.status = wm_fragments_status(end);
     atomic_store(message.status, 0);
-    end->fetch.under_way = true;
+    fetching_of(end)->under_way = true;
     end->access.idle = false;
     end->fragments.next = 1;
     wm_batch_add(&(wm_batch_t){.device = end->access.device,
@@ -340,8 +364,8 @@ fetch_ended(wm_end_t *end, wm_error_t *err)
     case WM_EAGER_LL_TAKEN:
         return 1;
     case WM_EAGER_LL_LATE:
-        end->fetch.under_way = false;
-        end->fetch.late = true;
+        fetching_of(end)->under_way = false;
+        fetching_of(end)->late = true;
         end->fragments.next = 0;
         return 0;
     case WM_EAGER_LL_FAILED:
@@ -355,7 +379,7 @@ fetch_ended(wm_end_t *end, wm_error_t *err)
 static int
 device_eager_pull(wm_end_t *end, wm_error_t *err)
 {
-    if (end->fetch.under_way) {
+    if (fetching_of(end)->under_way) {
         int code = fetch_ended(end, err);
         end->access.idle = code > 0;
         return code;
@@ -374,7 +398,7 @@ device_eager_step(wm_end_t *end, wm_error_t *err)
 static bool
 device_eager_fail(wm_end_t *end, const wm_error_t *err)
 {
-    if (wm_take_stop(end) < 0 && end->fetch.under_way)
+    if (wm_take_stop(end) < 0 && fetching_of(end)->under_way)
         end->packet = NULL; // leaks: a kernel may write its status
     wm_take_answer(end, err);
     return false;

@@ -8,22 +8,6 @@
 
 #include "comm/message/end.h"
 
-// Copies a posted message that must go through the host after all out of its
-// buffer, on the operation's stream, then writes `ready`. The user's memory
-// may be in use again, or have gaps.
-WM_MUST_CHECK int
-wm_device_eager_copy_out(wm_end_t *end, char *into, uint32_t ready,
-                         wm_error_t *err);
-
-// Releases the eager LL buffer of an offer that goes through the host, unless
-// the user's memory no longer holds the data, or has gaps.
-void
-wm_device_eager_release_unused(wm_end_t *end);
-
-// Releases the buffer, unless a kernel may still use it.
-void
-wm_device_eager_drop(wm_end_t *end, bool quiet);
-
 // Receiver: accept() and in_place() of rows whose kernels fetch the data from
 // an eager LL buffer. Staged data are in none.
 bool

@@ -15,6 +15,17 @@
 
 static size_t limit;
 
+// The copy with which a blocking send need not wait.
+typedef struct {
+    wm_block_t *block; // on the buffer's device; NULL: see `host`
+    void *host;        // page-locked, if the device had no memory
+    CUstream stream;
+    bool unmoved;  // the offer stays where it is
+    int64_t since; // time when the offer began to wait, microseconds
+} copy_t;
+
+WM_STATE(copy_t, copy_of, first_state)
+
 static int
 eager_configure(wm_error_t *err)
 {
@@ -30,32 +41,17 @@ wm_eager_report(wm_end_t *end)
     wm_engine_notify();
 }
 
-// Handed-off data are a copy already, complete when all fragments are fed.
-int
-wm_eager_report_handed_off(wm_end_t *end, wm_error_t *err)
-{
-    const wm_fragments_t *fragments = &end->fragments;
-    (void)err;
-    if (fragments->next < fragments->count
-        || !wm_fragments_begun_are_ready(end))
-        return 0;
-    if (end->handoff != NULL) // for the case that the host serves
-        end->buffer.data = wm_block_pointer(end->handoff);
-    wm_eager_report(end);
-    return 0;
-}
-
 static bool
 copy_is_begun(const wm_end_t *end)
 {
-    return end->copy.block != NULL || end->copy.host != NULL;
+    return copy_of(end)->block != NULL || copy_of(end)->host != NULL;
 }
 
 static void *
 copy_pointer(const wm_end_t *end)
 {
-    return end->copy.block != NULL ? wm_block_pointer(end->copy.block)
-                                   : end->copy.host;
+    return copy_of(end)->block != NULL ? wm_block_pointer(copy_of(end)->block)
+                                       : copy_of(end)->host;
 }
 
 // Takes memory for the copy, of the device or else of the host. Without any, a
@@ -65,13 +61,14 @@ static int
 take_memory(wm_end_t *end, wm_error_t *err)
 {
     size_t nbytes = end->buffer.nbytes;
-    if (wm_block_alloc(end->access.device, nbytes, &end->copy.block, err) == 0)
+    if (wm_block_alloc(end->access.device, nbytes, &copy_of(end)->block, err)
+        == 0)
         return 0;
-    if (wm_pinned_alloc(nbytes, &end->copy.host, NULL) == 0) {
+    if (wm_pinned_alloc(nbytes, &copy_of(end)->host, NULL) == 0) {
         wm_stat_add(WM_STAT_staged_bytes, (int64_t)nbytes);
         return 0;
     }
-    end->copy.since += MORE_PATIENCE_US;
+    copy_of(end)->since += MORE_PATIENCE_US;
     if (!end->eager)
         return 0;
     // The receiver must find `failed` when it claims in vain.
@@ -89,14 +86,14 @@ begin_copy(wm_end_t *end, wm_error_t *err)
     int code = take_memory(end, err);
     if (code < 0 || !copy_is_begun(end))
         return code;
-    end->copy.unmoved = wm_stream_acquire(device, &end->copy.stream, NULL) < 0
-                        || wm_producer_before(&end->access.producer, false,
-                                              device, end->copy.stream, NULL)
-                               < 0
-                        || wm_memory_copy(device, copy_pointer(end),
-                                          end->buffer.data, end->buffer.nbytes,
-                                          end->copy.stream, NULL)
-                               < 0;
+    copy_of(end)->unmoved =
+        wm_stream_acquire(device, &copy_of(end)->stream, NULL) < 0
+        || wm_producer_before(&end->access.producer, false, device,
+                              copy_of(end)->stream, NULL)
+               < 0
+        || wm_memory_copy(device, copy_pointer(end), end->buffer.data,
+                          end->buffer.nbytes, copy_of(end)->stream, NULL)
+               < 0;
     return 0;
 }
 
@@ -107,12 +104,12 @@ publish(wm_end_t *end)
 {
     wm_pointer_t memory = {.kind = WM_MEMORY_PINNED, .device = -1};
     wm_place_t place = {0};
-    end->copy.unmoved = true;
-    if (end->copy.block != NULL)
-        wm_block_describe(end->copy.block, &memory);
+    copy_of(end)->unmoved = true;
+    if (copy_of(end)->block != NULL)
+        wm_block_describe(copy_of(end)->block, &memory);
     char *copy = copy_pointer(end);
     if (end->header.stage_only != WM_STAGE_NOT || end->peer->self
-        || end->copy.host != NULL)
+        || copy_of(end)->host != NULL)
         wm_place_set(copy, &memory, &place);
     else if (wm_place_export(copy, &memory, &place, NULL) < 0)
         return;
@@ -122,7 +119,7 @@ publish(wm_end_t *end)
     end->buffer.memory = memory;
     end->access.producer = (wm_producer_t){0};
     end->buffer.order = NULL;
-    if (end->copy.block != NULL)
+    if (copy_of(end)->block != NULL)
         wm_stat_add(WM_STAT_handed_off_bytes, (int64_t)end->header.nbytes);
     wm_eager_report(end);
 }
@@ -131,23 +128,24 @@ int
 wm_eager_report_copied(wm_end_t *end, wm_error_t *err)
 {
     bool ended;
-    if (end->copy.unmoved || atomic_load(&end->slot->claim) != WM_CLAIM_NONE)
+    if (copy_of(end)->unmoved
+        || atomic_load(&end->slot->claim) != WM_CLAIM_NONE)
         return 0;
     if (!copy_is_begun(end)) {
         int64_t now = wm_engine_now();
-        if (end->copy.since == 0)
-            end->copy.since = now;
-        if (now - end->copy.since
+        if (copy_of(end)->since == 0)
+            copy_of(end)->since = now;
+        if (now - copy_of(end)->since
             >= (end->eager ? PATIENCE_WITH_PARTS_US : PATIENCE_US))
             return begin_copy(end, err);
     }
-    else if (wm_stream_spin(end->access.device, end->copy.stream, 1, &ended,
-                            NULL)
+    else if (wm_stream_spin(end->access.device, copy_of(end)->stream, 1,
+                            &ended, NULL)
              < 0)
-        end->copy.unmoved = true;
+        copy_of(end)->unmoved = true;
     else if (ended) {
-        wm_stream_release_idle(end->access.device, end->copy.stream);
-        end->copy.stream = NULL;
+        wm_stream_release_idle(end->access.device, copy_of(end)->stream);
+        copy_of(end)->stream = NULL;
         publish(end);
     }
     return 0;
@@ -187,26 +185,26 @@ wm_eager_drop(wm_end_t *end)
     int device = end->access.device, count = 0;
     if (!copy_is_begun(end))
         return;
-    if (end->copy.stream != NULL && end->copy.block != NULL
+    if (copy_of(end)->stream != NULL && copy_of(end)->block != NULL
         && wm_event_acquire(device, &event, NULL) == 0) {
         count = 1;
-        if (wm_event_record(device, event, end->copy.stream, NULL) < 0) {
+        if (wm_event_record(device, event, copy_of(end)->stream, NULL) < 0) {
             wm_event_release(device, event);
             count = 0;
         }
     }
     // Without an event, we wait.
-    if (end->copy.stream != NULL && count == 0)
-        (void)!wm_stream_synchronize(device, end->copy.stream, NULL);
-    if (end->copy.block != NULL)
-        wm_block_free(end->copy.block, count, &event, &device);
+    if (copy_of(end)->stream != NULL && count == 0)
+        (void)!wm_stream_synchronize(device, copy_of(end)->stream, NULL);
+    if (copy_of(end)->block != NULL)
+        wm_block_free(copy_of(end)->block, count, &event, &device);
     else
-        wm_pinned_free(end->copy.host);
-    if (end->copy.stream != NULL)
-        wm_stream_release(device, end->copy.stream);
-    end->copy.block = NULL;
-    end->copy.host = NULL;
-    end->copy.stream = NULL;
+        wm_pinned_free(copy_of(end)->host);
+    if (copy_of(end)->stream != NULL)
+        wm_stream_release(device, copy_of(end)->stream);
+    copy_of(end)->block = NULL;
+    copy_of(end)->host = NULL;
+    copy_of(end)->stream = NULL;
 }
 
 const wm_module_t wm_eager_module = {.configure = eager_configure};

@@ -27,20 +27,16 @@ wm_eager_step(wm_end_t *end, wm_error_t *err);
 void
 wm_eager_report(wm_end_t *end);
 
-// The report_early of offers (wm_sending_t): by a copy; and for handed-off
-// data, which are a copy already.
+// The report_early of rows that offer the buffer in place (wm_sending_t): by a
+// copy, which wm_eager_drop() frees. It is the first state of these rows.
 int
 wm_eager_report_copied(wm_end_t *end, wm_error_t *err);
-int
-wm_eager_report_handed_off(wm_end_t *end, wm_error_t *err);
+void
+wm_eager_drop(wm_end_t *end);
 
 // Receiver, before it accesses the memory: claims the offer as it is, or
 // writes the place of the copy to end->header.
 void
 wm_eager_claim(wm_end_t *end);
-
-// Frees the copy.
-void
-wm_eager_drop(wm_end_t *end);
 
 #endif

@@ -57,13 +57,6 @@ wm_fragment_is_ready(const wm_end_t *end, uint32_t index)
 }
 
 bool
-wm_fragments_begun_are_ready(const wm_end_t *end)
-{
-    return wm_word_reached(&end->slot->ready,
-                           end->fragments.ready_base + end->fragments.next);
-}
-
-bool
 wm_fragments_are_taken(const wm_end_t *end)
 {
     return wm_word_reached(&end->slot->taken,

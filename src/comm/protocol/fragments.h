@@ -23,12 +23,9 @@ wm_fragment_start(const wm_fragments_t *fragments, uint32_t index);
 uint64_t
 wm_fragment_length(const wm_end_t *end, uint32_t index);
 
-// Return true if a fragment is ready; if all are that the sender has begun so
-// far; if all of the message have been taken.
+// Return true if a fragment is ready; if all of the message have been taken.
 bool
 wm_fragment_is_ready(const wm_end_t *end, uint32_t index);
-bool
-wm_fragments_begun_are_ready(const wm_end_t *end);
 bool
 wm_fragments_are_taken(const wm_end_t *end);
 

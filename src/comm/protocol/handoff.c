@@ -2,7 +2,6 @@
 #include "comm/protocol/handoff.h"
 
 #include "comm/protocol/eager.h"
-#include "comm/protocol/device_eager.h"
 #include "comm/protocol/offer.h"
 #include "comm/protocol/fragments.h"
 #include "comm/protocol/rows.h"
@@ -12,11 +11,24 @@
 #define RING_FRAGMENT ((uint64_t)24 << 20)
 #define RING_FRAGMENTS 3
 
+// The exportable copy, or the ring.
+WM_STATE(wm_block_t *, block_of, first_state)
+
+static void
+handoff_drop(wm_end_t *end)
+{
+    wm_block_t **block = block_of(end);
+    if (*block != NULL)
+        wm_block_free(*block, 0, NULL, NULL);
+    *block = NULL;
+}
+
 // Takes an exportable copy, or a ring.
 static bool
 handoff_try_take(wm_end_t *end, const char **why)
 {
     bool in_ring = end->header.nbytes > 2 * RING_FRAGMENT;
+    wm_block_t **block = block_of(end);
     wm_pointer_t memory;
     wm_error_t err;
     if (!wm_offer_open_mapped(end, why))
@@ -27,14 +39,14 @@ handoff_try_take(wm_end_t *end, const char **why)
     int code = wm_block_alloc(end->access.device,
                               in_ring ? RING_FRAGMENT * RING_FRAGMENTS
                                       : end->header.nbytes,
-                              &end->handoff, &err);
+                              block, &err);
     if (code == 0) {
-        wm_block_describe(end->handoff, &memory);
-        code = wm_offer_export(end, wm_block_pointer(end->handoff), &memory,
+        wm_block_describe(*block_of(end), &memory);
+        code = wm_offer_export(end, wm_block_pointer(*block_of(end)), &memory,
                                &err);
     }
     if (code < 0) {
-        wm_handoff_drop(end);
+        handoff_drop(end);
         *why = wm_offer_note(end, &err);
         return false;
     }
@@ -52,7 +64,7 @@ handoff_offer(wm_end_t *end, wm_error_t *err)
         header->fragments = wm_fragments_count_ramped(header->nbytes,
                                                       RING_FRAGMENT);
     }
-    wm_offer_hand_off(end, wm_block_pointer(end->handoff));
+    wm_offer_hand_off(end, wm_block_pointer(*block_of(end)));
     return wm_offer_describe(end, WM_STAGE_NOT, err);
 }
 
@@ -63,12 +75,15 @@ feed_fragment(wm_end_t *end, uint32_t at, wm_error_t *err)
     wm_fragments_t *fragments = &end->fragments;
     char *into = fragments->remote + at % fragments->ring * fragments->nbytes;
     uint32_t ready = fragments->ready_base + at + 1;
-    if (end->eager_buffer != NULL)
-        return wm_device_eager_copy_out(end, into, ready, err);
-    int code = wm_memory_copy(
-        end->access.device, into,
-        end->buffer.data + wm_fragment_start(fragments, at),
-        wm_fragment_length(end, at), end->access.stream, err);
+    int code = end->taker->copy_out != NULL
+                   ? end->taker->copy_out(end, into, ready, err)
+                   : 0;
+    if (code != 0)
+        return code < 0 ? code : 0;
+    code = wm_memory_copy(end->access.device, into,
+                          end->buffer.data + wm_fragment_start(fragments, at),
+                          wm_fragment_length(end, at), end->access.stream,
+                          err);
     return code < 0 ? code
                     : wm_slot_enqueue_ready(end->slot, end->access.device,
                                             end->access.stream, ready, err);
@@ -94,12 +109,17 @@ wm_handoff_feed(wm_end_t *end, wm_error_t *err)
     return 0;
 }
 
-void
-wm_handoff_drop(wm_end_t *end)
+// The data are a copy already.
+static int
+handoff_report_early(wm_end_t *end, wm_error_t *err)
 {
-    if (end->handoff != NULL)
-        wm_block_free(end->handoff, 0, NULL, NULL);
-    end->handoff = NULL;
+    (void)err;
+    if (!wm_offer_is_handed_off(end))
+        return 0;
+    // For the case that the host serves.
+    end->buffer.data = wm_block_pointer(*block_of(end));
+    wm_eager_report(end);
+    return 0;
 }
 
 static int
@@ -117,8 +137,9 @@ const wm_sending_t wm_sending_handoff = {
     .offer = handoff_offer,
     .go = wm_handoff_feed,
     .step = handoff_step,
-    .report_early = wm_eager_report_handed_off,
+    .report_early = handoff_report_early,
     .fail = wm_offer_fail_handed_off,
     .heard = wm_offer_heard,
     .peer_died = wm_offer_peer_died,
+    .drop = handoff_drop,
 };

@@ -12,8 +12,4 @@
 WM_MUST_CHECK int
 wm_handoff_feed(wm_end_t *end, wm_error_t *err);
 
-// Frees the copy or the ring.
-void
-wm_handoff_drop(wm_end_t *end);
-
 #endif

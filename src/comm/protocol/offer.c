@@ -92,6 +92,12 @@ wm_offer_hand_off(wm_end_t *end, char *into)
     wm_stat_add(WM_STAT_handed_off_bytes, (int64_t)end->header.nbytes);
 }
 
+bool
+wm_offer_is_handed_off(const wm_end_t *end)
+{
+    return end->fragments.next == end->fragments.count && wm_end_is_quiet(end);
+}
+
 int
 wm_offer_describe(wm_end_t *end, wm_stage_t stage, wm_error_t *err)
 {
@@ -155,7 +161,7 @@ int
 wm_offer_ended(wm_end_t *end, bool pushed, wm_error_t *err)
 {
     int code = 0;
-    bool ready = wm_fragments_begun_are_ready(end);
+    bool ready = wm_end_is_quiet(end);
     if (ready && wm_fragments_are_taken(end)) {
         wm_push_note(end, pushed);
         return 1;
@@ -272,7 +278,7 @@ wm_offer_heard(wm_end_t *end)
     if (wm_offer_is_abandoned(end))
         return true;
     uint32_t answer = atomic_load(&end->slot->answer);
-    bool lost = end->looks % LOOKS == 0 && !wm_fragments_begun_are_ready(end)
+    bool lost = end->looks % LOOKS == 0 && !wm_end_is_quiet(end)
                 && wm_event_look_for_errors(end->access.device, NULL) < 0;
     // The receiver waits for data that will not come.
     if ((answer == WM_ANSWER_HOST || lost) && !atomic_load(&end->slot->failed))

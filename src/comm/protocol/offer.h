@@ -40,6 +40,10 @@ wm_offer_hand_off(wm_end_t *end, char *into);
 WM_MUST_CHECK int
 wm_offer_describe(wm_end_t *end, wm_stage_t stage, wm_error_t *err);
 
+// Returns true if all of it is there: then the caller's buffer is free.
+bool
+wm_offer_is_handed_off(const wm_end_t *end);
+
 // Notes that the first fragment will be ready in any case: a stream may wait
 // for it.
 void

@@ -151,6 +151,7 @@ const wm_sending_t wm_sending_self = {
     .fail = plain_fail,
     .heard = wm_offer_heard,
     .peer_died = wm_offer_peer_died,
+    .drop = wm_eager_drop,
 };
 
 // --- to a process that maps the memory -----------------------------------
@@ -203,6 +204,7 @@ const wm_sending_t wm_sending_plain = {
     .fail = plain_fail,
     .heard = wm_offer_heard,
     .peer_died = wm_offer_peer_died,
+    .drop = wm_eager_drop,
 };
 
 // --- to a process that maps nothing: it asks for a staging ring -----------
@@ -235,4 +237,5 @@ const wm_sending_t wm_sending_staged = {
     .fail = plain_fail,
     .heard = wm_offer_heard,
     .peer_died = wm_offer_peer_died,
+    .drop = wm_eager_drop,
 };

@@ -14,6 +14,16 @@
 
 #define SYNC_BYTES 262144
 
+typedef struct {
+    CUstream side; // of the pool, every other fragment's; NULL: none
+    bool alone;    // it must not share a kernel
+    bool signals;  // its stream writes `taken`
+    _Atomic bool synchronized; // the caller has waited
+    int code;                  // result of that wait; negative: see op.error
+} pulling_t;
+
+WM_STATE(pulling_t, pulling_of, second_state)
+
 // Copies fragments on this thread, from host memory to host memory.
 static int
 copy_here(wm_end_t *end)
@@ -48,16 +58,17 @@ stream_of_fragment(wm_end_t *end, uint32_t at, CUstream *stream,
     *other = NULL;
     if (end->fragments.count == 1)
         return 0;
-    if (end->pull.side == NULL) {
-        code = wm_stream_acquire(end->access.device, &end->pull.side, err);
+    if (pulling_of(end)->side == NULL) {
+        code = wm_stream_acquire(end->access.device, &pulling_of(end)->side,
+                                 err);
         if (code == 0)
-            code = wm_stream_follow(end->access.device, end->pull.side,
+            code = wm_stream_follow(end->access.device, pulling_of(end)->side,
                                     end->access.device, end->access.stream,
                                     err);
     }
     bool aside = (end->fragments.count - 1 - at) % 2 == 1;
-    *stream = aside ? end->pull.side : end->access.stream;
-    *other = aside ? end->access.stream : end->pull.side;
+    *stream = aside ? pulling_of(end)->side : end->access.stream;
+    *other = aside ? end->access.stream : pulling_of(end)->side;
     return code;
 }
 
@@ -99,8 +110,8 @@ submit_fragment(wm_end_t *end, wm_error_t *err)
     bool last = at + 1 == fragments->count;
     CUstream stream, other;
     int code = wm_end_open_stream(end, err);
-    end->pull.signals = last && !end->blocking;
-    if (code == 0 && (!last || end->pull.signals))
+    pulling_of(end)->signals = last && !end->blocking;
+    if (code == 0 && (!last || pulling_of(end)->signals))
         code = wm_node_register(end->peer, false, end->access.device, err);
     end->access.idle = false;
     if (code == 0)
@@ -115,7 +126,7 @@ submit_fragment(wm_end_t *end, wm_error_t *err)
     if (code == 0 && last && end->buffer.pattern != NULL && !end->in_place)
         code = wm_unpack_enqueue(end, end->buffer.data, end->access.device,
                                  stream, err);
-    if (code == 0 && (!last || end->pull.signals))
+    if (code == 0 && (!last || pulling_of(end)->signals))
         code = wm_slot_enqueue_taken(end->slot, end->access.device, stream,
                                      fragments->taken_base + at + 1, err);
     return code;
@@ -126,8 +137,8 @@ submit_fragment(wm_end_t *end, wm_error_t *err)
 static bool
 may_share(const wm_end_t *end)
 {
-    return !end->blocking && !end->pull.alone && end->access.user_device < 0
-           && end->fragments.next == 0
+    return !end->blocking && !pulling_of(end)->alone
+           && end->access.user_device < 0 && end->fragments.next == 0
            && end->header.nbytes <= WM_EAGER_LL_BYTES && is_within_reach(end)
            && (wm_access_is_noted(&end->access)
                || end->access.producer.kind == WM_PRODUCER_NONE);
@@ -138,7 +149,7 @@ static void
 pull_alone(wm_end_t *end)
 {
     end->batched = false;
-    end->pull.alone = true;
+    pulling_of(end)->alone = true;
     end->fragments.next = 0;
 }
 
@@ -151,7 +162,7 @@ share(wm_end_t *end, wm_error_t *err)
     if (code < 0)
         return code;
     atomic_store(wm_fragments_status(end), 0);
-    end->batched = end->pull.signals = true;
+    end->batched = pulling_of(end)->signals = true;
     end->access.idle = false;
     end->fragments.next = 1;
     wm_batch_add_pull(
@@ -168,7 +179,7 @@ share(wm_end_t *end, wm_error_t *err)
 static int
 pull_ended(wm_end_t *end, bool *ended, wm_error_t *err)
 {
-    if (end->pull.signals) {
+    if (pulling_of(end)->signals) {
         *ended = wm_fragments_are_taken(end);
         return *ended ? 0 : wm_fragments_look_for_errors(end, err);
     }
@@ -177,12 +188,12 @@ pull_ended(wm_end_t *end, bool *ended, wm_error_t *err)
                               err);
     // A small copy ends within microseconds, and a query alone takes one: a
     // caller that waits does so in the driver, without the lock.
-    *ended = atomic_load(&end->pull.synchronized);
+    *ended = atomic_load(&pulling_of(end)->synchronized);
     if (!*ended)
         atomic_store(&end->op.news, 1);
-    else if (end->pull.code < 0)
+    else if (pulling_of(end)->code < 0)
         *err = end->op.error;
-    return *ended ? end->pull.code : 0;
+    return *ended ? pulling_of(end)->code : 0;
 }
 
 static int
@@ -209,9 +220,36 @@ pull(wm_end_t *end, wm_error_t *err)
         return code;
     end->access.idle = true;
     end->peer->copied = false;
-    if (!end->pull.signals) // else the slot may serve another message by now
+    if (!pulling_of(end)
+             ->signals) // else the slot may serve another message by now
         wm_slot_set_taken(end->slot, fragments->taken_base + fragments->count);
     return 1;
+}
+
+// Waits in the driver for the copy that the engine has submitted.
+static void
+pulling_synchronize(wm_end_t *end)
+{
+    wm_error_t err;
+    pulling_t *pulling = pulling_of(end);
+    atomic_store(&end->op.news, 0);
+    // The progress thread may have asked for the wait again.
+    if (atomic_load(&pulling->synchronized))
+        return;
+    pulling->code = wm_stream_synchronize(end->access.device,
+                                          end->access.stream, &err);
+    if (pulling->code < 0)
+        wm_op_fail(&end->op, &err);
+    atomic_store(&pulling->synchronized, true);
+}
+
+static void
+pulling_drop(wm_end_t *end)
+{
+    pulling_t *pulling = pulling_of(end);
+    if (pulling->side != NULL)
+        wm_stream_release(end->access.device, pulling->side);
+    pulling->side = NULL;
 }
 
 static int
@@ -234,8 +272,9 @@ pulling_fail(wm_end_t *end, const wm_error_t *err)
     if (end->batched && access->stream != NULL && !access->opened)
         (void)!wm_stream_synchronize(access->device, access->stream, NULL);
     (void)wm_take_stop(end);
-    if (end->pull.side != NULL)
-        (void)!wm_stream_synchronize(access->device, end->pull.side, NULL);
+    if (pulling_of(end)->side != NULL)
+        (void)!wm_stream_synchronize(access->device, pulling_of(end)->side,
+                                     NULL);
     wm_take_answer(end, err);
     return false;
 }
@@ -248,6 +287,8 @@ const wm_receiving_t wm_receiving_pull = {
     .step = pulling_step,
     .fail = pulling_fail,
     .peer_died = wm_take_peer_died,
+    .synchronize = pulling_synchronize,
+    .drop = pulling_drop,
 };
 
 static bool

@@ -78,10 +78,12 @@ push_accept(wm_end_t *end, const char **why)
     if (wm_place_export(end->buffer.data, &end->buffer.memory, &into, NULL)
         < 0)
         return false;
-    end->pushed_since = 0;
     wm_slot_ask_push(end->slot, &into);
     return true;
 }
+
+// The time from which the sender could have begun.
+WM_STATE(int64_t, since_of, second_state)
 
 // Returns true if the sender could have begun long ago: it has left our code,
 // as an interrupted one does.
@@ -90,10 +92,10 @@ is_late(wm_end_t *end)
 {
     if (!wm_word_reached(&end->slot->ready, end->header.ready_base + 1))
         return false;
-    int64_t now = wm_engine_now();
-    if (end->pushed_since == 0)
-        end->pushed_since = now;
-    return now - end->pushed_since > PATIENCE_US;
+    int64_t now = wm_engine_now(), *since = since_of(end);
+    if (*since == 0)
+        *since = now;
+    return now - *since > PATIENCE_US;
 }
 
 // Returns 1 when all data are there, 0 if not yet, -1 if the receiver must

@@ -44,12 +44,14 @@ staging_ring_acquire(const wm_slot_t *slot)
     return now - since < STUCK_US ? NO_RING : RINGS_STUCK;
 }
 
-void
-wm_staging_ring_drop(wm_end_t *end)
+// The number of the ring.
+WM_STATE(int, ring_of, second_state)
+
+static void
+staging_ring_drop(wm_end_t *end)
 {
-    if (end->staging_ring >= 0)
-        users[end->staging_ring] = NULL;
-    end->staging_ring = -1;
+    if (users[*ring_of(end)] == end->slot)
+        users[*ring_of(end)] = NULL;
 }
 
 // Fills the fragments: each is about an eighth of the message, so that both
@@ -62,7 +64,7 @@ staging_ring_fill(wm_end_t *end, wm_error_t *err)
     fragment = fragment > WM_FRAGMENT_BYTES ? WM_FRAGMENT_BYTES
                                             : (fragment + 511) & ~511ull;
     end->fragments.remote = wm_staging_ring_pointer(wm_node_self(),
-                                                    end->staging_ring);
+                                                    *ring_of(end));
     end->fragments.nbytes = fragment;
     end->fragments.count = (uint32_t)((end->header.nbytes + fragment - 1)
                                       / fragment);
@@ -78,14 +80,14 @@ wm_staging_ring_begin(wm_end_t *end, wm_error_t *err)
 {
     wm_slot_t *slot = end->slot;
     // All promised words must have come, as a late one would mislead.
-    if (!wm_fragments_begun_are_ready(end))
+    if (!wm_end_is_quiet(end))
         return 0;
     int ring = staging_ring_acquire(slot), code = 0;
     if (ring == NO_RING)
         return 0;
     bool by_mpi = ring == RINGS_STUCK;
-    end->staging_ring = by_mpi ? -1 : ring;
-    wm_device_eager_release_unused(end);
+    wm_send_become(end,
+                   by_mpi ? &wm_sending_by_mpi : &wm_sending_staging_ring);
     // `ready`: all writes of the buffer have ended.
     wm_access_settle(&end->access);
     end->fragments = (wm_fragments_t){
@@ -96,12 +98,14 @@ wm_staging_ring_begin(wm_end_t *end, wm_error_t *err)
         wm_chunks_announce(end);
         end->fragments.count = 1;
     }
-    else
+    else {
+        *ring_of(end) = ring;
         code = staging_ring_fill(end, err);
+    }
     if (code < 0)
         return code;
     wm_slot_staging_t staging = {
-        .ring = by_mpi ? WM_STAGING_BY_MPI : (uint32_t)end->staging_ring,
+        .ring = by_mpi ? WM_STAGING_BY_MPI : (uint32_t)ring,
         .seq = by_mpi ? end->header.seq : 0,
         .fragment = by_mpi ? end->header.chunk
                            : (uint32_t)end->fragments.nbytes,
@@ -109,8 +113,6 @@ wm_staging_ring_begin(wm_end_t *end, wm_error_t *err)
         .taken_base = end->fragments.taken_base,
     };
     wm_slot_stage(slot, &staging);
-    wm_send_become(end,
-                   by_mpi ? &wm_sending_by_mpi : &wm_sending_staging_ring);
     return 1;
 }
 
@@ -129,6 +131,7 @@ const wm_sending_t wm_sending_staging_ring = {
     .fail = wm_offer_fail,
     .heard = wm_offer_heard,
     .peer_died = wm_offer_peer_died,
+    .drop = staging_ring_drop,
 };
 
 // Sends chunks. Returns 1 when all are sent and the receiver no longer needs
@@ -161,6 +164,9 @@ const wm_sending_t wm_sending_by_mpi = {
     .fail = wm_chunks_fail,
     .heard = staging_by_mpi_heard,
     .peer_died = wm_offer_peer_died,
+    .asks = wm_chunks_asks,
+    .mark = wm_chunks_mark,
+    .drop = wm_chunks_drop,
 };
 
 static int

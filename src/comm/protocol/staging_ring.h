@@ -19,8 +19,4 @@ wm_staging_ring_begin(wm_end_t *end, wm_error_t *err);
 WM_MUST_CHECK int
 wm_staging_ring_accept(wm_end_t *end, wm_error_t *err);
 
-// Releases the staging ring of an operation that has one.
-void
-wm_staging_ring_drop(wm_end_t *end);
-
 #endif

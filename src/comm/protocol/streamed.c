@@ -10,6 +10,12 @@
 #include "comm/protocol/take.h"
 #include "cuda/word.h"
 
+typedef struct {
+    bool submitted; // the stream has the work that takes the message
+} streamed_t;
+
+WM_STATE(streamed_t, streamed_of, second_state)
+
 // Returns true if the message is sure to come. Before that the user's stream
 // must not wait for it, as the sender may fail.
 static bool
@@ -85,7 +91,7 @@ pull_on_stream(wm_end_t *end, int (*take)(wm_end_t *end, wm_error_t *err),
 {
     int device = end->access.user_device;
     atomic_store(wm_fragments_status(end), 0);
-    end->on_stream = true;
+    streamed_of(end)->submitted = true;
     end->fragments.next = 1;
     int code = wm_event_acquire(device, &end->event, err);
     if (code == 0)
@@ -134,7 +140,7 @@ static int
 streamed_step(wm_end_t *end, int (*take)(wm_end_t *end, wm_error_t *err),
               wm_error_t *err)
 {
-    if (end->on_stream)
+    if (streamed_of(end)->submitted)
         return watch_stream(end, has_ended(end, err), err);
     if (!is_posted(end))
         return wm_take_watch(end, 0, err);
@@ -158,12 +164,12 @@ streamed_fail(wm_end_t *end, const wm_error_t *err)
 {
     const wm_access_t *access = &end->access;
     // A stream waits in vain for a sender that has failed.
-    if (end->on_stream && atomic_load(&end->slot->failed))
+    if (streamed_of(end)->submitted && atomic_load(&end->slot->failed))
         wm_slot_ready_for_sender(end->slot, end->fragments.ready_base + 1);
     (void)wm_take_stop(end);
     if (end->recorded)
         (void)!wm_event_synchronize(access->user_device, end->event, NULL);
-    else if (end->on_stream && !atomic_load(&end->op.done))
+    else if (streamed_of(end)->submitted && !atomic_load(&end->op.done))
         (void)!wm_stream_synchronize(access->user_device, access->user_stream,
                                      NULL);
     wm_take_answer(end, err);
@@ -174,7 +180,7 @@ static void
 streamed_peer_died(wm_end_t *end)
 {
     wm_take_peer_died(end);
-    if (end->on_stream)
+    if (streamed_of(end)->submitted)
         wm_slot_ready_for_sender(end->slot, end->fragments.ready_base + 1);
 }
 

@@ -101,6 +101,9 @@ choose(wm_end_t *end)
     return wm_link_for_offer(end->peer, &end->buffer.memory);
 }
 
+// The time when it was left to a thread of the program.
+WM_STATE(int64_t, left_since, first_state)
+
 // Returns true if the progress thread leaves it to a thread of the program,
 // which may close mappings that are in the way, and usually comes soon.
 static bool
@@ -108,10 +111,10 @@ is_left_to_program(wm_end_t *end)
 {
     if (!wm_engine_is_background() || !wm_mapping_is_closing_wanted())
         return false;
-    int64_t now = wm_engine_now();
-    if (end->left_since == 0)
-        end->left_since = now;
-    return now - end->left_since < PATIENCE_US;
+    int64_t now = wm_engine_now(), *since = left_since(end);
+    if (*since == 0)
+        *since = now;
+    return now - *since < PATIENCE_US;
 }
 
 // Maps the memory that is offered, or has the sender stage it. Returns 0 if
