@@ -23,6 +23,8 @@ typedef struct {
     member_t members[WM_EAGER_LL_MESSAGES];
 } waiting_t;
 
+static uint32_t queued; // messages that wait here; engine lock
+
 // Protected by the engine lock. Both kinds go out as one kernel.
 static wm_batch_t common; // of the waiting messages
 static waiting_t posts, fetches;
@@ -60,6 +62,7 @@ flush_eager_ll(void)
                                   common.patience_us, common.stream, &err);
     posts.count = fetches.count = 0;
     held_until = 0;
+    queued -= (uint32_t)count;
     for (int i = 0; i < count; ++i)
         members[i].launched(members[i].end, code < 0 ? &err : NULL);
 }
@@ -89,6 +92,7 @@ wm_batch_add(const wm_batch_t *batch, const wm_eager_ll_t *message,
     }
     waiting->messages[waiting->count] = *message;
     waiting->members[waiting->count++] = (member_t){end, launched};
+    ++queued;
 }
 
 void
@@ -144,6 +148,7 @@ flush_some_pulls(void)
     wm_error_t err;
     int count = pulls.count, code = 0;
     pulls.count = 0;
+    queued -= (uint32_t)count;
     for (int i = 0; i < count; ++i)
         ends[i] = pulls.members[i].end;
     if (count > 1)
@@ -166,7 +171,7 @@ flush_some_pulls(void)
 static void
 flush_pulls(void)
 {
-    if (pulls.count > 0) // every message comes by here
+    if (pulls.count > 0)
         flush_some_pulls();
 }
 
@@ -181,6 +186,7 @@ wm_batch_add_pull(const wm_pull_t *pull, wm_end_t *end,
     pulls.pulls[pulls.count] = *pull;
     pulls.alone[pulls.count] = alone;
     pulls.members[pulls.count++] = (member_t){end, launched};
+    ++queued;
 }
 
 // Announces, of the first `count` sends, those that nobody writes any more,
@@ -206,6 +212,7 @@ batch_announce(int count, int64_t before)
         announcements.announced[kept++] = announcements.announced[i];
     }
     announcements.count = kept;
+    queued -= (uint32_t)ended;
     for (int i = 0; i < ended; ++i) {
         ends[i]->batched = false;
         announced[i](ends[i]);
@@ -216,6 +223,7 @@ void
 wm_batch_add_announcement(wm_end_t *end, void (*announced)(wm_end_t *end))
 {
     int count = announcements.count++;
+    ++queued;
     end->batched = true;
     announcements.ends[count] = end;
     announcements.since[count] = wm_engine_now();
@@ -243,4 +251,7 @@ batch_flush_due(void)
     flush_pulls();
 }
 
-const wm_module_t wm_batch_module = {.round = batch_flush_due};
+const wm_module_t wm_batch_module = {
+    .round = batch_flush_due,
+    .queued = &queued,
+};
