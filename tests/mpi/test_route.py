@@ -5,66 +5,147 @@ import re
 
 import pytest
 
+import kinds
 import ranks
 import warpmpi as wm
 
-pytestmark = pytest.mark.programs
+pytestmark = [
+    pytest.mark.programs,
+    pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU"),
+]
 
 LINE = re.compile(
     r"^warpmpi: route: rank (\d) (sends|receives) (\d+) bytes (?:to|from) "
-    r"rank (\d) with tag (\d+): ([\w ]+?)(?: \((.*)\))?$",
+    r"rank (\d) with tag (\d+): ([\w ,-]+?)(?: \((.*)\))?$",
     re.MULTILINE,
 )
 MESSAGES = """
-    import os
+    import os, sys
     os.dup2(1, 2)
+    sys.path.insert(0, "tests")
     import numpy as np
     from mpi4py import MPI
+    import kinds
     import warpmpi as wm
 
+    SHORT, LONG = 64, 1 << 20
     comm = wm.Comm(MPI.COMM_WORLD)
-    for tag, (nbytes, kind) in enumerate([
-        (8, "numpy"), (1 << 20, "numpy"), (1 << 20, "cuda"),
+    stream = wm.Stream()
+    host = lambda count: np.zeros(count, np.uint8)
+    gpu = lambda count: wm.array(host(count))
+    foreign = lambda count: kinds.Foreign(count, np.uint8, "pool")
+    column = lambda count: wm.array(np.zeros((count, 2), np.uint8))[:, 0]
+    for tag, (make, count, on) in enumerate([
+        (host, SHORT, comm),
+        (host, LONG, comm),
+        (gpu, SHORT, comm),
+        (gpu, LONG, comm),
+        (foreign, SHORT, comm),
+        (foreign, LONG, comm),
+        (column, SHORT, comm),
+        (column, LONG, comm),
+        (gpu, SHORT, comm.on(stream)),
+        (gpu, LONG, comm.on(stream)),
     ]):
-        array = np.zeros(nbytes, np.uint8)
-        if kind == "cuda":
-            array = wm.array(array)
+        array = make(count)
         if comm.rank == 0:
-            comm.Send(array, 1, tag)
+            on.Send(array, 1, tag)
         else:
-            comm.Recv(array, 0, tag)
+            on.Recv(array, 0, tag)
+        stream.synchronize()
+    array, other = gpu(SHORT), gpu(SHORT)
+    if comm.rank == 0:
+        comm.Sendrecv(array, 0, 10, other, 0, 10)
     comm.Barrier()
 """
 
 
 def routes(text):
-    """The rows, by who and tag."""
-    found = {}
+    """The row and the reasons of each end, by its tag."""
+    found = {"sends": {}, "receives": {}}
     for rank, what, nbytes, peer, tag, row, why in LINE.findall(text):
-        assert (rank, peer) == (("0", "1") if what == "sends" else ("1", "0"))
-        assert (what, int(tag)) not in found, text
-        found[what, int(tag)] = (int(nbytes), row, why)
+        tag = int(tag)
+        ends = (rank, peer) if what == "sends" else (peer, rank)
+        assert ends == (("0", "0") if tag == 10 else ("0", "1"))
+        assert tag not in found[what], text
+        assert nbytes == ("64" if tag in (0, 2, 4, 6, 8, 10) else "1048576")
+        found[what][tag] = row, why
     return found
 
 
-needs_gpu = pytest.mark.skipif(
-    not wm.is_cuda_available(), reason="needs a GPU"
-)
+def test_each_end_names_its_row_and_why_others_are_not(tmp_path):
+    found = routes(ranks.run_text(tmp_path, MESSAGES, WARPMPI_LOG="route"))
+    rows = [found["sends"][tag][0] for tag in range(11)]
+    assert rows == [
+        "inline",
+        "chunks",
+        "plain offer",
+        "plain offer",
+        "device eager",
+        "hand-off",
+        "device eager",
+        "packed, plain offer",
+        "device eager",
+        "plain offer",
+        "self",
+    ]
+    assert found["sends"][0][1] == ""
+    assert found["sends"][1][1] == (
+        "not inline: longer than 4 KiB; not device eager: host memory; "
+        "not self: another process; "
+        "not plain offer, hand-off, staged: host memory"
+    )
+    assert found["sends"][5][1] == (
+        "not inline: GPU memory; not device eager: longer than 64 KiB; "
+        "not self: another process; "
+        "not plain offer: CUDA IPC does not export the memory"
+    )
+    assert "device eager: the same process" in found["sends"][10][1]
+    rows = [found["receives"][tag][0] for tag in range(11)]
+    assert [re.sub(" by ipc", "", row) for row in rows] == [
+        "inline",
+        "chunks",
+        "pull",
+        "pull",
+        "device eager",
+        "pull",
+        "device eager",
+        "pull",
+        "stream fetches",
+        "stream copies",
+        "pull by self",
+    ]
+    assert found["receives"][3][1].startswith("not pushed: ")
+    assert found["receives"][9][1].endswith(
+        "not stream fetches: the data is not in an eager LL buffer"
+    )
 
 
-@needs_gpu
-def test_each_end_of_a_message_names_its_row(tmp_path):
-    text = ranks.run_text(tmp_path, MESSAGES, WARPMPI_LOG="route")
-    assert {each: row[:2] for each, row in routes(text).items()} == {
-        ("sends", 0): (8, "inline"),
-        ("receives", 0): (8, "inline"),
-        ("sends", 1): (1 << 20, "chunks"),
-        ("receives", 1): (1 << 20, "chunks"),
-        ("sends", 2): (1 << 20, "plain offer"),
-        ("receives", 2): (1 << 20, "pull"),
-    }
+def test_a_message_through_the_host_says_who_wanted_that(tmp_path):
+    text = """
+        import os
+        os.dup2(1, 2)
+        import numpy as np
+        from mpi4py import MPI
+        import warpmpi as wm
+
+        comm = wm.Comm(MPI.COMM_WORLD)
+        array = wm.array(np.zeros(1 << 20, np.uint8))
+        if comm.rank == 0:
+            comm.Send(array, 1)
+        else:
+            comm.Recv(array, 0)
+    """
+    settings = {"WARPMPI_LOG": "route", "WARPMPI_TRANSPORT": "host"}
+    lines = LINE.findall(ranks.run_text(tmp_path, text, **settings))
+    told = [(row, why) for _, what, *_, row, why in lines if what == "sends"]
+    assert [row for row, _ in told] == ["staged", "staging ring"]
+    assert "not plain offer, hand-off: WARPMPI_TRANSPORT=host" in told[0][1]
+    assert told[1][1] == "not staged: the receiver asked to stage"
+    (receiver,) = (row for _, what, *_, row, _ in lines if what == "receives")
+    assert receiver == "pull by host"
 
 
-@needs_gpu
+@pytest.mark.skipif(kinds.is_real(), reason="the simulated driver is silent")
 def test_nothing_is_told_unasked(tmp_path):
     assert ranks.run_text(tmp_path, MESSAGES, WARPMPI_LOG="") == ""

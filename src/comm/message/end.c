@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/message/end.h"
 
+#include <stdio.h>
+
 #include "comm/engine/engine.h"
 #include "comm/engine/hash.h"
 #include "comm/engine/stats.h"
@@ -149,6 +151,7 @@ wm_end_route(const wm_end_t *end, const wm_route_t *route, const char *row)
 {
     if (!route->wanted)
         return;
+    char name[64];
     const wm_result_t *result = &end->op.result;
     wm_route_end_t about = {
         .receives = end->receives,
@@ -157,7 +160,10 @@ wm_end_route(const wm_end_t *end, const wm_route_t *route, const char *row)
         .tag = end->receives ? result->tag : end->tag,
         .nbytes = end->header.nbytes,
     };
-    wm_route_message(route, &about, row);
+    bool wrapped = end->around != NULL;
+    snprintf(name, sizeof name, "%s%s%s", wrapped ? end->around->name : "",
+             wrapped ? ", " : "", row);
+    wm_route_message(route, &about, name);
 }
 
 // Releases what the rows have, and then what they share.

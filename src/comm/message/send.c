@@ -113,7 +113,6 @@ begin_payload(wm_end_t *end, wm_error_t *err)
     wm_route_begin(&route);
     const wm_sending_t *row = choose(end, &route);
     if (row->packs) {
-        wm_end_route(end, &route, row->name);
         wm_route_begin(&route);
         code = row->offer(end, err);
         row = code == 0 ? choose(end, &route) : NULL;

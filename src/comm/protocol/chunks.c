@@ -460,7 +460,7 @@ chunks_match(wm_end_t *end, bool refused, wm_error_t *err)
 static bool
 chunks_accept(wm_end_t *end, const char **why)
 {
-    *why = "the sender has a staging ring, or none is needed";
+    *why = "MPI does not carry the data";
     return end->slot == NULL;
 }
 

@@ -173,6 +173,16 @@ wm_offer_ended(wm_end_t *end, bool pushed, wm_error_t *err)
     return code;
 }
 
+void
+wm_offer_become(wm_end_t *end, const wm_sending_t *row, const char *why)
+{
+    wm_route_t route;
+    wm_route_begin(&route);
+    wm_route_decline(&route, end->sending->name, why);
+    wm_send_become(end, row);
+    wm_end_route(end, &route, row->name);
+}
+
 int
 wm_offer_begin_step(wm_end_t *end, wm_error_t *err)
 {

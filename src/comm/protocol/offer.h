@@ -62,6 +62,10 @@ wm_offer_look(wm_end_t *end, wm_error_t *err);
 WM_MUST_CHECK int
 wm_offer_ended(wm_end_t *end, bool pushed, wm_error_t *err);
 
+// Gives an offer that the receiver has answered to another row.
+void
+wm_offer_become(wm_end_t *end, const wm_sending_t *row, const char *why);
+
 // Make a step of an offer without an answer yet, in two parts between which a
 // row may do its own. The second may give the message to a staging ring.
 WM_MUST_CHECK int

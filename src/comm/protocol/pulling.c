@@ -294,7 +294,7 @@ const wm_receiving_t wm_receiving_pull = {
 static bool
 by_host_accept(wm_end_t *end, const char **why)
 {
-    *why = "GPU memory";
+    *why = "the data is not staged for host memory";
     return end->fragments.on_host;
 }
 

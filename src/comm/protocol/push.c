@@ -165,7 +165,7 @@ wm_push_serve(wm_end_t *end, wm_error_t *err)
     if (code == 0)
         code = wm_slot_enqueue_pushed(slot, end->access.device,
                                       end->access.stream, err);
-    wm_send_become(end, &wm_sending_pushed);
+    wm_offer_become(end, &wm_sending_pushed, "the receiver asked to push");
     return code < 0 ? code : 1;
 }
 

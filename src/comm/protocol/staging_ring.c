@@ -86,8 +86,12 @@ wm_staging_ring_begin(wm_end_t *end, wm_error_t *err)
     if (ring == NO_RING)
         return 0;
     bool by_mpi = ring == RINGS_STUCK;
-    wm_send_become(end,
-                   by_mpi ? &wm_sending_by_mpi : &wm_sending_staging_ring);
+    if (by_mpi)
+        wm_offer_become(end, &wm_sending_by_mpi,
+                        "all staging rings are in use");
+    else
+        wm_offer_become(end, &wm_sending_staging_ring,
+                        "the receiver asked to stage");
     // `ready`: all writes of the buffer have ended.
     wm_access_settle(&end->access);
     end->fragments = (wm_fragments_t){

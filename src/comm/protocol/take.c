@@ -163,13 +163,24 @@ take_reach(wm_end_t *end, wm_error_t *err)
     return 1;
 }
 
+static void
+tell_route(const wm_end_t *end, const wm_route_t *route)
+{
+    char row[64];
+    if (!route->wanted)
+        return;
+    snprintf(row, sizeof row, "%s by %s", end->receiving->name,
+             end->transport->name);
+    wm_end_route(end, route, row);
+}
+
 // Gives the offer to a row that takes it.
 static int
 take_by(wm_end_t *end, const wm_receiving_t *row, const wm_route_t *route,
         wm_error_t *err)
 {
     wm_receive_become(end, row);
-    wm_end_route(end, route, row->name);
+    tell_route(end, route);
     bool gaps = end->buffer.pattern != NULL;
     bool in_place = gaps && row->in_place != NULL && row->in_place(end);
     int code = gaps ? wm_unpack_reserve(end, in_place, err) : 0;
