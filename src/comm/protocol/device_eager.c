@@ -32,8 +32,11 @@ typedef struct {
 
 static device_buffers_t devices[WM_MAX_DEVICES];
 
-// The sender's buffer, or NULL.
-WM_STATE(eager_buffer_t *, buffer_of, first_state)
+typedef struct {
+    eager_buffer_t *buffer; // NULL: none
+} posting_t;
+
+WM_STATE(posting_t, posting_of, first_state)
 
 static int
 device_eager_make(int device, device_buffers_t *buffers, wm_error_t *err)
@@ -128,28 +131,30 @@ reason_against(const wm_end_t *end)
 static void
 device_eager_release(wm_end_t *end)
 {
+    posting_t *posting = posting_of(end);
     // A buffer that has used its last flag is never used again.
-    (*buffer_of(end))->taken = (*buffer_of(end))->flag == UINT32_MAX;
-    (*buffer_of(end)) = NULL;
+    posting->buffer->taken = posting->buffer->flag == UINT32_MAX;
+    posting->buffer = NULL;
 }
 
 static bool
 device_eager_try_take(wm_end_t *end, const char **why)
 {
+    posting_t *posting = posting_of(end);
     wm_pointer_t memory;
     wm_error_t err;
     if (!wm_offer_open_mapped(end, why)
         || (*why = reason_against(end)) != NULL)
         return false;
-    int code = device_eager_acquire(end->access.device, buffer_of(end),
+    int code = device_eager_acquire(end->access.device, &posting->buffer,
                                     &memory, &err);
     *why = "all eager LL buffers are in use";
-    if (code == 0 && (*buffer_of(end)) == NULL)
+    if (code == 0 && posting->buffer == NULL)
         return false;
     if (code == 0)
-        code = wm_offer_export(end, (*buffer_of(end))->pointer, &memory, &err);
+        code = wm_offer_export(end, posting->buffer->pointer, &memory, &err);
     if (code < 0) {
-        if ((*buffer_of(end)) != NULL)
+        if (posting->buffer != NULL)
             device_eager_release(end);
         *why = wm_offer_note(end, &err);
         return false;
@@ -160,8 +165,9 @@ device_eager_try_take(wm_end_t *end, const char **why)
 static int
 device_eager_offer(wm_end_t *end, wm_error_t *err)
 {
-    end->header.flag = (*buffer_of(end))->flag;
-    wm_offer_hand_off(end, (*buffer_of(end))->pointer);
+    const eager_buffer_t *buffer = posting_of(end)->buffer;
+    end->header.flag = buffer->flag;
+    wm_offer_hand_off(end, buffer->pointer);
     return wm_offer_describe(end, WM_STAGE_NOT, err);
 }
 
@@ -169,10 +175,11 @@ device_eager_offer(wm_end_t *end, wm_error_t *err)
 static void
 device_eager_drop(wm_end_t *end)
 {
-    if (*buffer_of(end) != NULL
+    posting_t *posting = posting_of(end);
+    if (posting->buffer != NULL
         && (wm_end_is_quiet(end) || end->fragments.next == 0))
         device_eager_release(end);
-    *buffer_of(end) = NULL;
+    posting->buffer = NULL;
 }
 
 // Called when the batch has launched the kernel, or failed to.
@@ -229,7 +236,7 @@ device_eager_copy_out(wm_end_t *end, char *into, uint32_t ready,
         && strided_of(end) == NULL)
         return 0;
     wm_eager_ll_t message = {
-        .lines = (*buffer_of(end))->pointer,
+        .lines = posting_of(end)->buffer->pointer,
         .user = into,
         .nbytes = end->header.nbytes,
         .flag = end->header.flag,

@@ -11,16 +11,19 @@
 #define RING_FRAGMENT ((uint64_t)24 << 20)
 #define RING_FRAGMENTS 3
 
-// The exportable copy, or the ring.
-WM_STATE(wm_block_t *, block_of, first_state)
+typedef struct {
+    wm_block_t *block; // the exportable copy, or the ring
+} handoff_t;
+
+WM_STATE(handoff_t, handoff_of, first_state)
 
 static void
 handoff_drop(wm_end_t *end)
 {
-    wm_block_t **block = block_of(end);
-    if (*block != NULL)
-        wm_block_free(*block, 0, NULL, NULL);
-    *block = NULL;
+    handoff_t *handoff = handoff_of(end);
+    if (handoff->block != NULL)
+        wm_block_free(handoff->block, 0, NULL, NULL);
+    handoff->block = NULL;
 }
 
 // Takes an exportable copy, or a ring.
@@ -28,7 +31,7 @@ static bool
 handoff_try_take(wm_end_t *end, const char **why)
 {
     bool in_ring = end->header.nbytes > 2 * RING_FRAGMENT;
-    wm_block_t **block = block_of(end);
+    handoff_t *handoff = handoff_of(end);
     wm_pointer_t memory;
     wm_error_t err;
     if (!wm_offer_open_mapped(end, why))
@@ -39,10 +42,10 @@ handoff_try_take(wm_end_t *end, const char **why)
     int code = wm_block_alloc(end->access.device,
                               in_ring ? RING_FRAGMENT * RING_FRAGMENTS
                                       : end->header.nbytes,
-                              block, &err);
+                              &handoff->block, &err);
     if (code == 0) {
-        wm_block_describe(*block_of(end), &memory);
-        code = wm_offer_export(end, wm_block_pointer(*block_of(end)), &memory,
+        wm_block_describe(handoff->block, &memory);
+        code = wm_offer_export(end, wm_block_pointer(handoff->block), &memory,
                                &err);
     }
     if (code < 0) {
@@ -64,7 +67,7 @@ handoff_offer(wm_end_t *end, wm_error_t *err)
         header->fragments = wm_fragments_count_ramped(header->nbytes,
                                                       RING_FRAGMENT);
     }
-    wm_offer_hand_off(end, wm_block_pointer(*block_of(end)));
+    wm_offer_hand_off(end, wm_block_pointer(handoff_of(end)->block));
     return wm_offer_describe(end, WM_STAGE_NOT, err);
 }
 
@@ -117,7 +120,7 @@ handoff_report_early(wm_end_t *end, wm_error_t *err)
     if (!wm_offer_is_handed_off(end))
         return 0;
     // For the case that the host serves.
-    end->buffer.data = wm_block_pointer(*block_of(end));
+    end->buffer.data = wm_block_pointer(handoff_of(end)->block);
     wm_eager_report(end);
     return 0;
 }
