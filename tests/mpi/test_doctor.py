@@ -100,6 +100,18 @@ def test_hosts(tmp_path):
     assert names(doctor("--expect-hosts", 2, status=2)) == {"hosts"}
 
 
+@pytest.mark.parametrize(
+    ("name", "status", "level"),
+    [("WARPMPI_CHECK", 2, "broken"), ("WARPMPI_EAGER_LIMIT", 0, "note")],
+)
+def test_a_setting_that_differs(tmp_path, name, status, level):
+    command = each_rank(tmp_path, f"test $r = 1 && export {name}=1")
+    told = doctor(wrapper=command, status=status)
+    (finding,) = told["findings"]
+    assert (finding["name"], finding["level"]) == ("settings", level)
+    assert f"{name} " in finding["text"] and "1 on rank 1" in finding["text"]
+
+
 def test_old_settings_of_open_mpi():
     from mpi4py import MPI
 
