@@ -129,7 +129,7 @@ def _unpickled(data: Any, device: str, pinned: bool) -> Array:
     return _core._without_memory(data.shape, data.dtype, place)
 
 
-def _place(
+def _like(
     a: ArrayLike, dtype: Any, device: Any, pinned: bool | None
 ) -> tuple[tuple[int, ...], dict[str, Any]]:
     like = _core.asarray(a)
@@ -157,7 +157,7 @@ def empty_like(
     memory is pinned are taken from `a` unless given. Raises what empty() and
     asarray() raise.
     """
-    shape, options = _place(a, dtype, device, pinned)
+    shape, options = _like(a, dtype, device, pinned)
     return _core.empty(shape, **options)
 
 
@@ -169,7 +169,7 @@ def zeros_like(
     blocking: bool = True,
 ) -> Array:
     """A new array of zeros of the shape of `a`; see empty_like()."""
-    shape, options = _place(a, dtype, device, pinned)
+    shape, options = _like(a, dtype, device, pinned)
     return _core.zeros(shape, blocking=blocking, **options)
 
 
@@ -181,7 +181,7 @@ def ones_like(
     blocking: bool = True,
 ) -> Array:
     """A new array of ones of the shape of `a`; see empty_like()."""
-    shape, options = _place(a, dtype, device, pinned)
+    shape, options = _like(a, dtype, device, pinned)
     return ones(shape, blocking=blocking, **options)
 
 
@@ -197,5 +197,5 @@ def full_like(
 
     The value is converted to the element type; see empty_like().
     """
-    shape, options = _place(a, dtype, device, pinned)
+    shape, options = _like(a, dtype, device, pinned)
     return _core.full(shape, fill_value, blocking=blocking, **options)

@@ -143,7 +143,8 @@ array_free_memory(wm_storage_t *storage)
     if (storage->block != NULL) {
         CUevent events[MAX_EVENTS];
         int devices[MAX_EVENTS];
-        int count = wm_order_take(storage->order, MAX_EVENTS, events, devices);
+        int count = wm_order_detach(storage->order, MAX_EVENTS, events,
+                                    devices);
         wm_block_free(storage->block, count, events, devices);
     }
     else if (storage->release != NULL)

@@ -179,36 +179,36 @@ wm_copy_layout(const wm_layout_t *layout, int device, CUstream stream,
                : wm_kernels_copy(layout, device, stream, err);
 }
 
-// Copies within one place, with strides: on the host at once, or on the
-// place's device, on a stream of its own or that of `route`, with the order
+// Copies within one memory, with strides: on the host at once, or on the
+// memory's device, on a stream of its own or that of `route`, with the order
 // kept.
 static int
-copy_in_place(const wm_layout_t *layout, const wm_pointer_t *place,
-              const route_t *route, wm_error_t *err)
+copy_within(const wm_layout_t *layout, const wm_pointer_t *memory,
+            const route_t *route, wm_error_t *err)
 {
-    if (enqueue_is_host(place)) {
+    if (enqueue_is_host(memory)) {
         wm_layout_copy_host(layout);
         return 0;
     }
-    if (place->device == route->device)
+    if (memory->device == route->device)
         return wm_kernels_copy(layout, route->device, route->stream, err);
     CUstream stream;
-    int status = wm_stream_acquire(place->device, &stream, err);
+    int status = wm_stream_acquire(memory->device, &stream, err);
     if (status < 0)
         return status;
-    status = wm_stream_follow(place->device, stream, route->device,
+    status = wm_stream_follow(memory->device, stream, route->device,
                               route->stream, err);
     if (status == 0)
-        status = wm_kernels_copy(layout, place->device, stream, err);
+        status = wm_kernels_copy(layout, memory->device, stream, err);
     if (status == 0) {
-        status = wm_stream_follow(route->device, route->stream, place->device,
+        status = wm_stream_follow(route->device, route->stream, memory->device,
                                   stream, err);
     }
-    wm_stream_release(place->device, stream);
+    wm_stream_release(memory->device, stream);
     return status;
 }
 
-// Makes a contiguous array like `like`, at the place of `memory`. Host memory
+// Makes a contiguous array like `like`, in the kind of `memory`. Host memory
 // is pageable: to pin memory of any size would cost more than it saves.
 static int
 temporary_new(const wm_array_t *like, const wm_pointer_t *memory,
@@ -259,7 +259,7 @@ through_packed_src(const wm_array_t *dst, const wm_array_t *src,
     if (status < 0)
         return status;
     wm_layout_init(&layout, &packed, src);
-    status = copy_in_place(&layout, &route->src, route, err);
+    status = copy_within(&layout, &route->src, route, err);
     if (status == 0) {
         route_t rest = *route;
         rest.src = packed.storage->memory;
@@ -284,7 +284,7 @@ through_packed_dst(const wm_array_t *dst, const wm_array_t *src,
         status = wm_stream_synchronize(route->device, route->stream, err);
     if (status == 0) {
         wm_layout_init(&layout, dst, &packed);
-        status = copy_in_place(&layout, &route->dst, route, err);
+        status = copy_within(&layout, &route->dst, route, err);
     }
     return temporary_free(&packed, route, status, err);
 }

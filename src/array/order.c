@@ -214,44 +214,44 @@ record_lock_held(wm_order_t *order, comer_t *comer, mark_t *mark,
     return 0;
 }
 
-// Finds a slot for a read: that of an earlier read on the same stream, which
-// the stream is made to wait for (the id tells whether the handle was reused)
-// and the new mark replaces; a free one; or, if all are taken, that of the
-// oldest read.
+// Finds the index for a read: that of an earlier read on the same stream,
+// which the stream is made to wait for (the id tells whether the handle was
+// reused) and the new mark replaces; a free one; or, if all are taken, that of
+// the oldest read.
 static int
-read_slot_lock_held(wm_order_t *order, comer_t *comer, int *slot,
-                    wm_error_t *err)
+read_index_lock_held(wm_order_t *order, comer_t *comer, int *index,
+                     wm_error_t *err)
 {
     for (int i = 0; i < order->reads; i++) {
         mark_t *mark = &order->read[i];
         if (mark->stream == comer->stream && mark->device == comer->device) {
-            *slot = i;
+            *index = i;
             return follow_mark(mark, comer, err);
         }
     }
     if (order->reads < READS) {
-        *slot = order->reads;
+        *index = order->reads;
         return 0;
     }
-    *slot = 0;
+    *index = 0;
     return follow_mark(&order->read[0], comer, err);
 }
 
 static int
 after_read_lock_held(wm_order_t *order, comer_t *comer, wm_error_t *err)
 {
-    int slot;
+    int index;
     mark_t mark;
-    int status = read_slot_lock_held(order, comer, &slot, err);
+    int status = read_index_lock_held(order, comer, &index, err);
     if (status == 0)
         status = record_lock_held(order, comer, &mark, err);
     if (status < 0)
         return status;
-    if (slot < order->reads)
-        drop_lock_held(order, &order->read[slot]);
+    if (index < order->reads)
+        drop_lock_held(order, &order->read[index]);
     else
         order->reads++;
-    order->read[slot] = mark;
+    order->read[index] = mark;
     update_pending_lock_held(order);
     return 0;
 }
@@ -445,7 +445,7 @@ wm_order_idle(wm_order_t *order, bool to_write, bool *idle, wm_error_t *err)
 }
 
 int
-wm_order_take(wm_order_t *order, int room, CUevent *events, int *devices)
+wm_order_detach(wm_order_t *order, int room, CUevent *events, int *devices)
 {
     int count = 0;
     if (nothing_pending(order) || wm_device_forked())

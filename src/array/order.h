@@ -18,8 +18,8 @@ typedef struct wm_order wm_order_t;
 wm_order_t *
 wm_order_new(void);
 
-// Frees the order. The caller has moved pending events out (wm_order_take) or
-// waited for them.
+// Frees the order. The caller has moved pending events out (wm_order_detach)
+// or waited for them.
 void
 wm_order_free(wm_order_t *order);
 
@@ -68,7 +68,7 @@ wm_order_idle(wm_order_t *order, bool to_write, bool *idle, wm_error_t *err);
 // Moves at most `room` pending events out, for wm_block_free, and returns
 // their number. Waits on the host for the rest.
 int
-wm_order_take(wm_order_t *order, int room, CUevent *events, int *devices);
+wm_order_detach(wm_order_t *order, int room, CUevent *events, int *devices);
 
 // The producer of memory: the work that may still write or read it.
 typedef enum {

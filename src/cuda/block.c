@@ -108,7 +108,7 @@ poll_all_lock_held(memory_t *memory)
         wm_block_t *next = block->next;
         if (events_happened(block)) {
             pending_remove(memory, block);
-            wm_heap_give(&memory->heap, block);
+            wm_heap_free(&memory->heap, block);
         }
         block = next;
     }
@@ -122,7 +122,7 @@ poll_some_lock_held(memory_t *memory)
         if (memory->pending_count < PENDING_MANY || !events_happened(block))
             return;
         pending_remove(memory, block);
-        wm_heap_give(&memory->heap, block);
+        wm_heap_free(&memory->heap, block);
     }
 }
 
@@ -254,14 +254,14 @@ region_alloc(int device, size_t size, bool slab, wm_region_t **region,
 }
 
 static wm_block_t *
-block_take(memory_t *memory, size_t size, bool slab, bool poll_all)
+block_of_heap(memory_t *memory, size_t size, bool slab, bool poll_all)
 {
     wm_lock(&memory->lock);
     if (poll_all)
         poll_all_lock_held(memory);
     else
         poll_some_lock_held(memory);
-    wm_block_t *block = wm_heap_take(&memory->heap, size, slab);
+    wm_block_t *block = wm_heap_alloc(&memory->heap, size, slab);
     pthread_mutex_unlock(&memory->lock);
     return block;
 }
@@ -273,7 +273,7 @@ block_grow(int device, size_t size, bool slab, size_t region_size,
            wm_block_t **block, wm_error_t *err)
 {
     memory_t *memory = &memories[device];
-    wm_block_t *found = block_take(memory, size, slab, true);
+    wm_block_t *found = block_of_heap(memory, size, slab, true);
     if (found != NULL) {
         *block = found;
         return 0;
@@ -286,7 +286,7 @@ block_grow(int device, size_t size, bool slab, size_t region_size,
     wm_lock(&memory->lock);
     wm_heap_add(&memory->heap, region);
     memory->driver_calls++;
-    *block = wm_heap_take(&memory->heap, size, slab);
+    *block = wm_heap_alloc(&memory->heap, size, slab);
     pthread_mutex_unlock(&memory->lock);
     return 0;
 }
@@ -327,7 +327,7 @@ wm_block_alloc(int device, size_t size, wm_block_t **block, wm_error_t *err)
     size_t need = round_up(size > 0 ? size : 1,
                            slab ? WM_MEMORY_ALIGN : SINGLE_ALIGN);
     size_t region_size = slab ? SLAB_SIZE : need;
-    wm_block_t *found = block_take(&memories[device], need, slab, false);
+    wm_block_t *found = block_of_heap(&memories[device], need, slab, false);
     if (found != NULL) {
         *block = found;
         return 0;
@@ -400,7 +400,7 @@ wm_block_free(wm_block_t *block, int count, const CUevent *events,
     if (pending)
         pending_append(memory, block);
     else
-        wm_heap_give(&memory->heap, block);
+        wm_heap_free(&memory->heap, block);
     bool over = !pending && memory->heap.idle_bytes > bound;
     pthread_mutex_unlock(&memory->lock);
     if (over)

@@ -159,7 +159,7 @@ find_single(wm_heap_t *heap, size_t size)
 }
 
 wm_block_t *
-wm_heap_take(wm_heap_t *heap, size_t size, bool slab)
+wm_heap_alloc(wm_heap_t *heap, size_t size, bool slab)
 {
     wm_block_t *block = slab ? find_in_bins(heap, size)
                              : find_single(heap, size);
@@ -197,7 +197,7 @@ heap_join(wm_block_t *below, wm_block_t *above)
 }
 
 void
-wm_heap_give(wm_heap_t *heap, wm_block_t *block)
+wm_heap_free(wm_heap_t *heap, wm_block_t *block)
 {
     wm_region_t *region = block->region;
     block->prev = block->next = NULL;

@@ -58,19 +58,19 @@ wm_region_free(wm_region_t *region);
 void
 wm_heap_add(wm_heap_t *heap, wm_region_t *region);
 
-// Takes a block of at least `size` bytes (a multiple of WM_MEMORY_ALIGN): cut
-// from a slab, or an idle single allocation of which at most a quarter is
+// Allocates a block of at least `size` bytes (a multiple of WM_MEMORY_ALIGN):
+// cut from a slab, or an idle single allocation of which at most a quarter is
 // wasted. Returns NULL if there is none.
 wm_block_t *
-wm_heap_take(wm_heap_t *heap, size_t size, bool slab);
+wm_heap_alloc(wm_heap_t *heap, size_t size, bool slab);
 
-// Counts a block as not handed out; it stays unusable until wm_heap_give.
+// Counts a block as not handed out; it stays unusable until wm_heap_free.
 void
 wm_heap_retire(wm_heap_t *heap, wm_block_t *block);
 
 // Makes a retired block free, joined with its free neighbours.
 void
-wm_heap_give(wm_heap_t *heap, wm_block_t *block);
+wm_heap_free(wm_heap_t *heap, wm_block_t *block);
 
 // Takes idle regions out, oldest first, until at most `bound` bytes are idle;
 // if `keep_slab`, the last idle slab stays. Returns them linked by `next`.

@@ -90,7 +90,7 @@ stream_query(CUstream stream, bool *done)
 }
 
 static CUstream
-take_lock_held(pool_t *pool, int at)
+pool_remove_lock_held(pool_t *pool, int at)
 {
     CUstream stream = pool->entries[at].stream;
     pool->count--;
@@ -113,10 +113,10 @@ stream_find_lock_held(pool_t *pool)
         if (done
             || (stream_query(pool->entries[at].stream, &done) == CUDA_SUCCESS
                 && done))
-            return take_lock_held(pool, at);
+            return pool_remove_lock_held(pool, at);
     }
     if (pool->count > 0 && pool->made >= POOL_GROWTH)
-        return take_lock_held(pool, 0);
+        return pool_remove_lock_held(pool, 0);
     pool->made++;
     return NULL;
 }
@@ -124,7 +124,7 @@ stream_find_lock_held(pool_t *pool)
 // Takes the stream given back last, if it is known to be idle. Needs no driver
 // call, and the device need not be entered.
 static CUstream
-take_idle(int device)
+acquire_idle(int device)
 {
     CUstream found = NULL;
     if (device < 0 || device >= WM_MAX_DEVICES || wm_device_forked())
@@ -132,7 +132,7 @@ take_idle(int device)
     pool_t *pool = &pools[device];
     wm_lock(&pool->lock);
     if (pool->count > 0 && pool->entries[pool->count - 1].idle)
-        found = take_lock_held(pool, pool->count - 1);
+        found = pool_remove_lock_held(pool, pool->count - 1);
     pthread_mutex_unlock(&pool->lock);
     return found;
 }
@@ -141,7 +141,7 @@ int
 wm_stream_acquire(int device, CUstream *stream, wm_error_t *err)
 {
     wm_scope_t scope;
-    CUstream found = take_idle(device);
+    CUstream found = acquire_idle(device);
     if (found != NULL) {
         *stream = found;
         return 0;

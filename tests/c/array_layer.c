@@ -153,8 +153,8 @@ pending_work_is_taken_out_with_its_devices(void)
     // Those there is no room for are waited for here.
     for (int i = 0; i < READERS; i++)
         set_free(&readers[i]);
-    CHECK(wm_order_take(order, ROOM, events, devices) == ROOM);
-    CHECK(wm_order_take(order, ROOM, events, devices) == 0);
+    CHECK(wm_order_detach(order, ROOM, events, devices) == ROOM);
+    CHECK(wm_order_detach(order, ROOM, events, devices) == 0);
     CHECK(wm_order_idle(order, true, &idle, &err) == 0 && idle);
     CHECK(wm_event_done(0, events[0], &idle, &err) == 0 && !idle);
     set_free(&write);

@@ -8,10 +8,10 @@
 #include "python/view/py_dtype.h"
 #include "python/view/view_parts.h"
 
-// Parses the place of a new array. Pinned memory is on the host, also if no
+// Parses the device of a new array. Pinned memory is on the host, also if no
 // device is named.
 static int
-parse_place(PyObject *object, int pinned, int *device)
+parse_device(PyObject *object, int pinned, int *device)
 {
     if (pinned && (object == NULL || object == Py_None)) {
         *device = -1;
@@ -46,7 +46,7 @@ make_empty(PyObject *shape, wm_dtype_t dtype, PyObject *device_object,
 {
     int device, ndim;
     int64_t extents[WM_MAX_NDIM];
-    if (parse_place(device_object, pinned, &device) < 0
+    if (parse_device(device_object, pinned, &device) < 0
         || wm_py_array_parse_shape(shape, "shape", &ndim, extents) < 0)
         return -1;
     return wm_py_array_new_nogil(device, pinned, dtype, ndim, extents, array);
@@ -192,7 +192,7 @@ copied_data(PyObject *data, PyObject *type, PyObject *device_object,
     int device;
     bool given = type != NULL && type != Py_None;
     if ((given && wm_py_dtype_from_object(type, &dtype) < 0)
-        || parse_place(device_object, pinned, &device) < 0
+        || parse_device(device_object, pinned, &device) < 0
         || wm_py_array_view_data(data, given ? &dtype : NULL, argument, &view)
                < 0)
         return NULL;
@@ -224,15 +224,16 @@ PyDoc_STRVAR(without_memory_doc,
 static PyObject *
 without_memory(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *shape, *type, *place;
+    PyObject *shape, *type, *device_object;
     wm_array_t array = {.data = NULL};
     wm_error_t err;
     wm_pointer_t memory = {.kind = WM_MEMORY_DEVICE};
-    if (!PyArg_ParseTuple(args, "OOO:_without_memory", &shape, &type, &place)
+    if (!PyArg_ParseTuple(args, "OOO:_without_memory", &shape, &type,
+                          &device_object)
         || wm_py_array_parse_shape(shape, "shape", &array.ndim, array.shape)
                < 0
         || wm_py_dtype_from_object(type, &array.dtype) < 0
-        || wm_py_cuda_device(place, "it", &memory.device) < 0)
+        || wm_py_cuda_device(device_object, "it", &memory.device) < 0)
         return NULL;
     wm_py_view_set_contiguous(&array);
     if (wm_storage_wrap(NULL, wm_array_nbytes(&array), &memory, memory.device,
@@ -295,16 +296,18 @@ static PyObject *
 asarray(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"obj", "dtype", "device", "copy", NULL};
-    PyObject *object, *type = Py_None, *place = Py_None, *copy = Py_None;
+    PyObject *object, *type = Py_None, *device_object = Py_None,
+                      *copy = Py_None;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|OOO:asarray", names,
-                                     &object, &type, &place, &copy))
+                                     &object, &type, &device_object, &copy))
         return NULL;
-    bool plain = type == Py_None && place == Py_None && copy == Py_None;
+    bool plain = type == Py_None && device_object == Py_None
+                 && copy == Py_None;
     PyObject *view = view_of(object, plain);
     if (view == NULL || plain)
         return view;
     PyObject *result = wm_py_cold("warpmpi._arrays", "_converted", "(OOOOO)",
-                                  object, view, type, place, copy);
+                                  object, view, type, device_object, copy);
     Py_DECREF(view);
     return result;
 }

@@ -90,7 +90,7 @@ dispatch_find_device(PyObject *const *args, Py_ssize_t count)
     int found = 0;
     for (Py_ssize_t i = 1; i < count && found == 0; ++i)
         if (!dispatch_is_host(args[i]))
-            found = wm_py_message_place(args[i]);
+            found = wm_py_message_claims_device(args[i]);
     return found;
 }
 

@@ -39,7 +39,7 @@ wm_py_reduced_on_device(PyObject *object, const char *argument)
     wm_view_t view;
     if (array == NULL || array == Py_None || wm_py_mpi_is_in_place(array)
         || wm_py_mpi_is_bottom(array))
-        return wm_py_message_place(object);
+        return wm_py_message_claims_device(object);
     Py_INCREF(array); // reading it may change the list
     int result = wm_py_view_parse(array, false, argument, &view);
     if (result == 0) {
@@ -54,7 +54,7 @@ wm_py_reduced_on_device(PyObject *object, const char *argument)
         if (result > 0)
             result = refuse(argument, "elements of this type");
         else if (result == 0)
-            result = wm_py_message_place(object);
+            result = wm_py_message_claims_device(object);
     }
     Py_DECREF(array);
     return result;

@@ -8,7 +8,7 @@
 #include "python/view/view.h"
 
 // Returns 1 if an object says that it is GPU memory, or if DLPack names any
-// device but the host; 0 or -1 as wm_py_message_place().
+// device but the host; 0 or -1 as wm_py_message_claims_device().
 static int
 claims_device(PyObject *object)
 {
@@ -18,16 +18,17 @@ claims_device(PyObject *object)
     Py_XDECREF(shown);
     if (device != 0)
         return wm_py_drop_refusal() < 0 ? -1 : 1;
-    PyObject *place = PyObject_CallMethod(object, "__dlpack_device__", NULL);
-    if (place != NULL && PyTuple_Check(place) && PyTuple_GET_SIZE(place) > 0)
-        switch (PyLong_AsLong(PyTuple_GET_ITEM(place, 0))) {
+    PyObject *answer = PyObject_CallMethod(object, "__dlpack_device__", NULL);
+    if (answer != NULL && PyTuple_Check(answer)
+        && PyTuple_GET_SIZE(answer) > 0)
+        switch (PyLong_AsLong(PyTuple_GET_ITEM(answer, 0))) {
         case WM_DL_CPU:
         case WM_DL_CUDA_HOST:
             break;
         default:
             device = 1;
         }
-    Py_XDECREF(place);
+    Py_XDECREF(answer);
     return wm_py_drop_refusal() < 0 ? -1 : device;
 }
 
@@ -102,7 +103,7 @@ wm_py_message_look(PyObject *object, wm_pointer_t *memory,
 }
 
 int
-wm_py_message_place(PyObject *object)
+wm_py_message_claims_device(PyObject *object)
 {
     wm_pointer_t memory;
     wm_producer_t producer;
@@ -116,7 +117,7 @@ wm_py_message_on_device(PyObject *object)
 {
     PyObject *kind, *value, *trace;
     PyErr_Fetch(&kind, &value, &trace);
-    int device = wm_py_message_place(object);
+    int device = wm_py_message_claims_device(object);
     PyErr_Clear();
     PyErr_Restore(kind, value, trace);
     return device != 0;
@@ -130,7 +131,7 @@ PyDoc_STRVAR(is_on_device_doc,
 static PyObject *
 is_on_device(PyObject *Py_UNUSED(module), PyObject *object)
 {
-    int device = wm_py_message_place(object);
+    int device = wm_py_message_claims_device(object);
     return device < 0 ? NULL : PyBool_FromLong(device);
 }
 

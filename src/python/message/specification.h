@@ -111,7 +111,7 @@ wm_py_message_look(PyObject *object, wm_pointer_t *memory,
 // Returns 1 if the object, or the array in its list, is GPU memory, or claims
 // to be; else 0. Returns -1 with the exception of the program's own code.
 int
-wm_py_message_place(PyObject *object);
+wm_py_message_claims_device(PyObject *object);
 
 // Does the same for a caller that cannot raise, and may have an exception
 // pending: an array whose code raises counts as GPU memory.

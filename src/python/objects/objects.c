@@ -127,7 +127,7 @@ look_at_buffer(PyObject *object, wm_message_t *message, wm_buffer_t *buffer)
             return -1;
         PyErr_Clear();
     }
-    int device = wm_py_message_place(object);
+    int device = wm_py_message_claims_device(object);
     if (device != 0) {
         if (device > 0)
             PyErr_SetString(

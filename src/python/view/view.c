@@ -85,16 +85,16 @@ wm_py_view_object(void (*release)(void *owner), void *owner)
                : wm_py_view_buffer_object(release, owner);
 }
 
-// Returns a copy of the slot: Python code may give the slot to another type. A
-// slot is read, and written, as a whole, so the GIL is the lock. The cache
+// Returns a copy of the entry: Python code may give the entry to another type.
+// An entry is read, and written, as a whole, so the GIL is the lock. The cache
 // holds references to the types, so that no other type gets their addresses.
 static wm_library_of_type_t
 library_of(PyTypeObject *type)
 {
-    wm_library_of_type_t *slot =
+    wm_library_of_type_t *entry =
         &wm_py_state->libraries[((uintptr_t)type >> 5) % WM_TYPES_KEPT];
-    if (slot->type == type)
-        return *slot;
+    if (entry->type == type)
+        return *entry;
     wm_library_of_type_t fresh = {.type = (PyTypeObject *)Py_NewRef(type)};
     PyObject *kind, *value, *trace; // a pending exception stays
     PyErr_Fetch(&kind, &value, &trace);
@@ -104,8 +104,8 @@ library_of(PyTypeObject *type)
             break;
         }
     }
-    PyTypeObject *old = slot->type;
-    *slot = fresh;
+    PyTypeObject *old = entry->type;
+    *entry = fresh;
     Py_XDECREF(old);
     PyErr_Restore(kind, value, trace);
     return fresh;
