@@ -611,6 +611,22 @@ def test_a_signal_has_it_said_at_once(tmp_path, how, told):
     assert told in printed
 
 
+def test_a_signal_has_it_said_while_a_comm_is_made(tmp_path):
+    """The thread answers for the main one, which is inside MPI."""
+    body = """
+        if plain.rank == 1:
+            until_told()
+        else:
+            ask = os.kill, (os.getpid(), signal.SIGUSR1)
+            threading.Timer(1, *ask).start()
+        wm.Comm(plain)
+    """
+    told = ["rank 0 of MPI_COMM_WORLD (size 2): wm.Comm waits for the other "]
+    printed = run(tmp_path, body, "wrap", wanted=told, seconds="60")
+    assert printed.count("warpmpi:") == 1, printed
+    assert told[0] in printed
+
+
 def test_the_signal_stays_the_programs(tmp_path):
     printed = run(tmp_path, SIGNAL, "own", seconds="60", count=1)
     assert printed == "own\n"

@@ -13,6 +13,7 @@
 #include "comm/message/unexpected.h"
 #include "comm/diagnostics/cause.h"
 #include "comm/diagnostics/report.h"
+#include "comm/diagnostics/watchdog.h"
 #include "cuda/settings.h"
 
 #define SECONDS_INSIDE 60
@@ -39,11 +40,8 @@ static _Atomic unsigned signals;
 static pid_t process;
 static char who[80];
 static char idle_line[sizeof who + 64];
-static void (*_Atomic waker)(void);
-static char place[512]; // the line of a call that is inside MPI
-static _Atomic bool placed;
 
-// The handler only writes and counts, which handlers may do.
+// The handler only writes, counts and wakes, which handlers may do.
 static void
 on_signal(int number)
 {
@@ -53,16 +51,11 @@ on_signal(int number)
         return;
     }
     int kept = errno;
-    const char *line = atomic_load(&placed)  ? place
-                       : wm_engine_is_idle() ? idle_line
-                                             : NULL;
-    void (*wake)(void) = atomic_load(&waker);
-    if (line == idle_line && wake != NULL)
-        wake();
-    else if (line == NULL)
+    bool idle = wm_engine_is_idle(), asked = wm_watchdog_ask(idle);
+    if (!asked && idle)
+        (void)!write(STDERR_FILENO, idle_line, strlen(idle_line));
+    else if (!asked)
         atomic_fetch_add(&signals, 1);
-    else
-        (void)!write(STDERR_FILENO, line, strlen(line));
     errno = kept;
 }
 
@@ -121,26 +114,6 @@ const char *
 wm_hang_who(void)
 {
     return who;
-}
-
-bool
-wm_hang_sees_wait(void)
-{
-    return atomic_load(&placed) || wm_engine_is_entered();
-}
-
-void
-wm_hang_set_waker(void (*wake)(void))
-{
-    atomic_store(&waker, wake);
-}
-
-void
-wm_hang_set_place(const char *line)
-{
-    if (line != NULL)
-        snprintf(place, sizeof place, "%s", line);
-    atomic_store(&placed, line != NULL);
 }
 
 static uint64_t
@@ -274,7 +247,28 @@ hang_serve(bool waited)
         report_pending();
 }
 
+static _Thread_local bool watched; // the thread makes a communicator
+
+static void
+hang_wait_begin(MPI_Comm user)
+{
+    wm_engine_lock();
+    // Configure() reports an error to all ranks.
+    (void)!wm_hang_configure(NULL);
+    wm_engine_unlock();
+    watched = wm_watchdog_begin(user, limit, "wm.Comm",
+                                "do all ranks make this wm.Comm?");
+}
+
+static void
+hang_wait_end(void)
+{
+    wm_watchdog_end(watched);
+}
+
 const wm_module_t wm_hang_module = {
     .configure = wm_hang_configure,
+    .wait_begin = hang_wait_begin,
+    .wait_end = hang_wait_end,
     .serve = hang_serve,
 };

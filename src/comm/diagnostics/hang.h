@@ -49,15 +49,6 @@ wm_hang_limit_inside(void);
 const char *
 wm_hang_who(void);
 
-// Returns true if a call waits that is reported here, or by a watchdog.
-bool
-wm_hang_sees_wait(void);
-
-// Sets what the signal's handler calls instead of its own report, if no thread
-// waits and no operation is under way. NULL: nothing.
-void
-wm_hang_set_waker(void (*wake)(void));
-
 // Records a wait that is no longer short; then looks for something to report,
 // or a peer to answer.
 #define WM_HANG_WATCHER                                                       \
@@ -71,10 +62,5 @@ wm_hang_begin(wm_watcher_t *watcher, int64_t now);
 
 void
 wm_hang_look(wm_watcher_t *watcher, const wm_op_t *op, int64_t now);
-
-// Sets the line that the signal's handler itself writes, until it is set to
-// NULL.
-void
-wm_hang_set_place(const char *line);
 
 #endif

@@ -3,146 +3,145 @@
 #include "comm/diagnostics/watchdog.h"
 
 #include <errno.h>
-#include <pthread.h>
+#include <semaphore.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <time.h>
 
-#include "comm/engine/engine.h"
-#include "comm/diagnostics/hang.h"
 #include "comm/diagnostics/report.h"
-#include "comm/engine/modules.h"
 #include "cuda/lock.h"
 
-#define AGAIN_US 60000000
-
-struct wm_watchdog {
-    struct wm_watchdog *next;
+// The call that is watched; `lock`.
+static struct {
     int64_t began, due; // time of the next report
-    char who[160];      // filled at the start, as the thread may not ask MPI
-    char call[240];
+    char call[400];     // with the rank, as the thread may not ask MPI
     const char *advice;
-};
+} watched;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static wm_watchdog_t *watched;
-static bool running; // the thread, which ends with the last watchdog
 static int64_t wakes_at;
+static wm_watchdog_look_t *_Atomic look;
+static _Atomic int calls;    // under way
+static _Atomic bool running; // the thread, until it has nothing to watch
+static _Atomic bool asked;   // by the signal
+static sem_t news;           // wakes the thread before its time
 
-static void
-watchdog_tell(const wm_watchdog_t *watchdog)
+// Reports the watched call if that is due, or asked for. Returns the time of
+// the next look.
+static int64_t
+watchdog_look_lock_held(int64_t now, bool is_asked)
 {
+    bool some = atomic_load(&calls) > 0, late = some && watched.due <= now;
+    double waited = (double)(now - watched.began) / 1e6;
     wm_words_t words = {.length = 0};
-    wm_words_add(&words, "%s: %s has waited %.*f s for the other ranks: %s",
-                 watchdog->who, watchdog->call,
-                 wm_engine_now() - watchdog->began < 9500000,
-                 (double)(wm_engine_now() - watchdog->began) / 1e6,
-                 watchdog->advice);
-    wm_words_print(&words);
+    if (late)
+        wm_words_add(&words, "%s has waited %.*f s for the other ranks: %s",
+                     watched.call, waited < 9.5, waited, watched.advice);
+    else if (some && is_asked)
+        wm_words_add(&words, "%s waits for the other ranks", watched.call);
+    if (words.length > 0)
+        wm_words_print(&words);
+    if (late)
+        watched.due = now + WM_WATCHDOG_AGAIN_US;
+    wm_watchdog_look_t *other = atomic_load(&look);
+    int64_t due = some ? watched.due : INT64_MAX;
+    int64_t next = other != NULL ? other(now, is_asked && !some, some) : due;
+    return next < due ? next : due;
+}
+
+// Sleeps until the engine's clock shows `due`, or there is news.
+static void
+watchdog_sleep(int64_t due)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    int64_t left = due - wm_engine_now(), end = until.tv_nsec / 1000 + left;
+    until.tv_sec += end / 1000000;
+    until.tv_nsec = end % 1000000 * 1000;
+    if (left > 0)
+        while (sem_timedwait(&news, &until) != 0 && errno == EINTR)
+            ;
 }
 
 static void *
 watchdog_run(void *unused)
 {
     wm_lock(&lock);
-    while (watched != NULL) {
-        int64_t now = wm_engine_now(), due = INT64_MAX;
-        for (wm_watchdog_t *watchdog = watched; watchdog != NULL;
-             watchdog = watchdog->next) {
-            if (watchdog->due <= now) {
-                watchdog_tell(watchdog);
-                watchdog->due = now + AGAIN_US;
-            }
-            due = watchdog->due < due ? watchdog->due : due;
-        }
+    while (atomic_load(&calls) > 0 || atomic_load(&look) != NULL) {
+        bool is_asked = atomic_exchange(&asked, false);
+        int64_t due = watchdog_look_lock_held(wm_engine_now(), is_asked);
         wakes_at = due;
         pthread_mutex_unlock(&lock);
-        struct timespec until = {due / 1000000, due % 1000000 * 1000};
-        while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL)
-               == EINTR)
-            ;
+        watchdog_sleep(due);
         wm_lock(&lock);
     }
-    running = false;
+    atomic_store(&running, false);
     pthread_mutex_unlock(&lock);
     return unused;
 }
 
-wm_watchdog_t *
-wm_watchdog_begin(MPI_Comm user, const char *call, const char *advice)
+// Starts the thread, or wakes it if it would sleep beyond `due`. A thread that
+// has nothing to watch stays until it wakes: one for each call would cost more
+// than MPI's call.
+static void
+watchdog_wake_lock_held(int64_t due)
 {
-    int size = 0;
-    MPI_Comm_size(user, &size);
-    wm_watchdog_t *watchdog = size > 1 && wm_hang_limit() > 0
-                                  ? calloc(1, sizeof *watchdog)
-                                  : NULL;
-    if (watchdog == NULL)
-        return NULL;
-    int rank = 0;
+    static bool made;
+    if (atomic_load(&running) && due < wakes_at)
+        sem_post(&news);
+    else if (!atomic_load(&running)
+             && (made || (made = sem_init(&news, 0, 0) == 0)))
+        atomic_store(&running, wm_thread_start(watchdog_run));
+}
+
+bool
+wm_watchdog_begin(MPI_Comm user, int64_t limit, const char *call,
+                  const char *advice)
+{
+    int rank = 0, size = 0;
     wm_words_t words = {.length = 0};
+    MPI_Comm_size(user, &size);
+    if (limit == 0 || size < 2)
+        return false;
     MPI_Comm_rank(user, &rank);
     wm_words_add(&words, "rank %d of ", rank);
     wm_report_comm(&words, user);
-    snprintf(watchdog->who, sizeof watchdog->who, "%.130s (size %d)",
-             words.text, size);
-    snprintf(watchdog->call, sizeof watchdog->call, "%s", call);
-    watchdog->advice = advice;
-    char place[sizeof watchdog->who + sizeof watchdog->call + 64];
-    snprintf(place, sizeof place,
-             "warpmpi: %s: %s waits for the other ranks\n", watchdog->who,
-             call);
-    watchdog->began = wm_engine_now();
-    watchdog->due = watchdog->began + wm_hang_limit();
+    wm_words_add(&words, " (size %d): %s", size, call);
     wm_lock(&lock);
-    watchdog->next = watched;
-    watched = watchdog;
-    if (!running || watchdog->due < wakes_at) { // a shorter limit
-        // It stays until its next wake: one thread for each watchdog would
-        // cost more than MPI's call.
-        running = wm_thread_start(watchdog_run) || running;
-        wakes_at = watchdog->due;
-    }
+    snprintf(watched.call, sizeof watched.call, "%.399s", words.text);
+    watched.advice = advice;
+    watched.began = wm_engine_now();
+    watched.due = watched.began + limit;
+    atomic_fetch_add(&calls, 1);
+    watchdog_wake_lock_held(watched.due);
     pthread_mutex_unlock(&lock);
-    wm_hang_set_place(place);
-    return watchdog;
+    return true;
 }
 
-static void
-watchdog_end(wm_watchdog_t *watchdog)
+void
+wm_watchdog_end(bool was_watched)
 {
-    if (watchdog == NULL)
-        return;
-    wm_hang_set_place(NULL);
-    wm_lock(&lock);
-    wm_watchdog_t **link = &watched;
-    while (*link != watchdog)
-        link = &(*link)->next;
-    *link = watchdog->next;
+    atomic_fetch_sub(&calls, was_watched);
+}
+
+bool
+wm_watchdog_set_look(wm_watchdog_look_t *function)
+{
+    wm_lock(&lock); // not while the former one runs
+    atomic_store(&look, function);
+    if (function != NULL)
+        watchdog_wake_lock_held(INT64_MIN);
+    bool there = atomic_load(&running);
     pthread_mutex_unlock(&lock);
-    free(watchdog);
+    return there;
 }
 
-static _Thread_local wm_watchdog_t *of_comm; // the thread makes a communicator
-
-static void
-watchdog_wait_begin(MPI_Comm user)
+bool
+wm_watchdog_ask(bool idle)
 {
-    wm_engine_lock();
-    // The row of hang.c reports an error to all ranks.
-    (void)!wm_hang_configure(NULL);
-    wm_engine_unlock();
-    of_comm = wm_watchdog_begin(user, "wm.Comm",
-                                "do all ranks make this wm.Comm?");
+    if (!atomic_load(&running)
+        || !(atomic_load(&calls) > 0 || (idle && atomic_load(&look) != NULL)))
+        return false;
+    atomic_store(&asked, true);
+    sem_post(&news);
+    return true;
 }
-
-static void
-watchdog_wait_end(void)
-{
-    watchdog_end(of_comm);
-    of_comm = NULL;
-}
-
-const wm_module_t wm_watchdog_module = {
-    .wait_begin = watchdog_wait_begin,
-    .wait_end = watchdog_wait_end,
-};

@@ -12,7 +12,6 @@
     X(link)           /* link/link.c */                                       \
     X(eager)          /* protocol/eager.c */                                  \
     X(hang)           /* diagnostics/hang.c */                                \
-    X(watchdog)       /* diagnostics/watchdog.c */                            \
     X(host_only)      /* comm/host_only.c */                                  \
     X(reclaim)        /* node/reclaim.c */                                    \
     X(node)           /* node/node.c: at the end, says that we leave */       \

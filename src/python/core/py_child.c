@@ -99,7 +99,7 @@ tell_raised(const char *text)
     wm_engine_unlock();
     snprintf(call, sizeof call, "this rank raised %.180s; MPI_Finalize", text);
     (void)wm_watchdog_begin(
-        MPI_COMM_WORLD, call,
+        MPI_COMM_WORLD, wm_hang_limit(), call,
         "do they wait for this rank? (`python -m warpmpi` and `python -m "
         "mpi4py` end all ranks if one raises)");
 }

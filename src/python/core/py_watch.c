@@ -1,28 +1,22 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The thread that reports waits inside MPI, where we do not wait ourselves:
-// calls on host-only communicators, and those that make something. It finds
-// out that the main thread has done nothing in Python for long, and then asks
-// warpmpi/_watching.py for the call. Without such a wait, and without a
-// signal, it never takes the GIL.
-#include <errno.h>
-#include <semaphore.h>
+// What the watchdog's thread looks at beside the calls that it is told of: the
+// waits inside MPI of host-only communicators, and of calls that make
+// something. The main thread has done nothing in Python for long then, and
+// warpmpi/_watching.py tells its call. Without such a wait, and without a
+// signal, the thread never takes the GIL.
 #include <stdatomic.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "comm/diagnostics/hang.h"
 #include "comm/diagnostics/report.h"
-#include "cuda/lock.h"
+#include "comm/diagnostics/watchdog.h"
 #include "python/core/module.h"
 
-#define AGAIN_US 60000000
 #define LOOKS 4 // in the time after which a wait is reported
 #define SHORTEST_US 50000
 
-static sem_t wanted, ended;
 static _Atomic bool passed; // the main thread has run note_progress()
-static _Atomic bool stopping;
-static pid_t process; // that has the thread; 0: none
+static pid_t process;       // that has the thread; 0: none
 
 // The main thread runs this between two steps of Python code.
 static int
@@ -30,28 +24,6 @@ note_progress(void *Py_UNUSED(unused))
 {
     atomic_store(&passed, true);
     return 0;
-}
-
-// Called by the signal's handler.
-static void
-watch_wake(void)
-{
-    sem_post(&wanted);
-}
-
-// Returns true if the signal has come.
-static bool
-watch_sleep(int64_t duration)
-{
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    int64_t end = until.tv_nsec / 1000 + duration;
-    until.tv_sec += end / 1000000;
-    until.tv_nsec = end % 1000000 * 1000;
-    int code;
-    while ((code = sem_timedwait(&wanted, &until)) != 0 && errno == EINTR)
-        ;
-    return code == 0;
 }
 
 static void
@@ -73,30 +45,24 @@ watch_tell(int64_t waited, bool asked)
         wm_words_print(&words);
 }
 
-static void *
-watch_run(void *unused)
+static int64_t
+watch_look(int64_t now, bool asked, bool watched)
 {
-    int64_t limit = wm_hang_limit_inside(), since = 0, due = 0;
+    static int64_t since, due;
+    int64_t limit = wm_hang_limit_inside();
     int64_t pause = limit / LOOKS > SHORTEST_US ? limit / LOOKS : SHORTEST_US;
-    while (true) {
-        bool asked = watch_sleep(pause);
-        if (atomic_load(&stopping))
-            break;
-        int64_t now = wm_engine_now();
-        if (atomic_exchange(&passed, false)) {
-            if (Py_AddPendingCall(note_progress, NULL) < 0)
-                atomic_store(&passed, true); // no room: ask again later
-            since = now;
-            due = now + limit;
-        }
-        bool late = now >= due && !wm_hang_sees_wait();
-        if (late || asked)
-            watch_tell(now - since, asked);
-        if (now >= due)
-            due = now + AGAIN_US;
+    if (atomic_exchange(&passed, false)) {
+        if (Py_AddPendingCall(note_progress, NULL) < 0)
+            atomic_store(&passed, true); // no room: ask again later
+        since = now;
+        due = now + limit;
     }
-    sem_post(&ended);
-    return unused;
+    bool late = now >= due && !watched && !wm_engine_is_entered();
+    if (late || asked)
+        watch_tell(now - since, asked);
+    if (now >= due)
+        due = now + WM_WATCHDOG_AGAIN_US;
+    return now + pause;
 }
 
 PyDoc_STRVAR(watch_doc,
@@ -122,29 +88,23 @@ watch(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
         Py_RETURN_NONE;
     }
     MPI_Comm_size(MPI_COMM_WORLD, &size);
-    if (size < 2 || wm_hang_limit() == 0 || sem_init(&wanted, 0, 0) != 0
-        || sem_init(&ended, 0, 0) != 0)
+    if (size < 2 || wm_hang_limit() == 0)
         Py_RETURN_NONE;
     atomic_store(&passed, true);
-    if (wm_thread_start(watch_run)) {
+    if (wm_watchdog_set_look(watch_look))
         process = getpid();
-        wm_hang_set_waker(watch_wake);
-    }
     Py_RETURN_NONE;
 }
 
 PyDoc_STRVAR(watch_end_doc, "_watch_end()\n--\n\n"
-                            "End the thread of _watch().");
+                            "End what _watch() has begun.");
 
 static PyObject *
 watch_end(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
     if (process == getpid()) { // else it has no thread
         process = 0;
-        wm_hang_set_waker(NULL);
-        atomic_store(&stopping, true);
-        sem_post(&wanted);
-        WM_PY_UNLOCKED(while (sem_wait(&ended) != 0 && errno == EINTR));
+        (void)wm_watchdog_set_look(NULL);
     }
     Py_RETURN_NONE;
 }
