@@ -489,8 +489,9 @@ wm_memory_keep(void)
 }
 
 void
-wm_block_stats(wm_memory_stats_t *stats)
+wm_memory_stats(wm_memory_stats_t *stats)
 {
+    *stats = (wm_memory_stats_t){0};
     for (int i = 0; i < WM_MAX_DEVICES && !wm_device_forked(); i++) {
         memory_t *memory = &memories[i];
         wm_lock(&memory->lock);
@@ -500,4 +501,5 @@ wm_block_stats(wm_memory_stats_t *stats)
         stats->device_allocations += memory->driver_calls;
         pthread_mutex_unlock(&memory->lock);
     }
+    wm_pinned_stats(stats);
 }

@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "cuda/lock.h"
-#include "cuda/stream.h"
 
 // One device's facts and primary context. Written once under the lock; read
 // without it once `described` (for the facts) or `context` is set.
@@ -376,9 +375,8 @@ wm_device_active(int ordinal, bool *active, wm_error_t *err)
     return status;
 }
 
-// Returns the ordinal of the device a context is on, or -1.
-static int
-ordinal_of_context(CUcontext context)
+int
+wm_device_of_context(CUcontext context)
 {
     int count = wm_device_count();
     for (int i = 0; i < count; i++)
@@ -400,51 +398,6 @@ ordinal_of_context(CUcontext context)
     return -1;
 }
 
-// Finds the context of a stream. Some drivers want a context to be current:
-// any existing one will do.
-static CUresult
-context_of_stream(CUstream stream, CUcontext *context)
-{
-    CUresult result = wm_cu.StreamGetCtx(stream, context);
-    int count = wm_device_count();
-    for (int i = 0; i < count && result == CUDA_ERROR_INVALID_CONTEXT; i++) {
-        bool active;
-        wm_scope_t scope;
-        if (wm_device_active(i, &active, NULL) == 0 && active
-            && wm_device_enter(i, &scope, NULL) == 0) {
-            result = wm_cu.StreamGetCtx(stream, context);
-            wm_device_leave(&scope);
-        }
-    }
-    return result;
-}
-
-int
-wm_device_of_stream(CUstream stream, int *ordinal, wm_error_t *err)
-{
-    int status = wm_driver_load(err);
-    if (status < 0)
-        return status;
-    // A default stream belongs to the current context, or to none.
-    bool any = wm_stream_is_default(stream);
-    CUcontext context = NULL;
-    CUresult result = any ? wm_cu.CtxGetCurrent(&context)
-                          : context_of_stream(stream, &context);
-    status = wm_cu_check(result, "cuStreamGetCtx(stream, &context)", err);
-    if (status < 0) {
-        return wm_error_context(err, "finding the device of stream %p",
-                                (void *)stream);
-    }
-    int found = context != NULL ? ordinal_of_context(context) : -1;
-    if (found < 0) {
-        return wm_error_set(err, WM_ERR_VALUE, 0,
-                            "stream %p belongs to no visible device",
-                            (void *)stream);
-    }
-    *ordinal = found;
-    return 0;
-}
-
 int
 wm_device_current(void)
 {
@@ -452,7 +405,7 @@ wm_device_current(void)
     if (wm_device_forked() || !wm_driver_in_process()
         || wm_cu.CtxGetCurrent(&context) != CUDA_SUCCESS || context == NULL)
         return -1;
-    return ordinal_of_context(context);
+    return wm_device_of_context(context);
 }
 
 int

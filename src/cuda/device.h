@@ -90,11 +90,9 @@ wm_device_enable_peer(int device, int peer, wm_error_t *err);
 WM_MUST_CHECK int
 wm_device_memory(int ordinal, size_t *free, size_t *total, wm_error_t *err);
 
-// Finds the device a stream belongs to; for a default stream, the device of
-// the context current on this thread. Fails with WM_ERR_VALUE if we see no
-// such device.
-WM_MUST_CHECK int
-wm_device_of_stream(CUstream stream, int *ordinal, wm_error_t *err);
+// Returns the ordinal of the device that a context is on, or -1.
+int
+wm_device_of_context(CUcontext context);
 
 // Sets *active to true if the device's primary context is active in this
 // process. Makes no context.

@@ -169,13 +169,10 @@ wm_memory_copy(int device, void *dst, const void *src, size_t size,
 void
 wm_memory_stats(wm_memory_stats_t *stats);
 
-// Add the block and pinned parts to the statistics; private to this layer.
-void
-wm_block_stats(wm_memory_stats_t *stats);
+// Private to this layer. The first adds the pinned part to the statistics. The
+// second gives pinned memory beyond the bound back.
 void
 wm_pinned_stats(wm_memory_stats_t *stats);
-
-// Gives pinned memory beyond the bound back; private to this layer.
 void
 wm_pinned_trim(void);
 

@@ -227,11 +227,3 @@ wm_memory_copy(int device, void *dst, const void *src, size_t size,
                                          size, src, dst, device)
                       : 0;
 }
-
-void
-wm_memory_stats(wm_memory_stats_t *stats)
-{
-    *stats = (wm_memory_stats_t){0};
-    wm_block_stats(stats);
-    wm_pinned_stats(stats);
-}

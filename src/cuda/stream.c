@@ -196,6 +196,51 @@ wm_stream_release_idle(int device, CUstream stream)
     stream_give_back(device, stream, true);
 }
 
+// Finds the context of a stream. Some drivers want a context to be current:
+// any existing one will do.
+static CUresult
+stream_context(CUstream stream, CUcontext *context)
+{
+    CUresult result = wm_cu.StreamGetCtx(stream, context);
+    int count = wm_device_count();
+    for (int i = 0; i < count && result == CUDA_ERROR_INVALID_CONTEXT; i++) {
+        bool active;
+        wm_scope_t scope;
+        if (wm_device_active(i, &active, NULL) == 0 && active
+            && wm_device_enter(i, &scope, NULL) == 0) {
+            result = wm_cu.StreamGetCtx(stream, context);
+            wm_device_leave(&scope);
+        }
+    }
+    return result;
+}
+
+int
+wm_stream_device(CUstream stream, int *ordinal, wm_error_t *err)
+{
+    int status = wm_driver_load(err);
+    if (status < 0)
+        return status;
+    // A default stream belongs to the current context, or to none.
+    bool any = wm_stream_is_default(stream);
+    CUcontext context = NULL;
+    CUresult result = any ? wm_cu.CtxGetCurrent(&context)
+                          : stream_context(stream, &context);
+    status = wm_cu_check(result, "cuStreamGetCtx(stream, &context)", err);
+    if (status < 0) {
+        return wm_error_context(err, "finding the device of stream %p",
+                                (void *)stream);
+    }
+    int found = context != NULL ? wm_device_of_context(context) : -1;
+    if (found < 0) {
+        return wm_error_set(err, WM_ERR_VALUE, 0,
+                            "stream %p belongs to no visible device",
+                            (void *)stream);
+    }
+    *ordinal = found;
+    return 0;
+}
+
 uint64_t
 wm_stream_id(int device, CUstream stream)
 {

@@ -47,6 +47,12 @@ wm_stream_is_default(CUstream stream)
            || stream == CU_STREAM_PER_THREAD;
 }
 
+// Finds the device that a stream belongs to; for a default stream, the device
+// of the context current on this thread. Fails with WM_ERR_VALUE if we see no
+// such device.
+WM_MUST_CHECK int
+wm_stream_device(CUstream stream, int *ordinal, wm_error_t *err);
+
 // Returns a number that no other stream of the process has or had; a handle
 // may be reused after its stream is destroyed. Returns 0 if the id is unknown
 // or differs between threads.

@@ -543,7 +543,7 @@ a_stream_tells_its_device(void)
     CUstream stream;
     int device = -1, last = wm_device_count() - 1;
     CHECK(wm_stream_create(last, &stream, &err) == 0);
-    CHECK(wm_device_of_stream(stream, &device, &err) == 0 && device == last);
+    CHECK(wm_stream_device(stream, &device, &err) == 0 && device == last);
     return 0;
 }
 

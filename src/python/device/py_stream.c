@@ -54,7 +54,7 @@ wm_py_stream_from_object(PyObject *object, const char *argument, int *device,
     }
     else {
         wm_error_t err;
-        if (wm_device_of_stream(handle, &ordinal, &err) < 0)
+        if (wm_stream_device(handle, &ordinal, &err) < 0)
             return wm_py_raise_of(argument, &err);
     }
     *device = ordinal;

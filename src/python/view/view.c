@@ -262,8 +262,7 @@ wm_py_view_refresh(PyObject *object, const char *argument, const char *data,
     if (known == WM_VIEW_FOUND && !wm_stream_is_default(producer->stream)
         && wm_device_count() > 1) {
         wm_error_t err;
-        int code = wm_device_of_stream(producer->stream, &producer->device,
-                                       &err);
+        int code = wm_stream_device(producer->stream, &producer->device, &err);
         return wm_py_result(code, &err);
     }
     if (known != WM_VIEW_NONE)

@@ -171,7 +171,7 @@ wm_py_view_set_producer(wm_view_t *view, bool named, CUstream stream,
     if (named && !wm_stream_is_default(stream)
         && (device < 0 || wm_device_count() > 1)) {
         wm_error_t err;
-        if (wm_device_of_stream(stream, &device, &err) < 0)
+        if (wm_stream_device(stream, &device, &err) < 0)
             return wm_py_raise_of(argument, &err);
     }
     if (device < 0)
