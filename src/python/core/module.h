@@ -39,7 +39,6 @@
     X(child)                                                                  \
     X(patch)                                                                  \
     X(stats)                                                                  \
-    X(device)                                                                 \
     X(devices)                                                                \
     X(makers)                                                                 \
     X(array)                                                                  \

@@ -6,9 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "array/array.h"
-#include "comm/coll/stream/symm.h"
-
 // Loads and starts the driver without the GIL, as this takes long.
 static int
 count_devices(void)
@@ -147,23 +144,6 @@ wm_py_cuda_device(PyObject *object, const char *what, int *ordinal)
     return 0;
 }
 
-int
-wm_py_after_wait(int code, wm_error_t *err)
-{
-    return wm_py_result(code < 0 ? code : wm_symm_find_failures(err), err);
-}
-
-int
-wm_py_synchronize_device(int ordinal)
-{
-    wm_error_t err;
-    int status = 0;
-    if (ordinal >= 0)
-        WM_PY_UNLOCKED(status = wm_device_synchronize(ordinal, &err);
-                       wm_storage_free_kept());
-    return wm_py_after_wait(status, &err);
-}
-
 PyDoc_STRVAR(
     get_device_doc,
     "get_device(ident=None)\n--\n\n"
@@ -254,11 +234,92 @@ synchronize_device(PyObject *Py_UNUSED(module), PyObject *args,
     Py_RETURN_NONE;
 }
 
+static const wm_device_t *
+facts_of(PyObject *object)
+{
+    const wm_device_t *facts;
+    wm_error_t err;
+    int device;
+    if (wm_py_cuda_device(object, "this", &device) < 0)
+        return NULL;
+    if (wm_device_describe(device, &facts, &err) == 0)
+        return facts;
+    wm_py_raise(&err);
+    return NULL;
+}
+
+PyDoc_STRVAR(facts_doc,
+             "_device_facts(device, /)\n--\n\n"
+             "Return (name, UUID, PCI address, bytes, major compute\n"
+             "capability) of a CUDA device.");
+
+static PyObject *
+device_facts(PyObject *Py_UNUSED(module), PyObject *object)
+{
+    const wm_device_t *facts = facts_of(object);
+    return facts == NULL
+               ? NULL
+               : Py_BuildValue("sy#sni", facts->name, facts->uuid.bytes,
+                               (Py_ssize_t)16, facts->pci_bus_id,
+                               (Py_ssize_t)facts->total_memory, facts->major);
+}
+
+PyDoc_STRVAR(free_memory_doc,
+             "_device_free_memory(device, /)\n--\n\n"
+             "Return the free bytes of a device. Makes the device's context.");
+
+static PyObject *
+free_memory(PyObject *Py_UNUSED(module), PyObject *object)
+{
+    size_t left, total;
+    wm_error_t err;
+    int device, status;
+    if (wm_py_cuda_device(object, "this", &device) < 0)
+        return NULL;
+    WM_PY_UNLOCKED(status = wm_device_memory(
+                       device, &left, &total,
+                       &err)); // the first use of a device takes long
+    return status < 0 ? wm_py_raise(&err) : PyLong_FromSize_t(left);
+}
+
+PyDoc_STRVAR(
+    forked_doc,
+    "_device_forked()\n--\n\n"
+    "Return True if this process is a forked child of a process that\n"
+    "uses GPUs.");
+
+static PyObject *
+forked(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
+{
+    return PyBool_FromLong(wm_device_forked());
+}
+
+PyDoc_STRVAR(active_doc,
+             "_device_active(device, /)\n--\n\n"
+             "Return True if this process uses the device, through any\n"
+             "library.");
+
+static PyObject *
+active(PyObject *Py_UNUSED(module), PyObject *object)
+{
+    bool found;
+    wm_error_t err;
+    int device;
+    if (wm_py_cuda_device(object, "this", &device) < 0)
+        return NULL;
+    return wm_device_active(device, &found, &err) < 0 ? wm_py_raise(&err)
+                                                      : PyBool_FromLong(found);
+}
+
 PyMethodDef wm_py_devices_functions[] = {
     WM_PY_KEYWORDS("get_device", get_device),
     {"get_cuda_device_count", get_cuda_device_count, METH_NOARGS,
      get_cuda_device_count_doc},
     {"set_device", set_device, METH_O, set_device_doc},
     WM_PY_KEYWORDS("synchronize_device", synchronize_device),
-    {NULL, NULL, 0, NULL},
+    {"_device_active", active, METH_O, active_doc},
+    {"_device_facts", device_facts, METH_O, facts_doc},
+    {"_device_free_memory", free_memory, METH_O, free_memory_doc},
+    {"_device_forked", forked, METH_NOARGS, forked_doc},
+    {0},
 };
