@@ -30,6 +30,12 @@ wm_device_describe(int device, const wm_device_t **info, wm_error_t *err)
     return WM_ERR_CUDA;
 }
 
+void
+wm_peer_refuse(wm_peer_t *refused, int link, const char *reason)
+{
+    (void)refused, (void)link, (void)reason;
+}
+
 wm_peer_t *
 wm_node_peers(void)
 {

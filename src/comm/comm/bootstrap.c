@@ -8,10 +8,12 @@
 #include "comm/engine/engine.h"
 #include "comm/engine/hash.h"
 #include "comm/engine/modules.h"
+#include "comm/link/link.h"
 
 // Tags of the first messages on the communicator.
 #define TAG_OF_ENDPOINTS 0
 #define TAG_OF_FACTS 1
+#define TAG_OF_ADDRESSES 2
 
 static uint64_t made; // communicators, failed ones too; engine lock
 
@@ -62,41 +64,12 @@ allgather(wm_comm_t *comm, bool inter, int tag, const void *mine,
     return 0;
 }
 
-// Tells each rank whether this one could open its segment. Offers are answered
-// in the sender's segment, so two ranks share memory only if each has opened
-// the other's. Two processes do this once.
-static int
-settle_segments(wm_comm_t *comm, wm_error_t *err)
-{
-    size_t size = (size_t)comm->size;
-    uint8_t *opened = malloc(2 * size);
-    if (opened == NULL)
-        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
-    wm_engine_lock();
-    for (size_t i = 0; i < size; ++i)
-        opened[i] = wm_node_shares(comm->peers[i]);
-    wm_engine_unlock();
-    int code = wm_mpi_check(MPI_Alltoall(opened, 1, MPI_BYTE, opened + size, 1,
-                                         MPI_BYTE, comm->match),
-                            "MPI_Alltoall", err);
-    wm_engine_lock();
-    for (size_t i = 0; i < size && code == 0; ++i) {
-        comm->peers[i]->settled = true;
-        if (opened[i] && !opened[size + i])
-            wm_node_refuse(
-                comm->peers[i],
-                "the peer cannot open the shared segment of this process");
-    }
-    wm_engine_unlock();
-    free(opened);
-    return code;
-}
-
 // Facts that all ranks must know alike.
 typedef struct {
     int code;    // below 0: a rank cannot go on
-    int settled; // 1: no pair of ranks has segments to settle
+    int settled; // 1: no pair of ranks has links to connect
     int barrier; // 1: each rank has a slot, and can read all others' slots
+    uint32_t addresses; // bytes of the addresses of a rank's links, at most
 } facts_t;
 
 // Joins the facts of all ranks; `scratch` has room for two of each rank. An
@@ -115,9 +88,22 @@ join_facts(wm_comm_t *comm, bool inter, facts_t *facts, facts_t *scratch,
             facts->code = others->code < 0 ? others->code : facts->code;
             facts->settled &= others->settled;
             facts->barrier &= others->barrier;
+            if (others->addresses > facts->addresses)
+                facts->addresses = others->addresses;
         }
     }
     return code;
+}
+
+// Raises the failure of another rank, if there is one.
+static int
+raise_of_others(const facts_t *facts, wm_error_t *err)
+{
+    return facts->code == 0
+               ? 0
+               : wm_error_set(err, WM_ERR_STATE, 0,
+                              "another rank could not attach to this "
+                              "communicator: its error tells why");
 }
 
 static void
@@ -171,6 +157,7 @@ describe(const wm_comm_t *comm, bool inter, wm_endpoint_t *mine)
         wm_error_cut(setting.text, sizeof mine->text, mine->text);
     }
     wm_settings_tell(&mine->settings);
+    mine->addresses = (uint32_t)wm_link_addresses(NULL, 0);
     wm_engine_unlock();
 }
 
@@ -211,12 +198,73 @@ static facts_t
 bootstrap_look(wm_comm_t *comm, bool inter, const wm_endpoint_t *all, int code)
 {
     facts_t facts = {.code = code, .settled = code == 0};
+    for (int rank = 0; rank < comm->size; ++rank)
+        if (all[rank].addresses > facts.addresses)
+            facts.addresses = all[rank].addresses;
     wm_engine_lock();
     for (int rank = 0; rank < comm->size && code == 0; ++rank)
         facts.settled &= comm->peers[rank]->settled;
     facts.barrier = facts.settled && !inter && find_barrier(comm, all);
     wm_engine_unlock();
     return facts;
+}
+
+// Gathers the addresses of all ranks' links, of `most` bytes at most, into
+// `room`, and connects the links. Then tells each rank which links this one
+// could connect: two ranks use a link only if both could. Two processes do
+// this once.
+static int
+connect_links(wm_comm_t *comm, bool inter, const wm_endpoint_t *all,
+              uint32_t most, char *room, wm_error_t *err)
+{
+    size_t size = (size_t)comm->size;
+    char *mine = room + 2 * size * most;
+    uint32_t *connected = (uint32_t *)room; // when the addresses were read
+    wm_engine_lock();
+    (void)wm_link_addresses(mine, most);
+    wm_engine_unlock();
+    int code = allgather(comm, inter, TAG_OF_ADDRESSES, mine, most, room, err);
+    if (code < 0)
+        return code;
+    wm_engine_lock();
+    for (size_t i = 0; i < size; ++i)
+        wm_link_connect(comm->peers[i], room + i * most,
+                        all[i].addresses < most ? all[i].addresses : most);
+    for (size_t i = 0; i < size; ++i)
+        connected[i] = comm->peers[i]->connected;
+    wm_engine_unlock();
+    code = wm_mpi_check(MPI_Alltoall(connected, sizeof *connected, MPI_BYTE,
+                                     connected + size, sizeof *connected,
+                                     MPI_BYTE, comm->match),
+                        "MPI_Alltoall", err);
+    wm_engine_lock();
+    for (size_t i = 0; i < size && code == 0; ++i)
+        wm_link_settle(comm->peers[i], connected[size + i]);
+    wm_engine_unlock();
+    return code;
+}
+
+// Lets ranks that meet for the first time connect their links. All ranks come
+// here, and know first whether each has the memory.
+static int
+settle(wm_comm_t *comm, bool inter, const wm_endpoint_t *all, facts_t *facts,
+       facts_t *scratch, wm_error_t *err)
+{
+    size_t size = (size_t)comm->size, most = facts->addresses;
+    size_t bytes = most > sizeof(uint32_t) ? most : sizeof(uint32_t);
+    char *room = malloc((2 * size + 1) * bytes);
+    facts->code = room == NULL ? wm_error_set(err, WM_ERR_MEMORY, 0,
+                                              "out of host memory")
+                               : 0;
+    int code = facts->code;
+    int joined = join_facts(comm, inter, facts, scratch,
+                            code < 0 ? NULL : err);
+    if (code == 0 && joined == 0)
+        code = raise_of_others(facts, err);
+    if (code == 0 && joined == 0)
+        code = connect_links(comm, inter, all, (uint32_t)most, room, err);
+    free(room);
+    return code < 0 ? code : joined;
 }
 
 int
@@ -244,14 +292,12 @@ wm_bootstrap(wm_comm_t *comm, bool inter, wm_error_t *err)
     facts_t facts = bootstrap_look(comm, inter, all, code);
     int joined = join_facts(comm, inter, &facts, scratch,
                             code < 0 ? &lost : err);
-    if (code == 0 && joined == 0 && facts.code < 0)
-        code = wm_error_set(err, WM_ERR_STATE, 0,
-                            "another rank could not attach to this "
-                            "communicator: its error tells why");
+    if (code == 0 && joined == 0)
+        code = raise_of_others(&facts, err);
     code = code < 0 ? code : joined;
     if (code == 0 && !facts.settled) {
         drop_barrier(comm);
-        code = settle_segments(comm, err);
+        code = settle(comm, inter, all, &facts, scratch, err);
         facts = bootstrap_look(comm, inter, all, code);
         if (code == 0)
             code = join_facts(comm, inter, &facts, scratch, err);

@@ -15,6 +15,11 @@ static const wm_link_t *const links[WM_LINKS_KNOWN] = {
 
 static const wm_link_t *forced; // WARPMPI_TRANSPORT; NULL: unset
 
+// Before each of the addresses that a rank sends.
+typedef struct {
+    uint32_t link, nbytes;
+} head_t;
+
 // Reads WARPMPI_TRANSPORT for a new communicator, and opens the links.
 // WM_ERR_VALUE for an unknown name, or if the link that it names cannot serve.
 static int
@@ -35,6 +40,70 @@ link_configure(wm_error_t *err)
     if (code == 0)
         forced = asked;
     return code;
+}
+
+size_t
+wm_link_addresses(char *into, size_t room)
+{
+    size_t all = 0;
+    for (int i = 0; i < WM_LINKS_KNOWN; ++i) {
+        if (links[i]->address == NULL)
+            continue;
+        size_t at = all + sizeof(head_t), left = room > at ? room - at : 0;
+        size_t nbytes = links[i]->address(left > 0 ? into + at : NULL, left);
+        head_t head = {(uint32_t)i, (uint32_t)nbytes};
+        if (nbytes == 0)
+            continue;
+        all = at + nbytes;
+        if (all <= room)
+            memcpy(into + at - sizeof head, &head, sizeof head);
+    }
+    return all;
+}
+
+// Connects a link. An error is a reason not to use the link.
+static void
+connect_one(wm_peer_t *peer, int link, const char *address, size_t nbytes)
+{
+    wm_error_t err;
+    if (links[link]->connect(peer, address, nbytes, &err) < 0)
+        wm_peer_refuse(peer, link, err.text);
+    else
+        peer->connected |= 1u << link;
+}
+
+void
+wm_link_connect(wm_peer_t *peer, const char *addresses, size_t nbytes)
+{
+    head_t head;
+    if (peer->settled || peer->self)
+        return;
+    for (size_t at = 0; nbytes - at >= sizeof head; at += head.nbytes) {
+        memcpy(&head, addresses + at, sizeof head);
+        at += sizeof head;
+        if (head.link >= WM_LINKS_KNOWN || head.nbytes > nbytes - at)
+            break;
+        if (links[head.link]->connect != NULL
+            && links[head.link]->address(NULL, 0) > 0)
+            connect_one(peer, (int)head.link, addresses + at, head.nbytes);
+    }
+}
+
+void
+wm_link_settle(wm_peer_t *peer, uint32_t theirs)
+{
+    for (int i = 0; i < WM_LINKS_KNOWN && !peer->settled && !peer->self; ++i) {
+        uint32_t bit = 1u << i;
+        if (links[i]->connect == NULL || (peer->connected & theirs & bit) != 0)
+            continue;
+        if ((peer->connected & bit) != 0) {
+            links[i]->disconnect(peer);
+            wm_peer_refuse(peer, i, "the peer cannot connect to this process");
+        }
+        peer->connected &= ~bit;
+        wm_peer_refuse(peer, i, "not both processes use it");
+    }
+    peer->settled = true;
 }
 
 bool
@@ -100,7 +169,8 @@ wm_link_carries(const wm_peer_t *peer)
 bool
 wm_link_maps(const wm_peer_t *peer)
 {
-    return (forced == NULL || forced->import != NULL) && !peer->ipc_refused;
+    return (forced == NULL || forced->import != NULL)
+           && peer->refused[WM_LINK_ipc] == NULL;
 }
 
 void

@@ -19,6 +19,17 @@ typedef struct wm_link {
     // Makes the link ready for a new communicator. `asked`: WARPMPI_TRANSPORT
     // names it. Returns an error, which all ranks raise, if it cannot serve.
     int (*open)(bool asked, wm_error_t *err);
+    // Writes the address by which peers find this process, if it fits into
+    // `room` bytes, and returns its length, which stays the same. Peers that
+    // meet for the first time exchange their addresses. 0: the link is not
+    // used here. NULL: it needs no address.
+    size_t (*address)(void *into, size_t room);
+    // Connects to a peer by its address. An error is the reason why the link
+    // does not serve between these two; disconnect() undoes a connection if
+    // the peer could not connect.
+    int (*connect)(wm_peer_t *peer, const void *address, size_t nbytes,
+                   wm_error_t *err);
+    void (*disconnect)(wm_peer_t *peer);
     // Returns true if GPU data that `peer` sends can come into `into` by this
     // link. *reason, in either case, is one sentence that lives as long as the
     // peer.
@@ -41,7 +52,22 @@ WM_LINKS(X)
     .name = #link, .messages = WM_STAT_##link##_messages,                     \
     .bytes = WM_STAT_##link##_bytes
 
-// Returns true if WARPMPI_TRANSPORT names the link.
+// Writes the addresses of all links, if they fit into `room` bytes. Returns
+// their length, which stays the same until the next communicator is made.
+size_t
+wm_link_addresses(char *into, size_t room);
+
+// Connects each link that both processes use, with the addresses that the peer
+// has sent. No-op if the two know each other.
+void
+wm_link_connect(wm_peer_t *peer, const char *addresses, size_t nbytes);
+
+// Ends the connections that the peer does not have: `theirs` is what it has in
+// `connected` for this process.
+void
+wm_link_settle(wm_peer_t *peer, uint32_t theirs);
+
+// Returns true if WARPMPI_TRANSPORT names the link; NULL: it is unset.
 bool
 wm_link_is_asked(const wm_link_t *link);
 

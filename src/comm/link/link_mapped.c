@@ -43,8 +43,10 @@ ipc_reach(const wm_peer_t *peer, const wm_pointer_t *into, const char **reason)
     bool reaches = false;
     if (peer->self)
         *reason = "the peer is this process";
-    else if (!wm_node_shares(peer) || peer->ipc_refused)
-        *reason = peer->reason;
+    else if (!wm_node_shares(peer))
+        *reason = peer->refused[WM_LINK_host];
+    else if (peer->refused[WM_LINK_ipc] != NULL)
+        *reason = peer->refused[WM_LINK_ipc];
     else if (!wm_memory_on_device(into))
         *reason = "the receive buffer is host memory";
     else if (into->device < 0)

@@ -195,24 +195,17 @@ wm_mapping_is_refused(int code, const wm_error_t *err)
            && (err == NULL || err->detail != CUDA_ERROR_ALREADY_MAPPED);
 }
 
-void
-wm_mapping_refuse(wm_peer_t *peer, const char *reason)
-{
-    peer->ipc_refused = true;
-    snprintf(peer->reason, sizeof peer->reason, "%s", reason);
-}
-
 int
 wm_mapping_reach(wm_peer_t *peer, const wm_place_t *place, int device,
                  wm_mapping_t **mapping, wm_error_t *err)
 {
     int code = wm_mapping_open(peer, place, device, mapping, err);
     if (code < 0 && wm_mapping_is_refused(code, err)) {
-        char reason[sizeof peer->reason];
+        char reason[320];
         snprintf(reason, sizeof reason,
                  "the peer's GPU memory cannot be mapped: %.275s",
                  err != NULL ? err->text : "");
-        wm_mapping_refuse(peer, reason);
+        wm_peer_refuse(peer, WM_LINK_ipc, reason);
     }
     return code;
 }

@@ -16,12 +16,8 @@ WM_MUST_CHECK int
 wm_mapping_open(wm_peer_t *peer, const wm_place_t *place, int device,
                 wm_mapping_t **mapping, wm_error_t *err);
 
-// Remembers that the peer's memory cannot be mapped: wm.transport() tells the
-// reason, and the host serves.
-void
-wm_mapping_refuse(wm_peer_t *peer, const char *reason);
-
-// Opens the mapping likewise, and remembers a refusal.
+// Opens the mapping likewise. Remembers if the peer's memory cannot be mapped:
+// wm.transport() tells so, and the host serves.
 WM_MUST_CHECK int
 wm_mapping_reach(wm_peer_t *peer, const wm_place_t *place, int device,
                  wm_mapping_t **mapping, wm_error_t *err);

@@ -117,6 +117,7 @@ make_segment(char *text, size_t room)
     }
     peer->self = peer->same_host = true;
     peer->segment = memory;
+    peer->connected = 1u << WM_LINK_host;
     memcpy(peer->id, id, sizeof peer->id);
     memcpy(peer->segment->id, id, sizeof id);
     peer->segment->magic = SEGMENT_MAGIC;
@@ -141,7 +142,6 @@ wm_node_describe(wm_endpoint_t *endpoint)
         endpoint->failed = 1;
         return;
     }
-    endpoint->fd = self_fd;
     memcpy(endpoint->id, self->id, sizeof endpoint->id);
 }
 
@@ -161,67 +161,95 @@ is_segment(int place, const char *path)
            && facts.stx_uid == geteuid();
 }
 
-// Returns true if the segment is the peer's: it has the random id of the
-// endpoint.
+// Returns true if the segment is the peer's: it has the peer's random id.
 static bool
-is_of_peer(int fd, const wm_endpoint_t *endpoint)
+is_of_peer(int fd, const wm_peer_t *peer)
 {
     struct {
         uint64_t magic;
-        uint8_t id[sizeof endpoint->id];
+        uint8_t id[sizeof peer->id];
     } head;
     _Static_assert(offsetof(wm_segment_t, id) == sizeof head.magic,
                    "a segment begins so");
     return pread(fd, &head, sizeof head, 0) == (ssize_t)sizeof head
            && head.magic == SEGMENT_MAGIC
-           && memcmp(head.id, endpoint->id, sizeof head.id) == 0;
+           && memcmp(head.id, peer->id, sizeof head.id) == 0;
 }
 
-// Opens a peer's segment through the descriptor that was checked: the number
-// in /proc may refer to another file by now.
-static wm_segment_t *
-open_segment(const wm_endpoint_t *endpoint, char *reason, size_t room)
+int
+wm_node_segment_number(void)
+{
+    return self_fd;
+}
+
+// Opens the segment through the descriptor that was checked: the number in
+// /proc may refer to another file by now.
+int
+wm_node_open_segment(wm_peer_t *peer, int number, wm_error_t *err)
 {
     char path[64];
-    wm_segment_t *segment = MAP_FAILED;
-    if (endpoint->fd < 0) {
-        snprintf(reason, room,
-                 "the peer may not make a file of %zu MiB: raise its limit "
-                 "(ulimit -f)",
-                 WM_SEGMENT_BYTES >> 20);
-        return NULL;
-    }
-    snprintf(path, sizeof path, "/proc/%d/fd/%d", endpoint->pid, endpoint->fd);
+    void *segment = MAP_FAILED;
+    if (!peer->same_host)
+        return wm_error_set(err, WM_ERR_STATE, 0,
+                            "the peer is on another host");
+    if (number < 0)
+        return wm_error_set(err, WM_ERR_STATE, 0,
+                            "the peer may not make a file of %zu MiB: raise "
+                            "its limit (ulimit -f)",
+                            WM_SEGMENT_BYTES >> 20);
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", peer->pid, number);
     int place = open(path, O_PATH | O_CLOEXEC), fd = -1;
-    if (place < 0)
-        snprintf(reason, room,
-                 "the peer's shared segment cannot be opened (%s)",
-                 strerror(errno));
-    else
-        snprintf(
-            reason, room,
-            "the peer's process is not visible here (another PID namespace)");
+    int code = place < 0
+                   ? wm_error_set(err, WM_ERR_SYSTEM, errno,
+                                  "the peer's shared segment cannot be "
+                                  "opened (%s)",
+                                  strerror(errno))
+                   : wm_error_set(err, WM_ERR_STATE, 0,
+                                  "the peer's process is not visible here "
+                                  "(another PID namespace)");
     snprintf(path, sizeof path, "/proc/self/fd/%d", place);
     if (place >= 0 && is_segment(place, path)) {
         fd = open(path, O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
         if (fd < 0)
-            snprintf(reason, room,
-                     "the peer's shared segment cannot be opened (%s)",
-                     strerror(errno));
+            code = wm_error_set(err, WM_ERR_SYSTEM, errno,
+                                "the peer's shared segment cannot be opened "
+                                "(%s)",
+                                strerror(errno));
     }
-    if (fd >= 0 && is_of_peer(fd, endpoint)) {
+    if (fd >= 0 && is_of_peer(fd, peer)) {
         segment = mmap(NULL, WM_SEGMENT_BYTES, PROT_READ | PROT_WRITE,
                        MAP_SHARED, fd, 0);
-        if (segment == MAP_FAILED)
-            snprintf(reason, room,
-                     "the peer's shared segment cannot be mapped (%s)",
-                     strerror(errno));
+        code = segment != MAP_FAILED
+                   ? 0
+                   : wm_error_set(err, WM_ERR_SYSTEM, errno,
+                                  "the peer's shared segment cannot be "
+                                  "mapped (%s)",
+                                  strerror(errno));
     }
     if (fd >= 0)
         close(fd);
     if (place >= 0)
         close(place);
-    return segment == MAP_FAILED ? NULL : segment;
+    if (code == 0)
+        peer->segment = segment;
+    return code;
+}
+
+void
+wm_node_close_segment(wm_peer_t *peer)
+{
+    munmap(peer->segment, WM_SEGMENT_BYTES);
+    peer->segment = NULL;
+}
+
+void
+wm_peer_refuse(wm_peer_t *peer, int link, const char *reason)
+{
+    static char unknown[] = "out of host memory";
+    if (peer->refused[link] != NULL)
+        return;
+    char *kept = strdup(reason);
+    peer->refused[link] = kept != NULL ? kept : unknown;
 }
 
 wm_peer_t *
@@ -237,12 +265,6 @@ wm_node_peer(const wm_endpoint_t *endpoint)
     peer->pid = endpoint->pid;
     peer->same_host = memcmp(host_identity(), endpoint->host, WM_HOST_BYTES)
                       == 0;
-    if (peer->same_host)
-        peer->segment = open_segment(endpoint, peer->reason,
-                                     sizeof peer->reason);
-    else
-        snprintf(peer->reason, sizeof peer->reason,
-                 "the peer is on another host");
     peer->next = peers;
     peers = peer;
     return peer;
@@ -284,16 +306,6 @@ wm_node_may_receive(const wm_peer_t *peer)
 {
     return peer->segment != NULL && !wm_node_is_leaving(peer)
            && (kill(peer->pid, 0) == 0 || errno == EPERM);
-}
-
-void
-wm_node_refuse(wm_peer_t *peer, const char *reason)
-{
-    if (peer->segment == NULL)
-        return;
-    munmap(peer->segment, WM_SEGMENT_BYTES);
-    peer->segment = NULL;
-    snprintf(peer->reason, sizeof peer->reason, "%s", reason);
 }
 
 // Publishes that this process is in MPI_Finalize, and receives no more.

@@ -7,6 +7,7 @@
 #ifndef WM_COMM_NODE_NODE_H
 #define WM_COMM_NODE_NODE_H
 
+#include "comm/engine/links.h"
 #include "comm/node/segment.h"
 #include "cuda/device.h"
 #include "cuda/settings.h"
@@ -17,13 +18,16 @@
 #define WM_HOST_BYTES 32
 
 // The data that each rank sends to all others when a communicator is made.
+// Ranks that meet for the first time then send the addresses of their links
+// (link.h), which may have any length.
 typedef struct {
     uint32_t wire_version;
     uint8_t failed; // 1: `text` says why this rank cannot take part
     uint8_t unused[3];
     uint8_t id[16];
     uint8_t host[WM_HOST_BYTES]; // hash of WARPMPI_HOST, boot id or host name
-    int32_t pid, fd;
+    int32_t pid;
+    uint32_t addresses; // bytes of the addresses of its links
     wm_settings_alike_t settings;
     wm_barrier_slot_info_t barrier_slot; // of this communicator
     uint64_t made;                       // communicators made before this one
@@ -41,15 +45,16 @@ typedef struct wm_peer {
     int pid;
     bool self;
     bool same_host;
-    bool settled;          // each knows if the other has opened its segment
-    wm_segment_t *segment; // NULL: it cannot be shared, for `reason`
-    char reason[320];
+    bool settled;          // both ends know which links connect them
+    uint32_t connected;    // bits 1 << WM_LINK_…: links that connect
+    wm_segment_t *segment; // NULL: it is not shared
+    // By link: the reason why it does not serve; NULL: there is none.
+    char *refused[WM_LINKS_KNOWN];
     bool control_registered; // page-locked in this process
     bool staging_registered;
     bool pinned_symm_registered[WM_PINNED_SYMM_COUNT];
     uint64_t notices_seen;
     wm_mapping_t *mappings;
-    bool ipc_refused;  // its memory cannot be mapped: `host` serves
     bool push_refused; // it could not map our memory
     bool dead;         // MPI has reported that it died
     bool copied;       // it copied the last message between us; we did not
@@ -60,7 +65,8 @@ typedef struct wm_peer {
 void
 wm_node_describe(wm_endpoint_t *endpoint);
 
-// Returns the peer of an endpoint; NULL: out of memory.
+// Returns the peer of an endpoint, without its segment if the peer is new;
+// NULL: out of memory.
 wm_peer_t *
 wm_node_peer(const wm_endpoint_t *endpoint);
 
@@ -94,9 +100,22 @@ wm_node_takes_on(uint64_t gpu);
 bool
 wm_node_may_receive(const wm_peer_t *peer);
 
+// Returns the number by which peers open our segment; -1: they cannot.
+int
+wm_node_segment_number(void);
+
+// Opens the segment of a peer by this number.
+WM_MUST_CHECK int
+wm_node_open_segment(wm_peer_t *peer, int number, wm_error_t *err);
+
 // Stops using the segment of a peer to which nothing has been offered yet.
 void
-wm_node_refuse(wm_peer_t *peer, const char *reason);
+wm_node_close_segment(wm_peer_t *peer);
+
+// Remembers that a link does not serve for a peer, and why; the first reason
+// stays.
+void
+wm_peer_refuse(wm_peer_t *peer, int link, const char *reason);
 
 // Publishes the exception that ends this program, in one line.
 void

@@ -31,7 +31,7 @@ wm_offer_open(wm_end_t *end, const char **why)
     else if (wm_link_carries(end->peer))
         *why = "MPI takes GPU memory";
     else if (!wm_node_shares(end->peer))
-        *why = end->peer->reason;
+        *why = end->peer->refused[WM_LINK_host];
     else if ((end->slot_index = wm_slot_acquire()) < 0)
         *why = "all slots are in use";
     if (*why != NULL)

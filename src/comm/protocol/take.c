@@ -94,8 +94,8 @@ choose(wm_end_t *end)
     if (end->peer->self)
         return &wm_link_self;
     if (end->header.stage_only == WM_STAGE_UNEXPORTABLE)
-        wm_mapping_refuse(end->peer,
-                          "CUDA IPC could not export the peer's GPU memory");
+        wm_peer_refuse(end->peer, WM_LINK_ipc,
+                       "CUDA IPC could not export the peer's GPU memory");
     if (end->header.stage_only)
         return &wm_link_host;
     return wm_link_for_offer(end->peer, &end->buffer.memory);
