@@ -126,7 +126,7 @@ ASAN_ENV = PYTHONPATH=$(abspath build/asan/lib) PYTHONMALLOC=malloc \
     UBSAN_OPTIONS=print_stacktrace=1
 
 test-asan: $(VENV)/.build-tools $(VENV)/.extras-test simcuda ## unit suites and 2 ranks with ASan and UBSan
-	@WARPMPI_ABIS=installed WARPMPI_WERROR= WARPMPI_SANITIZE=address,undefined \
+	@WARPMPI_ABIS=installed WARPMPI_WERROR= WARPMPI_SANITIZE=address,undefined WARPMPI_TOYS=1 \
 	    $(PY) setup.py --quiet build --build-base build/asan --build-lib build/asan/lib
 	@$(ASAN_ENV) $(PY) tests/run.py unit mpi --ranks 2 --share 2 $(ALL_ARGS)
 

@@ -21,6 +21,7 @@ WARPMPI_LINEINFO=1  the kernels and the core know their source lines, for
 WARPMPI_KERNELS     a folder that keeps compiled kernels, for several trees
 WARPMPI_WERROR=1    warnings are errors
 WARPMPI_SANITIZE    address,undefined and the like instrument the C code
+WARPMPI_TOYS=1      the core has the toys of tests/toys as well, for tests
 """
 
 import hashlib
@@ -52,6 +53,7 @@ ON_GLIBC = platform.libc_ver()[0] == "glibc"
 SANITIZE = [f"-fsanitize={os.environ.get('WARPMPI_SANITIZE')}"]
 SANITIZE += ["-fno-omit-frame-pointer", "-fno-sanitize-recover=all"]
 SANITIZE *= bool(os.environ.get("WARPMPI_SANITIZE"))
+TOYS = os.environ.get("WARPMPI_TOYS") == "1"
 
 
 def core(name):
@@ -112,9 +114,10 @@ class BuildCore(build_ext):
             wait = kernels.begin(cuda, sources.kernels(ROOT), folder, pool)
             # Below src/comm nothing knows of MPI.
             shared = self._objects(pool, cuda, None, sources.below_mpi(ROOT))
+            above = sources.above_mpi(ROOT)
+            above += sources.toys(ROOT) if TOYS else []
             rest = [
-                self._objects(pool, cuda, each, sources.above_mpi(ROOT))
-                for each in self.abis
+                self._objects(pool, cuda, each, above) for each in self.abis
             ]
             image = self._objects(pool, cuda, None, [wait()])
             for made in self.pending:
@@ -179,7 +182,7 @@ class BuildCore(build_ext):
         # beside Python.h of an environment another mpi.h may lie.
         system = [*cuda.include_dirs, *self.compiler.include_dirs]
         if each is not None:
-            words += each.compile_args
+            words += [*each.compile_args, *["-DWM_TOYS"] * TOYS]
             system[:0] = each.include_dirs
             system += [numpy.get_include(), mpi4py.get_include()]
         for path in system:

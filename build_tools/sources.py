@@ -41,6 +41,12 @@ def above_mpi(root: Path) -> list[str]:
     ]
 
 
+def toys(root: Path) -> list[str]:
+    """What tests add to the core, compiled for each ABI of MPI as well."""
+    paths = (root / "tests" / "toys").glob("*.c")
+    return sorted(path.relative_to(root).as_posix() for path in paths)
+
+
 def kernels(root: Path) -> list[str]:
     """Every file of kernels, relative to the root."""
     return _found(root, "kernels", "*.cu")

@@ -223,6 +223,10 @@ wm_coll_result_t
 wm_coll_op_step(wm_coll_op_t *op, bool *waits, wm_error_t *err)
 {
     op->result = op->engine->step(op, waits, err);
+    if (op->result == WM_COLL_DONE && op->wrong.code < 0) {
+        *err = op->wrong;
+        op->result = (wm_coll_result_t)err->code;
+    }
     return op->result;
 }
 

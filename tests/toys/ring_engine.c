@@ -1,0 +1,402 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// A toy: an engine of collectives that does Allreduce by a ring of messages of
+// ours, in host memory. It shows that an engine is a file and a row of
+// coll_engines.c, and that a step may begin other operations.
+//
+// TOY_RING chooses it. "unopened": it cannot be opened on the last rank;
+// "dies": it fails there in its second call, in a step.
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm/coll/call/coll_wait.h"
+#include "comm/coll/call/half.h"
+#include "comm/coll/call/reducible.h"
+#include "comm/coll/direct/coll_op.h"
+#include "comm/coll/direct/preflight.h"
+#include "comm/coll/run/coll.h"
+#include "comm/engine/engine.h"
+#include "comm/message/p2p.h"
+#include "comm/message/pattern.h"
+#include "cuda/stream.h"
+
+#define TAGS 32 // calls under way, at most, of blocking and of other forms
+#define TEXT 64
+
+extern const wm_coll_engine_t wm_ring_engine;
+
+// Kept with a communicator. All ranks start their calls in one order, so they
+// number them alike.
+typedef struct {
+    unsigned calls[2]; // blocking ones, and others
+} kept_t;
+
+// What a rank gives to the others: its data follow.
+typedef struct {
+    int32_t failed;
+    char text[TEXT];
+} block_t;
+
+typedef enum { FETCHING, GIVING, STORING } state_t;
+
+typedef struct {
+    state_t state;
+    wm_access_t from, into; // if on_device
+    bool on_device;
+    char *blocks; // of all ranks
+    size_t nbytes, stride;
+    int tag, round;
+    wm_op_t *ops[2]; // a receive and a send; NULL: none
+} ring_t;
+
+_Static_assert(sizeof(ring_t) <= WM_COLL_STATE_BYTES, "there is room");
+
+static ring_t *
+state_of(wm_coll_op_t *op)
+{
+    return (ring_t *)op->state;
+}
+
+static bool
+is_asked(const char *what)
+{
+    const char *text = getenv("TOY_RING");
+    return text != NULL && (what == NULL || strcmp(text, what) == 0);
+}
+
+static bool
+is_last(const wm_comm_t *comm)
+{
+    return comm->rank == comm->size - 1;
+}
+
+static bool
+ring_spans(const wm_comm_t *comm)
+{
+    return is_asked(NULL) && comm->split == 0 && comm->size > 1;
+}
+
+static bool
+ring_serves(const wm_coll_op_t *op)
+{
+    const wm_coll_t *call = op->participant.call;
+    return call->kind == WM_COLL_ALLREDUCE && op->participant.reducible
+           && (call->on_device || call->on_host);
+}
+
+static int
+ring_open(wm_comm_t *comm, void **state, wm_error_t *err)
+{
+    if (is_asked("unopened") && is_last(comm))
+        return wm_error_set(err, WM_ERR_STATE, 0, "the ring is not open");
+    *state = calloc(1, sizeof(kept_t));
+    return *state != NULL
+               ? 0
+               : wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+}
+
+static void
+ring_comm_drop(wm_comm_t *comm, void *state)
+{
+    (void)comm;
+    free(state);
+}
+
+static block_t *
+block_of(const ring_t *ring, int rank)
+{
+    return (block_t *)(ring->blocks + (size_t)rank * ring->stride);
+}
+
+static char *
+data_of(const ring_t *ring, int rank)
+{
+    return (char *)(block_of(ring, rank) + 1);
+}
+
+static const wm_buffer_t *
+source_of(const wm_coll_op_t *op)
+{
+    const wm_coll_t *call = op->participant.call;
+    return call->send != NULL ? call->send : call->receive;
+}
+
+// Copies between a buffer and the data of our block, on the access's stream.
+static int
+copy(const ring_t *ring, const wm_coll_op_t *op, bool to_host, wm_error_t *err)
+{
+    const wm_buffer_t *buffer = to_host ? source_of(op)
+                                        : op->participant.call->receive;
+    const wm_access_t *access = to_host ? &ring->from : &ring->into;
+    char *data = data_of(ring, op->participant.comm->rank);
+    if (ring->on_device)
+        return wm_pattern_copy(buffer, 0, ring->nbytes, data, to_host,
+                               access->device, access->stream, err);
+    memcpy(to_host ? data : buffer->data, to_host ? buffer->data : data,
+           ring->nbytes);
+    return 0;
+}
+
+static int
+fetch(ring_t *ring, const wm_coll_op_t *op, wm_error_t *err)
+{
+    const wm_buffer_t *source = source_of(op);
+    const wm_buffer_t *target = op->participant.call->receive;
+    if (ring->on_device) {
+        wm_access_begin(&ring->from, &source->producer, false,
+                        source->memory.device);
+        wm_access_begin(&ring->into, &target->producer, true,
+                        target->memory.device);
+        int code = wm_access_open(&ring->from, err);
+        if (code == 0)
+            code = wm_access_open(&ring->into, err);
+        if (code < 0)
+            return code;
+    }
+    return ring->nbytes > 0 ? copy(ring, op, true, err) : 0;
+}
+
+static wm_coll_result_t
+ring_start(wm_coll_op_t *op, wm_error_t *err)
+{
+    ring_t *ring = state_of(op);
+    const wm_comm_t *comm = op->participant.comm;
+    kept_t *kept = op->own;
+    bool blocks = op->front == WM_FRONT_BLOCKING;
+    unsigned number = kept->calls[!blocks]++;
+    *ring = (ring_t){
+        .on_device = op->participant.call->on_device,
+        .nbytes = op->participant.call->receive->nbytes,
+        // The last tags, far behind those of other messages.
+        .tag = comm->tag_limit - 1 - (blocks ? 0 : TAGS)
+               - (int)(number % TAGS),
+    };
+    ring->stride = sizeof(block_t) + (ring->nbytes + 15) / 16 * 16;
+    op->begun = true;
+    op->looks = 100;
+    size_t nbytes = ring->stride * (size_t)comm->size;
+    wm_error_t why;
+    int code = wm_pinned_alloc(nbytes, (void **)&ring->blocks, err);
+    if (code < 0)
+        return (wm_coll_result_t)code; // nobody is told: it is a toy
+    memset(ring->blocks, 0, nbytes);
+    if (fetch(ring, op, &why) < 0)
+        wm_coll_op_fail(op, &why);
+    return WM_COLL_UNDER_WAY;
+}
+
+// Gives the failure of this rank to the others, in the place of its data.
+static void
+tell(wm_coll_op_t *op)
+{
+    const wm_comm_t *comm = op->participant.comm;
+    block_t *own = block_of(state_of(op), comm->rank);
+    wm_error_t why;
+    if (is_asked("dies") && is_last(comm)
+        && ((kept_t *)op->own)->calls[0] == 2) {
+        wm_error_set(&why, WM_ERR_STATE, 0, "the ring has died in a step");
+        wm_coll_op_fail(op, &why);
+    }
+    own->failed = op->wrong.code;
+    if (own->failed < 0)
+        wm_error_cut(op->wrong.text, TEXT, own->text);
+}
+
+// Begins a round: gives a block to the next rank and takes one from the rank
+// before.
+static int
+begin_round(wm_coll_op_t *op, wm_error_t *err)
+{
+    ring_t *ring = state_of(op);
+    wm_comm_t *comm = op->participant.comm;
+    int size = comm->size;
+    for (int i = 0; i < 2; ++i) {
+        bool sends = i == 1;
+        int whose = (comm->rank - ring->round - !sends + 2 * size) % size;
+        wm_buffer_t buffer = {
+            .data = ring->blocks + (size_t)whose * ring->stride,
+            .nbytes = ring->stride,
+            .memory = {.device = -1},
+        };
+        wm_envelope_t envelope = {
+            .rank = (comm->rank + (sends ? 1 : size - 1)) % size,
+            .tag = ring->tag,
+            .stream_device = -1,
+        };
+        int code = (sends ? wm_send_begin : wm_receive_begin)(
+            comm->object_comm, &buffer, &envelope, &ring->ops[i], err);
+        if (code < 0)
+            return code;
+    }
+    return 0;
+}
+
+// Returns 1 when the messages of a round have ended, 0 if not yet.
+static int
+end_round(ring_t *ring, wm_error_t *err)
+{
+    int code = 0;
+    for (int i = 0; i < 2; ++i)
+        if (ring->ops[i] != NULL && !atomic_load(&ring->ops[i]->done))
+            return 0;
+    for (int i = 0; i < 2; ++i) {
+        if (ring->ops[i] == NULL)
+            continue;
+        if (ring->ops[i]->error.code < 0 && code == 0) {
+            *err = ring->ops[i]->error;
+            code = err->code;
+        }
+        wm_op_release(ring->ops[i]);
+        ring->ops[i] = NULL;
+    }
+    return code < 0 ? code : 1;
+}
+
+// Reduces the data of all ranks, in the order of their ranks, into ours.
+static int
+reduce(wm_coll_op_t *op, wm_error_t *err)
+{
+    ring_t *ring = state_of(op);
+    const wm_participant_t *participant = &op->participant;
+    const wm_coll_t *call = participant->call;
+    const wm_comm_t *comm = participant->comm;
+    for (int rank = 0; rank < comm->size; ++rank) {
+        const block_t *block = block_of(ring, rank);
+        if (block->failed < 0 && rank != comm->rank)
+            return wm_error_set(err, WM_ERR_STATE, 0,
+                                "%s failed in this collective: %s",
+                                wm_comm_name(comm, rank).text, block->text);
+    }
+    char *sum = data_of(ring, comm->size - 1);
+    int count = (int)(ring->nbytes / call->size), code = 0;
+    for (int rank = comm->size - 2; rank >= 0 && code == 0; --rank)
+        code = wm_mpi_check(
+            MPI_Reduce_local(data_of(ring, rank), sum, count, call->type,
+                             wm_half_op(call->type, call->op)),
+            "MPI_Reduce_local", err);
+    if (call->averages)
+        wm_reduce_divide(participant->type, sum, comm->size, (size_t)count);
+    memmove(data_of(ring, comm->rank), sum, ring->nbytes);
+    return code;
+}
+
+static wm_coll_result_t
+ring_step(wm_coll_op_t *op, bool *waits, wm_error_t *err)
+{
+    ring_t *ring = state_of(op);
+    wm_access_t *access = ring->state == STORING ? &ring->into : &ring->from;
+    int code = 1;
+    if (ring->state == GIVING)
+        code = end_round(ring, err);
+    else if (ring->on_device && ring->nbytes > 0 && op->wrong.code == 0)
+        code = wm_access_look(access, WM_LOOK_TRIES, err);
+    *waits = code == 0;
+    if (*waits)
+        return WM_COLL_UNDER_WAY;
+    if (code < 0 && ring->state == FETCHING)
+        wm_coll_op_fail(op, err); // the others are told
+    else if (code < 0 || ring->state == STORING)
+        return code < 0 ? (wm_coll_result_t)code : WM_COLL_DONE;
+    if (ring->state == FETCHING)
+        tell(op);
+    else
+        ++ring->round;
+    ring->state = GIVING;
+    if (ring->round < op->participant.comm->size - 1) {
+        code = begin_round(op, err);
+        return code < 0 ? (wm_coll_result_t)code : WM_COLL_UNDER_WAY;
+    }
+    if (op->wrong.code < 0)
+        return WM_COLL_DONE;
+    ring->state = STORING;
+    code = reduce(op, err);
+    if (code == 0 && ring->nbytes > 0)
+        code = copy(ring, op, false, err);
+    return code < 0 ? (wm_coll_result_t)code : WM_COLL_UNDER_WAY;
+}
+
+static void
+ring_drop(wm_coll_op_t *op)
+{
+    ring_t *ring = state_of(op);
+    bool pending = false;
+    for (int i = 0; i < 2; ++i)
+        if (ring->ops[i] != NULL) {
+            pending |= !atomic_load(&ring->ops[i]->done);
+            wm_op_release(ring->ops[i]);
+        }
+    if (ring->on_device) {
+        (void)!wm_access_synchronize(&ring->from, NULL);
+        (void)!wm_access_synchronize(&ring->into, NULL);
+        wm_access_close(&ring->from);
+        wm_access_close(&ring->into);
+    }
+    if (!pending && ring->blocks != NULL) // else a message may still use it
+        wm_pinned_free(ring->blocks);
+}
+
+static bool
+ring_does(wm_coll_kind_t kind)
+{
+    return kind == WM_COLL_ALLREDUCE;
+}
+
+// Waits for the stream: a toy. All ranks hear of a refused call.
+static int
+ring_enqueue(wm_comm_t *comm, const wm_coll_t *call, int device,
+             CUstream stream, wm_error_t *err)
+{
+    wm_preflight_t preflight = {
+        .call = WM_COLL_ALLREDUCE,
+        .code = call == NULL ? err->code : 0,
+    };
+    if (call != NULL)
+        preflight.code = wm_stream_synchronize(device, stream, err);
+    int code = wm_preflight_run(comm, &preflight, err);
+    if (code < 0)
+        return code;
+    wm_coll_result_t result = wm_coll_call(comm, call, err);
+    return result <= WM_COLL_DONE
+               ? (int)result
+               : wm_error_set(err, WM_ERR_STATE, 0, "the ring was not asked");
+}
+
+static uint64_t
+ring_place(const wm_comm_t *comm)
+{
+    (void)comm;
+    return 0;
+}
+
+static int
+ring_look(wm_comm_t *comm, uint64_t place, wm_error_t *err)
+{
+    (void)comm, (void)place, (void)err;
+    return 0; // it has ended in the call
+}
+
+static void
+ring_fail(wm_comm_t *comm)
+{
+    (void)comm;
+}
+
+static const wm_coll_on_stream_t ring_on_stream = {
+    .does = ring_does,
+    .enqueue = ring_enqueue,
+    .place = ring_place,
+    .look = ring_look,
+    .fail = ring_fail,
+};
+
+const wm_coll_engine_t wm_ring_engine = {
+    .name = "ring",
+    .in_order = true,
+    .spans = ring_spans,
+    .open = ring_open,
+    .comm_drop = ring_comm_drop,
+    .serves = ring_serves,
+    .start = ring_start,
+    .step = ring_step,
+    .drop = ring_drop,
+    .on_stream = &ring_on_stream,
+};
