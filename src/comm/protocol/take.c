@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/protocol/take.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "array/eager_ll.h"
@@ -170,7 +171,7 @@ tell_route(const wm_end_t *end, const wm_route_t *route)
     if (!route->wanted)
         return;
     snprintf(row, sizeof row, "%s by %s", end->receiving->name,
-             end->transport->name);
+             end->link->name);
     wm_end_route(end, route, row);
 }
 
