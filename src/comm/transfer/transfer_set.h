@@ -22,7 +22,8 @@ typedef struct {
 
 // Targets get the data of one source, or a reduction: that of the first
 // source, op that of the next, and so on. If one source goes to several
-// targets, those of its owner are left out: it has the data.
+// targets, those of its owner are left out: it has the data. The transfers of
+// a phase have no order.
 typedef struct {
     int phase;
     wm_transfer_range_t sources, targets;
