@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The run of a plan, in a collective from GPU to GPU (direct.h): of a set of
-// transfers, of whose phases the ranks wait at their barrier. At the end all
-// know if one has failed. Locks are noted at each function.
+// The run of a plan, in a collective from GPU to GPU (direct.h): a set of
+// transfers, with a step of the ranks' barrier after each phase. At the end
+// all know if one has failed. Locks are noted at each function.
 #ifndef WM_COMM_COLL_DIRECT_DIRECT_RUN_H
 #define WM_COMM_COLL_DIRECT_DIRECT_RUN_H
 
