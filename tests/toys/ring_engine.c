@@ -36,11 +36,10 @@ typedef struct {
     char text[TEXT];
 } block_t;
 
-typedef enum { FETCHING, GIVING, STORING } state_t;
+typedef enum { READYING, FETCHING, GIVING, STORING } state_t;
 
 typedef struct {
     state_t state;
-    wm_access_t from, into; // if on_device
     bool on_device;
     char *blocks; // of all ranks
     size_t nbytes, stride;
@@ -120,39 +119,26 @@ source_of(const wm_coll_op_t *op)
     return call->send != NULL ? call->send : call->receive;
 }
 
-// Copies between a buffer and the data of our block, on the access's stream.
+// Copies between a buffer and the data of our block. After the send data are
+// ready all copies are on the stream behind the users of the receive memory.
 static int
-copy(const ring_t *ring, const wm_coll_op_t *op, bool to_host, wm_error_t *err)
+copy(wm_coll_op_t *op, bool to_host, wm_error_t *err)
 {
+    const ring_t *ring = state_of(op);
     const wm_buffer_t *buffer = to_host ? source_of(op)
                                         : op->participant.call->receive;
-    const wm_access_t *access = to_host ? &ring->from : &ring->into;
+    wm_access_t *into = &op->participant.direct.into;
     char *data = data_of(ring, op->participant.comm->rank);
-    if (ring->on_device)
-        return wm_pattern_copy(buffer, 0, ring->nbytes, data, to_host,
-                               access->device, access->stream, err);
-    memcpy(to_host ? data : buffer->data, to_host ? buffer->data : data,
-           ring->nbytes);
-    return 0;
-}
-
-static int
-fetch(ring_t *ring, const wm_coll_op_t *op, wm_error_t *err)
-{
-    const wm_buffer_t *source = source_of(op);
-    const wm_buffer_t *target = op->participant.call->receive;
-    if (ring->on_device) {
-        wm_access_begin(&ring->from, &source->producer, false,
-                        source->memory.device);
-        wm_access_begin(&ring->into, &target->producer, true,
-                        target->memory.device);
-        int code = wm_access_open(&ring->from, err);
-        if (code == 0)
-            code = wm_access_open(&ring->into, err);
-        if (code < 0)
-            return code;
-    }
-    return ring->nbytes > 0 ? copy(ring, op, true, err) : 0;
+    if (ring->nbytes > 0 && !ring->on_device)
+        memcpy(to_host ? data : buffer->data, to_host ? buffer->data : data,
+               ring->nbytes);
+    if (ring->nbytes == 0 || !ring->on_device)
+        return 0;
+    int code = wm_access_open(into, err);
+    into->idle = false;
+    return code < 0 ? code
+                    : wm_pattern_copy(buffer, 0, ring->nbytes, data, to_host,
+                                      into->device, into->stream, err);
 }
 
 static wm_coll_result_t
@@ -174,13 +160,10 @@ ring_start(wm_coll_op_t *op, wm_error_t *err)
     op->begun = true;
     op->looks = 100;
     size_t nbytes = ring->stride * (size_t)comm->size;
-    wm_error_t why;
     int code = wm_pinned_alloc(nbytes, (void **)&ring->blocks, err);
     if (code < 0)
         return (wm_coll_result_t)code; // nobody is told: it is a toy
     memset(ring->blocks, 0, nbytes);
-    if (fetch(ring, op, &why) < 0)
-        wm_coll_op_fail(op, &why);
     return WM_COLL_UNDER_WAY;
 }
 
@@ -269,48 +252,69 @@ reduce(wm_coll_op_t *op, wm_error_t *err)
     char *sum = data_of(ring, comm->size - 1);
     int count = (int)(ring->nbytes / call->size), code = 0;
     for (int rank = comm->size - 2; rank >= 0 && code == 0; --rank)
-        code = wm_mpi_check(
-            MPI_Reduce_local(data_of(ring, rank), sum, count, call->type,
-                             wm_half_op(call->type, call->op)),
-            "MPI_Reduce_local", err);
+        code = wm_mpi_check(MPI_Reduce_local(data_of(ring, rank), sum, count,
+                                             call->type,
+                                             wm_half_op(call->type, call->op)),
+                            "MPI_Reduce_local", err);
     if (call->averages)
         wm_reduce_divide(participant->type, sum, comm->size, (size_t)count);
     memmove(data_of(ring, comm->rank), sum, ring->nbytes);
     return code;
 }
 
-static wm_coll_result_t
-ring_step(wm_coll_op_t *op, bool *waits, wm_error_t *err)
+// Returns 1 when what the ring waits for has come, 0 if not yet.
+static int
+look(wm_coll_op_t *op, wm_error_t *err)
 {
     ring_t *ring = state_of(op);
-    wm_access_t *access = ring->state == STORING ? &ring->into : &ring->from;
-    int code = 1;
+    wm_access_t *into = &op->participant.direct.into;
     if (ring->state == GIVING)
-        code = end_round(ring, err);
-    else if (ring->on_device && ring->nbytes > 0 && op->wrong.code == 0)
-        code = wm_access_look(access, WM_LOOK_TRIES, err);
-    *waits = code == 0;
-    if (*waits)
-        return WM_COLL_UNDER_WAY;
-    if (code < 0 && ring->state == FETCHING)
-        wm_coll_op_fail(op, err); // the others are told
-    else if (code < 0 || ring->state == STORING)
-        return code < 0 ? (wm_coll_result_t)code : WM_COLL_DONE;
+        return end_round(ring, err);
+    if (ring->state == READYING)
+        return op->wrong.code < 0
+                   ? 1
+                   : wm_direct_is_ready(&op->participant.direct, err);
+    return !into->opened || into->idle
+               ? 1
+               : wm_access_look(into, WM_LOOK_TRIES, err);
+}
+
+static int
+go_on(wm_coll_op_t *op, wm_error_t *err)
+{
+    ring_t *ring = state_of(op);
+    if (ring->state == READYING) {
+        ring->state = FETCHING;
+        return op->wrong.code < 0 ? 0 : copy(op, true, err);
+    }
     if (ring->state == FETCHING)
         tell(op);
     else
         ++ring->round;
     ring->state = GIVING;
-    if (ring->round < op->participant.comm->size - 1) {
-        code = begin_round(op, err);
-        return code < 0 ? (wm_coll_result_t)code : WM_COLL_UNDER_WAY;
-    }
-    if (op->wrong.code < 0)
-        return WM_COLL_DONE;
+    if (ring->round < op->participant.comm->size - 1)
+        return begin_round(op, err);
     ring->state = STORING;
-    code = reduce(op, err);
-    if (code == 0 && ring->nbytes > 0)
-        code = copy(ring, op, false, err);
+    int code = op->wrong.code < 0 ? op->wrong.code : reduce(op, err);
+    if (op->wrong.code < 0)
+        *err = op->wrong;
+    return code < 0 ? code : copy(op, false, err);
+}
+
+static wm_coll_result_t
+ring_step(wm_coll_op_t *op, bool *waits, wm_error_t *err)
+{
+    ring_t *ring = state_of(op);
+    int code = look(op, err);
+    *waits = code == 0;
+    if (code > 0 && ring->state == STORING)
+        return WM_COLL_DONE;
+    if (code > 0)
+        code = go_on(op, err);
+    if (code < 0 && ring->state < GIVING) { // the others are told
+        wm_coll_op_fail(op, err);
+        code = 0;
+    }
     return code < 0 ? (wm_coll_result_t)code : WM_COLL_UNDER_WAY;
 }
 
@@ -318,19 +322,16 @@ static void
 ring_drop(wm_coll_op_t *op)
 {
     ring_t *ring = state_of(op);
-    bool pending = false;
+    wm_direct_t *direct = &op->participant.direct;
+    bool pending = ring->blocks == NULL;
     for (int i = 0; i < 2; ++i)
         if (ring->ops[i] != NULL) {
             pending |= !atomic_load(&ring->ops[i]->done);
             wm_op_release(ring->ops[i]);
         }
-    if (ring->on_device) {
-        (void)!wm_access_synchronize(&ring->from, NULL);
-        (void)!wm_access_synchronize(&ring->into, NULL);
-        wm_access_close(&ring->from);
-        wm_access_close(&ring->into);
-    }
-    if (!pending && ring->blocks != NULL) // else a message may still use it
+    if (direct->into.opened && !direct->into.idle)
+        direct->into.idle = wm_access_synchronize(&direct->into, NULL) == 0;
+    if (!pending) // else a message may still use it
         wm_pinned_free(ring->blocks);
 }
 

@@ -7,6 +7,7 @@
 
 #include "comm/coll/direct/participant.h"
 #include "comm/coll/call/reducible.h"
+#include "comm/coll/run/coll_engines.h"
 #include "python/comm/average.h"
 #include "python/comm/reduced.h"
 #include "python/core/arguments.h"
@@ -519,7 +520,29 @@ collectives(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
     return rows;
 }
 
+PyDoc_STRVAR(engines_doc,
+             "_coll_engines()\n--\n\n"
+             "Return a dict: the calls that each engine of collectives has\n"
+             "started in this process, in the order of preference.");
+
+static PyObject *
+coll_engines(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
+{
+    const wm_coll_engine_t *engine;
+    PyObject *counts = PyDict_New();
+    for (int i = 0; counts != NULL && (engine = wm_coll_engines_at(i)) != NULL;
+         ++i) {
+        PyObject *count = PyLong_FromLongLong(wm_coll_engines_started(i));
+        if (count == NULL
+            || PyDict_SetItemString(counts, engine->name, count) < 0)
+            Py_CLEAR(counts);
+        Py_XDECREF(count);
+    }
+    return counts;
+}
+
 PyMethodDef wm_py_coll_args_functions[] = {
+    {"_coll_engines", coll_engines, METH_NOARGS, engines_doc},
     {"_collectives", collectives, METH_NOARGS, collectives_doc},
     {0},
 };

@@ -20,7 +20,7 @@ wm_py_direct_call(wm_coll_kind_t kind, PyObject *self, PyObject *const *args,
     wm_channel_t channel;
     wm_error_t err;
     wm_py_coll_args_t asked;
-    wm_coll_result_t result = WM_COLL_BY_MPI;
+    wm_coll_result_t result;
     if (wm_py_channel_get(self, &channel) < 0) {
         PyErr_Clear();
         return WM_COLL_UNNUMBERED;
@@ -28,11 +28,13 @@ wm_py_direct_call(wm_coll_kind_t kind, PyObject *self, PyObject *const *args,
     wm_comm_t *comm = channel.comm->whole;
     if (!wm_coll_is_numbered(comm))
         return WM_COLL_UNNUMBERED;
-    bool asks = !wm_py_coll_args_is_plain(kind, comm, plain);
+    // Between hosts a rank asks, whatever its memory.
+    bool one_host = wm_comm_is_one_host(comm);
+    bool asks = !one_host || !wm_py_coll_args_is_plain(kind, comm, plain);
     wm_py_coll_args_init(kind, false, &asked);
     if (asks
         && (wm_py_coll_args_read(comm, args, given, keywords, &asked) < 0
-            || !asked.call.on_device)) {
+            || !(asked.call.on_device || (!one_host && asked.call.on_host)))) {
         if (wm_py_attempt_is_over()) {
             wm_py_coll_args_release(&asked);
             return WM_COLL_FAILED; // this rank has not entered the call
@@ -46,8 +48,10 @@ wm_py_direct_call(wm_coll_kind_t kind, PyObject *self, PyObject *const *args,
     };
     if (asks)
         WM_PY_UNLOCKED(result = wm_coll_call(comm, &asked.call, &err));
-    else
+    else {
         wm_coll_decline(comm);
+        result = one_host ? WM_COLL_BY_MPI : WM_COLL_UNNUMBERED;
+    }
     wm_py_coll_args_release(&asked);
     if (result == WM_COLL_DONE && wm_symm_find_failure(comm->symm, &err) < 0)
         result = WM_COLL_FAILED;
@@ -223,15 +227,17 @@ wm_py_direct_begin(wm_coll_kind_t kind, PyObject *self, PyObject *const *args,
         return WM_COLL_UNNUMBERED;
     }
     wm_comm_t *comm = channel.comm->whole;
-    if (!wm_nonblocking_is_voted(comm))
+    bool one_host = wm_comm_is_one_host(comm);
+    if (!wm_coll_is_numbered(comm))
         return WM_COLL_UNNUMBERED;
-    if (wm_py_coll_args_is_plain(kind, comm, plain)
+    if (one_host && wm_py_coll_args_is_plain(kind, comm, plain)
         && !wm_nonblocking_is_busy(comm))
         return decline(comm, result);
     PyObject *capsule = wm_py_direct_read(kind, comm, args, given, keywords);
     if (capsule == NULL)
         return wm_py_attempt_is_over() ? WM_COLL_FAILED
-                                       : decline(comm, result);
+               : one_host              ? decline(comm, result)
+                                       : WM_COLL_UNNUMBERED;
     int code = wm_py_message_of_none(capsule, &kept);
     const wm_coll_t *call = &wm_py_direct_asked(capsule)->call;
     Py_DECREF(capsule);
@@ -242,6 +248,8 @@ wm_py_direct_begin(wm_coll_kind_t kind, PyObject *self, PyObject *const *args,
     WM_PY_UNLOCKED(
         begun = wm_py_direct_start(comm, call, &buffer, &op, &handle, &err));
     *result = request_of(&kept, (int)begun, op, handle, &err);
+    if (begun == WM_COLL_UNNUMBERED)
+        return begun;
     if (begun == WM_COLL_BY_MPI)
         *result = wm_py_direct_mpis(comm);
     return *result == NULL ? WM_COLL_FAILED : begun;

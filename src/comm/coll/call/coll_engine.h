@@ -69,6 +69,8 @@ typedef struct {
 typedef struct {
     const char *name; // as reports tell it
     bool in_order;    // all ranks start its calls in one order
+    bool orders;      // orders its work behind the buffers' users itself; else
+                      // `direct` of the participant is (direct.h)
     // Returns true if the engine may serve calls of a communicator: by facts
     // that all its ranks know alike.
     bool (*spans)(const wm_comm_t *comm);
@@ -86,9 +88,9 @@ typedef struct {
     // as far as is known without work. Cheap.
     bool (*serves)(const wm_coll_op_t *op);
     // Begins to make this rank's data ready for an engine that serves it, and
-    // fills the data to publish. Clears the engine's bit of op->engines if the
-    // engine cannot serve this rank after all. On an error the rank still
-    // takes part.
+    // fills what others need to know of it. Clears the engine's bit of
+    // op->engines if the engine cannot serve this rank after all. On an error
+    // the rank still takes part.
     int (*prepare)(wm_coll_op_t *op, unsigned bit, wm_error_t *err);
     // Returns 1 when the data may be published, 0 if not yet, or an error.
     int (*is_ready)(wm_coll_op_t *op, wm_error_t *err);

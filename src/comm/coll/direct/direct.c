@@ -205,7 +205,8 @@ open_target(wm_direct_t *direct, const wm_buffer_t *target, bool moved,
     return 0;
 }
 
-// Opens both sides. `reopened`: the published data have not changed.
+// Opens both sides. `reopened`: the published data have not changed, or there
+// are none.
 static int
 open_sides(wm_direct_t *direct, const wm_given_t *given, bool reopened,
            wm_error_t *err)
@@ -227,7 +228,7 @@ open_sides(wm_direct_t *direct, const wm_given_t *given, bool reopened,
                        ? come_behind_source(direct, source, err)
                        : direct_settle(direct, source, given->copied, err);
     }
-    if (receive != NULL && code == 0 && direct->capable) {
+    if (receive != NULL && code == 0 && (reopened || direct->capable)) {
         // If both have one producer, the target is ready when the source is.
         if (source != NULL && source->nbytes > 0
             && wm_producer_is_same(&source->producer, &receive->producer))
@@ -335,6 +336,18 @@ close_sides(wm_direct_t *direct)
     if (code < 0)
         direct->signal.word = NULL; // a kernel may set it: stays taken
     return code;
+}
+
+int
+wm_direct_order(wm_direct_t *direct, const wm_given_t *given, wm_error_t *err)
+{
+    const wm_buffer_t *either = given->receive != NULL ? given->receive
+                                                       : given->send;
+    if (either == NULL)
+        return 0;
+    (void)close_sides(direct); // of an engine that does not serve after all
+    direct->device = either->memory.device;
+    return open_sides(direct, given, true, err);
 }
 
 bool

@@ -101,6 +101,11 @@ wm_direct_init(wm_direct_t *direct, wm_comm_t *comm, wm_barrier_t *barrier);
 WM_MUST_CHECK int
 wm_direct_open(wm_direct_t *direct, const wm_given_t *given, wm_error_t *err);
 
+// Makes the send data ready likewise, and orders work on `into` behind the
+// users of the target, for GPU memory that nobody maps.
+WM_MUST_CHECK int
+wm_direct_order(wm_direct_t *direct, const wm_given_t *given, wm_error_t *err);
+
 // Releases the streams. Returns true if wm_direct_reopen() can follow, as
 // there is no memory of ours. Call wm_direct_end() in any case.
 WM_MUST_CHECK bool

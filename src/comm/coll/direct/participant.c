@@ -29,9 +29,8 @@ blocks_of(const wm_participant_t *participant)
                : 1;
 }
 
-// Returns the bytes of a block, from this rank's arguments.
-static size_t
-block_of(const wm_participant_t *participant)
+size_t
+wm_participant_block(const wm_participant_t *participant)
 {
     const wm_coll_t *call = participant->call;
     if (wm_coll_shape(call->kind)->uneven) // its own block
@@ -92,7 +91,7 @@ wm_participant_publish(wm_participant_t *participant)
         return;
     size_t spoken = (size_t)wm_participant_others(participant).count
                     * sizeof *published->spans;
-    published->block = participant->block = block_of(participant);
+    published->block = participant->block = wm_participant_block(participant);
     published->in_place = is_in_place(participant);
     participant->want = participant->block;
     if (publishes_spans(participant))
@@ -137,6 +136,13 @@ given_of(const wm_participant_t *participant)
     if (in_place && (kind == WM_COLL_GATHER || kind == WM_COLL_GATHERV))
         given.in_place = false; // its own block is not moved
     return given;
+}
+
+int
+wm_participant_order(wm_participant_t *participant, wm_error_t *err)
+{
+    wm_given_t given = given_of(participant);
+    return wm_direct_order(&participant->direct, &given, err);
 }
 
 int

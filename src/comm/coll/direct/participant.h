@@ -47,6 +47,11 @@ wm_participant_others(const wm_participant_t *participant)
     return wm_comm_others(participant->comm, participant->comm->rank);
 }
 
+// Returns the bytes of a block, from the arguments of this rank, which takes
+// part.
+size_t
+wm_participant_block(const wm_participant_t *participant);
+
 // Initializes the state: nothing is begun or published.
 void
 wm_participant_init(wm_participant_t *participant, wm_comm_t *comm,
@@ -57,12 +62,17 @@ wm_participant_init(wm_participant_t *participant, wm_comm_t *comm,
 WM_MUST_CHECK int
 wm_participant_open(wm_participant_t *participant, wm_error_t *err);
 
+// For an engine that maps no memory: makes the send data ready likewise, and
+// orders `direct.into` behind the users of the receive memory.
+WM_MUST_CHECK int
+wm_participant_order(wm_participant_t *participant, wm_error_t *err);
+
 // Opens the participant again after wm_direct_close(), with the same memory.
 WM_MUST_CHECK int
 wm_participant_reopen(wm_participant_t *participant, wm_error_t *err);
 
 // Fills the published data. wm_participant_open() does so if this rank is
-// capable; symm_coll.c calls it if symmetric memory alone serves this rank.
+// capable; coll_engines.c calls it if other engines serve this rank.
 void
 wm_participant_publish(wm_participant_t *participant);
 

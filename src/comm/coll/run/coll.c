@@ -2,7 +2,7 @@
 #include "comm/coll/run/coll.h"
 
 #include "comm/coll/call/coll_wait.h"
-#include "comm/coll/run/coll_engines.h"
+#include "comm/coll/run/coll_class.h"
 #include "comm/engine/engine.h"
 #include "comm/node/mapping.h"
 
@@ -31,7 +31,8 @@ wm_coll_is_numbered(wm_comm_t *comm)
 void
 wm_coll_decline(wm_comm_t *comm)
 {
-    if (!wm_coll_was_refused(comm, WM_FRONT_BLOCKING))
+    if (wm_comm_is_one_host(comm)
+        && !wm_coll_was_refused(comm, WM_FRONT_BLOCKING))
         wm_barrier_enter(comm->barrier, false);
 }
 
@@ -85,10 +86,37 @@ open_first(wm_comm_t *comm, wm_coll_op_t *op, wm_preflight_t *preflight,
     return wm_preflight_run(comm, preflight, err);
 }
 
+// Does a call of ranks on several hosts, by the engine of its class.
+static wm_coll_result_t
+call_between_hosts(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err)
+{
+    wm_coll_op_t op;
+    unsigned engines;
+    wm_coll_op_init(&op, comm, NULL, call, WM_FRONT_BLOCKING);
+    int code = wm_coll_class_find(&op, &engines)
+                   ? 0
+                   : wm_coll_class_ask(&op, &engines, err);
+    if (code < 0 || engines == 0)
+        return code < 0 ? (wm_coll_result_t)code : WM_COLL_UNNUMBERED;
+    op.engines = engines;
+    wm_error_t wrong;
+    if (wm_coll_op_prepare(&op, &wrong) < 0)
+        wm_coll_op_fail(&op, &wrong); // the engine tells the others
+    code = wm_coll_op_choose(&op, engines, err);
+    wm_coll_result_t result = code < 0 ? (wm_coll_result_t)code
+                                       : wm_coll_op_start(&op, err);
+    if (result == WM_COLL_UNDER_WAY)
+        result = follow(comm, &op, err);
+    wm_coll_op_drop(&op);
+    return result;
+}
+
 wm_coll_result_t
 wm_coll_call(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err)
 {
     wm_coll_op_t op;
+    if (!wm_comm_is_one_host(comm))
+        return call_between_hosts(comm, call, err);
     wm_coll_op_init(&op, comm, comm->barrier, call, WM_FRONT_BLOCKING);
     int code = wm_coll_op_prepare(&op, err);
     if (code == 0 && op.engines == 0) {

@@ -15,19 +15,21 @@
 WM_MUST_CHECK int
 wm_coll_barrier(wm_comm_t *comm, wm_error_t *err);
 
-// Returns true if the ranks agree on who does a blocking call; else MPI does
-// all, and is not told so.
+// Returns true if an engine besides MPI may do a call: then each rank gives
+// its blocking calls to wm_coll_call(), or declines them. Else MPI does them
+// all.
 bool
 wm_coll_is_numbered(wm_comm_t *comm);
 
-// Does a collective; WM_COLL_BY_MPI: the caller makes MPI's call. Called by
+// Does a collective. WM_COLL_BY_MPI, or WM_COLL_UNNUMBERED between hosts: the
+// caller makes MPI's call. Called by
 // all ranks of a communicator for which wm_coll_is_numbered() is true; for an
 // intercommunicator, on its `whole`.
 WM_MUST_CHECK wm_coll_result_t
 wm_coll_call(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err);
 
 // Replaces wm_coll_call() on a rank that needs MPI: then MPI does the call for
-// all ranks. Does not wait.
+// all ranks. Does not wait. No-op between hosts, where the others know it.
 void
 wm_coll_decline(wm_comm_t *comm);
 

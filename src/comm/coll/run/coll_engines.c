@@ -3,8 +3,10 @@
 
 #include "comm/coll/direct/copies.h"
 #include "comm/coll/host/mpi_engine.h"
+#include "comm/coll/run/coll_class.h"
 #include "comm/coll/stream/symm_coll.h"
 #include "comm/engine/modules.h"
+#include "comm/engine/route.h"
 
 #ifdef WM_TOYS // tests/toys
 extern const wm_coll_engine_t wm_ring_engine;
@@ -21,6 +23,31 @@ static const wm_coll_engine_t *const engines[] = {
 #define ENGINES ((int)(sizeof engines / sizeof *engines))
 
 _Static_assert(ENGINES <= WM_COLL_ENGINES, "there is room");
+
+static _Atomic int64_t started[ENGINES + 1]; // calls; MPI's come last
+
+const wm_coll_engine_t *
+wm_coll_engines_at(int number)
+{
+    return number < ENGINES    ? engines[number]
+           : number == ENGINES ? &wm_mpi_engine
+                               : NULL;
+}
+
+int64_t
+wm_coll_engines_started(int number)
+{
+    return atomic_load(&started[number]);
+}
+
+static int
+number_of(const wm_coll_engine_t *engine)
+{
+    int number = 0;
+    while (wm_coll_engines_at(number) != engine)
+        ++number;
+    return number;
+}
 
 unsigned
 wm_coll_engines_span(wm_comm_t *comm)
@@ -57,6 +84,12 @@ open_one(wm_comm_t *comm, wm_coll_kind_t kind, int engine, wm_error_t *err)
     if (!opened && code == 0 && engines[engine]->comm_drop != NULL)
         engines[engine]->comm_drop(comm, colls->state[engine]);
     return exchanged;
+}
+
+unsigned
+wm_coll_engines_first(unsigned among)
+{
+    return among & (0 - among);
 }
 
 bool
@@ -114,9 +147,8 @@ wm_coll_engines_open_on_stream(wm_comm_t *comm, wm_coll_kind_t kind,
 void
 wm_coll_engines_abort(wm_comm_t *comm, const wm_coll_engine_t *engine)
 {
-    for (int i = 0; i < ENGINES; ++i)
-        if (engines[i] == engine && engine->abort != NULL)
-            engine->abort(comm, comm->colls.state[i]);
+    if (engine->abort != NULL)
+        engine->abort(comm, comm->colls.state[number_of(engine)]);
 }
 
 static void
@@ -125,6 +157,7 @@ coll_engines_drop(wm_comm_t *comm)
     for (int i = 0; i < ENGINES; ++i)
         if (engines[i]->comm_drop != NULL && is_open(comm, i))
             engines[i]->comm_drop(comm, comm->colls.state[i]);
+    wm_coll_class_drop(comm);
 }
 
 const wm_module_t wm_coll_engines_module = {.drop = coll_engines_drop};
@@ -157,10 +190,19 @@ wm_coll_op_may_queue(const wm_coll_op_t *op)
 int
 wm_coll_op_prepare(wm_coll_op_t *op, wm_error_t *err)
 {
+    wm_participant_t *participant = &op->participant;
+    bool orders = op->front == WM_FRONT_BLOCKING; // MPI's call does so itself
     int code = 0;
     for (int i = 0; i < ENGINES && code == 0; ++i)
         if ((op->engines & 1u << i) != 0 && engines[i]->prepare != NULL)
             code = engines[i]->prepare(op, 1u << i, err);
+    if (op->engines == 0 || participant->direct.capable)
+        return code; // what follows is done
+    for (int i = 0; i < ENGINES; ++i)
+        orders &= (op->engines & 1u << i) == 0 || engines[i]->orders;
+    wm_participant_publish(participant);
+    if (code == 0 && !orders && participant->call->on_device)
+        code = wm_participant_order(participant, err);
     return code;
 }
 
@@ -186,11 +228,45 @@ wm_coll_op_preflight(const wm_coll_op_t *op, int code)
     };
 }
 
+// Returns why an engine does not do the call. `among` serve all ranks.
+static const char *
+reason_of(const wm_coll_op_t *op, int engine, unsigned among)
+{
+    const wm_comm_colls_t *colls = &op->participant.comm->colls;
+    unsigned bit = 1u << engine;
+    return op->engine == engines[engine] ? "left the call to MPI"
+           : (colls->span & bit) == 0    ? "not for this communicator"
+           : (colls->closed & bit) != 0  ? "not open on some rank"
+           : (op->engines & bit) == 0    ? "does not serve this rank"
+           : (among & bit) == 0          ? "does not serve another rank"
+                                         : "not reached";
+}
+
+// Tells which engine does the call, and why those before it do not.
+static void
+tell(const wm_coll_op_t *op, unsigned among, int chosen)
+{
+    const wm_participant_t *participant = &op->participant;
+    const wm_coll_t *call = participant->call;
+    const wm_buffer_t *buffer = call->send != NULL ? call->send
+                                                   : call->receive;
+    wm_route_t route;
+    if (!wm_route_is_wanted())
+        return;
+    wm_route_begin(&route);
+    for (int i = 0; i < (chosen < 0 ? ENGINES : chosen); ++i)
+        wm_route_decline(&route, engines[i]->name, reason_of(op, i, among));
+    wm_route_coll(&route, wm_call_name(call->kind), participant->comm->rank,
+                  participant->comm->size, buffer != NULL ? buffer->nbytes : 0,
+                  chosen < 0 ? wm_mpi_engine.name : engines[chosen]->name);
+}
+
 int
 wm_coll_op_choose(wm_coll_op_t *op, unsigned among, wm_error_t *err)
 {
     wm_comm_t *comm = op->participant.comm;
     int chosen = among == 0 ? -1 : __builtin_ctz(among);
+    tell(op, among, chosen);
     op->engine = chosen < 0 ? &wm_mpi_engine : engines[chosen];
     op->own = chosen < 0 ? NULL : comm->colls.state[chosen];
     return chosen < 0 || !wm_comm_is_one_host(comm)
@@ -202,6 +278,7 @@ void
 wm_coll_op_choose_mpi(wm_coll_op_t *op)
 {
     wm_coll_op_leave(op);
+    tell(op, 0, -1);
     op->engine = &wm_mpi_engine;
 }
 
@@ -215,6 +292,8 @@ wm_coll_result_t
 wm_coll_op_start(wm_coll_op_t *op, wm_error_t *err)
 {
     op->started = true;
+    atomic_fetch_add_explicit(&started[number_of(op->engine)], 1,
+                              memory_order_relaxed);
     op->result = op->engine->start(op, err);
     return op->result;
 }

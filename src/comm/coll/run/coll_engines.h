@@ -9,6 +9,14 @@
 #include "comm/coll/direct/coll_op.h"
 #include "comm/coll/direct/preflight.h"
 
+// Returns an engine by its number, MPI's being the last; NULL: there is none.
+const wm_coll_engine_t *
+wm_coll_engines_at(int number);
+
+// Returns the number of calls that it has started in this process.
+int64_t
+wm_coll_engines_started(int number);
+
 // Returns the bits of the engines besides MPI that may serve a communicator,
 // which all its ranks know alike; for an intercommunicator, its `whole`.
 unsigned
@@ -25,6 +33,10 @@ WM_MUST_CHECK int
 wm_coll_engines_open_on_stream(wm_comm_t *comm, wm_coll_kind_t kind,
                                const wm_coll_engine_t **engine,
                                wm_error_t *err);
+
+// Returns the bit of the first engine of these bits.
+unsigned
+wm_coll_engines_first(unsigned engines);
 
 // Returns true if the first engine of these bits is open, or if there is none.
 bool

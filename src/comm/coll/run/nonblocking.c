@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "comm/coll/call/coll_wait.h"
+#include "comm/coll/run/coll_class.h"
 #include "comm/coll/run/nonblocking_call.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/modules.h"
@@ -87,30 +88,45 @@ wm_nonblocking_decline(wm_comm_t *comm, wm_error_t *err)
     return code;
 }
 
-// Opens this rank's state of a new call: WM_COLL_DONE; WM_COLL_BY_MPI if the
-// caller makes MPI's call; or an error.
+// Makes the state and the operation of a new call.
+static wm_coll_result_t
+new_call(wm_comm_t *comm, const wm_coll_t *asked, wm_nonblocking_op_t **op,
+         wm_error_t *err)
+{
+    wm_nonblocking_call_t *call = wm_nonblocking_call_new(comm->nonblocking,
+                                                          comm, asked);
+    *op = call != NULL ? wm_nonblocking_op_new(comm, call) : NULL;
+    if (*op != NULL)
+        return WM_COLL_DONE;
+    if (call != NULL)
+        wm_nonblocking_call_free(call);
+    return (wm_coll_result_t)wm_error_set(err, WM_ERR_MEMORY, 0,
+                                          "out of host memory");
+}
+
+// Frees a call that is not begun here.
+static void
+give_up(wm_nonblocking_op_t *op)
+{
+    wm_nonblocking_call_free(op->call);
+    wm_op_release(&op->op);
+}
+
+// Opens this rank's state of a new call; WM_COLL_BY_MPI: the caller makes
+// MPI's call.
 static wm_coll_result_t
 open_call(wm_comm_t *comm, const wm_coll_t *asked, wm_nonblocking_op_t **op,
           wm_error_t *err)
 {
-    wm_nonblocking_t *nonblocking = comm->nonblocking;
-    wm_nonblocking_call_t *call = wm_nonblocking_call_new(nonblocking, comm,
-                                                          asked);
-    wm_nonblocking_op_t *made = call != NULL
-                                    ? wm_nonblocking_op_new(comm, call)
-                                    : NULL;
-    if (made == NULL) {
-        if (call != NULL)
-            wm_nonblocking_call_free(call);
-        return (wm_coll_result_t)wm_error_set(err, WM_ERR_MEMORY, 0,
-                                              "out of host memory");
-    }
     wm_error_t wrong;
+    wm_coll_result_t result = new_call(comm, asked, op, err);
+    if (result != WM_COLL_DONE)
+        return result;
+    wm_nonblocking_call_t *call = (*op)->call;
     int code = wm_coll_op_prepare(&call->coll, &wrong);
     bool asks = call->coll.engines != 0;
     if (!asks && !wm_coll_op_may_queue(&call->coll)) {
-        wm_nonblocking_call_free(call);
-        wm_op_release(&made->op);
+        give_up(*op);
         return WM_COLL_BY_MPI;
     }
     if (code < 0)
@@ -119,7 +135,6 @@ open_call(wm_comm_t *comm, const wm_coll_t *asked, wm_nonblocking_op_t **op,
     if (!asks)
         wm_nonblocking_give_to_mpi(call);
     call->preflight = wm_coll_op_preflight(&call->coll, code);
-    *op = made;
     return WM_COLL_DONE;
 }
 
@@ -133,9 +148,10 @@ nonblocking_enlist(wm_nonblocking_t *nonblocking, wm_nonblocking_op_t *op)
     wm_turn_enlist(&nonblocking->turns, &call->turn);
     if (call->state == WM_NONBLOCKING_AHEAD)
         (void)wm_nonblocking_vote(op, &waits);
-    else if (wm_deferred_votes_add(&nonblocking->deferred_votes, op->op.comm,
-                                   call->turn.number, &wrong)
-             < 0)
+    else if (wm_comm_is_one_host(op->op.comm)
+             && wm_deferred_votes_add(&nonblocking->deferred_votes,
+                                      op->op.comm, call->turn.number, &wrong)
+                    < 0)
         (void)wm_nonblocking_op_fail(op, &wrong);
     wm_engine_unlock();
 }
@@ -151,6 +167,33 @@ see_to_others(void)
         wm_engine_poll();
     }
     wm_engine_notify();
+}
+
+// Opens a call of ranks on several hosts, whose engine they know.
+static wm_coll_result_t
+open_between_hosts(wm_comm_t *comm, const wm_coll_t *asked,
+                   wm_nonblocking_op_t **op, wm_error_t *err)
+{
+    unsigned engines;
+    wm_coll_result_t result = new_call(comm, asked, op, err);
+    if (result != WM_COLL_DONE)
+        return result;
+    wm_nonblocking_call_t *call = (*op)->call;
+    if (!wm_coll_class_find(&call->coll, &engines) || engines == 0)
+        result = WM_COLL_UNNUMBERED;
+    else {
+        wm_error_t wrong;
+        call->coll.engines = engines;
+        if (wm_coll_op_prepare(&call->coll, &wrong) < 0)
+            wm_coll_op_fail(&call->coll,
+                            &wrong); // the engine tells the others
+        result = (wm_coll_result_t)wm_coll_op_choose(&call->coll, engines,
+                                                     err);
+    }
+    call->state = WM_NONBLOCKING_CHOSEN;
+    if (result != WM_COLL_DONE)
+        give_up(*op);
+    return result;
 }
 
 wm_coll_result_t
@@ -170,7 +213,10 @@ wm_nonblocking_begin(wm_comm_t *comm, const wm_coll_t *asked,
         see_to_others();
         return WM_COLL_DONE;
     }
-    wm_coll_result_t result = asked->on_device || wm_nonblocking_is_busy(comm)
+    wm_coll_result_t result = !wm_comm_is_one_host(comm)
+                                  ? open_between_hosts(comm, asked, &made, err)
+                              : asked->on_device
+                                      || wm_nonblocking_is_busy(comm)
                                   ? open_call(comm, asked, &made, err)
                                   : WM_COLL_BY_MPI;
     if (result == WM_COLL_BY_MPI

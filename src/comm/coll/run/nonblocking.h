@@ -24,8 +24,9 @@ wm_nonblocking_is_busy(const wm_comm_t *comm);
 
 // Begins a call. WM_COLL_DONE: *op has one reference for the caller;
 // WM_COLL_BY_MPI: the caller must make MPI's own nonblocking call on `data`
-// now. `call` and its buffers must live as long as `kept`, which is taken over
-// with WM_COLL_DONE, and released when the memory is no longer needed.
+// now; WM_COLL_UNNUMBERED, between hosts: on the user's communicator. `call`
+// and its buffers must live as long as `kept`, which is taken over with
+// WM_COLL_DONE, and released when the memory is no longer needed.
 WM_MUST_CHECK wm_coll_result_t
 wm_nonblocking_begin(wm_comm_t *comm, const wm_coll_t *call, wm_buffer_t *kept,
                      wm_op_t **op, wm_error_t *err);

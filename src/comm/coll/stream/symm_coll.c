@@ -56,15 +56,6 @@ kernels_serve(const wm_coll_op_t *op)
 }
 
 static int
-kernels_prepare(wm_coll_op_t *op, unsigned bit, wm_error_t *err)
-{
-    (void)bit, (void)err;
-    if (!op->participant.direct.capable) // else it is published already
-        wm_participant_publish(&op->participant);
-    return 0;
-}
-
-static int
 symm_coll_look(void *context, wm_error_t *err)
 {
     return wm_access_look(context, WM_LOOK_TRIES, err);
@@ -184,11 +175,11 @@ static const wm_coll_on_stream_t kernels_on_stream = {
 // Symmetric memory is made when a stream first needs it.
 const wm_coll_engine_t wm_kernels_engine = {
     .name = "kernels",
+    .orders = true,
     .spans = kernels_span,
     .comm_drop = kernels_comm_drop,
     .abort = kernels_abort,
     .serves = kernels_serve,
-    .prepare = kernels_prepare,
     .start = kernels_start,
     .on_stream = &kernels_on_stream,
 };

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""An engine of collectives is one file and one row (tests/toys/ring_engine.c).
+
+Builds with WARPMPI_TOYS=1 have it, such as that of `make test-asan`.
+"""
+
+import ast
+
+import pytest
+
+import kinds
+import ranks
+import warpmpi as wm
+from warpmpi import _core
+
+pytestmark = [
+    pytest.mark.programs,
+    pytest.mark.skipif(
+        "ring" not in _core._coll_engines(),
+        reason="the core was built without WARPMPI_TOYS=1",
+    ),
+    pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU"),
+]
+
+# Rank 0 has what is first, rank 1 what is second.
+CALLS = """
+    import os, sys
+    import numpy as np
+    from mpi4py import MPI
+    rank = MPI.COMM_WORLD.rank
+    if "apart" in sys.argv:
+        os.environ["WARPMPI_HOST"] = f"host {rank}"
+    import warpmpi as wm
+    from warpmpi import _core
+
+    comm = wm.Comm(MPI.COMM_WORLD)
+    MAKERS = {"gpu": wm.array, "numpy": lambda values: values}
+
+    def check(pair, count, form="", dtype="float32"):
+        make = MAKERS[pair[rank]]
+        sent = make(np.arange(count).astype(dtype) + rank)
+        got = make(np.zeros(count, dtype))
+        if form == "in_place":
+            comm.Allreduce(MPI.IN_PLACE, sent)
+            got = sent
+        elif form == "I":
+            others = [make(np.zeros(count, dtype)) for _ in range(2)]
+            MPI.Request.Waitall(
+                [comm.Iallreduce(sent, into) for into in (got, *others)]
+            )
+        elif form == "init":
+            request = comm.Allreduce_init(sent, got)
+            for _ in range(3):
+                request.Start()
+                request.Wait()
+            request.Free()
+        else:
+            comm.Allreduce(sent, got)
+        got = np.asarray(got.to("cpu") if hasattr(got, "to") else got)
+        expected = 2 * np.arange(count).astype(dtype) + 1
+        assert np.array_equal(got, expected), (pair, count, form, got)
+"""
+
+
+def engines(folder, program, *words, **environment):
+    """What each rank's engines have started; the program may print more."""
+    text = CALLS + program + "    comm.Barrier()\n"
+    text += '    print("engines", rank, _core._coll_engines())\n'
+    printed = ranks.run_text(folder, text, *words, **environment)
+    found = {}
+    for line in printed.splitlines():
+        if line.startswith("engines "):
+            _, rank, counts = line.split(" ", 2)
+            found[int(rank)] = ast.literal_eval(counts)
+    assert sorted(found) == [0, 1], printed
+    return found
+
+
+@pytest.mark.parametrize("form", ["", "in_place", "I", "init"])
+def test_it_does_the_calls(tmp_path, form):
+    program = f"""
+    check(("gpu", "gpu"), 10)  # opens it
+    check(("gpu", "gpu"), 30_000, {form!r})
+    check(("gpu", "gpu"), 5, {form!r}, "float64")
+"""
+    calls = {"I": 7, "init": 7}.get(form, 3)
+    for counts in engines(tmp_path, program, TOY_RING="on").values():
+        assert counts["ring"] == calls
+        assert counts["copies"] == counts["mpi"] == 0
+
+
+def test_a_rank_with_host_memory_waits_for_nobody(tmp_path):
+    """MPI does the call, as ever; the ring is not asked."""
+    program = """
+    check(("numpy", "gpu"), 30_000)
+    check(("gpu", "numpy"), 30_000, "I")
+"""
+    for counts in engines(tmp_path, program, TOY_RING="on").values():
+        assert counts["ring"] == counts["copies"] == 0
+
+
+def test_another_engine_does_the_calls_if_it_does_not_open(tmp_path):
+    program = """
+    for form in ("", "in_place", "I", "init"):
+        check(("gpu", "gpu"), 30_000, form)
+"""
+    for counts in engines(tmp_path, program, TOY_RING="unopened").values():
+        assert counts["ring"] == 0
+        assert counts["copies"] >= 6
+        assert counts["mpi"] == 0
+
+
+def test_a_failure_in_a_step_is_raised_on_all_ranks(tmp_path):
+    """Once; later calls are made."""
+    program = """
+    check(("gpu", "gpu"), 10)
+    try:
+        check(("gpu", "gpu"), 10)
+    except RuntimeError as error:
+        print(f"rank {rank}: {error}", flush=True)
+    check(("gpu", "gpu"), 10)
+    comm.Barrier()
+    sys.stdout.flush()
+"""
+    text = CALLS + program
+    printed = ranks.run_text(tmp_path, text, TOY_RING="dies")
+    told = "the ring has died in a step"
+    assert sorted(printed.splitlines()) == [
+        f"rank 0: rank 1 failed in this collective: {told}",
+        f"rank 1: {told}",
+    ]
+
+
+def test_a_capture_is_refused_by_name(tmp_path):
+    program = """
+    stream = wm.Stream()
+    given, got = wm.zeros(100, "float32"), wm.zeros(100, "float32")
+    comm.on(stream).Allreduce(given, got)  # not captured
+    comm.on(stream).Bcast(given)  # the ring does no Bcast
+    stream.synchronize()
+    try:
+        with graphs.capture(stream):
+            comm.on(stream).Allreduce(given, got)
+    except RuntimeError as error:
+        assert 'engine "ring" cannot be captured' in str(error), error
+    else:
+        raise AssertionError("it was captured")
+"""
+    header = f"    import sys; sys.path.insert(0, {str(ranks.ROOT / 'tests')!r})"
+    header += "\n    import graphs\n"
+    found = engines(tmp_path, header + program, TOY_RING="on")
+    assert [counts["ring"] for counts in found.values()] == [1, 1]
+
+
+def test_between_hosts_each_class_of_calls_has_its_engine(tmp_path):
+    """The first call asks, also ranks with host memory; short calls do not."""
+    program = """
+    for pair in (("gpu", "gpu"), ("gpu", "numpy"), ("numpy", "numpy")):
+        for form in ("", "in_place", "I"):
+            check(pair, 10, form)  # by MPI
+            check(pair, 30_000, form)
+            check(pair, 30_000, form, "float64")
+"""
+    for counts in engines(
+        tmp_path, program, "apart", TOY_RING="on"
+    ).values():
+        assert counts["ring"] == 3 * 2 * (1 + 1 + 3)
+
+
+def test_between_hosts_mpi_does_the_calls_if_it_does_not_open(tmp_path):
+    program = """
+    for form in ("", "in_place", "I", "init"):
+        check(("gpu", "numpy"), 30_000, form)
+"""
+    for counts in engines(
+        tmp_path, program, "apart", TOY_RING="unopened"
+    ).values():
+        assert counts["ring"] == counts["copies"] == 0
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_random_calls(seed):
+    count = 2000 if kinds.is_real() else 150
+    words = f"--calls Allreduce --collectives {count} --seed {seed} "
+    words += "--max-bytes 60000 --patience 0"
+    program = ranks.ROOT / "tests" / "random_collectives.py"
+    printed = ranks.run(program, *words.split(), TOY_RING="on")
+    assert "every one right" in printed
