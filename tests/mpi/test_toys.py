@@ -146,7 +146,9 @@ def test_a_capture_is_refused_by_name(tmp_path):
     else:
         raise AssertionError("it was captured")
 """
-    header = f"    import sys; sys.path.insert(0, {str(ranks.ROOT / 'tests')!r})"
+    header = (
+        f"    import sys; sys.path.insert(0, {str(ranks.ROOT / 'tests')!r})"
+    )
     header += "\n    import graphs\n"
     found = engines(tmp_path, header + program, TOY_RING="on")
     assert [counts["ring"] for counts in found.values()] == [1, 1]
@@ -161,9 +163,7 @@ def test_between_hosts_each_class_of_calls_has_its_engine(tmp_path):
             check(pair, 30_000, form)
             check(pair, 30_000, form, "float64")
 """
-    for counts in engines(
-        tmp_path, program, "apart", TOY_RING="on"
-    ).values():
+    for counts in engines(tmp_path, program, "apart", TOY_RING="on").values():
         assert counts["ring"] == 3 * 2 * (1 + 1 + 3)
 
 
