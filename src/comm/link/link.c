@@ -13,6 +13,14 @@ static const wm_link_t *const links[WM_LINKS_KNOWN] = {
 #undef X
 };
 
+static const struct {
+    wm_stat_t messages, bytes;
+} counters[WM_LINKS_KNOWN] = {
+#define X(name) {WM_STAT_##name##_messages, WM_STAT_##name##_bytes},
+    WM_LINKS(X)
+#undef X
+};
+
 static const wm_link_t *forced; // WARPMPI_TRANSPORT; NULL: unset
 
 // Before each of the addresses that a rank sends.
@@ -112,6 +120,21 @@ wm_link_is_asked(const wm_link_t *link)
     return forced == link;
 }
 
+const wm_link_t *
+wm_link_numbered(unsigned number)
+{
+    return number < WM_LINKS_KNOWN ? links[number] : NULL;
+}
+
+unsigned
+wm_link_number(const wm_link_t *link)
+{
+    unsigned number = 0;
+    while (links[number] != link)
+        ++number;
+    return number;
+}
+
 // Returns the first link that reaches the peer. The reason of `host` is why
 // ipc does not. `offered`: no link that carries.
 static const wm_link_t *
@@ -122,7 +145,7 @@ first(const wm_peer_t *peer, const wm_pointer_t *into, bool offered,
     for (int i = 0; i + 1 < WM_LINKS_KNOWN; ++i) {
         const wm_link_t *one = links[i];
         bool ipc = one == &wm_link_ipc;
-        if ((one == &wm_link_mpi && offered)
+        if ((one->send != NULL && offered)
             || !one->reach(peer, into, ipc ? reason : &other))
             continue;
         if (!ipc)
@@ -140,30 +163,50 @@ wm_link_tell(const wm_peer_t *peer, const wm_pointer_t *into,
         *reason = "WARPMPI_TRANSPORT selects it";
         return forced;
     }
-    return first(peer, into, false, reason);
+    return first(peer, into, wm_node_shares(peer), reason);
 }
 
 bool
-wm_link_offers(const wm_peer_t *peer)
+wm_link_offers(const wm_peer_t *peer, const char **why)
 {
-    return wm_node_shares(peer) && !wm_link_carries(peer);
+    const char *unused;
+    bool shares = wm_node_shares(peer);
+    bool carried = forced != NULL && forced->send != NULL
+                   && forced->reach(peer, NULL, &unused);
+    if (!shares)
+        *why = peer->refused[WM_LINK_host];
+    else if (carried)
+        *why = "WARPMPI_TRANSPORT selects a link that carries";
+    return shares && !carried;
 }
 
 const wm_link_t *
 wm_link_for_offer(const wm_peer_t *peer, const wm_pointer_t *into)
 {
     const char *unused;
-    if (forced != NULL && forced != &wm_link_mpi
+    if (forced != NULL && forced->send == NULL
         && forced->reach(peer, into, &unused))
         return forced;
     return first(peer, into, true, &unused);
 }
 
-bool
-wm_link_carries(const wm_peer_t *peer)
+const wm_link_t *
+wm_link_carrier(const wm_peer_t *peer, const wm_pointer_t *memory)
 {
     const char *unused;
-    return wm_link_mpi.reach(peer, NULL, &unused);
+    for (int i = 0; i < WM_LINKS_KNOWN; ++i)
+        if (links[i]->send != NULL && links[i] != &wm_link_mpi
+            && (forced == NULL || forced == links[i])
+            && links[i]->reach(peer, memory, &unused))
+            return links[i];
+    return &wm_link_mpi;
+}
+
+bool
+wm_link_in_place(const wm_link_t *link, const wm_peer_t *peer,
+                 const wm_pointer_t *memory)
+{
+    return link->in_place != NULL && link->in_place(peer, memory);
 }
 
 bool
@@ -176,8 +219,9 @@ wm_link_maps(const wm_peer_t *peer)
 void
 wm_link_count(const wm_link_t *link, uint64_t nbytes, bool staged)
 {
-    wm_stat_add(link->messages, 1);
-    wm_stat_add(link->bytes, (int64_t)nbytes);
+    unsigned number = wm_link_number(link);
+    wm_stat_add(counters[number].messages, 1);
+    wm_stat_add(counters[number].bytes, (int64_t)nbytes);
     if (staged)
         wm_stat_add(WM_STAT_staged_bytes, (int64_t)nbytes);
 }

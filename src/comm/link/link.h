@@ -10,12 +10,33 @@
 #ifndef WM_COMM_LINK_LINK_H
 #define WM_COMM_LINK_LINK_H
 
+#include <mpi.h>
+
 #include "comm/engine/stats.h"
 #include "comm/node/mapping.h"
 
+// The way of a chunk of a payload that a link carries.
+typedef struct {
+    wm_peer_t *peer;
+    MPI_Comm data; // MPI's messages of payloads
+    int rank;      // of the peer in `data`
+    // Of the payload, the same at both ends, and in use for no other one.
+    uint32_t number;
+    uint32_t index; // of the chunk, from 0; all but the last have one length
+    int device;     // of the memory; -1: it is host memory
+} wm_carry_t;
+
+// A chunk that is under way, for one end.
+typedef union {
+    MPI_Request mpi;
+    void *own;
+} wm_flight_t;
+
 typedef struct wm_link {
-    const char *name;
-    wm_stat_t messages, bytes; // counters of messages that came this way
+    const char *name; // as in WM_LINKS
+    // For the reasons of wm.transport(): who delivers data, of a link that
+    // carries; else how GPU data gets into host memory, "one copy".
+    const char *title, *how;
     // Makes the link ready for a new communicator. `asked`: WARPMPI_TRANSPORT
     // names it. Returns an error, which all ranks raise, if it cannot serve.
     int (*open)(bool asked, wm_error_t *err);
@@ -30,9 +51,9 @@ typedef struct wm_link {
     int (*connect)(wm_peer_t *peer, const void *address, size_t nbytes,
                    wm_error_t *err);
     void (*disconnect)(wm_peer_t *peer);
-    // Returns true if GPU data that `peer` sends can come into `into` by this
-    // link. *reason, in either case, is one sentence that lives as long as the
-    // peer.
+    // Returns true if GPU data that `peer` sends can come into `into` (NULL:
+    // anywhere) by this link. *reason, in either case, is one sentence that
+    // lives as long as the peer.
     bool (*reach)(const wm_peer_t *peer, const wm_pointer_t *into,
                   const char **reason);
     // Makes memory of the peer's device `theirs` reachable for `device`; *at
@@ -41,16 +62,30 @@ typedef struct wm_link {
     int (*import)(wm_peer_t *peer, const wm_place_t *place, int theirs,
                   int device, wm_mapping_t **mapping, char **at,
                   wm_error_t *err);
+
+    // --- a link that carries ---------------------------------------------
+    // true: `number` is one of those that the communicator draws, as MPI has
+    // few tags; false: of those that this process draws for the peer.
+    bool by_comm;
+    // Returns true if send() and receive() take this device memory of ours;
+    // else it is staged, as with NULL. Both always take host memory.
+    bool (*in_place)(const wm_peer_t *peer, const wm_pointer_t *memory);
+    // Begin a chunk. Nobody else uses its memory until test() has returned 1,
+    // or an error. A chunk of 0 bytes says that the sender has failed.
+    int (*send)(const wm_carry_t *to, const void *memory, size_t nbytes,
+                wm_flight_t *flight, wm_error_t *err);
+    int (*receive)(const wm_carry_t *from, void *memory, size_t nbytes,
+                   wm_flight_t *flight, wm_error_t *err);
+    // Returns 1 if the chunk has ended, and sets *nbytes, unless NULL, to what
+    // has come; 0 if not yet; or an error. 1 once more after each of the two.
+    int (*test)(wm_flight_t *flight, size_t *nbytes, wm_error_t *err);
+    // Ends a receive that nobody will send; no-op if the chunk has ended.
+    void (*cancel)(wm_flight_t *flight);
 } wm_link_t;
 
 #define X(name) extern const wm_link_t wm_link_##name;
 WM_LINKS(X)
 #undef X
-
-// The begin of a row.
-#define WM_LINK_NAMED(link)                                                   \
-    .name = #link, .messages = WM_STAT_##link##_messages,                     \
-    .bytes = WM_STAT_##link##_bytes
 
 // Writes the addresses of all links, if they fit into `room` bytes. Returns
 // their length, which stays the same until the next communicator is made.
@@ -78,19 +113,33 @@ const wm_link_t *
 wm_link_tell(const wm_peer_t *peer, const wm_pointer_t *into,
              const char **reason);
 
+// Returns a link of WM_LINKS; NULL if there is none of that number.
+const wm_link_t *
+wm_link_numbered(unsigned number);
+
+unsigned
+wm_link_number(const wm_link_t *link);
+
 // Sender: returns true if device memory is offered to the peer, whose end
-// takes it by wm_link_for_offer(); else wm_link_carries() or chunks do.
+// takes it by wm_link_for_offer(). Else *why is the reason, and
+// wm_link_carrier() carries it.
 bool
-wm_link_offers(const wm_peer_t *peer);
+wm_link_offers(const wm_peer_t *peer, const char **why);
 
 // Receiver: returns the link by which offered memory comes.
 const wm_link_t *
 wm_link_for_offer(const wm_peer_t *peer, const wm_pointer_t *into);
 
-// Returns true if MPI reaches device memory that goes to a peer, or comes from
-// one, without an offer; else it is staged. Each end decides for itself.
+// Sender: returns the link that carries a payload from `memory` without an
+// offer, which the header names. `mpi` carries what no other link does.
+const wm_link_t *
+wm_link_carrier(const wm_peer_t *peer, const wm_pointer_t *memory);
+
+// Returns true if that link takes device memory of ours, a source or a target,
+// in place; else it is staged. Each end decides for itself.
 bool
-wm_link_carries(const wm_peer_t *peer);
+wm_link_in_place(const wm_link_t *link, const wm_peer_t *peer,
+                 const wm_pointer_t *memory);
 
 // Returns true if collectives may map memory of the peer.
 bool

@@ -48,7 +48,10 @@ host_disconnect(wm_peer_t *peer)
 }
 
 const wm_link_t wm_link_host = {
-    WM_LINK_NAMED(host),     .address = host_address,
-    .connect = host_connect, .disconnect = host_disconnect,
+    .name = "host",
+    .how = "staged through page-locked memory",
+    .address = host_address,
+    .connect = host_connect,
+    .disconnect = host_disconnect,
     .reach = host_reach,
 };

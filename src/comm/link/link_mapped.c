@@ -71,13 +71,14 @@ ipc_import(wm_peer_t *peer, const wm_place_t *place, int theirs, int device,
 }
 
 const wm_link_t wm_link_self = {
-    WM_LINK_NAMED(self),
+    .name = "self",
+    .how = "one copy",
     .reach = self_reach,
     .import = self_import,
 };
 
 const wm_link_t wm_link_ipc = {
-    WM_LINK_NAMED(ipc),
+    .name = "ipc",
     .reach = ipc_reach,
     .import = ipc_import,
 };

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Device memory that a CUDA-aware MPI carries: nothing is offered, and MPI
-// gets the chunks of chunks.c in place. Used if it is forced, or if no memory
-// is shared and MPI says that it takes device memory.
+// MPI carries what no other link does: host memory, and staged device memory.
+// A CUDA-aware MPI takes device memory in place, if it is asked to, or if no
+// memory is shared.
 #include "comm/engine/optional_mpi.h"
+#include "comm/engine/posted.h"
 #include "comm/link/link.h"
 
 int
@@ -36,8 +37,63 @@ mpi_reach(const wm_peer_t *peer, const wm_pointer_t *into, const char **reason)
                && wm_mpi_is_cuda_aware() == 1);
 }
 
+static bool
+mpi_in_place(const wm_peer_t *peer, const wm_pointer_t *memory)
+{
+    const char *unused;
+    return mpi_reach(peer, memory, &unused);
+}
+
+static int
+mpi_send(const wm_carry_t *to, const void *memory, size_t nbytes,
+         wm_flight_t *flight, wm_error_t *err)
+{
+    return wm_mpi_check(MPI_Isend(memory, (int)nbytes, MPI_BYTE, to->rank,
+                                  (int)to->number, to->data, &flight->mpi),
+                        "MPI_Isend", err);
+}
+
+static int
+mpi_receive(const wm_carry_t *from, void *memory, size_t nbytes,
+            wm_flight_t *flight, wm_error_t *err)
+{
+    return wm_mpi_check(MPI_Irecv(memory, (int)nbytes, MPI_BYTE, from->rank,
+                                  (int)from->number, from->data, &flight->mpi),
+                        "MPI_Irecv", err);
+}
+
+static int
+mpi_test(wm_flight_t *flight, size_t *nbytes, wm_error_t *err)
+{
+    MPI_Status status;
+    int flag = 0, count = 0;
+    int code = wm_mpi_check(MPI_Test(&flight->mpi, &flag, &status), "MPI_Test",
+                            err);
+    if (code == 0 && flag && nbytes != NULL) {
+        MPI_Get_count(&status, MPI_BYTE, &count);
+        *nbytes = (size_t)count;
+    }
+    return code < 0 ? code : flag != 0;
+}
+
+static void
+mpi_cancel(wm_flight_t *flight)
+{
+    if (flight->mpi == MPI_REQUEST_NULL)
+        return;
+    MPI_Cancel(&flight->mpi);
+    MPI_Wait(&flight->mpi, MPI_STATUS_IGNORE);
+}
+
 const wm_link_t wm_link_mpi = {
-    WM_LINK_NAMED(mpi),
+    .name = "mpi",
+    .title = "MPI",
+    .by_comm = true,
+    .in_place = mpi_in_place,
+    .send = mpi_send,
+    .receive = mpi_receive,
+    .test = mpi_test,
+    .cancel = mpi_cancel,
     .open = mpi_open,
     .reach = mpi_reach,
 };

@@ -16,7 +16,7 @@
 
 typedef enum {
     WM_MESSAGE_EAGER = 1, // the payload goes with the header
-    WM_MESSAGE_DATA = 2,  // it follows on the data communicator, in chunks
+    WM_MESSAGE_DATA = 2,  // a link carries it, in chunks
     WM_MESSAGE_OFFER = 3, // it is offered in device memory
 } wm_message_kind_t;
 
@@ -34,7 +34,7 @@ typedef struct {
     uint16_t magic;
     uint8_t kind;
     uint8_t failed; // the sender failed; `text` says why
-    uint32_t seq;   // tag on the data communicator
+    uint32_t seq;   // DATA: number of the payload
     uint64_t nbytes;
     uint32_t chunk; // DATA: bytes of a chunk
     // A synchronous send: 1 + the tag, on the data communicator, of an empty
@@ -42,7 +42,8 @@ typedef struct {
     uint32_t token;
     uint8_t pickled; // of a lower-case call
     uint8_t element; // of the sender's buffer
-    uint8_t spare[2];
+    uint8_t link; // DATA: which carries it
+    uint8_t spare;
     uint32_t order; // number among the messages to this rank
     // Every message has the header up to here; offers and failures have the
     // rest. More short headers than long ones find room on their way to a

@@ -54,6 +54,7 @@ typedef struct wm_peer {
     bool staging_registered;
     bool pinned_symm_registered[WM_PINNED_SYMM_COUNT];
     uint64_t notices_seen;
+    uint32_t drawn; // numbers of payloads that links carry to it
     wm_mapping_t *mappings;
     bool push_refused; // it could not map our memory
     bool dead;         // MPI has reported that it died

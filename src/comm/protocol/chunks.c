@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Payloads that MPI carries on the data communicator: chunks under one tag,
-// two of them under way. MPI gets host memory in place. A CUDA-aware MPI gets
-// device memory in place, too, after its users have ended. Else device memory
-// goes through two page-locked chunks, so that the copy of one overlaps the
-// flight of the other. An empty chunk says that the sender failed.
+// Payloads that a link carries: chunks under one number, two of them under
+// way. The link gets host memory in place, and device memory, too, if it takes
+// such memory, after its users have ended. Else device memory goes through two
+// page-locked chunks, so that the copy of one overlaps the flight of the
+// other. An empty chunk says that the sender failed. header.link names the
+// link.
 #include "comm/protocol/chunks.h"
 
 #include <stdlib.h>
 
-#include "comm/engine/posted.h"
+#include "comm/comm/failure.h"
 #include "comm/engine/stats.h"
 #include "comm/link/link.h"
 #include "comm/message/pack.h"
@@ -16,18 +17,32 @@
 #include "comm/protocol/rows.h"
 
 typedef struct {
-    bool carried;          // MPI reaches the device memory itself
+    bool carried;          // the link takes the device memory in place
     bool reachable;        // nobody else uses that memory
-    char *staging;         // page-locked chunks: two, or all
-    bool whole;            // all: the caller need not wait for the receiver
-    char *scratch;         // two chunks for data to discard
-    MPI_Request flying[2]; // of the chunks from `done` to `given`
+    bool whole;            // all is staged: nobody waits for the receiver
+    bool told;             // the empty chunk is given to the link
     uint32_t copied;       // chunks copied out of the device
-    uint32_t given, done;  // chunks given to MPI; completed by MPI
+    uint32_t given, done;  // chunks given to the link; completed
+    char *staging;         // page-locked chunks: two, or all
+    char *scratch;         // two chunks for data to discard
+    wm_flight_t flying[2]; // of the chunks from `done` to `given`
+    wm_flight_t last;      // of the empty chunk
 } chunks_t;
 
 // Second, as offers come to chunks, too.
 WM_STATE(chunks_t, chunks_of, second_state)
+
+static const wm_link_t *
+link_of(const wm_end_t *end)
+{
+    return wm_link_numbered(end->header.link);
+}
+
+static int
+peer_rank(const wm_end_t *end)
+{
+    return end->receives ? end->op.result.source : end->rank;
+}
 
 static uint32_t
 chunk_count(const wm_end_t *end)
@@ -116,8 +131,8 @@ wait_for_users(wm_end_t *end, wm_error_t *err)
     return code < 0 ? code : chunks->reachable;
 }
 
-// Enters the context in which MPI works with device memory. After an error MPI
-// must do without.
+// Enters the context in which the link works with device memory. After an
+// error it must do without.
 static int
 enter(const wm_end_t *end, wm_scope_t *scope, wm_error_t *err)
 {
@@ -127,28 +142,25 @@ enter(const wm_end_t *end, wm_scope_t *scope, wm_error_t *err)
     return 0;
 }
 
+// Returns 1 if a chunk that was given to the link has ended.
 static int
-test_part(wm_end_t *end, uint32_t chunk, bool *ended, int *count,
-          wm_error_t *err)
+test_part(wm_end_t *end, uint32_t chunk, size_t *count, wm_error_t *err)
 {
-    MPI_Status status;
+    const wm_link_t *link = link_of(end);
     wm_scope_t scope;
-    int flag = 0;
     int code = enter(end, &scope, err);
     if (code < 0)
         return code;
-    code = wm_mpi_check(
-        MPI_Test(&chunks_of(end)->flying[chunk % 2], &flag, &status),
-        "MPI_Test", err);
+    code = link->test(&chunks_of(end)->flying[chunk % 2], count, err);
     wm_device_leave(&scope);
-    *ended = flag != 0;
-    if (code == 0 && flag && count != NULL)
-        MPI_Get_count(&status, MPI_BYTE, count);
+    // MPI alone finds out that the peer has died.
+    if (code == 0 && !link->by_comm && wm_failure_is_due(&end->looks))
+        code = wm_failure_look(end->op.comm, peer_rank(end), err);
     return code;
 }
 
-// Returns the memory that MPI sends a chunk from, or receives it into: the
-// buffer itself if MPI reaches it, else a stage.
+// Returns the memory that the link sends a chunk from, or receives it into:
+// the buffer itself if MPI reaches it, else a stage.
 static char *
 chunk_memory(const wm_end_t *end, uint32_t index)
 {
@@ -159,31 +171,38 @@ chunk_memory(const wm_end_t *end, uint32_t index)
                                    : chunk_place(end, index);
 }
 
-// Gives MPI the next of the first `there` chunks, two at once at most.
+static wm_carry_t
+carry(const wm_end_t *end, uint32_t index)
+{
+    return (wm_carry_t){
+        .peer = end->peer,
+        .data = end->op.comm->data,
+        .rank = peer_rank(end),
+        .number = end->header.seq,
+        .index = index,
+        .device = chunks_of(end)->carried ? end->access.device : -1,
+    };
+}
+
+// Gives the link the next of the first `there` chunks, two at once at most.
 static int
 give_chunks(wm_end_t *end, uint32_t there, wm_error_t *err)
 {
+    const wm_link_t *link = link_of(end);
     chunks_t *chunks = chunks_of(end);
-    MPI_Comm comm = end->op.comm->data;
-    int tag = (int)end->header.seq;
     for (; chunks->given < there && chunks->given < chunks->done + 2;
          ++chunks->given) {
         uint32_t at = chunks->given;
+        wm_carry_t way = carry(end, at);
         char *memory = chunk_memory(end, at);
-        int length = (int)chunk_length(end, at);
-        MPI_Request *request = &chunks->flying[at % 2];
+        size_t length = chunk_length(end, at);
+        wm_flight_t *flight = &chunks->flying[at % 2];
         wm_scope_t scope;
         int code = enter(end, &scope, err);
         if (code < 0)
             return code;
-        code = end->receives
-                   ? wm_mpi_check(MPI_Irecv(memory, length, MPI_BYTE,
-                                            end->op.result.source, tag, comm,
-                                            request),
-                                  "MPI_Irecv", err)
-                   : wm_mpi_check(MPI_Isend(memory, length, MPI_BYTE,
-                                            end->rank, tag, comm, request),
-                                  "MPI_Isend", err);
+        code = end->receives ? link->receive(&way, memory, length, flight, err)
+                             : link->send(&way, memory, length, flight, err);
         wm_device_leave(&scope);
         if (code < 0)
             return code;
@@ -260,17 +279,17 @@ wm_chunks_send(wm_end_t *end, wm_error_t *err)
 {
     chunks_t *chunks = chunks_of(end);
     uint32_t total = chunk_count(end);
-    bool device = is_staged(end), ended = true;
+    bool device = is_staged(end);
     int code = wait_for_users(end, err);
     if (code > 0 && device)
         code = chunks_prepare(end, err);
     if (code <= 0)
         return code;
-    while (chunks->done < chunks->given && ended) {
-        if ((code = test_part(end, chunks->done, &ended, NULL, err)) < 0)
-            return code;
-        chunks->done += ended;
-    }
+    while (chunks->done < chunks->given
+           && (code = test_part(end, chunks->done, NULL, err)) > 0)
+        ++chunks->done;
+    if (code < 0)
+        return code;
     if (chunks->done == total)
         return 1;
     if (device && (code = stage_next(end, err)) <= 0)
@@ -281,11 +300,10 @@ wm_chunks_send(wm_end_t *end, wm_error_t *err)
 bool
 wm_chunks_fail(wm_end_t *end)
 {
-    MPI_Request empty;
-    if (MPI_Isend(NULL, 0, MPI_BYTE, end->rank, (int)end->header.seq,
-                  end->op.comm->data, &empty)
-        == MPI_SUCCESS)
-        wm_posted_leave(end->op.comm, &empty);
+    chunks_t *chunks = chunks_of(end);
+    wm_carry_t way = carry(end, chunks->given);
+    way.device = -1;
+    chunks->told = link_of(end)->send(&way, NULL, 0, &chunks->last, NULL) == 0;
     return false;
 }
 
@@ -293,12 +311,12 @@ bool
 wm_chunks_are_sent(wm_end_t *end)
 {
     chunks_t *chunks = chunks_of(end);
-    int flag = 1;
-    for (uint32_t at = chunks->done; at != chunks->given && flag; ++at)
-        if (MPI_Test(&chunks->flying[at % 2], &flag, MPI_STATUS_IGNORE)
-            != MPI_SUCCESS)
-            flag = 1;
-    return flag;
+    const wm_link_t *link = link_of(end);
+    bool sent = true;
+    for (uint32_t at = chunks->done; at != chunks->given && sent; ++at)
+        sent = link->test(&chunks->flying[at % 2], NULL, NULL) != 0;
+    return sent
+           && (!chunks->told || link->test(&chunks->last, NULL, NULL) != 0);
 }
 
 static int
@@ -307,25 +325,25 @@ chunks_offer(wm_end_t *end, wm_error_t *err)
     chunks_t *chunks = chunks_of(end);
     bool device = wm_buffer_on_device(&end->buffer);
     (void)err;
-    // MPI would wait for the receiver of an embedded array.
-    chunks->carried = device && !end->eager && wm_link_carries(end->peer);
+    const wm_link_t *link = wm_link_carrier(end->peer, &end->buffer.memory);
+    // The link would wait for the receiver of an embedded array.
+    chunks->carried = device && !end->eager
+                      && wm_link_in_place(link, end->peer,
+                                          &end->buffer.memory);
     chunks->whole = wm_eager_applies(end);
     if (device && end->around == NULL)
         wm_access_take_note(&end->access);
-    wm_chunks_announce(end);
+    wm_chunks_announce(end, link);
     return 0;
 }
 
 // Ends the receives of chunks that never come, as the sender failed.
 static void
-end_abandoned(chunks_t *chunks, uint32_t total)
+end_abandoned(wm_end_t *end, chunks_t *chunks)
 {
     for (uint32_t at = chunks->done; at != chunks->given; ++at)
-        if (chunks->flying[at % 2] != MPI_REQUEST_NULL) {
-            MPI_Cancel(&chunks->flying[at % 2]);
-            MPI_Wait(&chunks->flying[at % 2], MPI_STATUS_IGNORE);
-        }
-    chunks->done = chunks->given = total;
+        link_of(end)->cancel(&chunks->flying[at % 2]);
+    chunks->done = chunks->given = chunk_count(end);
 }
 
 // Takes the chunks that have come; `staged`: copies them into the device.
@@ -336,13 +354,12 @@ take_ended(wm_end_t *end, bool staged, wm_error_t *err)
     int code = 0;
     while (chunks->done < chunks->given && code == 0) {
         uint32_t at = chunks->done;
-        bool ended = false;
-        int count = 0;
-        code = test_part(end, at, &ended, &count, err);
-        if (code < 0 || !ended)
+        size_t count = 0;
+        if ((code = test_part(end, at, &count, err)) <= 0)
             return code;
+        code = 0;
         if (count == 0) {
-            end_abandoned(chunks, chunk_count(end));
+            end_abandoned(end, chunks);
             return wm_error_set(err, WM_ERR_CUDA, 0,
                                 "the sender, rank %d, failed: its GPU could "
                                 "not deliver the message",
@@ -388,10 +405,13 @@ chunks_receive(wm_end_t *end, wm_error_t *err)
 }
 
 void
-wm_chunks_announce(wm_end_t *end)
+wm_chunks_announce(wm_end_t *end, const wm_link_t *link)
 {
     end->header.kind = WM_MESSAGE_DATA;
-    end->header.seq = wm_comm_draw_lock_held(end->op.comm, end->rank, 1);
+    end->header.link = (uint8_t)wm_link_number(link);
+    end->header.seq = link->by_comm
+                          ? wm_comm_draw_lock_held(end->op.comm, end->rank, 1)
+                          : end->peer->drawn++;
     end->header.chunk = chunk_size(end);
 }
 
@@ -435,22 +455,30 @@ static bool
 chunks_check(wm_end_t *end)
 {
     const wm_header_t *header = &end->header;
-    return header->chunk > 0 && header->chunk <= WM_CARRIED_BYTES
+    const wm_link_t *link = link_of(end);
+    return link != NULL && link->receive != NULL
+           && (link->connect == NULL
+               || (end->peer->connected & 1u << header->link) != 0)
+           && header->chunk > 0 && header->chunk <= WM_CARRIED_BYTES
            && header->nbytes > 0
            && (header->nbytes - 1) / header->chunk < INT32_MAX
-           && header->seq <= (uint32_t)wm_comm_last_number(end->op.comm);
+           && (!link->by_comm
+               || header->seq <= (uint32_t)wm_comm_last_number(end->op.comm));
 }
 
 static int
 chunks_match(wm_end_t *end, bool refused, wm_error_t *err)
 {
+    const wm_link_t *link = link_of(end);
+    const wm_pointer_t *memory = &end->buffer.memory;
+    const char *unused;
     bool device = wm_buffer_on_device(&end->buffer);
-    bool carried = device && wm_link_carries(end->peer);
-    chunks_of(end)->carried = carried;
-    if (device && !carried)
-        wm_link_count(&wm_link_host, end->header.nbytes, true);
-    else
-        wm_link_count(&wm_link_mpi, end->header.nbytes, false);
+    chunks_of(end)->carried = device
+                              && wm_link_in_place(link, end->peer, memory);
+    // Device memory that MPI must not see comes by the host.
+    if (device && !link->reach(end->peer, memory, &unused))
+        link = &wm_link_host;
+    wm_link_count(link, end->header.nbytes, is_staged(end));
     int code = end->buffer.pattern != NULL && !refused
                    ? wm_unpack_reserve(end, false, err)
                    : 0;

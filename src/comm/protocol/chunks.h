@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Payloads that MPI carries: host memory that does not fit with the header;
-// and device memory if no segment is shared, if no slot is left, or if MPI has
-// to carry it. Engine lock held.
+// Payloads that a link carries: host memory that does not fit with the header;
+// and device memory if no segment is shared, if no slot is left, or if a link
+// that carries was asked for. Engine lock held.
 #ifndef WM_COMM_PROTOCOL_CHUNKS_H
 #define WM_COMM_PROTOCOL_CHUNKS_H
 
 #include "comm/message/end.h"
 
-// Sender: announces the chunks in the header. The row has begun.
+// Sender: announces in the header that the link carries chunks. The row has
+// begun.
 void
-wm_chunks_announce(wm_end_t *end);
+wm_chunks_announce(wm_end_t *end, const wm_link_t *link);
 
 // Makes a step of the sender. Returns 1 when all is across, 0 if not yet.
 WM_MUST_CHECK int
@@ -19,7 +20,7 @@ wm_chunks_send(wm_end_t *end, wm_error_t *err);
 bool
 wm_chunks_fail(wm_end_t *end);
 
-// Returns true when MPI no longer reads our memory.
+// Returns true when the link no longer reads our memory.
 bool
 wm_chunks_are_sent(wm_end_t *end);
 

@@ -28,11 +28,8 @@ wm_offer_open(wm_end_t *end, const char **why)
         return true;
     if (!wm_buffer_on_device(&end->buffer))
         *why = "host memory";
-    else if (wm_link_carries(end->peer))
-        *why = "MPI takes GPU memory";
-    else if (!wm_node_shares(end->peer))
-        *why = end->peer->refused[WM_LINK_host];
-    else if ((end->slot_index = wm_slot_acquire()) < 0)
+    else if (wm_link_offers(end->peer, why)
+             && (end->slot_index = wm_slot_acquire()) < 0)
         *why = "all slots are in use";
     if (*why != NULL)
         return false;

@@ -99,7 +99,7 @@ wm_staging_ring_begin(wm_end_t *end, wm_error_t *err)
         .taken_base = atomic_load(&slot->taken),
     };
     if (by_mpi) { // the receiver takes one empty fragment
-        wm_chunks_announce(end);
+        wm_chunks_announce(end, &wm_link_mpi);
         end->fragments.count = 1;
     }
     else {
@@ -186,6 +186,7 @@ static int
 follow_to_mpi(wm_end_t *end, const wm_slot_staging_t *staging, wm_error_t *err)
 {
     end->header.kind = WM_MESSAGE_DATA;
+    end->header.link = WM_LINK_mpi;
     end->header.seq = staging->seq;
     end->header.chunk = staging->fragment;
     if (!wm_receiving_chunks.check(end))

@@ -13,8 +13,6 @@ const char wm_py_comm_transport_doc[] = PyDoc_STR(
     "_transport($self, rank, buffer, /)\n--\n\n"
     "Return (name, reason) of the path from a rank into a buffer.");
 
-#define STAGED "staged through page-locked memory"
-
 PyObject *
 wm_py_comm_transport(PyObject *self, PyObject *const *args, Py_ssize_t given)
 {
@@ -53,22 +51,22 @@ wm_py_comm_transport(PyObject *self, PyObject *const *args, Py_ssize_t given)
     }
     bool on_host = !wm_memory_on_device(&into);
     const char *why;
-    const wm_link_t *link;
+    const wm_link_t *link, *carrier;
     Py_BEGIN_ALLOW_THREADS;
     wm_engine_lock();
     link = wm_link_tell(channel.comm->peers[rank], &into, &why);
+    carrier = wm_link_carrier(channel.comm->peers[rank], &into);
     snprintf(reason, sizeof reason, "%s", why);
     wm_engine_unlock();
     Py_END_ALLOW_THREADS;
+    bool carries = link->send != NULL;
     if (on_host) // the sender's memory is unknown here
         snprintf(reason, sizeof reason,
-                 "the receive buffer is host memory; MPI delivers host data "
-                 "directly, GPU data takes route \"%s\": %s",
-                 link->name,
-                 link == &wm_link_self  ? "one copy"
-                 : link == &wm_link_mpi ? "MPI delivers it"
-                                        : STAGED);
-    else if (link == &wm_link_host)
-        snprintf(reason, sizeof reason, "%s; GPU data is %s", why, STAGED);
-    return Py_BuildValue("ss", on_host ? "mpi" : link->name, reason);
+                 "the receive buffer is host memory; %s delivers host data "
+                 "directly, GPU data takes route \"%s\": %s%s",
+                 carrier->title, link->name, carries ? link->title : link->how,
+                 carries ? " delivers it" : "");
+    else if (!carries && link->import == NULL)
+        snprintf(reason, sizeof reason, "%s; GPU data is %s", why, link->how);
+    return Py_BuildValue("ss", on_host ? carrier->name : link->name, reason);
 }
