@@ -5,6 +5,7 @@
 
 #include "comm/engine/engine.h"
 #include "comm/engine/optional_mpi.h"
+#include "comm/link/link.h"
 #include "comm/node/stream_words.h"
 
 #define AGAIN_US 20000
@@ -38,6 +39,7 @@ failure_mark(wm_comm_t *comm, MPI_Group failed, MPI_Group all)
             if (ranks[i] >= 0 && ranks[i] < comm->size
                 && !comm->peers[ranks[i]]->dead) {
                 comm->peers[ranks[i]]->dead = true;
+                wm_link_peer_died(comm->peers[ranks[i]]);
                 wm_engine_peer_died(comm->peers[ranks[i]]);
             }
     free(ranks);

@@ -13,6 +13,7 @@
 #include "comm/engine/child.h"
 #include "comm/engine/handle.h"
 #include "comm/engine/modules.h"
+#include "comm/engine/progress.h"
 #include "comm/engine/progress_mpi.h"
 #include "cuda/lock.h"
 
@@ -191,6 +192,8 @@ step_lock_held(const wm_op_t *wanted, bool all)
         all = true;
     without_all = all ? 0 : without_all;
     atomic_fetch_add_explicit(&rounds, 1, memory_order_relaxed);
+    if (wm_progress_is_asked())
+        wm_progress_poll();
     wm_modules_round(); // first, as an operation may end in its step
     for (wm_op_t *op = first, *next; op != NULL; op = next) {
         next = op->next;
@@ -380,8 +383,10 @@ void
 wm_engine_notify(void)
 {
     wm_engine_visit();
-    if (atomic_load(&parked))
+    if (atomic_load(&parked)) {
         pthread_cond_signal(&wake);
+        wm_progress_wake();
+    }
 }
 
 bool
@@ -426,7 +431,8 @@ wm_engine_wait(const _Atomic int *flag, wm_op_t *op, wm_watcher_t *watcher,
     return !leave;
 }
 
-// Sleeps until an operation begins, or until the time of the next look.
+// Sleeps until an operation begins, until the time of the next look, or until
+// a link has work.
 static void
 park(void)
 {
@@ -435,12 +441,20 @@ park(void)
     int64_t rest = wm_modules_rest(), until = wm_engine_now() + rest;
     struct timespec time = {until / 1000000, until % 1000000 * 1000};
     bool idle = !atomic_load(&stopping) && atomic_load(&active) == 0;
-    if (idle && rest > 0)
+    bool links = idle && wm_progress_is_asked();
+    if (links)
+        wm_progress_arm();
+    else if (idle && rest > 0)
         pthread_cond_timedwait(&wake, &lock, &time);
     else if (idle)
         pthread_cond_wait(&wake, &lock);
-    atomic_store(&parked, false);
+    if (!links)
+        atomic_store(&parked, false);
     pthread_mutex_unlock(&lock);
+    if (links) {
+        wm_progress_sleep(rest);
+        atomic_store(&parked, false);
+    }
 }
 
 // Returns the microseconds until the thread looks again, if no operation has
@@ -486,6 +500,8 @@ engine_serve(void *unused)
         wm_modules_serve(atomic_load(&inside) > 0);
         int64_t quiet = now - quiet_since;
         if (atomic_load(&active) == 0) {
+            if (wm_progress_is_asked() && atomic_load(&wanted) == 0)
+                wm_engine_poll();
             if (quiet > 5000)
                 park();
             else
@@ -518,6 +534,7 @@ finalize(MPI_Comm comm, int key, void *value, void *extra)
         wm_lock(&lock);
         atomic_store(&stopping, true);
         pthread_cond_signal(&wake);
+        wm_progress_wake();
         pthread_mutex_unlock(&lock);
         pthread_join(thread, NULL);
     }
@@ -525,6 +542,7 @@ finalize(MPI_Comm comm, int key, void *value, void *extra)
     wm_modules_end();
     wm_engine_lock();
     wm_handle_end_all_lock_held();
+    wm_progress_end();
     wm_progress_mpi_end();
     atomic_store(&finalized, true); // no thread steps any operation after this
     wm_engine_unlock();

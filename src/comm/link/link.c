@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "comm/engine/engine.h"
 #include "comm/engine/modules.h"
 #include "cuda/settings.h"
 
@@ -28,6 +29,22 @@ typedef struct {
     uint32_t link, nbytes;
 } head_t;
 
+// Opens a link; the first time, the engine learns of its functions.
+static int
+open_one(int link, bool asked, wm_error_t *err)
+{
+    static bool added[WM_LINKS_KNOWN];
+    const wm_source_t *source = &links[link]->source;
+    int code = links[link]->open != NULL ? links[link]->open(asked, err) : 1;
+    if (code != 0 || added[link]
+        || (source->progress == NULL && source->close == NULL))
+        return code < 0 ? code : 0;
+    added[link] = true;
+    wm_progress_add(source);
+    wm_engine_notify();
+    return 0;
+}
+
 // Reads WARPMPI_TRANSPORT for a new communicator, and opens the links.
 // WM_ERR_VALUE for an unknown name, or if the link that it names cannot serve.
 static int
@@ -43,8 +60,7 @@ link_configure(wm_error_t *err)
     if (asked == NULL && name != NULL)
         return wm_setting_refuse(WM_SETTING_TRANSPORT, err);
     for (int i = 0; i < WM_LINKS_KNOWN && code == 0; ++i)
-        if (links[i]->open != NULL)
-            code = links[i]->open(links[i] == asked, err);
+        code = open_one(i, links[i] == asked, err);
     if (code == 0)
         forced = asked;
     return code;
@@ -112,6 +128,14 @@ wm_link_settle(wm_peer_t *peer, uint32_t theirs)
         wm_peer_refuse(peer, i, "not both processes use it");
     }
     peer->settled = true;
+}
+
+void
+wm_link_peer_died(wm_peer_t *peer)
+{
+    for (int i = 0; i < WM_LINKS_KNOWN; ++i)
+        if (links[i]->died != NULL && (peer->connected & 1u << i) != 0)
+            links[i]->died(peer);
 }
 
 bool

@@ -12,6 +12,7 @@
 
 #include <mpi.h>
 
+#include "comm/engine/progress.h"
 #include "comm/engine/stats.h"
 #include "comm/node/mapping.h"
 
@@ -38,8 +39,11 @@ typedef struct wm_link {
     // carries; else how GPU data gets into host memory, "one copy".
     const char *title, *how;
     // Makes the link ready for a new communicator. `asked`: WARPMPI_TRANSPORT
-    // names it. Returns an error, which all ranks raise, if it cannot serve.
+    // names it. Returns 0; 1 if it does not serve in this process; or an
+    // error, which all ranks raise.
     int (*open)(bool asked, wm_error_t *err);
+    // Functions for the engine, from the first open() that returns 0 on.
+    wm_source_t source;
     // Writes the address by which peers find this process, if it fits into
     // `room` bytes, and returns its length, which stays the same. Peers that
     // meet for the first time exchange their addresses. 0: the link is not
@@ -51,6 +55,8 @@ typedef struct wm_link {
     int (*connect)(wm_peer_t *peer, const void *address, size_t nbytes,
                    wm_error_t *err);
     void (*disconnect)(wm_peer_t *peer);
+    // MPI has reported that the peer died: what is under way ends in an error.
+    void (*died)(wm_peer_t *peer);
     // Returns true if GPU data that `peer` sends can come into `into` (NULL:
     // anywhere) by this link. *reason, in either case, is one sentence that
     // lives as long as the peer.
@@ -101,6 +107,10 @@ wm_link_connect(wm_peer_t *peer, const char *addresses, size_t nbytes);
 // `connected` for this process.
 void
 wm_link_settle(wm_peer_t *peer, uint32_t theirs);
+
+// Tells all links of a peer's death.
+void
+wm_link_peer_died(wm_peer_t *peer);
 
 // Returns true if WARPMPI_TRANSPORT names the link; NULL: it is unset.
 bool
