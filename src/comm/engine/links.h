@@ -5,9 +5,16 @@
 #ifndef WM_COMM_ENGINE_LINKS_H
 #define WM_COMM_ENGINE_LINKS_H
 
+#ifdef WM_TOYS // tests/toys
+#define WM_TOY_LINKS(X) X(file)
+#else
+#define WM_TOY_LINKS(X)
+#endif
+
 #define WM_LINKS(X)                                                           \
     X(self) /* a rank to itself on the GPU */                                 \
     X(ipc)  /* GPU to GPU, by mapped memory */                                \
+    WM_TOY_LINKS(X)                                                           \
     X(mpi)  /* by MPI alone */                                                \
     X(host) /* with a GPU buffer, staged in host memory */
 

@@ -83,8 +83,7 @@ typedef struct {
     _Alignas(16) unsigned char gaps_state[WM_STATE_BYTES];
 } wm_end_t;
 
-_Static_assert(sizeof(wm_end_t) <= WM_OP_BYTES, "it finds room in what is "
-                                                "kept");
+_Static_assert(sizeof(wm_end_t) <= WM_OP_BYTES, "it finds room in a pool");
 
 bool
 wm_end_is_send(const wm_op_t *op);

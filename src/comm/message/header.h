@@ -42,7 +42,7 @@ typedef struct {
     uint32_t token;
     uint8_t pickled; // of a lower-case call
     uint8_t element; // of the sender's buffer
-    uint8_t link; // DATA: which carries it
+    uint8_t link;    // DATA: which carries it
     uint8_t spare;
     uint32_t order; // number among the messages to this rank
     // Every message has the header up to here; offers and failures have the
