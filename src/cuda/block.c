@@ -41,6 +41,7 @@ static memory_t memories[WM_MAX_DEVICES] = {
     [0 ... WM_MAX_DEVICES - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER},
 };
 static bool (*_Atomic reclaim_hook)(int device);
+static void (*_Atomic freeing_hook)(uint64_t buffer_id);
 static bool (*_Atomic waits_hook)(bool urgent);
 static bool (*_Atomic turn_hook)(unsigned turn);
 static _Atomic bool kept; // more memory is idle than should be
@@ -146,6 +147,9 @@ static void
 return_region(int device, wm_region_t *region)
 {
     wm_scope_t scope;
+    void (*freeing)(uint64_t) = atomic_load(&freeing_hook);
+    if (freeing != NULL)
+        freeing(region->facts.buffer_id);
     if (wm_device_enter(device, &scope, NULL) == 0) {
         wm_cu.MemFree((CUdeviceptr)region->facts.base);
         wm_device_leave(&scope);
@@ -455,6 +459,12 @@ void
 wm_memory_set_reclaim(bool (*reclaim)(int device))
 {
     atomic_store(&reclaim_hook, reclaim);
+}
+
+void
+wm_memory_set_freeing(void (*freeing)(uint64_t buffer_id))
+{
+    atomic_store(&freeing_hook, freeing);
 }
 
 void

@@ -96,6 +96,11 @@ wm_memory_return_kept(void);
 void
 wm_memory_set_reclaim(bool (*reclaim)(int device));
 
+// Sets the hook that is called before device memory of ours goes back to the
+// driver, with its buffer id, by any thread and without locks of this layer.
+void
+wm_memory_set_freeing(void (*freeing)(uint64_t buffer_id));
+
 // Sets the hooks for streams that wait for other processes; the messages layer
 // does. The driver frees memory only when the device is idle. `waits` returns
 // true if this may never be: a stream may be waiting for another process,

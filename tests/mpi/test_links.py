@@ -100,3 +100,31 @@ def test_the_progress_thread_sleeps_until_a_link_has_work(tmp_path):
         tmp_path, IDLE, WARPMPI_TRANSPORT="file", TMPDIR=str(tmp_path)
     )
     assert printed.count("seen") == 2, printed
+
+
+FREED = """
+    import glob, os
+    from mpi4py import MPI
+
+    import warpmpi as wm
+
+    comm = wm.Comm(MPI.COMM_SELF)
+    told = os.environ["TMPDIR"] + "/warpmpi-link-*/freed-*"
+    device = wm.get_device("cuda:0")
+    array = wm.empty(device.total_memory // 4, "u1", device=device)
+    before = len(glob.glob(told))
+    del array  # more than is kept
+    print("told", len(glob.glob(told)) - before, flush=True)
+"""
+
+
+@pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU")
+def test_a_link_is_told_of_memory_before_it_is_freed(tmp_path):
+    printed = ranks.run_text(
+        tmp_path,
+        FREED,
+        ranks=1,
+        WARPMPI_TRANSPORT="file",
+        TMPDIR=str(tmp_path),
+    )
+    assert "told 1" in printed, printed

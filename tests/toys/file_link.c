@@ -102,6 +102,20 @@ file_disconnect(wm_peer_t *peer)
     free(folder);
 }
 
+// A test asks if the link is told.
+static void
+file_deregister(uint64_t buffer_id)
+{
+    char path[2 * ROOM];
+    if (notices < 0)
+        return;
+    snprintf(path, sizeof path, "%s/freed-%llu", own,
+             (unsigned long long)buffer_id);
+    FILE *file = fopen(path, "we");
+    if (file != NULL)
+        fclose(file);
+}
+
 static bool
 file_reach(const wm_peer_t *peer, const wm_pointer_t *into,
            const char **reason)
@@ -274,6 +288,7 @@ const wm_link_t wm_link_file = {
     .connect = file_connect,
     .disconnect = file_disconnect,
     .died = file_died,
+    .deregister = file_deregister,
     .reach = file_reach,
     .send = file_send,
     .receive = file_receive,

@@ -29,6 +29,14 @@ typedef struct {
     uint32_t link, nbytes;
 } head_t;
 
+static void
+deregister(uint64_t buffer_id)
+{
+    for (int i = 0; i < WM_LINKS_KNOWN; ++i)
+        if (links[i]->deregister != NULL)
+            links[i]->deregister(buffer_id);
+}
+
 // Opens a link; the first time, the engine learns of its functions.
 static int
 open_one(int link, bool asked, wm_error_t *err)
@@ -36,12 +44,15 @@ open_one(int link, bool asked, wm_error_t *err)
     static bool added[WM_LINKS_KNOWN];
     const wm_source_t *source = &links[link]->source;
     int code = links[link]->open != NULL ? links[link]->open(asked, err) : 1;
-    if (code != 0 || added[link]
-        || (source->progress == NULL && source->close == NULL))
+    if (code != 0 || added[link])
         return code < 0 ? code : 0;
     added[link] = true;
-    wm_progress_add(source);
-    wm_engine_notify();
+    if (links[link]->deregister != NULL)
+        wm_memory_set_freeing(deregister);
+    if (source->progress != NULL || source->close != NULL) {
+        wm_progress_add(source);
+        wm_engine_notify();
+    }
     return 0;
 }
 

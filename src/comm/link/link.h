@@ -57,6 +57,11 @@ typedef struct wm_link {
     void (*disconnect)(wm_peer_t *peer);
     // MPI has reported that the peer died: what is under way ends in an error.
     void (*died)(wm_peer_t *peer);
+    // Device memory of ours is about to be freed: what the link keeps of it
+    // must not be used again. Any thread, with or without the engine lock,
+    // which it must not take. Memory of others, which they free as they like,
+    // is known by its buffer id alone: wm_pointer_buffer_id().
+    void (*deregister)(uint64_t buffer_id);
     // Returns true if GPU data that `peer` sends can come into `into` (NULL:
     // anywhere) by this link. *reason, in either case, is one sentence that
     // lives as long as the peer.
