@@ -37,8 +37,8 @@ static char own[ROOM];
 static int notices = -1; // readable after a file has come
 static folder_t *folders;
 static posted_t *posted;
-static bool look; // a receive was posted, whose file may be there
-static char sent; // what the flight of a send names
+static bool look;  // a receive was posted, whose file may be there
+static char ended; // what the flight of a chunk that has ended names
 
 static int
 file_open(bool asked, wm_error_t *err)
@@ -150,7 +150,7 @@ file_send(const wm_carry_t *to, const void *memory, size_t nbytes,
     if (!written || rename(part, path) < 0)
         return wm_error_set(err, WM_ERR_SYSTEM, errno, "%s: %s", path,
                             strerror(errno));
-    flight->own = &sent;
+    flight->own = &ended; // it is there
     return 0;
 }
 
@@ -185,28 +185,28 @@ static int
 file_test(wm_flight_t *flight, size_t *nbytes, wm_error_t *err)
 {
     posted_t *one = flight->own;
-    int code = flight->own == &sent ? 1 : one->code;
-    if (code == 0)
-        return 0;
-    if (code < 0)
-        (void)wm_error_set(err, WM_ERR_SYSTEM, 0, "%s/%s cannot be read", own,
-                           one->name);
-    else if (nbytes != NULL)
+    if (flight->own == &ended || one->code == 0)
+        return flight->own == &ended;
+    int code = one->code > 0
+                   ? 1
+                   : wm_error_set(err, WM_ERR_SYSTEM, 0,
+                                  "%s/%s cannot be read", own, one->name);
+    if (code > 0 && nbytes != NULL)
         *nbytes = one->nbytes;
-    if (flight->own != &sent) {
-        forget(one);
-        free(one);
-    }
-    flight->own = NULL;
-    return code < 0 ? WM_ERR_SYSTEM : 1;
+    forget(one);
+    free(one);
+    flight->own = &ended;
+    return code;
 }
 
 static void
 file_cancel(wm_flight_t *flight)
 {
+    if (flight->own == &ended)
+        return;
     forget(flight->own);
     free(flight->own);
-    flight->own = NULL;
+    flight->own = &ended;
 }
 
 static void
