@@ -118,9 +118,10 @@ class StagingCopy:
         rest = list(value[1:]) if listed else []
         told, origin = None, _core._origin(value, buffer.form)
         if origin is not None:
-            told = _core._absolute_runs(
+            told = _core._runs(
                 value, origin, buffer.form, blocks, buffer.name
             )
+            assert told is not None  # its addresses were found
             self.array = Memory(*told[:2])
         self.buffer = buffer
         self.role = role
@@ -139,17 +140,19 @@ class StagingCopy:
             self.host = stage(True)
         self.given = [self.host, *rest] if listed else self.host
         if origin is None:
+            whole = value if datatype is None else [value, datatype]
             told = _core._runs(
-                value, self.host, buffer.form, blocks, datatype, buffer.name
+                whole, self.host, buffer.form, blocks, buffer.name
             )
         elif told is not None:
             base = MPI.Get_address(self.host) + origin - told[0]
             self.given[0] = MPI.memory.fromaddress(base, 1)
         if told is None:
             # Not understood: mpi4py raises, or may write all of it.
-            told = 0, self.host.nbytes, (0, self.host.nbytes)
-            self.role = "<" if role == "<" else "="
-        *self.used, self.runs = told  # first byte and number of bytes
+            told = 0, self.host.nbytes, (0, self.host.nbytes), False
+        *self.used, self.runs, exact = told  # first byte and number of bytes
+        if not exact and role == ">":
+            self.role = "="
         self.written: Any = self.runs  # what of them is copied back
         # The element type and the number of ranks of an average.
         self.average: tuple[int, int] | None = None

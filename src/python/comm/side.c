@@ -276,65 +276,37 @@ assign(wm_form_t form, int size, const wm_neighbors_t *neighbors,
     return 0;
 }
 
-// Finds the bytes from an address on that blocks use. Returns false if some
-// are in front of it.
+// Makes a buffer at an address as long as its allocation, as counts, and not
+// the declared length, limit it. Returns true if the buffer was changed.
 static bool
-find_end(const wm_py_blocks_t *blocks, Py_ssize_t *end)
+widen_address(PyObject *value, wm_form_t form, wm_buffer_t *buffer)
 {
-    *end = 0;
-    for (int i = 0; i < blocks->count; ++i) {
-        const wm_py_block_t *block = &blocks->blocks[i];
-        bool typed = block->datatype != NULL;
-        wm_extent_t of = {.size = 1, .high = 1, .extent = 1};
-        if (block->count <= 0)
-            continue;
-        if (typed
-            && (block->type == MPI_DATATYPE_NULL
-                || wm_py_datatype_measure(block->type, "buffer", &of) < 0))
-            return false;
-        __int128 last = (__int128)(block->count - 1) * of.extent;
-        __int128 low = (__int128)block->at + of.low + (last < 0 ? last : 0);
-        __int128 high = (__int128)block->at + of.high + (last > 0 ? last : 0);
-        if (low < 0 || high > PY_SSIZE_T_MAX)
-            return false;
-        *end = high > *end ? (Py_ssize_t)high : *end;
-    }
-    return true;
+    const wm_pointer_t *memory = &buffer->memory;
+    bool wide = memory->size > 0
+                && wm_py_mpi_is_address(wm_py_message_array(value))
+                && wm_py_blocks_has_counts(value, form);
+    if (wide)
+        buffer->nbytes = memory->base + memory->size - (uintptr_t)buffer->data;
+    return wide;
 }
 
-// Returns a buffer of blocks at a GPU address as memory of the length that the
-// blocks need; any other buffer unchanged. Returns NULL if this is impossible.
-static PyObject *
-measured(PyObject *value, wm_form_t form, int count)
+// Returns the end of the last block.
+static size_t
+end_of(const wm_span_t *spans, int count)
 {
-    PyObject *array = wm_py_message_array(value);
-    wm_py_blocks_t blocks;
-    Py_ssize_t end;
-    if (array == value || !wm_py_mpi_is_address(array)
-        || !wm_py_message_on_device(array)
-        || !wm_py_blocks_has_counts(value, form))
-        return Py_NewRef(value);
-    if (wm_py_blocks_read(value, form, count, 1, 0, &blocks) < 0)
-        return NULL;
-    bool found = find_end(&blocks, &end);
-    wm_py_blocks_free(&blocks);
-    PyObject *list = found ? PySequence_List(value) : NULL;
-    PyObject *address = list != NULL ? PyObject_GetAttrString(array, "address")
-                                     : NULL;
-    PyObject *memory = address != NULL
-                           ? wm_py_cold("warpmpi._staging.staging_copies",
-                                        "Memory", "(On)", address, end)
-                           : NULL;
-    Py_XDECREF(address);
-    if (memory == NULL || PyList_SetItem(list, 0, memory) < 0)
-        Py_CLEAR(list);
-    return list;
+    size_t end = 0;
+    for (int i = 0; i < count; ++i)
+        if (spans[i].nbytes > 0 && spans[i].at + spans[i].nbytes > end)
+            end = spans[i].at + spans[i].nbytes;
+    return end;
 }
 
-static int
-read_side(PyObject *value, bool writable, bool reduces, wm_form_t form,
-          int size, const wm_neighbors_t *neighbors, wm_side_t *side)
+int
+wm_py_side_read(PyObject *value, bool writable, bool reduces, wm_form_t form,
+                int size, const wm_neighbors_t *neighbors, wm_side_t *side)
 {
+    if (size > WM_BARRIER_RANKS)
+        return -1;
     int blocks = neighbors != NULL ? neighbors->count : size;
     wm_neighbors_t all = {.count = size};
     for (int rank = 0; rank < size && form == WM_SEPARATE; ++rank)
@@ -356,6 +328,8 @@ read_side(PyObject *value, bool writable, bool reduces, wm_form_t form,
     bool nothing = side->contiguous && message->buffer.nbytes == 0; // anywhere
     if (apart && !on_device && !nothing)
         return -1;
+    bool wide = apart && on_device
+                && widen_address(value, form, &message->buffer);
     if (form == WM_SEPARATE)
         return message->user == NULL
                    ? read_blocks(value, writable, size,
@@ -363,6 +337,8 @@ read_side(PyObject *value, bool writable, bool reduces, wm_form_t form,
                    : -1;
     if (form == WM_VARYING && read_spans(value, writable, blocks, side) < 0)
         return -1;
+    if (wide)
+        message->buffer.nbytes = end_of(side->spans, blocks);
     const wm_pattern_t *pattern = message->buffer.pattern;
     if (message->user != NULL
         || (pattern != NULL && !wm_pattern_is_strided(pattern))
@@ -374,22 +350,4 @@ read_side(PyObject *value, bool writable, bool reduces, wm_form_t form,
         && message->buffer.nbytes % ((size_t)blocks * message->size) != 0)
         return -1;
     return neighbors != NULL ? assign(form, size, neighbors, side) : 0;
-}
-
-int
-wm_py_side_read(PyObject *value, bool writable, bool reduces, wm_form_t form,
-                int size, const wm_neighbors_t *neighbors, wm_side_t *side)
-{
-    bool apart = form == WM_VARYING || form == WM_SEPARATE;
-    if (size > WM_BARRIER_RANKS)
-        return -1;
-    PyObject *given = apart ? measured(value, form,
-                                       neighbors != NULL ? neighbors->count
-                                                         : size)
-                            : Py_NewRef(value);
-    int code = given != NULL ? read_side(given, writable, reduces, form, size,
-                                         neighbors, side)
-                             : -1;
-    Py_XDECREF(given);
-    return code;
 }

@@ -3,7 +3,6 @@
 
 #include <limits.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "comm/engine/optional_mpi.h"
 #include "comm/engine/posted.h"
@@ -470,41 +469,6 @@ wm_py_datatype_decode(MPI_Datatype type, wm_strided_t *strided)
     return decoded;
 }
 
-// Finds the bytes of an element where MPI does not tell how the type was made:
-// MPI unpacks ones into a mask.
-static bool
-parts_by_mask(MPI_Datatype type, char *data, wm_parts_t *parts)
-{
-    MPI_Aint low = 0, span = 0;
-    MPI_Count size = 0;
-    int position = 0;
-    MPI_Type_get_true_extent(type, &low, &span);
-    MPI_Type_size_x(type, &size);
-    if (size > INT_MAX || size < 0 || span < 0)
-        return false;
-    char *mask = calloc((size_t)span + 1, 1), *ones = malloc((size_t)size + 1);
-    bool told = mask != NULL && ones != NULL;
-    if (told) {
-        memset(ones, 1, (size_t)size);
-        // NOLINTNEXTLINE(performance-no-int-to-ptr): may not be in the mask
-        char *origin = (char *)((uintptr_t)mask - (uintptr_t)low);
-        told = MPI_Unpack(ones, (int)size, &position, origin, 1, type,
-                          MPI_COMM_SELF)
-               == MPI_SUCCESS;
-    }
-    for (MPI_Aint at = 0, next; at < span && told; at = next) {
-        wm_strided_t run;
-        next = at;
-        while (next < span && mask[next] == mask[at])
-            ++next;
-        wm_strided_init(&run, data + low + at, next - at);
-        told = !mask[at] || parts_add(parts, &run, 0);
-    }
-    free(mask);
-    free(ones);
-    return told;
-}
-
 // Repeats one part, by so many parts if it cannot have another dimension.
 static bool
 parts_add_repeated(wm_parts_t *parts, const wm_strided_t *part,
@@ -519,20 +483,23 @@ parts_add_repeated(wm_parts_t *parts, const wm_strided_t *part,
     return added;
 }
 
-bool
+int
 wm_py_datatype_cover(MPI_Datatype type, MPI_Count number, MPI_Aint extent,
                      char *data, wm_parts_t *parts)
 {
     wm_parts_t one;
     bool told = wm_py_datatype_parts(type, 1, extent, data, INT_MAX, &one);
     if (!told) {
+        MPI_Aint low = 0, length = 0;
+        MPI_Type_get_true_extent(type, &low, &length);
         wm_py_parts_free(&one);
-        WM_PY_UNLOCKED(told = parts_by_mask(type, data, &one));
+        wm_strided_init(&one.parts[one.count++], data + low, length);
     }
-    for (int i = 0; i < one.count && told; ++i)
-        told = parts_add_repeated(parts, &one.parts[i], number, extent);
+    bool added = true;
+    for (int i = 0; i < one.count && added; ++i)
+        added = parts_add_repeated(parts, &one.parts[i], number, extent);
     wm_py_parts_free(&one);
-    return told;
+    return added ? !told : -1;
 }
 
 static bool

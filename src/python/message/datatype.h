@@ -67,10 +67,10 @@ wm_py_parts_init(wm_parts_t *parts, int most);
 void
 wm_py_parts_free(wm_parts_t *parts);
 
-// Adds the bytes of `number` elements, counted from `data`, in any order. Asks
-// MPI for a mask of the bytes if MPI does not tell how the type was made.
-// Returns false if memory is short, or an element is longer than MPI packs.
-bool
+// Adds the bytes of `number` elements, counted from `data`, in any order.
+// Returns 0; 1 if MPI does not tell how the type was made, so that the gaps
+// inside of an element are added as well; or -1 if memory is short.
+int
 wm_py_datatype_cover(MPI_Datatype type, MPI_Count number, MPI_Aint extent,
                      char *data, wm_parts_t *parts);
 

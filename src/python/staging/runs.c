@@ -52,11 +52,10 @@ find_bounds(const wm_parts_t *parts, char **low, char **high)
     }
 }
 
-// Returns (place of the lowest byte, bytes from there to the last, runs), with
-// the place counted from `origin`. Takes over the runs, whose offsets count
-// from `base`; NULL: from the lowest byte.
+// Returns the result of _runs. Takes over the runs, whose offsets count from
+// `base`; NULL: from the lowest byte.
 static PyObject *
-tell(runs_t *runs, uintptr_t origin, char *base)
+tell(runs_t *runs, char *base, bool exact)
 {
     char *low = base, *high = base;
     find_bounds(&runs->parts, &low, &high);
@@ -64,10 +63,10 @@ tell(runs_t *runs, uintptr_t origin, char *base)
     PyObject *capsule = PyCapsule_New(runs, runs_name, free_capsule);
     if (capsule == NULL)
         runs_free(runs);
-    return capsule != NULL
-               ? Py_BuildValue("nnN", (Py_ssize_t)((uintptr_t)low - origin),
-                               (Py_ssize_t)(high - low), capsule)
-               : NULL;
+    return capsule != NULL ? Py_BuildValue(
+               "nnNN", (Py_ssize_t)((uintptr_t)low - (uintptr_t)base),
+               (Py_ssize_t)(high - low), capsule, PyBool_FromLong(exact))
+                           : NULL;
 }
 
 // Drops an exception that says that MPI or mpi4py refuses the buffer: the call
@@ -119,124 +118,95 @@ check_within(const wm_py_block_t *block, const wm_extent_t *of, size_t nbytes,
     return 1;
 }
 
-// Adds the bytes of the blocks at `base`, which has `nbytes` bytes. Returns 0;
-// 1 with a ValueError naming the argument if a block is not within; or -1 with
-// another exception.
+// The memory that blocks are in: an array's, or all from address 0 on.
+typedef struct {
+    char *data;
+    size_t nbytes;
+    Py_ssize_t itemsize;
+} memory_t;
+
+// Adds the bytes of the blocks. Returns 0, or 1 if these include gaps; 2 with
+// a ValueError naming the argument if a block is not within the memory; or -1
+// with another exception.
 static int
-add_blocks(const wm_py_blocks_t *blocks, char *base, size_t nbytes,
-           Py_ssize_t itemsize, const char *name, wm_parts_t *parts)
+add_blocks(const wm_py_blocks_t *blocks, const memory_t *memory,
+           const char *name, wm_parts_t *parts)
 {
+    int code = 0;
     for (int i = 0; i < blocks->count; ++i) {
         const wm_py_block_t *block = &blocks->blocks[i];
+        MPI_Datatype type = block->type;
+        MPI_Count count = block->count;
         wm_extent_t of;
-        if (measure(block, itemsize, name, &of) < 0)
+        if (measure(block, memory->itemsize, name, &of) < 0)
             return -1;
-        if (block->count <= 0 || of.size == 0)
+        if (count <= 0 || of.size == 0)
             continue;
-        if (check_within(block, &of, nbytes, name) != 0)
-            return 1;
-        bool typed = block->datatype != NULL;
-        // NOLINTNEXTLINE(performance-no-int-to-ptr): `base` may be no array
-        char *data = (char *)((uintptr_t)base + (size_t)block->at);
-        if (!wm_py_datatype_cover(typed ? block->type : MPI_BYTE,
-                                  typed ? block->count
-                                        : block->count * itemsize,
-                                  typed ? of.extent : 1, data, parts)) {
-            PyErr_Format(PyExc_ValueError,
-                         "%s: MPI does not tell the layout of the datatype",
-                         name);
+        if (check_within(block, &of, memory->nbytes, name) != 0)
+            return 2;
+        if (block->datatype == NULL) {
+            type = MPI_BYTE;
+            count *= of.size;
+            of.extent = 1;
+        }
+        // NOLINTNEXTLINE(performance-no-int-to-ptr): may be an address
+        char *data = (char *)((uintptr_t)memory->data + (size_t)block->at);
+        int added = wm_py_datatype_cover(type, count, of.extent, data, parts);
+        if (added < 0) {
+            PyErr_NoMemory();
             return -1;
         }
+        code |= added;
     }
-    return 0;
-}
-
-// Reads the elements of one datatype that fill an array.
-static int
-read_filled(PyObject *datatype, Py_ssize_t nbytes, wm_py_blocks_t *blocks)
-{
-    PyObject *list = Py_BuildValue("(OO)", Py_None, datatype);
-    int code = list != NULL
-                   ? wm_py_blocks_read(list, WM_WHOLE, 1, 1, nbytes, blocks)
-                   : -1;
-    Py_XDECREF(list);
     return code;
 }
 
 PyDoc_STRVAR(
     runs_doc,
-    "_runs(buffer, staging, form, count, datatype, name, /)\n--\n\n"
+    "_runs(buffer, staging, form, count, name, /)\n--\n\n"
     "Return the bytes of a buffer that a call may access, at the same\n"
     "offsets in its staging copy: (offset of the first, bytes from there to\n"
-    "the last, runs for _stage_copy and _staged).\n\n"
-    "form: \"\" for one block; n, v or w for `count` of them. datatype: that\n"
-    "of all elements, or None. Returns None if the list is not valid, so\n"
-    "that mpi4py raises. Raises ValueError, naming `name`, if the bytes are\n"
-    "not within the staging copy.");
+    "the last, runs for _stage_copy and _staged, True if gaps in elements\n"
+    "are not among them).\n\n"
+    "form: \"\" for one block; n, v or w for `count` of them. staging: the\n"
+    "copy, or the origin (_origin) of the buffer; the first offset is then\n"
+    "an address, from which the others count. Returns None if the list is\n"
+    "not valid, so that mpi4py raises. Raises ValueError, naming `name`, if\n"
+    "the bytes are not within the staging copy.");
 
 static PyObject *
 runs_of(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *buffer, *staging, *datatype;
-    const char *form, *name;
-    int count;
-    wm_py_blocks_t blocks = {0};
-    if (!PyArg_ParseTuple(args, "OO!siOs:_runs", &buffer,
-                          wm_py_state->array_type, &staging, &form, &count,
-                          &datatype, &name))
-        return NULL;
-    const wm_array_t *host = wm_py_array_of(staging);
-    size_t nbytes = wm_array_nbytes(host);
-    Py_ssize_t itemsize = (Py_ssize_t)wm_dtype_info(host->dtype)->itemsize;
-    runs_t *runs = runs_new();
-    if (runs == NULL)
-        return NULL;
-    int code = datatype != Py_None
-                   ? read_filled(datatype, (Py_ssize_t)nbytes, &blocks)
-                   : wm_py_blocks_read(buffer, wm_py_blocks_form(form), count,
-                                       itemsize, (Py_ssize_t)nbytes, &blocks);
-    if (code == 0)
-        code = add_blocks(&blocks, host->data, nbytes, itemsize, name,
-                          &runs->parts);
-    wm_py_blocks_free(&blocks);
-    if (code == 0)
-        return tell(runs, (uintptr_t)host->data, host->data);
-    runs_free(runs);
-    return code > 0 || drop_wrong() < 0 ? NULL : Py_NewRef(Py_None);
-}
-
-PyDoc_STRVAR(absolute_runs_doc,
-             "_absolute_runs(buffer, origin, form, count, name, /)\n--\n\n"
-             "Return the bytes of a buffer with an origin (_origin): (lowest\n"
-             "address, bytes from there to the last, runs, whose offsets\n"
-             "count from the lowest address).");
-
-static PyObject *
-absolute_runs(PyObject *Py_UNUSED(module), PyObject *args)
-{
-    PyObject *buffer;
-    Py_ssize_t origin;
+    PyObject *buffer, *staging;
     const char *form, *name;
     int count;
     wm_py_blocks_t blocks;
-    if (!PyArg_ParseTuple(args, "Onsis:_absolute_runs", &buffer, &origin,
-                          &form, &count, &name)
-        || wm_py_blocks_read(buffer, wm_py_blocks_form(form), count, 1, 0,
-                             &blocks)
-               < 0)
+    memory_t memory = {NULL, PY_SSIZE_T_MAX, 1};
+    if (!PyArg_ParseTuple(args, "OOsis:_runs", &buffer, &staging, &form,
+                          &count, &name))
         return NULL;
+    bool copied = PyObject_TypeCheck(staging, wm_py_state->array_type);
+    Py_ssize_t origin = copied ? 0 : PyLong_AsSsize_t(staging);
+    runs_t *runs = PyErr_Occurred() ? NULL : runs_new();
+    if (runs == NULL)
+        return NULL;
+    if (copied) {
+        const wm_array_t *host = wm_py_array_of(staging);
+        memory = (memory_t){host->data, wm_array_nbytes(host),
+                            wm_dtype_info(host->dtype)->itemsize};
+    }
+    int code = wm_py_blocks_read(
+        buffer, wm_py_blocks_form(form), count, memory.itemsize,
+        copied ? (Py_ssize_t)memory.nbytes : 0, &blocks);
     for (int i = 0; i < blocks.count; ++i)
         blocks.blocks[i].at += origin;
-    runs_t *runs = runs_new();
-    int code = runs == NULL ? -1
-                            : add_blocks(&blocks, NULL, PY_SSIZE_T_MAX, 1,
-                                         name, &runs->parts);
-    wm_py_blocks_free(&blocks);
     if (code == 0)
-        return tell(runs, 0, NULL);
-    if (runs != NULL)
-        runs_free(runs);
-    return NULL;
+        code = add_blocks(&blocks, &memory, name, &runs->parts);
+    wm_py_blocks_free(&blocks);
+    if (code == 0 || code == 1)
+        return tell(runs, memory.data, code == 0);
+    runs_free(runs);
+    return code > 0 || drop_wrong() < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 PyDoc_STRVAR(
@@ -394,7 +364,6 @@ wm_py_runs_read(PyObject *object, char *staging, size_t nbytes)
 }
 
 PyMethodDef wm_py_runs_functions[] = {
-    {"_absolute_runs", absolute_runs, METH_VARARGS, absolute_runs_doc},
     {"_blocks", blocks_of, METH_VARARGS, blocks_doc},
     {"_origin", origin_of, METH_VARARGS, origin_doc},
     {"_place", place_of, METH_VARARGS, place_doc},
