@@ -196,6 +196,8 @@ wm_py_handles_adopt(PyObject *object)
     --count;
     PyObject *kind, *value, *trace;
     PyErr_Fetch(&kind, &value, &trace);
+    // A finalizer that keeps the object would be shorter, but programs free
+    // requests by weak references, which must see the object go.
     PyTypeObject *type = handles_type_of(object);
     PyObject *empty = PyTuple_New(0);
     PyObject *heir = empty != NULL ? type->tp_new(Py_TYPE(object), empty, NULL)

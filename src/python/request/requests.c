@@ -127,11 +127,8 @@ pass_on(const char *name, PyObject *args, PyObject *kwargs)
 
 // Does Waitall, or waitall, whose result is a list of objects.
 static PyObject *
-wait_for_each(const char *name, PyObject *given, PyObject *statuses)
+wait_for_each(const char *name, PyObject *list, PyObject *statuses)
 {
-    PyObject *list = wm_py_stock_resolve(given);
-    if (list == NULL)
-        return NULL;
     PyObject *kind = NULL, *value = NULL, *trace = NULL;
     wm_waiting_call = (wm_waiting_call_t){.name = name,
                                           .type = MPI_DATATYPE_NULL};
@@ -172,8 +169,6 @@ wait_for_each(const char *name, PyObject *given, PyObject *statuses)
     if (ended) // our requests are freed, if MPI is not asked
         result = ask_mpi ? call_stock(name, list, statuses)
                          : Py_NewRef(Py_True);
-    wm_py_stock_settle(given, list);
-    Py_DECREF(list);
     if (kind != NULL) {
         Py_CLEAR(result);
         PyErr_Restore(kind, value, trace);
@@ -237,17 +232,11 @@ first_under_way(PyObject *list)
 
 // Tests by MPI's own call, after our messages were advanced once.
 static PyObject *
-look_at(const char *name, PyObject *given, PyObject *other)
+look_at(const char *name, PyObject *list, PyObject *other)
 {
-    PyObject *list = wm_py_stock_resolve(given);
-    if (list == NULL)
-        return NULL;
     if (any_of_ours(list))
         WM_PY_UNLOCKED(wm_engine_look(NULL));
-    PyObject *result = call_stock(name, list, other);
-    wm_py_stock_settle(given, list);
-    Py_DECREF(list);
-    return result;
+    return call_stock(name, list, other);
 }
 
 // Returns true if the result of an MPI test says that the wait is over.
@@ -266,7 +255,7 @@ is_over(PyObject *tested)
 // Waits by repeated tests if some requests are ours, as a wait inside MPI
 // advances none of our messages.
 static PyObject *
-wait_for_ours(const char *wait, PyObject *list, PyObject *other)
+wait_for_some(const char *wait, PyObject *list, PyObject *other)
 {
     PyObject *result;
     wm_hang_t hang;
@@ -300,15 +289,19 @@ wait_for_ours(const char *wait, PyObject *list, PyObject *other)
     return result;
 }
 
+typedef PyObject *
+call_t(const char *name, PyObject *list, PyObject *other);
+
+// Makes a call on the list in which our requests replace mpi4py's objects that
+// have their handles.
 static PyObject *
-wait_for_some(const char *wait, PyObject *given, PyObject *other)
+with_ours(call_t *call, const char *name, PyObject *given, PyObject *other)
 {
     PyObject *list = wm_py_stock_resolve(given);
-    if (list == NULL)
-        return NULL;
-    PyObject *result = wait_for_ours(wait, list, other);
-    wm_py_stock_settle(given, list);
-    Py_DECREF(list);
+    PyObject *result = list != NULL ? call(name, list, other) : NULL;
+    if (list != NULL)
+        wm_py_stock_settle(given, list);
+    Py_XDECREF(list);
     return result;
 }
 
@@ -317,11 +310,10 @@ wm_py_requests_objects(const char *name, PyObject *list, PyObject *other)
 {
     if (wm_py_check_running() < 0)
         return NULL;
-    if (strcmp(name, "waitall") == 0)
-        return wait_for_each(name, list, other);
-    if (strncmp(name, "wait", 4) == 0)
-        return wait_for_some(name, list, other);
-    return look_at(name, list, other);
+    call_t *call = strcmp(name, "waitall") == 0    ? wait_for_each
+                   : strncmp(name, "wait", 4) == 0 ? wait_for_some
+                                                   : look_at;
+    return with_ours(call, name, list, other);
 }
 
 // Does Waitany, whose result is the index alone.
@@ -336,9 +328,6 @@ wait_for_any(const char *name, PyObject *list, PyObject *status)
     return index;
 }
 
-typedef PyObject *
-call_t(const char *name, PyObject *list, PyObject *other);
-
 static PyObject *
 call_on_list(const char *name, const char *second, call_t *call,
              PyObject *args, PyObject *kwargs)
@@ -346,7 +335,8 @@ call_on_list(const char *name, const char *second, call_t *call,
     if (!wm_engine_is_started())
         return pass_on(name, args, kwargs);
     PyObject *other, *list = take_list(name, second, args, kwargs, &other);
-    PyObject *result = list != NULL ? call(name, list, other) : NULL;
+    PyObject *result = list != NULL ? with_ours(call, name, list, other)
+                                    : NULL;
     Py_XDECREF(list);
     return result;
 }
