@@ -52,7 +52,7 @@
       "the measured thresholds of collectives; those of rank 0 count")        \
     X(LOG, WORD, "", "cuda, route, or cuda,route", OWN,                       \
       "writes to stderr: cuda, calls of the driver; route, the protocol of "  \
-      "each message")
+      "each message and the engine of each collective")
 
 typedef enum {
 #define X(type, what) WM_SETTING_TYPE_##type,

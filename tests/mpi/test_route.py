@@ -149,3 +149,55 @@ def test_a_message_through_the_host_says_who_wanted_that(tmp_path):
 @pytest.mark.skipif(kinds.is_real(), reason="the simulated driver is silent")
 def test_nothing_is_told_unasked(tmp_path):
     assert ranks.run_text(tmp_path, MESSAGES, WARPMPI_LOG="") == ""
+
+
+COLLECTIVES = """
+    import os
+    os.dup2(1, 2)
+    import numpy as np
+    from mpi4py import MPI
+    import warpmpi as wm
+
+    comm = wm.Comm(MPI.COMM_WORLD)
+    host, gpu = np.zeros(16), wm.zeros(16, "float64")
+    comm.Allreduce(MPI.IN_PLACE, gpu)
+    comm.Iallreduce(MPI.IN_PLACE, gpu).Wait()
+    comm.Bcast(host if comm.rank == 0 else gpu)
+"""
+
+
+# Rank 1's: the engine of each call, and why others do not serve.
+ENGINES = {
+    "": [
+        ("Allreduce", "copies", ""),
+        ("Allreduce", "copies", ""),
+        ("Bcast", "mpi", "not copies, kernels: does not serve another rank"),
+    ],
+    "host": [
+        ("Allreduce", "kernels", "not copies: does not serve this rank"),
+        (
+            "Bcast",
+            "mpi",
+            "not copies: does not serve this rank; "
+            "not kernels: does not serve another rank",
+        ),
+    ],
+}
+
+
+@pytest.mark.parametrize("transport", ENGINES)
+def test_each_collective_names_its_engine(tmp_path, transport):
+    """A rank with host memory does not wait for the choice: it has no line."""
+    text = ranks.run_text(
+        tmp_path, COLLECTIVES, WARPMPI_LOG="route", WARPMPI_TRANSPORT=transport
+    )
+    found = re.findall(
+        r"^warpmpi: route: rank (\d) of 2, (\w+) of 128 bytes: (\w+)"
+        r"(?: \((.*)\))?$",
+        text,
+        re.MULTILINE,
+    )
+    assert [row[1:] for row in found if row[0] == "1"] == ENGINES[transport]
+    assert [row[1:] for row in found if row[0] == "0"] == [
+        row for row in ENGINES[transport] if row[0] != "Bcast"
+    ]

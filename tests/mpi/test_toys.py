@@ -146,11 +146,12 @@ def test_a_capture_is_refused_by_name(tmp_path):
     else:
         raise AssertionError("it was captured")
 """
-    header = (
-        f"    import sys; sys.path.insert(0, {str(ranks.ROOT / 'tests')!r})"
-    )
-    header += "\n    import graphs\n"
-    found = engines(tmp_path, header + program, TOY_RING="on")
+    folder = str(ranks.ROOT / "tests")
+    program = f"""
+    sys.path.insert(0, {folder!r})
+    import graphs
+{program}"""
+    found = engines(tmp_path, program, TOY_RING="on")
     assert [counts["ring"] for counts in found.values()] == [1, 1]
 
 
