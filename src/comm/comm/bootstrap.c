@@ -252,7 +252,7 @@ settle(wm_comm_t *comm, bool inter, const wm_endpoint_t *all, facts_t *facts,
 {
     size_t size = (size_t)comm->size, most = facts->addresses;
     size_t bytes = most > sizeof(uint32_t) ? most : sizeof(uint32_t);
-    char *room = malloc((2 * size + 1) * bytes);
+    char *room = calloc(2 * size + 1, bytes);
     facts->code = room == NULL ? wm_error_set(err, WM_ERR_MEMORY, 0,
                                               "out of host memory")
                                : 0;
