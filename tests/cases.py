@@ -7,6 +7,7 @@ expected values, from the table and from REDUCED.
 
 import functools
 import math
+import sys
 import unittest
 from typing import NamedTuple
 
@@ -312,3 +313,19 @@ class Case:
         if scale == 1:
             return values
         return np.where(values == EMPTY, EMPTY, values * scale)
+
+
+def codes_run(call):
+    """The Python functions that run within a call."""
+    names = []
+
+    def note(frame, event, _):
+        if event == "call":
+            names.append(frame.f_code.co_name)
+
+    sys.setprofile(note)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return names

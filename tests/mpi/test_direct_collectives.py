@@ -3,7 +3,6 @@
 
 import ctypes
 import os
-import sys
 import textwrap
 from functools import partial
 
@@ -14,7 +13,7 @@ from mpi4py import MPI
 import kinds
 import ranks
 import warpmpi as wm
-from cases import REDUCED, REDUCTIONS, TABLE, counted
+from cases import REDUCED, REDUCTIONS, TABLE, codes_run, counted
 
 pytestmark = pytest.mark.skipif(
     not wm.is_cuda_available(), reason="needs a GPU"
@@ -497,22 +496,6 @@ def test_in_place_where_one_cannot_map(tmp_path, name, strided):
     plain = name.removeprefix("I").capitalize()
     text = UNMAPPED.format(name=name, plain=plain, strided=strided)
     ranks.run_text(tmp_path, text)
-
-
-def codes_run(call):
-    """The Python functions that run within a call."""
-    names = []
-
-    def note(frame, event, _):
-        if event == "call":
-            names.append(frame.f_code.co_name)
-
-    sys.setprofile(note)
-    try:
-        call()
-    finally:
-        sys.setprofile(None)
-    return names
 
 
 @pytest.mark.parametrize("name", ["Alltoallv", "Alltoallw", "Ialltoallv"])

@@ -11,7 +11,7 @@ from mpi4py import MPI
 import cases
 import kinds
 import warpmpi as wm
-from cases import CALLS, Case, id_of, perform
+from cases import CALLS, Case, codes_run, id_of, perform
 from warpmpi._staging import collectives
 
 needs_gpu = pytest.mark.skipif(
@@ -494,3 +494,53 @@ def test_a_datatype_of_which_mpi_tells_no_constructor(comm):
     pairs["gap"] = -1
     expected = np.tile(pairs.view(np.uint8), comm.size)
     np.testing.assert_array_equal(kinds.values_of(b), expected)
+
+
+@needs_gpu
+@pytest.mark.parametrize(
+    "name", ["Allreduce", "Bcast", "Gather", "Alltoallv", "Reduce_scatter"]
+)
+def test_no_python_runs_for_arrays_of_gpus(comm, name):
+    """The first rank has host memory, so MPI does the call."""
+    size = comm.size
+    kind = "host" if comm.rank == 0 and size > 1 else "device"
+    a = kinds.make(kind, np.arange(2.0 * size) + comm.rank)
+    b = kinds.make(kind, np.zeros(2 * size))
+    lists = [2] * size, [2 * rank for rank in range(size)]
+    call = {
+        "Allreduce": lambda: comm.Allreduce(a, b),
+        "Bcast": lambda: comm.Bcast(a),
+        "Gather": lambda: comm.Gather([a, 2], b if comm.rank == 0 else None),
+        "Alltoallv": lambda: comm.Alltoallv([a, lists], [b, lists]),
+        "Reduce_scatter": lambda: comm.Reduce_scatter(a, [b, 2], lists[0]),
+    }[name]
+    assert codes_run(call) == ["<lambda>"]
+    ranks, own = np.arange(size), np.arange(2.0 * size)
+    expected = {
+        "Allreduce": own * size + sum(ranks),
+        "Bcast": own,
+        "Gather": (ranks[:, None] + [0.0, 1.0]).ravel(),
+        "Alltoallv": (ranks[:, None] + 2.0 * comm.rank + [0, 1]).ravel(),
+        "Reduce_scatter": own[2 * comm.rank :][:2] * size + sum(ranks),
+    }[name]
+    if name == "Gather" and comm.rank > 0:
+        return
+    result = kinds.values_of(a if name == "Bcast" else b)[: expected.size]
+    np.testing.assert_array_equal(result, expected)
+
+
+@needs_gpu
+def test_an_error_of_mpis_own_tells_its_cause(comm):
+    """The core's own call of MPI, and a rank that mpi4py serves."""
+    kind = "host" if comm.rank == 0 and comm.size > 1 else "device"
+    a = kinds.make(kind, np.arange(4.0))
+    b = kinds.make(kind, np.zeros(4))
+    with pytest.raises(MPI.Exception) as caught:
+        comm.Allreduce(a, b, op=MPI.BXOR)
+    assert caught.value.Get_error_class() == MPI.ERR_OP
+    if hasattr(caught.value, "__notes__"):
+        assert (
+            "Allreduce: op: MPI does not compute" in caught.value.__notes__[0]
+        )
+    comm.Allreduce(a, b)
+    np.testing.assert_array_equal(kinds.values_of(b), comm.size * np.arange(4))

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "comm/coll/call/half.h"
+#include "comm/coll/host/staged.h"
 #include "comm/engine/stats.h"
 #include "comm/message/pattern.h"
 
@@ -40,7 +41,8 @@ wm_by_mpi_fetch(wm_by_mpi_t *by, wm_participant_t *participant,
 {
     const wm_coll_t *call = participant->call;
     wm_direct_t *direct = &participant->direct;
-    by->participant = participant;
+    by->comm = participant->comm;
+    by->call = call;
     by->request = MPI_REQUEST_NULL;
     if (!call->on_device) {
         by->send = call->send != NULL ? call->send->data : NULL;
@@ -83,7 +85,8 @@ wm_by_mpi_spoil(wm_by_mpi_t *by, wm_participant_t *participant,
                 wm_error_t *err)
 {
     *by = (wm_by_mpi_t){
-        .participant = participant,
+        .comm = participant->comm,
+        .call = participant->call,
         .request = MPI_REQUEST_NULL,
         .spoilt = true,
     };
@@ -104,15 +107,15 @@ wm_by_mpi_is_copied(wm_by_mpi_t *by, wm_error_t *err)
 static MPI_Datatype
 by_mpi_type_of(const wm_by_mpi_t *by)
 {
-    MPI_Datatype type = by->participant->call->type;
+    MPI_Datatype type = by->call->type;
     return type != MPI_DATATYPE_NULL ? type : MPI_BYTE;
 }
 
 static int
 by_mpi_count(const wm_by_mpi_t *by, size_t nbytes, bool *fits)
 {
-    MPI_Datatype type = by->participant->call->type;
-    size_t size = type != MPI_DATATYPE_NULL ? by->participant->call->size : 1;
+    MPI_Datatype type = by->call->type;
+    size_t size = type != MPI_DATATYPE_NULL ? by->call->size : 1;
     *fits &= nbytes / size <= INT_MAX;
     return (int)(nbytes / size);
 }
@@ -123,7 +126,7 @@ static void
 by_mpi_lay(const wm_by_mpi_t *by, const wm_span_t *spans, int blocks,
            int *counts, bool *fits)
 {
-    int *at = counts + by->participant->comm->size;
+    int *at = counts + by->comm->size;
     for (int i = 0; i < blocks && spans != NULL; ++i) {
         counts[i] = by_mpi_count(by, spans[i].nbytes, fits);
         at[i] = by_mpi_count(by, spans[i].at, fits);
@@ -135,11 +138,9 @@ by_mpi_lay(const wm_by_mpi_t *by, const wm_span_t *spans, int blocks,
 static int
 root_of(const wm_by_mpi_t *by)
 {
-    const wm_comm_t *comm = by->participant->comm;
-    int root = by->participant->call->root;
-    return comm->split == 0
-                   || !wm_coll_shape(by->participant->call->kind)->rooted
-               ? root
+    const wm_comm_t *comm = by->comm;
+    int root = by->call->root;
+    return comm->split == 0 || !wm_coll_shape(by->call->kind)->rooted ? root
            : root < 0           ? MPI_PROC_NULL
            : root == comm->rank ? MPI_ROOT
                                 : root - wm_comm_group(comm, root).first;
@@ -155,17 +156,21 @@ bytes(void)
     return types;
 }
 
+// Makes MPI's blocking call, or begins the nonblocking one.
+#define CALL(blocking, begins, ...)                                           \
+    (by->blocks ? MPI_##blocking(__VA_ARGS__)                                 \
+                : MPI_##begins(__VA_ARGS__, &by->request))
+
 static int
 by_mpi_begin(wm_by_mpi_t *by, const int *sends, const int *receives,
              bool *fits)
 {
-    const wm_coll_t *call = by->participant->call;
+    const wm_coll_t *call = by->call;
     const wm_shape_t *shape = wm_coll_shape(call->kind);
-    const wm_comm_t *comm = by->participant->comm;
-    MPI_Comm on = comm->owner->data;
+    const wm_comm_t *comm = by->comm;
+    MPI_Comm on = by->blocks ? comm->owner->user : comm->owner->data;
     MPI_Datatype type = by_mpi_type_of(by);
     MPI_Op op = wm_half_op(type, call->op);
-    MPI_Request *request = &by->request;
     int size = comm->size, root = root_of(by);
     size_t blocks = (size_t)wm_comm_others(comm, comm->rank).count;
     bool in_place = call->send == NULL && wm_coll_sends(call, comm->rank);
@@ -188,48 +193,50 @@ by_mpi_begin(wm_by_mpi_t *by, const int *sends, const int *receives,
         return MPI_SUCCESS;
     switch (call->kind) {
     case WM_COLL_BCAST:
-        return MPI_Ibcast(call->send != NULL ? by->send : by->receive, all,
-                          type, root, on, request);
+        return CALL(Bcast, Ibcast, call->send != NULL ? by->send : by->receive,
+                    all, type, root, on);
     case WM_COLL_GATHER:
-        return MPI_Igather(send, out, type, receive, in, type, root, on,
-                           request);
+        return CALL(Gather, Igather, send, out, type, receive, in, type, root,
+                    on);
     case WM_COLL_GATHERV:
-        return MPI_Igatherv(send, out, type, receive, receives, into, type,
-                            root, on, request);
+        return CALL(Gatherv, Igatherv, send, out, type, receive, receives,
+                    into, type, root, on);
     case WM_COLL_SCATTER:
-        return MPI_Iscatter(send, out, type, receive, in, type, root, on,
-                            request);
+        return CALL(Scatter, Iscatter, send, out, type, receive, in, type,
+                    root, on);
     case WM_COLL_SCATTERV:
-        return MPI_Iscatterv(send, sends, at, type, receive, in, type, root,
-                             on, request);
+        return CALL(Scatterv, Iscatterv, send, sends, at, type, receive, in,
+                    type, root, on);
     case WM_COLL_ALLGATHER:
-        return MPI_Iallgather(send, out, type, receive, in, type, on, request);
+        return CALL(Allgather, Iallgather, send, out, type, receive, in, type,
+                    on);
     case WM_COLL_ALLGATHERV:
-        return MPI_Iallgatherv(send, out, type, receive, receives, into, type,
-                               on, request);
+        return CALL(Allgatherv, Iallgatherv, send, out, type, receive,
+                    receives, into, type, on);
     case WM_COLL_ALLTOALL:
-        return MPI_Ialltoall(send, out, type, receive, in, type, on, request);
+        return CALL(Alltoall, Ialltoall, send, out, type, receive, in, type,
+                    on);
     case WM_COLL_ALLTOALLV:
-        return MPI_Ialltoallv(send, sends, at, type, receive, receives, into,
-                              type, on, request);
+        return CALL(Alltoallv, Ialltoallv, send, sends, at, type, receive,
+                    receives, into, type, on);
     case WM_COLL_ALLTOALLW:
-        return MPI_Ialltoallw(send, sends, at, bytes(), receive, receives,
-                              into, bytes(), on, request);
+        return CALL(Alltoallw, Ialltoallw, send, sends, at, bytes(), receive,
+                    receives, into, bytes(), on);
     case WM_COLL_REDUCE:
-        return MPI_Ireduce(send, receive, all, type, op, root, on, request);
+        return CALL(Reduce, Ireduce, send, receive, all, type, op, root, on);
     case WM_COLL_ALLREDUCE:
-        return MPI_Iallreduce(send, receive, all, type, op, on, request);
+        return CALL(Allreduce, Iallreduce, send, receive, all, type, op, on);
     case WM_COLL_REDUCE_SCATTER_BLOCK:
         in = by_mpi_count(by, got / (in_place ? blocks : 1), fits);
-        return MPI_Ireduce_scatter_block(send, receive, in, type, op, on,
-                                         request);
+        return CALL(Reduce_scatter_block, Ireduce_scatter_block, send, receive,
+                    in, type, op, on);
     case WM_COLL_REDUCE_SCATTER:
-        return MPI_Ireduce_scatter(send, receive, receives, type, op, on,
-                                   request);
+        return CALL(Reduce_scatter, Ireduce_scatter, send, receive, receives,
+                    type, op, on);
     case WM_COLL_SCAN:
-        return MPI_Iscan(send, receive, all, type, op, on, request);
+        return CALL(Scan, Iscan, send, receive, all, type, op, on);
     case WM_COLL_EXSCAN:
-        return MPI_Iexscan(send, receive, all, type, op, on, request);
+        return CALL(Exscan, Iexscan, send, receive, all, type, op, on);
     default:
         return MPI_ERR_OTHER;
     }
@@ -238,39 +245,36 @@ by_mpi_begin(wm_by_mpi_t *by, const int *sends, const int *receives,
 static int
 begin_of_all(wm_by_mpi_t *by, bool *fits, wm_error_t *err)
 {
-    const wm_coll_t *call = by->participant->call;
-    size_t size = (size_t)by->participant->comm->size;
+    const wm_coll_t *call = by->call;
+    size_t size = (size_t)by->comm->size;
     by->counts = calloc(4 * size, sizeof *by->counts);
     if (by->counts == NULL)
         return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
-    const wm_comm_t *comm = by->participant->comm;
+    const wm_comm_t *comm = by->comm;
     int others = wm_comm_others(comm, comm->rank).count;
     int got = wm_coll_shape(call->kind)->reduces
                   ? wm_comm_group(comm, comm->rank).count
                   : others;
     by_mpi_lay(by, call->sends, others, by->counts, fits);
     by_mpi_lay(by, call->receives, got, by->counts + 2 * size, fits);
-    return wm_mpi_check(
-        by_mpi_begin(by, by->counts, by->counts + 2 * size, fits),
-        wm_call_name(call->kind), err);
+    by->result = by_mpi_begin(by, by->counts, by->counts + 2 * size, fits);
+    return wm_mpi_check(by->result, wm_call_name(call->kind), err);
 }
 
 static int
 begin_of_neighbors(wm_by_mpi_t *by, bool *fits, wm_error_t *err)
 {
     MPI_Datatype type = by_mpi_type_of(by);
-    size_t size = by->participant->call->type != MPI_DATATYPE_NULL
-                      ? by->participant->call->size
-                      : 1;
-    return wm_by_neighbor_begin(by->participant->comm, by->participant->call,
-                                by->send, by->receive, type, size,
-                                &by->neighbors, &by->request, fits, err);
+    size_t size = by->call->type != MPI_DATATYPE_NULL ? by->call->size : 1;
+    return wm_by_neighbor_begin(by->comm, by->call, by->send, by->receive,
+                                type, size, &by->neighbors, &by->request, fits,
+                                err);
 }
 
 int
 wm_by_mpi_begin(wm_by_mpi_t *by, wm_error_t *err)
 {
-    const wm_coll_t *call = by->participant->call;
+    const wm_coll_t *call = by->call;
     bool fits = true;
     int code = wm_by_neighbor_serves(call->kind)
                    ? begin_of_neighbors(by, &fits, err)
@@ -288,7 +292,7 @@ wm_by_mpi_test(wm_by_mpi_t *by, wm_error_t *err)
 {
     int flag = 0;
     int code = wm_mpi_check(MPI_Test(&by->request, &flag, MPI_STATUS_IGNORE),
-                            wm_call_name(by->participant->call->kind), err);
+                            wm_call_name(by->call->kind), err);
     return code < 0 ? code : flag;
 }
 
@@ -297,8 +301,8 @@ wm_by_mpi_test(wm_by_mpi_t *by, wm_error_t *err)
 static void
 by_mpi_average(const wm_by_mpi_t *by)
 {
-    const wm_comm_t *comm = by->participant->comm;
-    const wm_coll_t *call = by->participant->call;
+    const wm_comm_t *comm = by->comm;
+    const wm_coll_t *call = by->call;
     int ranks = wm_comm_others(comm, comm->rank).count;
     wm_reduce_type_t type;
     wm_reduce_op_t op;
@@ -322,8 +326,7 @@ wm_by_mpi_store(wm_by_mpi_t *by, wm_error_t *err)
         return 0;
     if (by->receive != NULL)
         by->access->idle = false;
-    return by_mpi_copy(by, by->participant->call->receive, by->receive, false,
-                       err);
+    return by_mpi_copy(by, by->call->receive, by->receive, false, err);
 }
 
 void
@@ -346,4 +349,112 @@ wm_by_mpi_end(wm_by_mpi_t *by)
         wm_pinned_free(by->send);
     if (by->receive != NULL)
         wm_pinned_free(by->receive);
+}
+
+bool
+wm_by_mpi_serves(const wm_comm_t *comm, const wm_coll_t *call)
+{
+    const wm_coll_row_t *row = wm_coll_row(call->kind);
+    size_t most = call->size * INT_MAX;
+    return call->on_device && call->type != MPI_DATATYPE_NULL
+           && !row->shape.neighbors && row->sends != WM_SEPARATE
+           && comm->owner->user != MPI_COMM_NULL
+           && by_mpi_nbytes_of(call->send) <= most
+           && by_mpi_nbytes_of(call->receive) <= most;
+}
+
+// Makes a staging copy of a buffer, for its blocks if it has `spans`. The
+// caller frees *staged and its memory.
+static int
+by_mpi_stage(const wm_buffer_t *buffer, const wm_span_t *spans, int blocks,
+             wm_staged_t **staged, wm_error_t *err)
+{
+    size_t count = spans != NULL ? (size_t)blocks : 1;
+    wm_staged_t *made = calloc(1, sizeof *made + count * sizeof *made->runs);
+    *staged = made;
+    if (made == NULL)
+        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    int code = by_mpi_allocate(buffer, &made->staging, err);
+    made->count = code < 0 || made->staging == NULL ? 0 : count;
+    for (size_t i = 0; i < made->count; ++i) {
+        wm_span_t span = spans != NULL ? spans[i]
+                                       : (wm_span_t){0, buffer->nbytes};
+        wm_strided_init(&made->runs[i], made->staging + span.at,
+                        (int64_t)span.nbytes);
+    }
+    return code;
+}
+
+static void
+by_mpi_drop(wm_staged_t *staged)
+{
+    if (staged != NULL && staged->staging != NULL)
+        wm_pinned_free(staged->staging);
+    free(staged);
+}
+
+// Stages one side of a blocking call, and fills the staging copy if MPI reads
+// it.
+static int
+by_mpi_fetch_side(const wm_buffer_t *buffer, const wm_span_t *spans,
+                  int blocks, bool reads, wm_staged_t **staged, char **given,
+                  wm_error_t *err)
+{
+    if (buffer == NULL)
+        return 0;
+    wm_buffer_t memory = *buffer; // borrowed
+    int code = by_mpi_stage(buffer, spans, blocks, staged, err);
+    if (code == 0 && reads)
+        code = wm_staged_copy(&memory, *staged, true, err);
+    *given = code == 0 ? (*staged)->staging : NULL;
+    return code;
+}
+
+int
+wm_by_mpi_call(const wm_comm_t *comm, const wm_coll_t *call, int *result,
+               wm_error_t *err)
+{
+    const wm_coll_row_t *row = wm_coll_row(call->kind);
+    wm_by_mpi_t by = {
+        .comm = comm,
+        .call = call,
+        .request = MPI_REQUEST_NULL,
+        .blocks = true,
+    };
+    wm_staged_t *sent = NULL, *received = NULL;
+    wm_error_t other;
+    int blocks = wm_comm_others(comm, comm->rank).count;
+    // In place MPI reads what it overwrites; rank 0 of Exscan gets nothing.
+    bool reads = (call->send == NULL && wm_coll_sends(call, comm->rank))
+                 || (row->shape.prefix && !row->shape.inclusive);
+    *result = MPI_SUCCESS;
+    if (call->send != NULL || call->receive != NULL)
+        wm_stat_add(WM_STAT_staged_collectives, 1);
+    int code = by_mpi_fetch_side(call->send,
+                                 row->sends == WM_VARYING ? call->sends : NULL,
+                                 blocks, true, &sent, &by.send, err);
+    if (code == 0)
+        code = by_mpi_fetch_side(
+            call->receive, row->receives == WM_VARYING ? call->receives : NULL,
+            blocks, reads, &received, &by.receive, err);
+    by.spoilt = code < 0; // the other ranks do not wait for this one
+    if (by.spoilt
+        && (take_spoilt(call->send, &by.send) < 0
+            || take_spoilt(call->receive, &by.receive) < 0))
+        goto done;
+    int made = wm_by_mpi_begin(&by, by.spoilt ? &other : err);
+    if (!by.spoilt) {
+        *result = by.result;
+        code = made;
+    }
+    if (code == 0 && received != NULL) {
+        wm_buffer_t memory = *call->receive; // borrowed
+        by_mpi_average(&by);
+        code = wm_staged_copy(&memory, received, false, err);
+    }
+done:
+    wm_by_mpi_end(&by);
+    by_mpi_drop(sent);
+    by_mpi_drop(received);
+    return code;
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A nonblocking collective that MPI does, on the communicator's `data`. MPI is
-// given host memory, or page-locked staging copies of GPU memory. No function
-// waits. Engine lock held.
+// A collective that MPI does. MPI is given host memory, or page-locked staging
+// copies of GPU memory. Nonblocking calls are on the communicator's `data`; no
+// function waits, and the engine lock is held. A blocking one is on the user's
+// communicator, without the lock.
 #ifndef WM_COMM_COLL_HOST_BY_MPI_H
 #define WM_COMM_COLL_HOST_BY_MPI_H
 
@@ -9,13 +10,16 @@
 #include "comm/coll/direct/participant.h"
 
 typedef struct {
-    wm_participant_t *participant;
+    const wm_comm_t *comm;
+    const wm_coll_t *call;
     wm_access_t *access; // NULL: host memory
     char *send, *receive;
     bool spoilt; // the memory is from malloc, and filled with bytes of 255
     int *counts; // send counts and displacements, then the receive ones
     wm_by_neighbor_t *neighbors; // of a neighborhood collective
     MPI_Request request;
+    bool blocks; // the call is MPI's blocking one
+    int result;  // of MPI's function
 } wm_by_mpi_t;
 
 // Begins to fill the staging copies. The data to send are ready.
@@ -44,6 +48,19 @@ wm_by_mpi_test(wm_by_mpi_t *by, wm_error_t *err);
 // Begins to copy the result back from the staging copy.
 WM_MUST_CHECK int
 wm_by_mpi_store(wm_by_mpi_t *by, wm_error_t *err);
+
+// Returns true if the core can make MPI's blocking call: not that of
+// neighbors, which some MPIs do wrongly, nor of blocks with datatypes.
+bool
+wm_by_mpi_serves(const wm_comm_t *comm, const wm_coll_t *call);
+
+// Makes MPI's blocking call, and waits for the copies. Nonblocking calls of
+// small arrays take up to twice as long. *result is the return value of MPI's
+// function if the call fails because of it. A rank that has failed before
+// gives MPI bytes of 255, so that the other ranks do not wait for it.
+WM_MUST_CHECK int
+wm_by_mpi_call(const wm_comm_t *comm, const wm_coll_t *call, int *result,
+               wm_error_t *err);
 
 // Frees the staging copies. After an error, waits for copies under way.
 void
