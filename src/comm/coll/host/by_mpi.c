@@ -6,9 +6,7 @@
 #include <string.h>
 
 #include "comm/coll/call/half.h"
-#include "comm/coll/host/staged.h"
 #include "comm/engine/stats.h"
-#include "comm/message/pattern.h"
 
 static size_t
 by_mpi_nbytes_of(const wm_buffer_t *buffer)
@@ -16,23 +14,72 @@ by_mpi_nbytes_of(const wm_buffer_t *buffer)
     return buffer != NULL ? buffer->nbytes : 0;
 }
 
-static int
-by_mpi_allocate(const wm_buffer_t *buffer, char **staging, wm_error_t *err)
+static void
+by_mpi_drop(wm_staged_t *staged)
 {
-    return by_mpi_nbytes_of(buffer) == 0
-               ? 0
-               : wm_pinned_alloc(buffer->nbytes, (void **)staging, err);
+    if (staged != NULL && staged->staging != NULL)
+        wm_pinned_free(staged->staging);
+    free(staged);
 }
 
+// Makes a staging copy of a buffer, for its blocks if it has `spans`. The
+// caller drops *staged, also after an error.
 static int
-by_mpi_copy(const wm_by_mpi_t *by, const wm_buffer_t *buffer, char *staging,
-            bool to_host, wm_error_t *err)
+by_mpi_stage_side(const wm_buffer_t *buffer, const wm_span_t *spans,
+                  int blocks, wm_staged_t **staged, wm_error_t *err)
 {
-    if (staging == NULL)
+    size_t count = spans != NULL ? (size_t)blocks : 1;
+    void *memory;
+    if (by_mpi_nbytes_of(buffer) == 0)
         return 0;
-    wm_stat_add(WM_STAT_staged_bytes, (int64_t)buffer->nbytes);
-    return wm_pattern_copy(buffer, 0, buffer->nbytes, staging, to_host,
-                           by->access->device, by->access->stream, err);
+    *staged = calloc(1, sizeof **staged + count * sizeof(wm_strided_t));
+    if (*staged == NULL)
+        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    int code = wm_pinned_alloc(buffer->nbytes, &memory, err);
+    if (code < 0)
+        return code;
+    (*staged)->staging = memory;
+    (*staged)->count = count;
+    for (size_t i = 0; i < count; ++i) {
+        wm_span_t span = spans != NULL ? spans[i]
+                                       : (wm_span_t){0, buffer->nbytes};
+        wm_strided_init(&(*staged)->runs[i], (char *)memory + span.at,
+                        (int64_t)span.nbytes);
+    }
+    return 0;
+}
+
+// Makes the staging copies, which MPI is given.
+static int
+by_mpi_stage(wm_by_mpi_t *by, wm_error_t *err)
+{
+    const wm_coll_t *call = by->call;
+    const wm_coll_row_t *row = wm_coll_row(call->kind);
+    int blocks = wm_comm_others(by->comm, by->comm->rank).count;
+    if (call->send != NULL || call->receive != NULL)
+        wm_stat_add(WM_STAT_staged_collectives, 1);
+    int code = by_mpi_stage_side(call->send,
+                                 row->sends == WM_VARYING ? call->sends : NULL,
+                                 blocks, &by->sent, err);
+    if (code == 0)
+        code = by_mpi_stage_side(
+            call->receive, row->receives == WM_VARYING ? call->receives : NULL,
+            blocks, &by->received, err);
+    if (code == 0 && by->sent != NULL)
+        by->send = by->sent->staging;
+    if (code == 0 && by->received != NULL)
+        by->receive = by->received->staging;
+    return code;
+}
+
+// Returns true if MPI reads what it receives over, or may leave some of it.
+static bool
+by_mpi_keeps(const wm_by_mpi_t *by)
+{
+    const wm_coll_t *call = by->call;
+    const wm_shape_t *shape = wm_coll_shape(call->kind);
+    return shape->neighbors || (shape->prefix && !shape->inclusive)
+           || (call->send == NULL && wm_coll_sends(call, by->comm->rank));
 }
 
 int
@@ -49,22 +96,19 @@ wm_by_mpi_fetch(wm_by_mpi_t *by, wm_participant_t *participant,
         by->receive = call->receive != NULL ? call->receive->data : NULL;
         return 0;
     }
-    if (call->send != NULL || call->receive != NULL)
-        wm_stat_add(WM_STAT_staged_collectives, 1);
-    by->access = &direct->into; // the send data are ready
-    by->access->idle = true;
-    if (by_mpi_nbytes_of(call->send) + by_mpi_nbytes_of(call->receive) == 0)
-        return 0;
-    int code = wm_access_open(by->access, err);
-    if (code == 0)
-        code = by_mpi_allocate(call->send, &by->send, err);
-    if (code == 0)
-        code = by_mpi_allocate(call->receive, &by->receive, err);
-    by->access->idle = false;
-    if (code == 0)
-        code = by_mpi_copy(by, call->send, by->send, true, err);
-    if (code == 0) // MPI may not overwrite all of it
-        code = by_mpi_copy(by, call->receive, by->receive, true, err);
+    wm_access_t *access = by->access = &direct->into; // sent data are ready
+    access->idle = true;
+    int code = by_mpi_stage(by, err);
+    if (code < 0 || (by->sent == NULL && by->received == NULL))
+        return code;
+    code = wm_access_open(access, err);
+    access->idle = false;
+    if (code == 0 && by->sent != NULL)
+        code = wm_staged_enqueue(call->send, by->sent, true, access->device,
+                                 access->stream, err);
+    if (code == 0 && by->received != NULL && by_mpi_keeps(by))
+        code = wm_staged_enqueue(call->receive, by->received, true,
+                                 access->device, access->stream, err);
     return code;
 }
 
@@ -80,6 +124,18 @@ take_spoilt(const wm_buffer_t *buffer, char **bytes)
     return 0;
 }
 
+// Gives MPI bytes of 255 in place of the staging copies.
+static int
+by_mpi_take_spoilt(wm_by_mpi_t *by, wm_error_t *err)
+{
+    by->spoilt = true;
+    by->send = by->receive = NULL;
+    return take_spoilt(by->call->send, &by->send) < 0
+                   || take_spoilt(by->call->receive, &by->receive) < 0
+               ? wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory")
+               : 0;
+}
+
 int
 wm_by_mpi_spoil(wm_by_mpi_t *by, wm_participant_t *participant,
                 wm_error_t *err)
@@ -88,12 +144,8 @@ wm_by_mpi_spoil(wm_by_mpi_t *by, wm_participant_t *participant,
         .comm = participant->comm,
         .call = participant->call,
         .request = MPI_REQUEST_NULL,
-        .spoilt = true,
     };
-    return take_spoilt(participant->call->send, &by->send) < 0
-                   || take_spoilt(participant->call->receive, &by->receive) < 0
-               ? wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory")
-               : 0;
+    return by_mpi_take_spoilt(by, err);
 }
 
 int
@@ -322,33 +374,30 @@ int
 wm_by_mpi_store(wm_by_mpi_t *by, wm_error_t *err)
 {
     by_mpi_average(by);
-    if (by->access == NULL)
+    if (by->access == NULL || by->received == NULL)
         return 0;
-    if (by->receive != NULL)
-        by->access->idle = false;
-    return by_mpi_copy(by, by->call->receive, by->receive, false, err);
+    by->access->idle = false;
+    return wm_staged_enqueue(by->call->receive, by->received, false,
+                             by->access->device, by->access->stream, err);
 }
 
 void
 wm_by_mpi_end(wm_by_mpi_t *by)
 {
+    wm_access_t *access = by->access;
     free(by->counts);
     free(by->neighbors);
     if (by->spoilt) {
         free(by->send);
         free(by->receive);
     }
-    if (by->access == NULL)
-        return;
+    if (access != NULL && !access->idle)
+        access->idle = wm_access_synchronize(access, NULL) == 0;
     // After an error, a staging copy that may be in use is not freed.
-    if (!by->access->idle)
-        by->access->idle = wm_access_synchronize(by->access, NULL) == 0;
-    if (!by->access->idle)
+    if (access != NULL && !access->idle)
         return;
-    if (by->send != NULL)
-        wm_pinned_free(by->send);
-    if (by->receive != NULL)
-        wm_pinned_free(by->receive);
+    by_mpi_drop(by->sent);
+    by_mpi_drop(by->received);
 }
 
 bool
@@ -363,98 +412,44 @@ wm_by_mpi_serves(const wm_comm_t *comm, const wm_coll_t *call)
            && by_mpi_nbytes_of(call->receive) <= most;
 }
 
-// Makes a staging copy of a buffer, for its blocks if it has `spans`. The
-// caller frees *staged and its memory.
+// Copies between a buffer and its staging copy, if it has one, and waits.
 static int
-by_mpi_stage(const wm_buffer_t *buffer, const wm_span_t *spans, int blocks,
-             wm_staged_t **staged, wm_error_t *err)
+by_mpi_copy(const wm_buffer_t *buffer, const wm_staged_t *staged, bool to_host,
+            wm_error_t *err)
 {
-    size_t count = spans != NULL ? (size_t)blocks : 1;
-    wm_staged_t *made = calloc(1, sizeof *made + count * sizeof *made->runs);
-    *staged = made;
-    if (made == NULL)
-        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
-    int code = by_mpi_allocate(buffer, &made->staging, err);
-    made->count = code < 0 || made->staging == NULL ? 0 : count;
-    for (size_t i = 0; i < made->count; ++i) {
-        wm_span_t span = spans != NULL ? spans[i]
-                                       : (wm_span_t){0, buffer->nbytes};
-        wm_strided_init(&made->runs[i], made->staging + span.at,
-                        (int64_t)span.nbytes);
-    }
-    return code;
-}
-
-static void
-by_mpi_drop(wm_staged_t *staged)
-{
-    if (staged != NULL && staged->staging != NULL)
-        wm_pinned_free(staged->staging);
-    free(staged);
-}
-
-// Stages one side of a blocking call, and fills the staging copy if MPI reads
-// it.
-static int
-by_mpi_fetch_side(const wm_buffer_t *buffer, const wm_span_t *spans,
-                  int blocks, bool reads, wm_staged_t **staged, char **given,
-                  wm_error_t *err)
-{
-    if (buffer == NULL)
+    if (staged == NULL)
         return 0;
     wm_buffer_t memory = *buffer; // borrowed
-    int code = by_mpi_stage(buffer, spans, blocks, staged, err);
-    if (code == 0 && reads)
-        code = wm_staged_copy(&memory, *staged, true, err);
-    *given = code == 0 ? (*staged)->staging : NULL;
-    return code;
+    return wm_staged_copy(&memory, staged, to_host, err);
 }
 
 int
 wm_by_mpi_call(const wm_comm_t *comm, const wm_coll_t *call, int *result,
                wm_error_t *err)
 {
-    const wm_coll_row_t *row = wm_coll_row(call->kind);
+    wm_error_t other;
     wm_by_mpi_t by = {
         .comm = comm,
         .call = call,
         .request = MPI_REQUEST_NULL,
         .blocks = true,
     };
-    wm_staged_t *sent = NULL, *received = NULL;
-    wm_error_t other;
-    int blocks = wm_comm_others(comm, comm->rank).count;
-    // In place MPI reads what it overwrites; rank 0 of Exscan gets nothing.
-    bool reads = (call->send == NULL && wm_coll_sends(call, comm->rank))
-                 || (row->shape.prefix && !row->shape.inclusive);
     *result = MPI_SUCCESS;
-    if (call->send != NULL || call->receive != NULL)
-        wm_stat_add(WM_STAT_staged_collectives, 1);
-    int code = by_mpi_fetch_side(call->send,
-                                 row->sends == WM_VARYING ? call->sends : NULL,
-                                 blocks, true, &sent, &by.send, err);
+    int code = by_mpi_stage(&by, err);
     if (code == 0)
-        code = by_mpi_fetch_side(
-            call->receive, row->receives == WM_VARYING ? call->receives : NULL,
-            blocks, reads, &received, &by.receive, err);
-    by.spoilt = code < 0; // the other ranks do not wait for this one
-    if (by.spoilt
-        && (take_spoilt(call->send, &by.send) < 0
-            || take_spoilt(call->receive, &by.receive) < 0))
-        goto done;
-    int made = wm_by_mpi_begin(&by, by.spoilt ? &other : err);
-    if (!by.spoilt) {
+        code = by_mpi_copy(call->send, by.sent, true, err);
+    if (code == 0 && by_mpi_keeps(&by))
+        code = by_mpi_copy(call->receive, by.received, true, err);
+    if (code == 0) {
+        code = wm_by_mpi_begin(&by, err);
         *result = by.result;
-        code = made;
     }
-    if (code == 0 && received != NULL) {
-        wm_buffer_t memory = *call->receive; // borrowed
+    else if (by_mpi_take_spoilt(&by, &other) == 0)
+        (void)!wm_by_mpi_begin(&by, &other); // no rank waits for this one
+    if (code == 0)
         by_mpi_average(&by);
-        code = wm_staged_copy(&memory, received, false, err);
-    }
-done:
+    if (code == 0)
+        code = by_mpi_copy(call->receive, by.received, false, err);
     wm_by_mpi_end(&by);
-    by_mpi_drop(sent);
-    by_mpi_drop(received);
     return code;
 }

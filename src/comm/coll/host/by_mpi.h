@@ -7,13 +7,15 @@
 #define WM_COMM_COLL_HOST_BY_MPI_H
 
 #include "comm/coll/host/by_neighbor.h"
+#include "comm/coll/host/staged.h"
 #include "comm/coll/direct/participant.h"
 
 typedef struct {
     const wm_comm_t *comm;
     const wm_coll_t *call;
-    wm_access_t *access; // NULL: host memory
-    char *send, *receive;
+    wm_access_t *access;          // NULL: host memory
+    wm_staged_t *sent, *received; // staging copies; NULL: none
+    char *send, *receive;         // what MPI is given
     bool spoilt; // the memory is from malloc, and filled with bytes of 255
     int *counts; // send counts and displacements, then the receive ones
     wm_by_neighbor_t *neighbors; // of a neighborhood collective

@@ -93,11 +93,9 @@ copy_run(const wm_buffer_t *buffer, char *staging, const wm_strided_t *run,
                            to_host ? &memory : &host, device, stream, err);
 }
 
-// Enqueues the copies of all runs, or copies at once if `device` is -1, after
-// the work of the producer.
-static int
-staged_enqueue(const wm_buffer_t *buffer, const wm_staged_t *staged,
-               bool to_host, int device, CUstream stream, wm_error_t *err)
+int
+wm_staged_enqueue(const wm_buffer_t *buffer, const wm_staged_t *staged,
+                  bool to_host, int device, CUstream stream, wm_error_t *err)
 {
     int code = 0;
     size_t nbytes = 0;
@@ -137,14 +135,14 @@ wm_staged_copy(wm_buffer_t *buffer, const wm_staged_t *staged, bool to_host,
     if (!wm_buffer_on_device(buffer))
         return code < 0
                    ? code
-                   : staged_enqueue(buffer, staged, to_host, -1, NULL, err);
+                   : wm_staged_enqueue(buffer, staged, to_host, -1, NULL, err);
     wm_access_begin(&access, &buffer->producer, !to_host,
                     staged_device_of(buffer));
     if (code == 0)
         code = wm_access_open(&access, err);
     if (code == 0)
-        code = staged_enqueue(buffer, staged, to_host, access.device,
-                              access.stream, err);
+        code = wm_staged_enqueue(buffer, staged, to_host, access.device,
+                                 access.stream, err);
     // Also after an error: nothing stays in flight.
     int ended = wm_access_synchronize(&access, code == 0 ? err : NULL);
     access.idle = ended == 0;
@@ -168,13 +166,13 @@ staged_begin_copy(call_t *call, wm_error_t *err)
     wm_access_t *access = &call->access;
     if (!wm_buffer_on_device(&call->buffer)) {
         access->idle = true;
-        return staged_enqueue(&call->buffer, staged, false, -1, NULL, err);
+        return wm_staged_enqueue(&call->buffer, staged, false, -1, NULL, err);
     }
     int code = wm_access_open(access, err);
     access->idle = false;
     return code < 0 ? code
-                    : staged_enqueue(&call->buffer, staged, false,
-                                     access->device, access->stream, err);
+                    : wm_staged_enqueue(&call->buffer, staged, false,
+                                        access->device, access->stream, err);
 }
 
 // Returns true if MPI's request has ended, with or without an error.

@@ -46,6 +46,12 @@ WM_MUST_CHECK int
 wm_staged_copy(wm_buffer_t *buffer, const wm_staged_t *staged, bool to_host,
                wm_error_t *err);
 
+// Enqueues the copies of the runs, behind the producer's work; if `device` is
+// -1, copies host memory at once.
+WM_MUST_CHECK int
+wm_staged_enqueue(const wm_buffer_t *buffer, const wm_staged_t *staged,
+                  bool to_host, int device, CUstream stream, wm_error_t *err);
+
 // Divides the elements of the staging copy's runs.
 void
 wm_staged_divide(const wm_staged_t *staged);
