@@ -118,9 +118,7 @@ class StagingCopy:
         rest = list(value[1:]) if listed else []
         told, origin = None, _core._origin(value, buffer.form)
         if origin is not None:
-            told = _core._runs(
-                value, origin, buffer.form, blocks, buffer.name
-            )
+            told = _core._runs(value, origin, buffer.form, blocks, buffer.name)
             assert told is not None  # its addresses were found
             self.array = Memory(*told[:2])
         self.buffer = buffer
