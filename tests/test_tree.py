@@ -160,6 +160,24 @@ def test_state_of_an_end_belongs_to_one_module(path):
             assert not re.search(rf"\bend->({members})\b", text), members
 
 
+ROW = r"^const wm_(?:sending|receiving)_t (wm_\w+) = \{(.*?)^\};"
+
+
+def test_protocols_know_each_other_by_the_lists_alone():
+    """A row that takes messages stands there, and is compared with none."""
+    table = (SRC / "comm/protocol/table.c").read_text()
+    rows = {}
+    for path in SOURCES:
+        text = path.read_text()
+        rows.update(re.findall(ROW, text, re.MULTILINE | re.DOTALL))
+        asked = re.findall(r"[!=]= &wm_(?:sending|receiving)_\w+", text)
+        assert not asked, name(path)
+    assert len(rows) > 15
+    for row, body in rows.items():
+        takes = re.search(r"\.(try_take|accept|kind) =", body)
+        assert bool(takes) == (f"&{row}," in table), row
+
+
 @of_each(SOURCES)
 def test_objects_are_kept_in_the_state_of_the_module(path):
     """None is static: the collector sees them, and they end with it."""
