@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // A toy: an engine of collectives that does Allreduce by a ring of messages of
-// ours, in host memory. It shows that an engine is a file and a row of
-// coll_engines.c, and that a step may begin other operations.
+// ours, in host memory. It shows that an engine is a file and a name in
+// coll_engine.h, and that a step may begin other operations.
 //
 // TOY_RING chooses it. "unopened": it cannot be opened on the last rank;
 // "dies": it fails there in its second call, in a step.
@@ -21,8 +21,6 @@
 
 #define TAGS 32 // calls under way, at most, of blocking and of other forms
 #define TEXT 64
-
-extern const wm_coll_engine_t wm_ring_engine;
 
 // Kept with a communicator. All ranks start their calls in one order, so they
 // number them alike.

@@ -429,7 +429,7 @@ wm_node_register(wm_peer_t *peer, bool staging, int device, wm_error_t *err)
     return 0;
 }
 
-static bool pinned_symm_taken[WM_PINNED_SYMM_COUNT];
+static _Atomic bool pinned_symm_taken[WM_PINNED_SYMM_COUNT];
 
 int
 wm_pinned_symm_acquire(void)
@@ -445,10 +445,10 @@ wm_pinned_symm_acquire(void)
 bool
 wm_pinned_symm_is_left(void)
 {
-    int index = wm_pinned_symm_acquire();
-    if (index >= 0)
-        wm_pinned_symm_release(index);
-    return index >= 0;
+    int index = 0;
+    while (index < WM_PINNED_SYMM_COUNT && pinned_symm_taken[index])
+        ++index;
+    return index < WM_PINNED_SYMM_COUNT;
 }
 
 void

@@ -163,7 +163,7 @@ wm_pinned_symm_acquire(void);
 void
 wm_pinned_symm_release(int index);
 
-// Returns true if an area is free.
+// Returns true if an area is free. Any thread, without the lock.
 bool
 wm_pinned_symm_is_left(void);
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // An engine of collectives: one way to do a call, such as kernels of all GPUs,
-// or MPI. Each is a row, whose functions are in a file of the engine;
-// coll_engines.h lists the rows in their order of preference and chooses one
-// for each call. docs/design.md, "Adding an engine of collectives", tells what
-// each function must promise. NULL: the engine needs no such function.
+// or MPI. Each is a row, whose functions are in a file of the engine, and a
+// name in WM_COLL_ENGINE_ROWS; coll_engines.c chooses one for each call.
+// docs/design.md, "Adding an engine of collectives", tells what each function
+// must promise. NULL: the engine needs no such function.
 //
 // Locks: a blocking call calls these functions without the engine lock, unless
 // it has waited long; a nonblocking one with the lock, except prepare, and
@@ -13,6 +13,19 @@
 #define WM_COMM_COLL_CALL_COLL_ENGINE_H
 
 #include "comm/coll/call/call.h"
+
+#ifdef WM_TOYS // tests/toys
+#define WM_COLL_TOYS(X) X(ring)
+#else
+#define WM_COLL_TOYS(X)
+#endif
+
+// In order of preference. The last one, MPI, can do every call.
+#define WM_COLL_ENGINE_ROWS(X)                                                \
+    WM_COLL_TOYS(X)                                                           \
+    X(copies)  /* coll/direct/copies.c */                                     \
+    X(kernels) /* coll/stream/symm_coll.c */                                  \
+    X(mpi)     /* coll/host/mpi_engine.c */
 
 typedef struct wm_coll_op wm_coll_op_t; // comm/coll/direct/coll_op.h
 
@@ -107,6 +120,10 @@ typedef struct {
     const wm_coll_restart_t *restart;
     const wm_coll_on_stream_t *on_stream;
 } wm_coll_engine_t;
+
+#define X(name) extern const wm_coll_engine_t wm_##name##_engine;
+WM_COLL_ENGINE_ROWS(X)
+#undef X
 
 // Notes that MPI has refused a call on this rank, which all ranks had left to
 // it: the call has not happened. Its number stays published, so this rank's

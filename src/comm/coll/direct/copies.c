@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "comm/coll/direct/copies.h"
-
+// The engine "copies": a plan of copies and reductions on memory that ranks
+// map from each other, on one host (direct_run.h).
 #include "comm/coll/call/coll_wait.h"
+#include "comm/coll/direct/coll_op.h"
 #include "comm/coll/direct/direct_run.h"
 #include "comm/engine/engine.h"
 

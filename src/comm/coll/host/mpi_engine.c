@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "comm/coll/host/mpi_engine.h"
-
+// The engine "mpi", which can do every call: MPI's nonblocking collectives
+// (by_mpi.h). Its blocking calls, and those of arguments that only mpi4py can
+// read, are made by the caller (WM_COLL_BY_MPI).
+#include "comm/coll/direct/coll_op.h"
 #include "comm/coll/host/by_mpi.h"
 
 typedef enum {

@@ -1,37 +1,27 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/coll/run/coll_engines.h"
 
-#include "comm/coll/direct/copies.h"
-#include "comm/coll/host/mpi_engine.h"
 #include "comm/coll/run/coll_class.h"
-#include "comm/coll/stream/symm_coll.h"
 #include "comm/engine/modules.h"
 #include "comm/engine/route.h"
 
-#ifdef WM_TOYS // tests/toys
-extern const wm_coll_engine_t wm_ring_engine;
-#endif
-
 static const wm_coll_engine_t *const engines[] = {
-#ifdef WM_TOYS
-    &wm_ring_engine,
-#endif
-    &wm_copies_engine,
-    &wm_kernels_engine,
+#define X(name) &wm_##name##_engine,
+    WM_COLL_ENGINE_ROWS(X)
+#undef X
 };
 
-#define ENGINES ((int)(sizeof engines / sizeof *engines))
+// Without MPI, which has no bit.
+#define ENGINES ((int)(sizeof engines / sizeof *engines) - 1)
 
 _Static_assert(ENGINES <= WM_COLL_ENGINES, "there is room");
 
-static _Atomic int64_t started[ENGINES + 1]; // calls; MPI's come last
+static _Atomic int64_t started[ENGINES + 1]; // calls
 
 const wm_coll_engine_t *
 wm_coll_engines_at(int number)
 {
-    return number < ENGINES    ? engines[number]
-           : number == ENGINES ? &wm_mpi_engine
-                               : NULL;
+    return number <= ENGINES ? engines[number] : NULL;
 }
 
 int64_t
@@ -44,7 +34,7 @@ static int
 number_of(const wm_coll_engine_t *engine)
 {
     int number = 0;
-    while (wm_coll_engines_at(number) != engine)
+    while (engines[number] != engine)
         ++number;
     return number;
 }

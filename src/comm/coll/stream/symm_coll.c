@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "comm/coll/stream/symm_coll.h"
+// The engine "kernels": collectives on a stream (stream_coll.h), through
+// symmetric memory. In a blocking call the stream is one of ours, for which we
+// wait: so go calls of GPU memory that other GPUs cannot reach, or that cannot
+// be exported.
+#include "comm/coll/direct/coll_op.h"
 
 #include "array/access.h"
 #include "comm/coll/direct/preflight.h"
@@ -47,12 +51,8 @@ kernels_serve(const wm_coll_op_t *op)
     if (device < 0
         || (wm_coll_shape(call->kind)->uneven && call->receives == NULL))
         return false;
-    if (comm->symm != NULL)
-        return wm_symm_serves(comm->symm, device);
-    wm_engine_lock();
-    bool left = wm_pinned_symm_is_left();
-    wm_engine_unlock();
-    return left;
+    return comm->symm != NULL ? wm_symm_serves(comm->symm, device)
+                              : wm_pinned_symm_is_left();
 }
 
 static int
