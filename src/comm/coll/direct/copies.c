@@ -17,7 +17,7 @@ typedef struct {
 _Static_assert(sizeof(copies_t) <= WM_COLL_STATE_BYTES, "there is room");
 
 static copies_t *
-state_of(wm_coll_op_t *op)
+copies_state(wm_coll_op_t *op)
 {
     return (copies_t *)op->state;
 }
@@ -49,7 +49,7 @@ copies_are_ready(wm_coll_op_t *op, wm_error_t *err)
 static wm_coll_result_t
 under_way(wm_coll_op_t *op)
 {
-    const wm_direct_run_t *run = &state_of(op)->run;
+    const wm_direct_run_t *run = &copies_state(op)->run;
     op->alone = run->busy;
     op->looks = run->set.signals ? LOOKS_AT_ENDS
                 : run->busy      ? WM_LOOKS_AT_STREAM
@@ -60,7 +60,7 @@ under_way(wm_coll_op_t *op)
 static wm_coll_result_t
 copies_start(wm_coll_op_t *op, wm_error_t *err)
 {
-    copies_t *own = state_of(op);
+    copies_t *own = copies_state(op);
     wm_participant_t *participant = &op->participant;
     wm_error_t wrong;
     (void)err;
@@ -78,7 +78,7 @@ copies_start(wm_coll_op_t *op, wm_error_t *err)
 static wm_coll_result_t
 copies_step(wm_coll_op_t *op, bool *waits, wm_error_t *err)
 {
-    wm_direct_run_t *run = &state_of(op)->run;
+    wm_direct_run_t *run = &copies_state(op)->run;
     if (op->front == WM_FRONT_BLOCKING)
         for (int i = 0; run->set.signals && i < LOOKS_AT_ONCE; ++i)
             if (wm_signal_is_set(&run->set.awaited))
@@ -92,7 +92,7 @@ copies_step(wm_coll_op_t *op, bool *waits, wm_error_t *err)
 static void
 copies_drop(wm_coll_op_t *op)
 {
-    wm_direct_run_t *run = &state_of(op)->run;
+    wm_direct_run_t *run = &copies_state(op)->run;
     if (run->direct == NULL)
         return;
     wm_engine_lock();
@@ -110,7 +110,7 @@ copies_repeat(const wm_coll_op_t *op)
 static bool
 copies_rest(wm_coll_op_t *op)
 {
-    return wm_direct_rest(&state_of(op)->run);
+    return wm_direct_rest(&copies_state(op)->run);
 }
 
 static bool
@@ -120,7 +120,7 @@ copies_resume(wm_coll_op_t *op)
     if (wm_participant_reopen(&op->participant, &err) < 0)
         return false;
     wm_engine_lock();
-    bool resumed = wm_direct_resume(&state_of(op)->run);
+    bool resumed = wm_direct_resume(&copies_state(op)->run);
     wm_engine_unlock();
     return resumed;
 }
@@ -129,7 +129,7 @@ static void
 copies_restart(wm_coll_op_t *op, wm_barrier_t *barrier)
 {
     op->participant.direct.barrier = barrier;
-    wm_direct_restart(&state_of(op)->run);
+    wm_direct_restart(&copies_state(op)->run);
     (void)under_way(op);
 }
 

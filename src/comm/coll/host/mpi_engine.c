@@ -20,13 +20,13 @@ typedef struct {
 _Static_assert(sizeof(mpi_t) <= WM_COLL_STATE_BYTES, "there is room");
 
 static mpi_t *
-state_of(wm_coll_op_t *op)
+mpi_state(wm_coll_op_t *op)
 {
     return (mpi_t *)op->state;
 }
 
 static bool
-lies_over(const wm_buffer_t *one, const wm_buffer_t *other)
+mpi_lies_over(const wm_buffer_t *one, const wm_buffer_t *other)
 {
     return one != NULL && other != NULL
            && one->data < other->data + other->nbytes
@@ -42,7 +42,7 @@ mpi_serves(const wm_coll_op_t *op)
     wm_reduce_type_t type;
     wm_reduce_op_t reduction;
     return op->front == WM_FRONT_NONBLOCKING && call->on_host
-           && !lies_over(call->send, call->receive)
+           && !mpi_lies_over(call->send, call->receive)
            && (!wm_coll_shape(call->kind)->reduces
                || wm_coll_reducible(call, &type, &reduction));
 }
@@ -51,7 +51,7 @@ static wm_coll_result_t
 mpi_start(wm_coll_op_t *op, wm_error_t *err)
 {
     (void)err;
-    *state_of(op) = (mpi_t){.state = FETCHING};
+    *mpi_state(op) = (mpi_t){.state = FETCHING};
     op->alone = true; // MPI reports dead ranks itself
     return WM_COLL_UNDER_WAY;
 }
@@ -61,7 +61,7 @@ mpi_start(wm_coll_op_t *op, wm_error_t *err)
 static wm_coll_result_t
 fetch(wm_coll_op_t *op, bool *waits, wm_error_t *err)
 {
-    mpi_t *own = state_of(op);
+    mpi_t *own = mpi_state(op);
     wm_error_t why;
     int ready = op->wrong.code < 0
                     ? 1
@@ -87,7 +87,7 @@ fetch(wm_coll_op_t *op, bool *waits, wm_error_t *err)
 static wm_coll_result_t
 post(wm_coll_op_t *op, bool *waits, wm_error_t *err)
 {
-    mpi_t *own = state_of(op);
+    mpi_t *own = mpi_state(op);
     wm_error_t why;
     int copied = wm_by_mpi_is_copied(&own->by, &why);
     *waits = copied == 0;
@@ -107,7 +107,7 @@ post(wm_coll_op_t *op, bool *waits, wm_error_t *err)
 static wm_coll_result_t
 test(wm_coll_op_t *op, bool *waits, wm_error_t *err)
 {
-    mpi_t *own = state_of(op);
+    mpi_t *own = mpi_state(op);
     int code = wm_by_mpi_test(&own->by, err);
     *waits = code == 0;
     if (*waits)
@@ -123,7 +123,7 @@ test(wm_coll_op_t *op, bool *waits, wm_error_t *err)
 static wm_coll_result_t
 store(wm_coll_op_t *op, bool *waits, wm_error_t *err)
 {
-    int copied = wm_by_mpi_is_copied(&state_of(op)->by, err);
+    int copied = wm_by_mpi_is_copied(&mpi_state(op)->by, err);
     *waits = copied == 0;
     return copied < 0   ? (wm_coll_result_t)copied
            : copied > 0 ? WM_COLL_DONE
@@ -140,13 +140,13 @@ mpi_step(wm_coll_op_t *op, bool *waits, wm_error_t *err)
         [POSTED] = test,
         [STORING] = store,
     };
-    return steps[state_of(op)->state](op, waits, err);
+    return steps[mpi_state(op)->state](op, waits, err);
 }
 
 static void
 mpi_drop(wm_coll_op_t *op)
 {
-    wm_by_mpi_end(&state_of(op)->by);
+    wm_by_mpi_end(&mpi_state(op)->by);
 }
 
 const wm_coll_engine_t wm_mpi_engine = {

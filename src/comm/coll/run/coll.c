@@ -61,7 +61,7 @@ look_at_step(void *context, wm_error_t *err)
 // Steps the call to its end, without the engine's list of operations: the
 // caller waits, so its own thread looks, without a lock.
 static wm_coll_result_t
-follow(wm_comm_t *comm, wm_coll_op_t *op, wm_error_t *err)
+coll_follow(wm_comm_t *comm, wm_coll_op_t *op, wm_error_t *err)
 {
     int code = 0;
     while (code == 0 && op->result == WM_COLL_UNDER_WAY)
@@ -106,7 +106,7 @@ call_between_hosts(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err)
     wm_coll_result_t result = code < 0 ? (wm_coll_result_t)code
                                        : wm_coll_op_start(&op, err);
     if (result == WM_COLL_UNDER_WAY)
-        result = follow(comm, &op, err);
+        result = coll_follow(comm, &op, err);
     wm_coll_op_drop(&op);
     return result;
 }
@@ -140,7 +140,7 @@ wm_coll_call(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err)
                                   ? WM_COLL_BY_MPI
                                   : wm_coll_op_start(&op, err);
     if (result == WM_COLL_UNDER_WAY)
-        result = follow(comm, &op, err);
+        result = coll_follow(comm, &op, err);
     wm_coll_op_drop(&op);
     return result;
 }

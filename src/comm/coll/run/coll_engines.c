@@ -31,7 +31,7 @@ wm_coll_engines_started(int number)
 }
 
 static int
-number_of(const wm_coll_engine_t *engine)
+engine_number(const wm_coll_engine_t *engine)
 {
     int number = 0;
     while (engines[number] != engine)
@@ -59,7 +59,7 @@ is_open(const wm_comm_t *comm, int engine)
 
 // Opens an engine on all ranks, or on none.
 static int
-open_one(wm_comm_t *comm, wm_coll_kind_t kind, int engine, wm_error_t *err)
+engine_open(wm_comm_t *comm, wm_coll_kind_t kind, int engine, wm_error_t *err)
 {
     wm_comm_colls_t *colls = &comm->colls;
     wm_error_t why; // all ranks go on without the engine
@@ -94,7 +94,7 @@ wm_coll_engines_open(wm_comm_t *comm, wm_coll_kind_t kind, unsigned *among,
 {
     int code = 0;
     while (code == 0 && !wm_coll_engines_first_is_open(comm, *among)) {
-        code = open_one(comm, kind, __builtin_ctz(*among), err);
+        code = engine_open(comm, kind, __builtin_ctz(*among), err);
         *among &= wm_coll_engines_span(comm);
     }
     return code;
@@ -129,7 +129,7 @@ wm_coll_engines_open_on_stream(wm_comm_t *comm, wm_coll_kind_t kind,
     int code = 0, found;
     while ((found = find_on_stream(comm, kind)) >= 0 && code == 0
            && !is_open(comm, found))
-        code = open_one(comm, kind, found, err);
+        code = engine_open(comm, kind, found, err);
     *engine = found < 0 ? NULL : engines[found];
     return code;
 }
@@ -138,7 +138,7 @@ void
 wm_coll_engines_abort(wm_comm_t *comm, const wm_coll_engine_t *engine)
 {
     if (engine->abort != NULL)
-        engine->abort(comm, comm->colls.state[number_of(engine)]);
+        engine->abort(comm, comm->colls.state[engine_number(engine)]);
 }
 
 static void
@@ -234,7 +234,7 @@ reason_of(const wm_coll_op_t *op, int engine, unsigned among)
 
 // Tells which engine does the call, and why those before it do not.
 static void
-tell(const wm_coll_op_t *op, unsigned among, int chosen)
+engine_tell(const wm_coll_op_t *op, unsigned among, int chosen)
 {
     const wm_participant_t *participant = &op->participant;
     const wm_coll_t *call = participant->call;
@@ -256,7 +256,7 @@ wm_coll_op_choose(wm_coll_op_t *op, unsigned among, wm_error_t *err)
 {
     wm_comm_t *comm = op->participant.comm;
     int chosen = among == 0 ? -1 : __builtin_ctz(among);
-    tell(op, among, chosen);
+    engine_tell(op, among, chosen);
     op->engine = chosen < 0 ? &wm_mpi_engine : engines[chosen];
     op->own = chosen < 0 ? NULL : comm->colls.state[chosen];
     return chosen < 0 || !wm_comm_is_one_host(comm)
@@ -268,7 +268,7 @@ void
 wm_coll_op_choose_mpi(wm_coll_op_t *op)
 {
     wm_coll_op_leave(op);
-    tell(op, 0, -1);
+    engine_tell(op, 0, -1);
     op->engine = &wm_mpi_engine;
 }
 
@@ -282,7 +282,7 @@ wm_coll_result_t
 wm_coll_op_start(wm_coll_op_t *op, wm_error_t *err)
 {
     op->started = true;
-    atomic_fetch_add_explicit(&started[number_of(op->engine)], 1,
+    atomic_fetch_add_explicit(&started[engine_number(op->engine)], 1,
                               memory_order_relaxed);
     op->result = op->engine->start(op, err);
     return op->result;

@@ -14,8 +14,8 @@ wm_coll_on_stream_serves(wm_comm_t *comm, wm_coll_kind_t kind)
 }
 
 static int
-refuse_capture(const wm_coll_engine_t *engine, int device, CUstream stream,
-               wm_error_t *err)
+coll_on_stream_refuse_capture(const wm_coll_engine_t *engine, int device,
+                              CUstream stream, wm_error_t *err)
 {
     uint64_t captured = 0;
     int code = wm_stream_capture(device, stream, &captured, err);
@@ -31,9 +31,9 @@ refuse_capture(const wm_coll_engine_t *engine, int device, CUstream stream,
 // Enqueues a call by the first engine that serves the communicator's streams,
 // which all ranks find alike.
 static int
-enqueue(wm_comm_t *comm, wm_coll_kind_t kind, const wm_coll_t *call,
-        int device, CUstream stream, const wm_coll_engine_t **engine,
-        wm_error_t *err)
+coll_on_stream_enqueue(wm_comm_t *comm, wm_coll_kind_t kind,
+                       const wm_coll_t *call, int device, CUstream stream,
+                       const wm_coll_engine_t **engine, wm_error_t *err)
 {
     if (comm->whole != comm)
         return wm_error_set(err, WM_ERR_VALUE, 0,
@@ -56,7 +56,7 @@ enqueue(wm_comm_t *comm, wm_coll_kind_t kind, const wm_coll_t *call,
     const wm_coll_on_stream_t *row = (*engine)->on_stream;
     *err = wrong;
     if (call != NULL && !row->captures
-        && refuse_capture(*engine, device, stream, err) < 0)
+        && coll_on_stream_refuse_capture(*engine, device, stream, err) < 0)
         call = NULL;
     return row->enqueue(comm, call, device, stream, err);
 }
@@ -67,7 +67,8 @@ wm_coll_on_stream_call(wm_comm_t *comm, wm_coll_kind_t kind,
                        wm_error_t *err)
 {
     const wm_coll_engine_t *engine;
-    return enqueue(comm, kind, call, device, stream, &engine, err);
+    return coll_on_stream_enqueue(comm, kind, call, device, stream, &engine,
+                                  err);
 }
 
 // The operation of a call on a stream, until the stream has passed the call.
@@ -145,8 +146,8 @@ wm_coll_on_stream_begin(wm_comm_t *comm, wm_coll_kind_t kind,
         given->device = device;
         code = wm_event_acquire(device, &given->event, err);
     }
-    int begun = enqueue(comm, kind, code < 0 ? NULL : call, device, stream,
-                        &engine, err);
+    int begun = coll_on_stream_enqueue(comm, kind, code < 0 ? NULL : call,
+                                       device, stream, &engine, err);
     code = code < 0 ? code : begun;
     if (code == 0) {
         code = wm_event_record(device, given->event, stream, err);

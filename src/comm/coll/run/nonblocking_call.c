@@ -138,7 +138,7 @@ arrive(wm_nonblocking_op_t *op, bool *waits)
 }
 
 static bool
-advance(wm_nonblocking_op_t *op, bool *waits)
+nonblocking_call_advance(wm_nonblocking_op_t *op, bool *waits)
 {
     wm_coll_op_t *coll = &op->call->coll;
     wm_error_t err;
@@ -159,7 +159,7 @@ static bool (*const steps[])(wm_nonblocking_op_t *op, bool *waits) = {
     [WM_NONBLOCKING_PREPARED] = nonblocking_call_publish,
     [WM_NONBLOCKING_ARRIVING] = arrive,
     [WM_NONBLOCKING_CHOSEN] = nonblocking_call_start,
-    [WM_NONBLOCKING_STARTED] = advance,
+    [WM_NONBLOCKING_STARTED] = nonblocking_call_advance,
 };
 
 void

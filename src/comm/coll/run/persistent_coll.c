@@ -74,8 +74,9 @@ wm_persistent_coll_engines(wm_comm_t *comm, const wm_coll_t *call)
 // Makes the call's own communicator, with a state for its starts, for which
 // the first of these engines is opened.
 static int
-make_own(wm_comm_t *comm, wm_coll_kind_t kind, unsigned engines,
-         wm_comm_t **own, MPI_Comm *made, wm_error_t *err)
+persistent_coll_make_own(wm_comm_t *comm, wm_coll_kind_t kind,
+                         unsigned engines, wm_comm_t **own, MPI_Comm *made,
+                         wm_error_t *err)
 {
     wm_neighbor_rule_t plain; // unused: `data` has each neighbor once
     int code = wm_neighbor_clone(comm->data, comm->match, made, &plain, err);
@@ -111,7 +112,8 @@ wm_persistent_coll_open(wm_comm_t *comm, wm_coll_kind_t kind, unsigned engines,
         return (wm_coll_result_t)code;
     if (preflight.all == 0 && !always)
         return WM_COLL_BY_MPI;
-    code = make_own(comm, kind, preflight.all, own, &made, err);
+    code = persistent_coll_make_own(comm, kind, preflight.all, own, &made,
+                                    err);
     if (code == 0 && (always || wm_comm_is_one_host((*own)->whole))) {
         *handle = made;
         return WM_COLL_DONE;
