@@ -31,14 +31,20 @@ call_by_mpi(PyObject *self, wm_comm_t *comm, const wm_py_coll_args_t *asked,
             wm_coll_result_t why)
 {
     wm_error_t err;
+    bool called;
     int code, result;
     if (!wm_by_mpi_serves(comm, &asked->call)
         || !is_plainly_typed(&asked->sent)
         || !is_plainly_typed(&asked->received))
         return why;
-    WM_PY_UNLOCKED(code = wm_by_mpi_call(comm, &asked->call, &result, &err));
-    if (result == MPI_SUCCESS)
-        return wm_py_result(code, &err) < 0 ? WM_COLL_FAILED : WM_COLL_DONE;
+    WM_PY_UNLOCKED(code = wm_by_mpi_call(comm, &asked->call, &called, &result,
+                                         &err));
+    if (result == MPI_SUCCESS) {
+        code = wm_py_result(code, &err);
+        if (!called && why == WM_COLL_BY_MPI)
+            wm_py_direct_refused(self, WM_FRONT_BLOCKING);
+        return code < 0 ? WM_COLL_FAILED : WM_COLL_DONE;
+    }
     PyObject *error = PyObject_CallFunction(wm_py_state->mpi_exception, "i",
                                             result);
     if (error != NULL)

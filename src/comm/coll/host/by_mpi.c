@@ -424,8 +424,8 @@ by_mpi_copy(const wm_buffer_t *buffer, const wm_staged_t *staged, bool to_host,
 }
 
 int
-wm_by_mpi_call(const wm_comm_t *comm, const wm_coll_t *call, int *result,
-               wm_error_t *err)
+wm_by_mpi_call(const wm_comm_t *comm, const wm_coll_t *call, bool *called,
+               int *result, wm_error_t *err)
 {
     wm_error_t other;
     wm_by_mpi_t by = {
@@ -440,11 +440,12 @@ wm_by_mpi_call(const wm_comm_t *comm, const wm_coll_t *call, int *result,
         code = by_mpi_copy(call->send, by.sent, true, err);
     if (code == 0 && by_mpi_keeps(&by))
         code = by_mpi_copy(call->receive, by.received, true, err);
+    *called = code == 0 || by_mpi_take_spoilt(&by, &other) == 0;
     if (code == 0) {
         code = wm_by_mpi_begin(&by, err);
         *result = by.result;
     }
-    else if (by_mpi_take_spoilt(&by, &other) == 0)
+    else if (*called)
         (void)!wm_by_mpi_begin(&by, &other); // no rank waits for this one
     if (code == 0)
         by_mpi_average(&by);
