@@ -37,8 +37,8 @@ call_by_mpi(PyObject *self, wm_comm_t *comm, const wm_py_coll_args_t *asked,
         || !is_plainly_typed(&asked->sent)
         || !is_plainly_typed(&asked->received))
         return why;
-    WM_PY_UNLOCKED(code = wm_by_mpi_call(comm, &asked->call, &called, &result,
-                                         &err));
+    WM_PY_UNLOCKED(
+        code = wm_by_mpi_call(comm, &asked->call, &called, &result, &err));
     if (result == MPI_SUCCESS) {
         code = wm_py_result(code, &err);
         if (!called && why == WM_COLL_BY_MPI)

@@ -59,8 +59,8 @@ wm_by_mpi_serves(const wm_comm_t *comm, const wm_coll_t *call);
 // Makes MPI's blocking call, and waits for the copies. Nonblocking calls of
 // small arrays take up to twice as long. *result is the return value of MPI's
 // function if the call fails because of it. A rank that has failed before
-// gives MPI bytes of 255, so that the other ranks do not wait for it; if it has
-// no memory for these, *called is false, and the call has not happened.
+// gives MPI bytes of 255, so that the other ranks do not wait for it; if it
+// has no memory for these, *called is false, and the call has not happened.
 WM_MUST_CHECK int
 wm_by_mpi_call(const wm_comm_t *comm, const wm_coll_t *call, bool *called,
                int *result, wm_error_t *err);
