@@ -179,11 +179,12 @@ def test_between_hosts_mpi_does_the_calls_if_it_does_not_open(tmp_path):
         assert counts["ring"] == counts["copies"] == 0
 
 
+@pytest.mark.parametrize("ring", ["on", "unopened"])
 @pytest.mark.parametrize("seed", [1, 2])
-def test_random_calls(seed):
+def test_random_calls(seed, ring):
     count = 2000 if kinds.is_real() else 150
     words = f"--calls Allreduce --collectives {count} --seed {seed} "
     words += "--max-bytes 60000 --patience 0"
     program = ranks.ROOT / "tests" / "random_collectives.py"
-    printed = ranks.run(program, *words.split(), TOY_RING="on")
+    printed = ranks.run(program, *words.split(), TOY_RING=ring)
     assert "every one right" in printed

@@ -14,7 +14,7 @@
 #include "comm/coll/direct/coll_op.h"
 #include "comm/coll/direct/preflight.h"
 #include "comm/coll/run/coll.h"
-#include "comm/engine/engine.h"
+#include "comm/engine/stats.h"
 #include "comm/message/p2p.h"
 #include "comm/message/pattern.h"
 #include "cuda/stream.h"
@@ -132,6 +132,7 @@ copy(wm_coll_op_t *op, bool to_host, wm_error_t *err)
                ring->nbytes);
     if (ring->nbytes == 0 || !ring->on_device)
         return 0;
+    wm_stat_add(WM_STAT_staged_bytes, (int64_t)ring->nbytes);
     int code = wm_access_open(into, err);
     into->idle = false;
     return code < 0 ? code
@@ -157,6 +158,8 @@ ring_start(wm_coll_op_t *op, wm_error_t *err)
     ring->stride = sizeof(block_t) + (ring->nbytes + 15) / 16 * 16;
     op->begun = true;
     op->looks = 100;
+    if (ring->on_device)
+        wm_stat_add(WM_STAT_staged_collectives, 1);
     size_t nbytes = ring->stride * (size_t)comm->size;
     int code = wm_pinned_alloc(nbytes, (void **)&ring->blocks, err);
     if (code < 0)
