@@ -2,6 +2,7 @@
 """A link of tests/toys over files: what any link may rely on."""
 
 import pytest
+from mpi4py import MPI
 
 import ranks
 import warpmpi as wm
@@ -128,3 +129,43 @@ def test_a_link_is_told_of_memory_before_it_is_freed(tmp_path):
         TMPDIR=str(tmp_path),
     )
     assert "told 1" in printed, printed
+
+
+DIES = """
+    import os
+    import numpy as np
+    from mpi4py import MPI
+
+    import warpmpi as wm
+
+    MPI.COMM_WORLD.Set_errhandler(MPI.ERRORS_RETURN)
+    comm = wm.Comm(MPI.COMM_WORLD)
+    array = np.zeros(9_000_000, np.uint8)
+    if comm.rank == 1:
+        os.environ["TOY_LINK_DIES"] = "1"
+        comm.Send(array, 0)
+    try:
+        comm.Recv(array, 1)
+    except MPI.Exception as error:
+        assert wm.stats()["file_messages"] == 1
+        name = MPI.Get_error_string(error.Get_error_class())
+        print("told", "PROC_FAILED" in name, name, flush=True)
+    os._exit(0)
+"""
+
+
+@pytest.mark.skipif(
+    not MPI.Get_library_version().startswith("Open MPI v5"),
+    reason="needs Open MPI 5",
+)
+def test_a_peer_that_dies_between_two_chunks(tmp_path):
+    """MPI has nothing under way with it: the engine asks, and tells all."""
+    printed = ranks.run_text(
+        tmp_path,
+        DIES,
+        flags=("--with-ft", "ulfm"),
+        died=True,
+        WARPMPI_TRANSPORT="file",
+        TMPDIR=str(tmp_path),
+    )
+    assert "told True" in printed, printed
