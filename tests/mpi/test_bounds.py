@@ -262,7 +262,7 @@ SAID = r"""
         size_t behind = (sizeof *maxima + 15) / 16 * 16;
         wm_published_t *published = (wm_published_t *)(last + behind);
         switch (member) {
-        case 1: maxima->values[2] = value; break; // the call
+        case 1: maxima->values[1] = value; break; // the call
         case 2: published->sends.address = (uint64_t)value; break;
         case 3: published->sends.size = (uint64_t)value; break;
         case 4: published->gaps = (uint8_t)value; break;
