@@ -56,6 +56,25 @@ def test_a_link_carries_what_is_not_its_ranks_own(tmp_path, device):
     assert not list(tmp_path.glob("warpmpi-link-*"))  # closed
 
 
+def test_a_link_that_was_asked_for_and_does_not_serve(tmp_path):
+    printed = ranks.run_text(
+        tmp_path,
+        """
+        from mpi4py import MPI
+        import warpmpi as wm
+
+        try:
+            wm.Comm(MPI.COMM_WORLD)
+        except RuntimeError as error:
+            print(error, flush=True)
+        """,
+        WARPMPI_TRANSPORT="file",
+        TOY_LINK_CLOSED="1",
+    )
+    told = "WARPMPI_TRANSPORT=file: it does not serve in this process: unset"
+    assert printed.count(told) == 2, printed
+
+
 def test_a_rank_that_cannot_connect(tmp_path):
     """Neither of the two uses the link, and both tell why."""
     text = "import os\nif os.environ.get('{}', '') == '1':\n    {}\n"

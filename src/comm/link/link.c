@@ -23,6 +23,7 @@ static const struct {
 };
 
 static const wm_link_t *forced; // WARPMPI_TRANSPORT; NULL: unset
+static uint32_t closed;         // bits of links whose open() did not serve
 
 // Before each of the addresses that a rank sends.
 typedef struct {
@@ -43,7 +44,15 @@ open_one(int link, bool asked, wm_error_t *err)
 {
     static bool added[WM_LINKS_KNOWN];
     const wm_source_t *source = &links[link]->source;
-    int code = links[link]->open != NULL ? links[link]->open(asked, err) : 1;
+    int code = links[link]->open != NULL ? links[link]->open(asked, err) : 0;
+    closed &= ~(1u << link);
+    if (code > 0)
+        closed |= 1u << link;
+    if (code > 0 && asked)
+        code = wm_error_set(err, WM_ERR_VALUE, 0,
+                            "WARPMPI_TRANSPORT=%s: it does not serve in this "
+                            "process: unset WARPMPI_TRANSPORT",
+                            links[link]->name);
     if (code != 0 || added[link])
         return code < 0 ? code : 0;
     added[link] = true;
@@ -82,7 +91,7 @@ wm_link_addresses(char *into, size_t room)
 {
     size_t all = 0;
     for (int i = 0; i < WM_LINKS_KNOWN; ++i) {
-        if (links[i]->address == NULL)
+        if (links[i]->address == NULL || (closed & 1u << i) != 0)
             continue;
         size_t at = all + sizeof(head_t), left = room > at ? room - at : 0;
         size_t nbytes = links[i]->address(left > 0 ? into + at : NULL, left);
@@ -119,6 +128,7 @@ wm_link_connect(wm_peer_t *peer, const char *addresses, size_t nbytes)
         if (head.link >= WM_LINKS_KNOWN || head.nbytes > nbytes - at)
             break;
         if (links[head.link]->connect != NULL
+            && (closed & 1u << head.link) == 0
             && links[head.link]->address(NULL, 0) > 0)
             connect_one(peer, (int)head.link, addresses + at, head.nbytes);
     }
@@ -180,7 +190,7 @@ first(const wm_peer_t *peer, const wm_pointer_t *into, bool offered,
     for (int i = 0; i + 1 < WM_LINKS_KNOWN; ++i) {
         const wm_link_t *one = links[i];
         bool ipc = one == &wm_link_ipc;
-        if ((one->send != NULL && offered)
+        if ((one->send != NULL && offered) || (closed & 1u << i) != 0
             || !one->reach(peer, into, ipc ? reason : &other))
             continue;
         if (!ipc)
@@ -231,6 +241,7 @@ wm_link_carrier(const wm_peer_t *peer, const wm_pointer_t *memory)
     const char *unused;
     for (int i = 0; i < WM_LINKS_KNOWN; ++i)
         if (links[i]->send != NULL && links[i] != &wm_link_mpi
+            && (closed & 1u << i) == 0
             && (forced == NULL || forced == links[i])
             && links[i]->reach(peer, memory, &unused))
             return links[i];

@@ -39,8 +39,8 @@ typedef struct wm_link {
     // carries; else how GPU data gets into host memory, "one copy".
     const char *title, *how;
     // Makes the link ready for a new communicator. `asked`: WARPMPI_TRANSPORT
-    // names it. Returns 0; 1 if it does not serve in this process; or an
-    // error, which all ranks raise.
+    // names it. Returns 0; 1 if it does not serve in this process: then the
+    // row is not asked; or an error, which all ranks raise. NULL: it serves.
     int (*open)(bool asked, wm_error_t *err);
     // Functions for the engine, from the first open() that returns 0 on.
     wm_source_t source;
