@@ -7,6 +7,7 @@ Builds with WARPMPI_TOYS=1 have it, such as that of `make test-asan`.
 import ast
 
 import pytest
+from mpi4py import MPI
 
 import kinds
 import ranks
@@ -177,6 +178,41 @@ def test_between_hosts_mpi_does_the_calls_if_it_does_not_open(tmp_path):
         tmp_path, program, "apart", TOY_RING="unopened"
     ).values():
         assert counts["ring"] == counts["copies"] == 0
+
+
+@pytest.mark.skipif(
+    not MPI.Get_library_version().startswith("Open MPI v5"),
+    reason="needs an MPI that tells of dead ranks",
+)
+@pytest.mark.parametrize("place", ["one host", "apart"])
+def test_a_dead_rank_ends_a_call(tmp_path, place):
+    program = """
+    import signal
+    MPI.COMM_WORLD.Set_errhandler(MPI.ERRORS_RETURN)
+    check(("gpu", "gpu"), 30_000)
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    given, got = wm.zeros(30_000, "float32"), wm.zeros(30_000, "float32")
+    for call in (
+        lambda: comm.Allreduce(given, got),
+        lambda: comm.Iallreduce(given, got).Wait(),
+    ):
+        try:
+            call()
+        except MPI.Exception as error:
+            assert error.Get_error_class() == MPI.ERR_PROC_FAILED, error
+            print("told", flush=True)
+    os._exit(0)
+"""
+    printed = ranks.run_text(
+        tmp_path,
+        CALLS + program,
+        place,
+        flags=("--with-ft", "ulfm"),
+        died=True,
+        TOY_RING="on",
+    )
+    assert printed.split() == ["told", "told"]
 
 
 @pytest.mark.parametrize("ring", ["on", "unopened"])
