@@ -146,7 +146,7 @@ ring_start(wm_coll_op_t *op, wm_error_t *err)
     ring_t *ring = state_of(op);
     const wm_comm_t *comm = op->participant.comm;
     kept_t *kept = op->own;
-    bool blocks = op->front == WM_FRONT_BLOCKING;
+    bool blocks = op->form == WM_COLL_FORM_BLOCKING;
     unsigned number = kept->calls[!blocks]++;
     *ring = (ring_t){
         .on_device = op->participant.call->on_device,

@@ -240,7 +240,7 @@ read_op(PyObject *value, wm_py_coll_args_t *asked)
 
 // Returns block i of a side; the buffer is one block, unless it is a v-form.
 static wm_span_t
-block_of(const wm_side_t *side, wm_form_t form, int i)
+block_of(const wm_side_t *side, wm_block_form_t form, int i)
 {
     return form == WM_VARYING ? side->spans[i]
                               : (wm_span_t){0, side->message.buffer.nbytes};
@@ -307,7 +307,7 @@ read_between(wm_coll_kind_t kind, const wm_comm_t *comm,
     const bool used[] = {wm_coll_sends(call, comm->rank),
                          wm_coll_receives(call, comm->rank)};
     const wm_coll_row_t *row = wm_coll_row(kind);
-    const wm_form_t forms[] = {row->sends, row->receives};
+    const wm_block_form_t forms[] = {row->sends, row->receives};
     wm_side_t *sides[] = {&asked->sent, &asked->received};
     int blocks = kind == WM_COLL_REDUCE_SCATTER_BLOCK
                      ? wm_comm_group(comm, comm->rank).count
@@ -338,10 +338,10 @@ read_within(wm_coll_kind_t kind, const wm_comm_t *comm,
             || is_nothing(values[0]) || is_nothing(values[1])))
         return -1;
     // In place, recvbuf has a block for each rank, too.
-    wm_form_t receives = kind == WM_COLL_REDUCE_SCATTER_BLOCK
-                                 && is_nothing(values[0])
-                             ? WM_EQUAL
-                             : row->receives;
+    wm_block_form_t receives = kind == WM_COLL_REDUCE_SCATTER_BLOCK
+                                       && is_nothing(values[0])
+                                   ? WM_EQUAL
+                                   : row->receives;
     if (is_nothing(values[0])
             ? root && is_nothing(values[1])
             : (root || !scatters)

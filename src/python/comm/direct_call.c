@@ -42,7 +42,7 @@ call_by_mpi(PyObject *self, wm_comm_t *comm, const wm_py_coll_args_t *asked,
     if (result == MPI_SUCCESS) {
         code = wm_py_result(code, &err);
         if (!called && why == WM_COLL_BY_MPI)
-            wm_py_direct_refused(self, WM_FRONT_BLOCKING);
+            wm_py_direct_refused(self, WM_COLL_FORM_BLOCKING);
         return code < 0 ? WM_COLL_FAILED : WM_COLL_DONE;
     }
     PyObject *error = PyObject_CallFunction(wm_py_state->mpi_exception, "i",
@@ -53,7 +53,7 @@ call_by_mpi(PyObject *self, wm_comm_t *comm, const wm_py_coll_args_t *asked,
     bool outer = wm_py_attempt_begin();
     wm_py_attempt_note(NULL);
     if (!wm_py_attempt_end(outer) && why == WM_COLL_BY_MPI)
-        wm_py_direct_refused(self, WM_FRONT_BLOCKING);
+        wm_py_direct_refused(self, WM_COLL_FORM_BLOCKING);
     return WM_PY_MPIS_ERROR;
 }
 
@@ -109,7 +109,7 @@ wm_py_direct_call(wm_coll_kind_t kind, PyObject *self, PyObject *const *args,
 }
 
 void
-wm_py_direct_refused(PyObject *self, wm_front_t form)
+wm_py_direct_refused(PyObject *self, wm_coll_form_t form)
 {
     wm_channel_t channel;
     PyObject *kind, *value, *trace;

@@ -10,7 +10,7 @@
 // Called with an exception set, which stays, after MPI was to do a call and
 // has refused it (attempt.h): MPI does this rank's next call in its place.
 void
-wm_py_direct_refused(PyObject *self, wm_front_t form);
+wm_py_direct_refused(PyObject *self, wm_coll_form_t form);
 
 // An error of MPI's own, which tells no cause.
 #define WM_PY_MPIS_ERROR ((wm_coll_result_t)(WM_COLL_FAILED - 1))

@@ -156,7 +156,7 @@ begin_by_mpi(persistent_coll_t *self, bool met)
                           : -1;
     bool made = wm_py_attempt_end(outer);
     if (code < 0 && on != NULL && !made)
-        wm_coll_refused(comm, WM_FRONT_NONBLOCKING);
+        wm_coll_refused(comm, WM_COLL_FORM_NONBLOCKING);
     Py_XDECREF(on);
     return code;
 }

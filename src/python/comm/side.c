@@ -233,7 +233,7 @@ read_blocks(PyObject *value, bool writable, int size,
 // Assigns the blocks of neighbours to ranks. If a rank has several blocks, the
 // blocks become parts of a pattern.
 static int
-assign(wm_form_t form, int size, const wm_neighbors_t *neighbors,
+assign(wm_block_form_t form, int size, const wm_neighbors_t *neighbors,
        wm_side_t *side)
 {
     wm_neighbor_part_t parts[WM_NEIGHBOR_PARTS];
@@ -279,7 +279,7 @@ assign(wm_form_t form, int size, const wm_neighbors_t *neighbors,
 // Makes a buffer at an address as long as its allocation, as counts, and not
 // the declared length, limit it. Returns true if the buffer was changed.
 static bool
-widen_address(PyObject *value, wm_form_t form, wm_buffer_t *buffer)
+widen_address(PyObject *value, wm_block_form_t form, wm_buffer_t *buffer)
 {
     const wm_pointer_t *memory = &buffer->memory;
     bool wide = memory->size > 0
@@ -302,8 +302,9 @@ end_of(const wm_span_t *spans, int count)
 }
 
 int
-wm_py_side_read(PyObject *value, bool writable, bool reduces, wm_form_t form,
-                int size, const wm_neighbors_t *neighbors, wm_side_t *side)
+wm_py_side_read(PyObject *value, bool writable, bool reduces,
+                wm_block_form_t form, int size,
+                const wm_neighbors_t *neighbors, wm_side_t *side)
 {
     if (size > WM_BARRIER_RANKS)
         return -1;

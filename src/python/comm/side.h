@@ -25,7 +25,8 @@ typedef struct {
 // ranks; if a rank has several blocks, there is a pattern. Returns 0, or -1,
 // maybe with an exception, if MPI is to read the buffer.
 int
-wm_py_side_read(PyObject *value, bool writable, bool reduces, wm_form_t form,
-                int size, const wm_neighbors_t *neighbors, wm_side_t *side);
+wm_py_side_read(PyObject *value, bool writable, bool reduces,
+                wm_block_form_t form, int size,
+                const wm_neighbors_t *neighbors, wm_side_t *side);
 
 #endif

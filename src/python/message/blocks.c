@@ -73,7 +73,7 @@ split_separate(PyObject *list, items_t *items)
 }
 
 static int
-split(PyObject *list, wm_form_t form, items_t *items)
+split(PyObject *list, wm_block_form_t form, items_t *items)
 {
     Py_ssize_t rest = PySequence_Fast_GET_SIZE(list) - 1;
     if (form == WM_SEPARATE)
@@ -328,8 +328,8 @@ read_varying(const items_t *items, int count, Py_ssize_t nbytes,
 
 // Reads the only block of the other forms; WM_EQUAL counts that of a rank.
 static int
-read_all(const items_t *items, wm_form_t form, int count, Py_ssize_t nbytes,
-         Py_ssize_t extent, wm_py_blocks_t *blocks)
+read_all(const items_t *items, wm_block_form_t form, int count,
+         Py_ssize_t nbytes, Py_ssize_t extent, wm_py_blocks_t *blocks)
 {
     wm_py_block_t *block;
     if (allocate(1, blocks) < 0)
@@ -358,8 +358,8 @@ read_all(const items_t *items, wm_form_t form, int count, Py_ssize_t nbytes,
 }
 
 static int
-read_items(items_t *items, wm_form_t form, int count, Py_ssize_t itemsize,
-           Py_ssize_t nbytes, wm_py_blocks_t *blocks)
+read_items(items_t *items, wm_block_form_t form, int count,
+           Py_ssize_t itemsize, Py_ssize_t nbytes, wm_py_blocks_t *blocks)
 {
     MPI_Datatype type = MPI_DATATYPE_NULL;
     MPI_Aint extent = itemsize;
@@ -382,7 +382,7 @@ read_items(items_t *items, wm_form_t form, int count, Py_ssize_t itemsize,
 }
 
 int
-wm_py_blocks_read(PyObject *buffer, wm_form_t form, int count,
+wm_py_blocks_read(PyObject *buffer, wm_block_form_t form, int count,
                   Py_ssize_t itemsize, Py_ssize_t nbytes,
                   wm_py_blocks_t *blocks)
 {
@@ -410,7 +410,7 @@ wm_py_blocks_free(wm_py_blocks_t *blocks)
 }
 
 bool
-wm_py_blocks_has_counts(PyObject *buffer, wm_form_t form)
+wm_py_blocks_has_counts(PyObject *buffer, wm_block_form_t form)
 {
     Py_ssize_t length = is_listed(buffer) ? PySequence_Fast_GET_SIZE(buffer)
                                           : 0;
@@ -427,7 +427,7 @@ wm_py_blocks_has_counts(PyObject *buffer, wm_form_t form)
     return counts != Py_None;
 }
 
-wm_form_t
+wm_block_form_t
 wm_py_blocks_form(const char *name)
 {
     return *name == 'n'   ? WM_EQUAL

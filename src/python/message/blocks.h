@@ -27,7 +27,7 @@ typedef struct {
 // MPI.Exception for a null datatype. Nothing tells that a block lies within
 // the array.
 int
-wm_py_blocks_read(PyObject *buffer, wm_form_t form, int count,
+wm_py_blocks_read(PyObject *buffer, wm_block_form_t form, int count,
                   Py_ssize_t itemsize, Py_ssize_t nbytes,
                   wm_py_blocks_t *blocks);
 
@@ -37,10 +37,10 @@ wm_py_blocks_free(wm_py_blocks_t *blocks);
 // Returns true if the list has counts, which the length of the array does not
 // replace.
 bool
-wm_py_blocks_has_counts(PyObject *buffer, wm_form_t form);
+wm_py_blocks_has_counts(PyObject *buffer, wm_block_form_t form);
 
 // Returns the form that is called "", "n", "v" or "w" in Python.
-wm_form_t
+wm_block_form_t
 wm_py_blocks_form(const char *name);
 
 #endif

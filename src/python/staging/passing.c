@@ -247,7 +247,7 @@ pass(const passing_t *self, bool ours, PyObject *const *args, size_t flags,
 // refuses it, this rank's next call has this number.
 static PyObject *
 pass_numbered(const passing_t *self, bool ours, PyObject *comm,
-              wm_front_t form, PyObject *const *args, size_t flags,
+              wm_coll_form_t form, PyObject *const *args, size_t flags,
               PyObject *names)
 {
     bool outer = wm_py_attempt_begin();
@@ -276,7 +276,7 @@ begin(const passing_t *self, bool ours, PyObject *const *args, size_t flags,
     words[0] = result;
     memcpy(words + 1, args + 1, (size_t)(count - 1) * sizeof *words);
     PyObject *request = pass_numbered(self, ours, args[0],
-                                      WM_FRONT_NONBLOCKING, words,
+                                      WM_COLL_FORM_NONBLOCKING, words,
                                       (size_t)given, names);
     if (request == NULL)
         wm_py_channel_fail(args[0], true); // MPI used another communicator
@@ -298,8 +298,8 @@ init_by_mpi(const void *context, bool numbered)
 {
     const init_t *of = context;
     return numbered ? pass_numbered(of->self, of->ours, of->args[0],
-                                    WM_FRONT_PERSISTENT, of->args, of->flags,
-                                    of->names)
+                                    WM_COLL_FORM_PERSISTENT, of->args,
+                                    of->flags, of->names)
                     : pass(of->self, of->ours, of->args, of->flags, of->names);
 }
 
@@ -351,9 +351,9 @@ ask_paired(const passing_t *self, PyObject *on, PyObject *const *args,
     PyObject *request = PyObject_Vectorcall(self->paired, words,
                                             (size_t)given + 1, names);
     if (!wm_py_attempt_end(outer) && request == NULL) {
-        wm_py_direct_refused(args[0], WM_FRONT_NONBLOCKING);
+        wm_py_direct_refused(args[0], WM_COLL_FORM_NONBLOCKING);
         if (!self->begins) // it has a number among blocking calls, too
-            wm_py_direct_refused(args[0], WM_FRONT_BLOCKING);
+            wm_py_direct_refused(args[0], WM_COLL_FORM_BLOCKING);
     }
     Py_DECREF(on);
     return request;
@@ -447,8 +447,8 @@ serve(const passing_t *self, PyObject *const *args, size_t flags,
         return call_paired(self, args, given, names);
     if (result == WM_COLL_UNNUMBERED)
         return pass(self, ours, args, flags, names);
-    return pass_numbered(self, ours, args[0], WM_FRONT_BLOCKING, args, flags,
-                         names);
+    return pass_numbered(self, ours, args[0], WM_COLL_FORM_BLOCKING, args,
+                         flags, names);
 }
 
 // Tells the communicator's error handler of errors that MPI has not told it.

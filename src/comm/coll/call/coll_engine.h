@@ -30,13 +30,13 @@
 typedef struct wm_coll_op wm_coll_op_t; // comm/coll/direct/coll_op.h
 
 // The forms of a collective, whose calls have numbers of their own; a
-// persistent one, when it is made, has one among the blocking ones. A form on
-// a stream has none.
+// persistent one, when it is made, has one among the blocking ones. Calls on a
+// stream are a fourth form, without numbers and without a wm_coll_op_t.
 typedef enum {
-    WM_FRONT_BLOCKING,
-    WM_FRONT_NONBLOCKING,
-    WM_FRONT_PERSISTENT,
-} wm_front_t;
+    WM_COLL_FORM_BLOCKING,
+    WM_COLL_FORM_NONBLOCKING,
+    WM_COLL_FORM_PERSISTENT,
+} wm_coll_form_t;
 
 // The result of a call, or of a step.
 typedef enum {
@@ -130,18 +130,18 @@ WM_COLL_ENGINE_ROWS(X)
 // next call of this form has it, and MPI does that call; the others are not
 // asked.
 static inline void
-wm_coll_refuse(wm_comm_t *comm, wm_front_t front)
+wm_coll_refuse(wm_comm_t *comm, wm_coll_form_t form)
 {
     if (wm_comm_is_one_host(comm))
-        comm->colls.refused |= 1u << front;
+        comm->colls.refused |= 1u << form;
 }
 
 // Returns true once after wm_coll_refuse().
 static inline bool
-wm_coll_was_refused(wm_comm_t *comm, wm_front_t front)
+wm_coll_was_refused(wm_comm_t *comm, wm_coll_form_t form)
 {
-    bool refused = (comm->colls.refused & 1u << front) != 0;
-    comm->colls.refused &= ~(1u << front);
+    bool refused = (comm->colls.refused & 1u << form) != 0;
+    comm->colls.refused &= ~(1u << form);
     return refused;
 }
 

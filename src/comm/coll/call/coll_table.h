@@ -28,7 +28,7 @@
 
 // The blocks of a buffer: one block; one for each rank, all of one length;
 // with given lengths and offsets; also with given datatypes.
-typedef enum { WM_WHOLE, WM_EQUAL, WM_VARYING, WM_SEPARATE } wm_form_t;
+typedef enum { WM_WHOLE, WM_EQUAL, WM_VARYING, WM_SEPARATE } wm_block_form_t;
 
 enum {
     WM_OUTWARD = 1,    // the root sends; in other rooted calls it receives
@@ -102,7 +102,7 @@ typedef struct {
 typedef struct {
     const char *name; // as users know it; NULL: not a collective of MPI
     const wm_coll_arguments_t *arguments;
-    wm_form_t sends, receives;
+    wm_block_form_t sends, receives;
     wm_shape_t shape;
 } wm_coll_row_t;
 

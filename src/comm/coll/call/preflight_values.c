@@ -189,7 +189,7 @@ wm_preflight_values_ask(wm_comm_t *comm, wm_preflight_values_t *maxima,
                         const void *published, size_t nbytes, wm_error_t *err)
 {
     wm_barrier_t *barrier = comm->barrier;
-    if (wm_coll_was_refused(comm, WM_FRONT_BLOCKING))
+    if (wm_coll_was_refused(comm, WM_COLL_FORM_BLOCKING))
         return 1;
     wm_barrier_enter(barrier, true);
     wm_preflight_values_publish(barrier, maxima, published, nbytes);
@@ -237,7 +237,7 @@ wm_preflight_values_exchange(wm_comm_t *comm, wm_preflight_values_t *maxima,
     wm_barrier_t *barrier = comm->barrier;
     if (barrier == NULL)
         return values_by_messages(comm, maxima, err);
-    if (!wm_coll_was_refused(comm, WM_FRONT_BLOCKING))
+    if (!wm_coll_was_refused(comm, WM_COLL_FORM_BLOCKING))
         wm_barrier_enter(barrier, true);
     values_publish_at(barrier, EXCHANGES, maxima, published, nbytes);
     int code = wm_coll_wait(comm, look_for_exchange, barrier,

@@ -15,7 +15,7 @@
 
 // Large: `participant` is partly uninitialized, and `state` wholly.
 struct wm_coll_op {
-    wm_front_t front;
+    wm_coll_form_t form;
     unsigned engines; // bits of engines that serve this rank; all ranks, once
                       // they have exchanged them
     const wm_coll_engine_t *engine; // does the call; NULL: not chosen yet

@@ -70,7 +70,7 @@ copies_start(wm_coll_op_t *op, wm_error_t *err)
     wm_engine_lock();
     wm_direct_start(&own->run, &participant->direct, &own->plan,
                     participant->type, participant->op,
-                    op->front != WM_FRONT_BLOCKING, &wrong);
+                    op->form != WM_COLL_FORM_BLOCKING, &wrong);
     wm_engine_unlock();
     return under_way(op);
 }
@@ -79,7 +79,7 @@ static wm_coll_result_t
 copies_step(wm_coll_op_t *op, bool *waits, wm_error_t *err)
 {
     wm_direct_run_t *run = &copies_state(op)->run;
-    if (op->front == WM_FRONT_BLOCKING)
+    if (op->form == WM_COLL_FORM_BLOCKING)
         for (int i = 0; run->set.signals && i < LOOKS_AT_ONCE; ++i)
             if (wm_signal_is_set(&run->set.awaited))
                 break;

@@ -41,7 +41,7 @@ mpi_serves(const wm_coll_op_t *op)
     const wm_coll_t *call = op->participant.call;
     wm_reduce_type_t type;
     wm_reduce_op_t reduction;
-    return op->front == WM_FRONT_NONBLOCKING && call->on_host
+    return op->form == WM_COLL_FORM_NONBLOCKING && call->on_host
            && !mpi_lies_over(call->send, call->receive)
            && (!wm_coll_shape(call->kind)->reduces
                || wm_coll_reducible(call, &type, &reduction));

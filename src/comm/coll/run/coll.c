@@ -32,16 +32,16 @@ void
 wm_coll_decline(wm_comm_t *comm)
 {
     if (wm_comm_is_one_host(comm)
-        && !wm_coll_was_refused(comm, WM_FRONT_BLOCKING))
+        && !wm_coll_was_refused(comm, WM_COLL_FORM_BLOCKING))
         wm_barrier_enter(comm->barrier, false);
 }
 
 void
-wm_coll_refused(wm_comm_t *comm, wm_front_t front)
+wm_coll_refused(wm_comm_t *comm, wm_coll_form_t form)
 {
-    wm_coll_refuse(comm, front);
-    if (front == WM_FRONT_PERSISTENT)
-        wm_coll_refuse(comm, WM_FRONT_BLOCKING);
+    wm_coll_refuse(comm, form);
+    if (form == WM_COLL_FORM_PERSISTENT)
+        wm_coll_refuse(comm, WM_COLL_FORM_BLOCKING);
 }
 
 static int
@@ -92,7 +92,7 @@ call_between_hosts(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err)
 {
     wm_coll_op_t op;
     unsigned engines;
-    wm_coll_op_init(&op, comm, NULL, call, WM_FRONT_BLOCKING);
+    wm_coll_op_init(&op, comm, NULL, call, WM_COLL_FORM_BLOCKING);
     int code = wm_coll_class_find(&op, &engines)
                    ? 0
                    : wm_coll_class_ask(&op, &engines, err);
@@ -117,7 +117,7 @@ wm_coll_call(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err)
     wm_coll_op_t op;
     if (!wm_comm_is_one_host(comm))
         return call_between_hosts(comm, call, err);
-    wm_coll_op_init(&op, comm, comm->barrier, call, WM_FRONT_BLOCKING);
+    wm_coll_op_init(&op, comm, comm->barrier, call, WM_COLL_FORM_BLOCKING);
     int code = wm_coll_op_prepare(&op, err);
     if (code == 0 && op.engines == 0) {
         wm_coll_op_drop(&op);

@@ -37,6 +37,6 @@ wm_coll_decline(wm_comm_t *comm);
 // rank: it has not happened, and MPI does this rank's next call of this form
 // in its place. No-op where ranks need not agree.
 void
-wm_coll_refused(wm_comm_t *comm, wm_front_t front);
+wm_coll_refused(wm_comm_t *comm, wm_coll_form_t form);
 
 #endif

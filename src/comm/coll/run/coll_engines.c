@@ -154,10 +154,10 @@ const wm_module_t wm_coll_engines_module = {.drop = coll_engines_drop};
 
 void
 wm_coll_op_init(wm_coll_op_t *op, wm_comm_t *comm, wm_barrier_t *barrier,
-                const wm_coll_t *call, wm_front_t front)
+                const wm_coll_t *call, wm_coll_form_t form)
 {
     unsigned span = wm_coll_engines_span(comm);
-    op->front = front;
+    op->form = form;
     op->engines = 0;
     op->engine = NULL;
     op->started = op->begun = op->alone = false;
@@ -166,7 +166,7 @@ wm_coll_op_init(wm_coll_op_t *op, wm_comm_t *comm, wm_barrier_t *barrier,
     wm_participant_init(&op->participant, comm, barrier, call);
     for (int i = 0; i < ENGINES; ++i)
         if ((span & 1u << i) != 0
-            && (is_open(comm, i) || front != WM_FRONT_NONBLOCKING)
+            && (is_open(comm, i) || form != WM_COLL_FORM_NONBLOCKING)
             && engines[i]->serves(op))
             op->engines |= 1u << i;
 }
@@ -181,7 +181,8 @@ int
 wm_coll_op_prepare(wm_coll_op_t *op, wm_error_t *err)
 {
     wm_participant_t *participant = &op->participant;
-    bool orders = op->front == WM_FRONT_BLOCKING; // MPI's call does so itself
+    bool orders = op->form
+                  == WM_COLL_FORM_BLOCKING; // MPI's call does so itself
     int code = 0;
     for (int i = 0; i < ENGINES && code == 0; ++i)
         if ((op->engines & 1u << i) != 0 && engines[i]->prepare != NULL)

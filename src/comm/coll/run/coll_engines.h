@@ -55,7 +55,7 @@ wm_coll_engines_abort(wm_comm_t *comm, const wm_coll_engine_t *engine);
 // Initializes an operation and asks the engines which of them serve this rank.
 void
 wm_coll_op_init(wm_coll_op_t *op, wm_comm_t *comm, wm_barrier_t *barrier,
-                const wm_coll_t *call, wm_front_t front);
+                const wm_coll_t *call, wm_coll_form_t form);
 
 // Returns true if the engine of MPI can begin the call later.
 bool

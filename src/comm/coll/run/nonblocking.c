@@ -68,7 +68,7 @@ wm_nonblocking_decline(wm_comm_t *comm, wm_error_t *err)
     wm_nonblocking_t *nonblocking = nonblocking_of(comm);
     if (nonblocking == NULL)
         return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
-    if (wm_coll_was_refused(comm, WM_FRONT_NONBLOCKING))
+    if (wm_coll_was_refused(comm, WM_COLL_FORM_NONBLOCKING))
         return 0;
     wm_persistent_restart_differ(comm);
     if (wm_turns_any(&nonblocking->turns)) {
@@ -207,7 +207,7 @@ wm_nonblocking_begin(wm_comm_t *comm, const wm_coll_t *asked,
         code = wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
     if (code < 0)
         return (wm_coll_result_t)code;
-    if (wm_coll_was_refused(comm, WM_FRONT_NONBLOCKING))
+    if (wm_coll_was_refused(comm, WM_COLL_FORM_NONBLOCKING))
         return WM_COLL_BY_MPI;
     if (wm_persistent_restart_begin(comm, asked, kept, op)) {
         see_to_others();

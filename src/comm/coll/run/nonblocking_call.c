@@ -222,7 +222,7 @@ wm_nonblocking_call_new(wm_nonblocking_t *nonblocking, wm_comm_t *comm,
     call->nonblocking = nonblocking;
     wm_coll_op_init(&call->coll, comm,
                     wm_turns_bank(comm, nonblocking->turns.asked + 1), asked,
-                    WM_FRONT_NONBLOCKING);
+                    WM_COLL_FORM_NONBLOCKING);
     return call;
 }
 

@@ -67,7 +67,7 @@ wm_persistent_coll_engines(wm_comm_t *comm, const wm_coll_t *call)
     wm_engine_unlock();
     if (!left || call == NULL)
         return 0;
-    wm_coll_op_init(&op, comm->whole, NULL, call, WM_FRONT_PERSISTENT);
+    wm_coll_op_init(&op, comm->whole, NULL, call, WM_COLL_FORM_PERSISTENT);
     return op.engines;
 }
 
@@ -103,7 +103,7 @@ wm_persistent_coll_open(wm_comm_t *comm, wm_coll_kind_t kind, unsigned engines,
         .all = engines,
     };
     free_ended();
-    if (!always && wm_coll_was_refused(comm->whole, WM_FRONT_PERSISTENT)) {
+    if (!always && wm_coll_was_refused(comm->whole, WM_COLL_FORM_PERSISTENT)) {
         wm_coll_decline(comm->whole); // has the number of the refused call
         return WM_COLL_BY_MPI;
     }

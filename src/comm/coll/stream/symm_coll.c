@@ -46,7 +46,7 @@ kernels_serve(const wm_coll_op_t *op)
     const wm_participant_t *participant = &op->participant;
     const wm_comm_t *comm = participant->comm;
     const wm_coll_t *call = participant->call;
-    bool may = op->front == WM_FRONT_BLOCKING && participant->reducible;
+    bool may = op->form == WM_COLL_FORM_BLOCKING && participant->reducible;
     int device = may ? symm_coll_device_of(call) : -1;
     if (device < 0
         || (wm_coll_shape(call->kind)->uneven && call->receives == NULL))
