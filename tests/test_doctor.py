@@ -147,12 +147,12 @@ def rank_facts(number, size):
 
 
 def row(one, other, memory="gpu", **changes):
-    route = {"gpu": "ipc", "host": "mpi"}[memory]
+    transport = {"gpu": "ipc", "host": "mpi"}[memory]
     return {
         "memory": memory,
         "from": one,
         "to": other,
-        "route": route,
+        "transport": transport,
         "reason": "as it should be",
         "latency_us": 9.0,
         "gbps": 385.0 if memory == "gpu" else 5.0,
@@ -532,7 +532,7 @@ RULES = [
     (
         and_(
             devices([gpu(0)], [gpu(1)]),
-            rows("gpu", route="host", gbps=49.0),
+            rows("gpu", transport="host", gbps=49.0),
         ),
         "hidden-gpus",
         "warning",
@@ -652,10 +652,10 @@ RULES = [
     ),
     (rows("host", wrong=3), "wrong-bytes", "broken", "3 bytes are wrong"),
     (
-        rows("gpu", route="host", reason="no peer access", gbps=50.0),
+        rows("gpu", transport="host", reason="no peer access", gbps=50.0),
         "staged",
         "warning",
-        'go by route "host": no peer access',
+        'go by transport "host": no peer access',
     ),
     (
         rows("gpu", gbps=100.0),
@@ -885,7 +885,7 @@ def test_what_gpus_reach(good):
     job = Job(good)
     fast = rules_data.reach_of(job, row(0, 1))
     assert fast == reach.Reach("NVLink", 389, 8.9, fast.source)
-    staged = rules_data.reach_of(job, row(0, 1, route="host"))
+    staged = rules_data.reach_of(job, row(0, 1, transport="host"))
     assert staged.gbps == 50
     assert rules_data.reach_of(job, row(0, 1, "host")) is None
     pcie = gpu(0)
@@ -1013,12 +1013,12 @@ def test_ranks_that_share_a_gpu_are_not_called_slow(good):
 def test_a_network_is_not_measured_by_what_gpus_reach(good):
     one(1, "host", identity="b", name="b")(good)
     good["expect"]["hosts"] = 2
-    rows("gpu", route="host", gbps=10.0)(good)
+    rows("gpu", transport="host", gbps=10.0)(good)
     assert found(good) == []
 
 
 def test_cures_of_slow_pairs_fit_the_link(good):
-    rows("gpu", route="host", gbps=10.0)(good)
+    rows("gpu", transport="host", gbps=10.0)(good)
     setting("WARPMPI_TRANSPORT", "host")(good)
     told, forced = found(good)
     assert (forced.name, forced.level) == ("staged", finding.NOTE)
@@ -1208,7 +1208,7 @@ def no_peer_access(told):
 def test_staged_data_is_told_once_and_has_its_own_cure(
     good, change, text, cure
 ):
-    rows("gpu", route="host", gbps=49.0)(good)
+    rows("gpu", transport="host", gbps=49.0)(good)
     for number, row in enumerate(good["pairs"]):
         row["reason"] = REASON.format(number)
     change(good)
@@ -1222,7 +1222,7 @@ def test_staged_data_is_told_once_and_has_its_own_cure(
 
 def test_other_pid_namespaces_are_told_once(good):
     one(1, "host", pid_namespace="pid:[2]")(good)
-    rows("gpu", route="host", gbps=49.0)(good)
+    rows("gpu", transport="host", gbps=49.0)(good)
     assert [each.name for each in found(good)] == ["pid-namespaces"]
 
 

@@ -580,18 +580,18 @@ def hand_made_calls() -> Iterator[tuple[type, str, Any]]:
 
 
 class Transport(NamedTuple):
-    """The route of GPU memory between two ranks, and the reason."""
+    """The transport of GPU memory between two ranks, and the reason."""
 
     name: str
     reason: str
 
     def __str__(self) -> str:
         """Give name and reason in one line."""
-        return f'route "{self.name}": {self.reason}'
+        return f'transport "{self.name}": {self.reason}'
 
 
 def transport(comm: MPI.Comm, rank: int, buffer: Any = None) -> Transport:
-    """Tell which route a message from ``rank`` takes into ``buffer``.
+    """Tell which transport a message from ``rank`` takes into ``buffer``.
 
     buffer: the array received into; without one, memory of the current device.
     Returns a Transport with ``name`` ('ipc', 'host', 'self', 'mpi') and

@@ -56,12 +56,12 @@ def test_ranks_and_devices(size, devices):
     used = [each["core"]["device"] for each in told["ranks"]]
     assert used == [rank % devices for rank in range(size)]
     pairs = {(a, b) for a in range(size) for b in range(size) if a != b}
-    for memory, route in ("host", "mpi"), ("gpu", "ipc"):
+    for memory, transport in ("host", "mpi"), ("gpu", "ipc"):
         rows = [row for row in told["pairs"] if row["memory"] == memory]
         assert {(row["from"], row["to"]) for row in rows} == pairs
         assert len(rows) == len(pairs)
         for row in rows:
-            assert row["route"] == route and row["wrong"] == 0
+            assert row["transport"] == transport and row["wrong"] == 0
             assert row["gbps"] > 0 and row["latency_us"] > 0
 
 
@@ -70,7 +70,7 @@ def test_gpus_that_do_not_reach_each_other(setting):
     told = doctor(status=1, **{setting: "0"})
     assert names(told) == {"staged"}
     gpu = [row for row in told["pairs"] if row["memory"] == "gpu"]
-    assert {row["route"] for row in gpu} == {"host"}
+    assert {row["transport"] for row in gpu} == {"host"}
     assert all("staged through page-locked" in row["reason"] for row in gpu)
     exports = told["ranks"][0]["driver"]["allocators"]["cudaMalloc"]
     assert exports["exportable"] is (setting != "SIMCUDA_IPC")
@@ -96,7 +96,7 @@ def test_hosts(tmp_path):
     command = each_rank(tmp_path, "export WARPMPI_HOST=h$r")
     told = doctor("--expect-hosts", 2, wrapper=command)
     assert names(told) == set()
-    assert {row["route"] for row in told["pairs"]} == {"mpi", "host"}
+    assert {row["transport"] for row in told["pairs"]} == {"mpi", "host"}
     assert names(doctor("--expect-hosts", 2, status=2)) == {"hosts"}
 
 
@@ -147,7 +147,7 @@ def test_mps():
 def test_a_forced_transport_shows_in_the_routes():
     told = doctor(WARPMPI_TRANSPORT="host")
     gpu = [row for row in told["pairs"] if row["memory"] == "gpu"]
-    assert {row["route"] for row in gpu} == {"host"}
+    assert {row["transport"] for row in gpu} == {"host"}
     assert all("WARPMPI_TRANSPORT selects it" in row["reason"] for row in gpu)
 
 

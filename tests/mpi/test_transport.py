@@ -124,8 +124,8 @@ def test_host_buffers_name_their_path(comm):
     way = "mpi" if forced() == "mpi" else "host"
     how = {"mpi": "MPI delivers it", "host": "staged through page-locked"}
     counted = way + "_messages"
-    assert f'GPU data takes route "{way}": {how[way]}' in told.reason
-    assert str(told) == f'route "mpi": {told.reason}'
+    assert f'GPU data takes transport "{way}": {how[way]}' in told.reason
+    assert str(told) == f'transport "mpi": {told.reason}'
     changes = exchange(comm, "host", 8)
     if comm.rank == 1:
         assert changes["mpi_messages"] == 1
@@ -139,7 +139,7 @@ def test_host_buffers_name_their_path(comm):
 def test_to_oneself_in_host_memory(comm):
     told = wm.transport(comm, comm.rank, np.zeros(1))
     assert told.name == "mpi"
-    assert 'GPU data takes route "self": one copy' in told.reason
+    assert 'GPU data takes transport "self": one copy' in told.reason
 
 
 def test_to_oneself(comm):

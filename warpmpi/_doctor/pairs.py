@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Data between all pairs of ranks: route, latency, bandwidth, every byte."""
+"""Data between all pairs of ranks: transport, latency, bandwidth, bytes."""
 
 from __future__ import annotations
 
@@ -189,15 +189,15 @@ class Mover:
             self.world.send(None, peer)
             if compare:
                 wrong += self._wrong(into, peer)
-        route, reason = "mpi", "by mpi4py alone, as warpmpi does not work"
+        transport, reason = "mpi", "by mpi4py alone, as warpmpi does not work"
         if self.wm is not None:
             told = self.wm.transport(self.comm, peer, into)
             after = self._counts()
             counted = [name for name in after if after[name] > before[name]]
-            route = "+".join(counted) or told.name
+            transport = "+".join(counted) or told.name
             reason = told.reason
         self.world.send(
-            {"wrong": wrong, "route": route, "reason": reason}, peer
+            {"wrong": wrong, "transport": transport, "reason": reason}, peer
         )
 
     def pair(self, peer: int) -> dict[str, Any]:

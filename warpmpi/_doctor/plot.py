@@ -31,7 +31,7 @@ def draw(job: Job, path: str) -> None:
             if row["memory"] == kind:
                 values[row["from"]][row["to"]] = row["gbps"]
                 if size <= 16:
-                    told = f"{row['route']}\n{row['latency_us']:.1f} us\n"
+                    told = f"{row['transport']}\n{row['latency_us']:.1f} us\n"
                     told += f"{row['gbps']:.1f}"
                     place = row["to"], row["from"]
                     axes.text(*place, told, ha="center", va="center", size=7)

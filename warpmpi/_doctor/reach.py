@@ -59,7 +59,7 @@ def _of_nvlink(capability: tuple[int, int], links: int | None) -> Reach | None:
 
 
 def expected(
-    one: dict[str, Any], other: dict[str, Any], route: str
+    one: dict[str, Any], other: dict[str, Any], transport: str
 ) -> Reach | None:
     """Return what two GPUs of a host reach, None if that is not known.
 
@@ -67,9 +67,9 @@ def expected(
     them. The link is unknown if that rank does not see the other GPU.
     """
     capability = one["capability"][0], one["capability"][1]
-    if route == "host":
+    if transport == "host":
         return _STAGED.get(capability) or _of_pcie(capability)
-    if route != "ipc" or one["name"] != other["name"]:
+    if transport != "ipc" or one["name"] != other["name"]:
         return None
     if one["uuid"] == other["uuid"]:
         return _SAME_GPU.get(capability)

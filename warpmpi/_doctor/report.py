@@ -159,7 +159,9 @@ def _settings(job: Job) -> Iterator[str]:
 def _cell(row: Facts | None) -> str:
     if row is None:
         return "-"
-    return f"{row['route']} {row['latency_us']:.1f} us {row['gbps']:.2f} GB/s"
+    return (
+        f"{row['transport']} {row['latency_us']:.1f} us {row['gbps']:.2f} GB/s"
+    )
 
 
 def _matrix(job: Job, memory: str) -> Iterator[str]:
@@ -169,7 +171,7 @@ def _matrix(job: Job, memory: str) -> Iterator[str]:
     yield ""
     sizes = sorted({row["bytes"] for row in rows})
     large = " to ".join(map(size_of, dict.fromkeys((sizes[0], sizes[-1]))))
-    yield f"{memory} arrays, from a rank (down) to a rank (across): route,"
+    yield f"{memory} arrays, from a rank (down) to a rank (across): transport,"
     yield f"latency of 8 B, bandwidth of {large}; the bytes are compared"
     cells = {(row["from"], row["to"]): row for row in rows}
     ranks = sorted({row["from"] for row in rows})
@@ -186,7 +188,10 @@ def _matrix(job: Job, memory: str) -> Iterator[str]:
         yield f"the {SLOWEST} slowest of {len(rows)} (--json has all):"
         for row in sorted(rows, key=lambda row: float(row["gbps"]))[:SLOWEST]:
             yield f"  {row['from']} to {row['to']}: {_cell(row)}"
-    told = {f'route "{row["route"]}": {plain(row["reason"])}' for row in rows}
+    told = {
+        f'transport "{row["transport"]}": {plain(row["reason"])}'
+        for row in rows
+    }
     reached = {
         f"by {reach.link} such GPUs reach {reach.gbps:g} GB/s"
         + (f", {reach.latency_us:g} us" if reach.latency_us else "")

@@ -173,8 +173,8 @@ def _bytes(job: Job) -> Iterator[Finding]:
                 "wrong-bytes",
                 BROKEN,
                 f"{row['memory']} arrays from rank {row['from']} to rank "
-                f"{row['to']}: {row['wrong']} bytes are wrong by route "
-                f'"{row["route"]}"',
+                f"{row['to']}: {row['wrong']} bytes are wrong by transport "
+                f'"{row["transport"]}"',
                 "run with WARPMPI_TRANSPORT=host, which avoids CUDA IPC, and "
                 "report this output to warpmpi's developers"
                 if row["memory"] == "gpu"
@@ -189,7 +189,7 @@ def _some(pairs: list[str]) -> str:
 
 
 def plain(reason: str) -> str:
-    """Return the reason of a route in words, without the driver's call."""
+    """Return the reason of a transport in words, without the driver's call."""
     reason = re.sub(r"mapping a peer's memory for cuda:\d+: ", "", reason)
     call = r"\bcu[A-Z]\w*\(.*?\) failed: CUDA_ERROR_\w+ \((.*?)\)"
     return re.sub(call, r"\1", reason)
@@ -242,7 +242,7 @@ def _staged(job: Job) -> Iterator[Finding]:
         row
         for row in job.pairs
         if row["memory"] == "gpu"
-        and row["route"] == "host"
+        and row["transport"] == "host"
         and host_of.get(row["from"]) == host_of.get(row["to"])
     ]
     if is_hidden(job):
@@ -267,7 +267,7 @@ def _staged(job: Job) -> Iterator[Finding]:
             "staged",
             WARNING,
             f"GPU arrays of one host ({_some(pairs)}) go by "
-            f'route "host": {why}',
+            f'transport "host": {why}',
             cure,
         )
 
@@ -310,7 +310,7 @@ def reach_of(job: Job, row: Facts) -> Reach | None:
     ends = {job.get(row[end], "host", "identity") for end in ("from", "to")}
     if len(ends) > 1:  # a network is between them
         return None
-    return expected(one, other, row["route"])
+    return expected(one, other, row["transport"])
 
 
 RULES: tuple[Rule, ...] = (

@@ -217,7 +217,7 @@ def _hidden_gpus(job: Job) -> Iterator[Finding]:
             for row in job.pairs
             if row["memory"] == "gpu"
             and {row["from"], row["to"]} <= set(ranks)
-            and row["route"] not in ("ipc", "self")
+            and row["transport"] not in ("ipc", "self")
         ]
         text = (
             f"{host}: {names(blind)} do not see all GPUs that their peers use "

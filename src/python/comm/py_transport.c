@@ -63,7 +63,7 @@ wm_py_comm_transport(PyObject *self, PyObject *const *args, Py_ssize_t given)
     if (on_host) // the sender's memory is unknown here
         snprintf(reason, sizeof reason,
                  "the receive buffer is host memory; %s delivers host data "
-                 "directly, GPU data takes route \"%s\": %s%s",
+                 "directly, GPU data takes transport \"%s\": %s%s",
                  carrier->title, link->name, carries ? link->title : link->how,
                  carries ? " delivers it" : "");
     else if (!carries && link->import == NULL)
