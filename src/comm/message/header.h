@@ -10,9 +10,9 @@
 #include "comm/node/place.h"
 
 #define WM_EAGER_BYTES 4096 // host payloads that go with the header
-#define WM_CHUNK_BYTES ((size_t)4 << 20) // chunks on the data communicator
-#define WM_CARRIED_BYTES                                                      \
-    ((size_t)64 << 20) // chunks, if MPI reaches device memory
+// Most bytes of a chunk of DATA; and if the link takes device memory in place.
+#define WM_CHUNK_BYTES ((size_t)4 << 20)
+#define WM_IN_PLACE_BYTES ((size_t)64 << 20)
 
 typedef enum {
     WM_MESSAGE_EAGER = 1, // the payload goes with the header

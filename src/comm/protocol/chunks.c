@@ -17,7 +17,7 @@
 #include "comm/protocol/rows.h"
 
 typedef struct {
-    bool carried;          // the link takes the device memory in place
+    bool in_place;         // the link takes this end's device memory itself
     bool reachable;        // nobody else uses that memory
     bool whole;            // all is staged: nobody waits for the receiver
     bool told;             // the empty chunk is given to the link
@@ -64,8 +64,8 @@ static uint32_t
 chunk_size(const wm_end_t *end)
 {
     size_t nbytes = end->header.nbytes, most = WM_CHUNK_BYTES;
-    if (chunks_of(end)->carried)
-        most = WM_CARRIED_BYTES;
+    if (chunks_of(end)->in_place)
+        most = WM_IN_PLACE_BYTES;
     else if (wm_buffer_on_device(&end->buffer) && nbytes / 4 < most)
         most = nbytes / 4 > 65536 ? nbytes / 4 : 65536;
     return (uint32_t)(nbytes < most ? nbytes : most);
@@ -112,16 +112,16 @@ chunks_prepare(wm_end_t *end, wm_error_t *err)
 static bool
 is_staged(const wm_end_t *end)
 {
-    return wm_buffer_on_device(&end->buffer) && !chunks_of(end)->carried;
+    return wm_buffer_on_device(&end->buffer) && !chunks_of(end)->in_place;
 }
 
-// Returns 1 when nobody else uses the memory that MPI reaches, as MPI waits
-// for no stream.
+// Returns 1 when nobody else uses the memory that the link takes in place, as
+// the link waits for no stream.
 static int
 wait_for_users(wm_end_t *end, wm_error_t *err)
 {
     chunks_t *chunks = chunks_of(end);
-    if (!chunks->carried || chunks->reachable)
+    if (!chunks->in_place || chunks->reachable)
         return 1;
     int code = wm_end_open_stream(end, err);
     if (code == 0)
@@ -136,7 +136,7 @@ wait_for_users(wm_end_t *end, wm_error_t *err)
 static int
 enter(const wm_end_t *end, wm_scope_t *scope, wm_error_t *err)
 {
-    if (chunks_of(end)->carried && end->op.error.code == 0)
+    if (chunks_of(end)->in_place && end->op.error.code == 0)
         return wm_device_enter(end->access.device, scope, err);
     scope->stayed = true; // nothing to leave
     return 0;
@@ -160,7 +160,7 @@ test_part(wm_end_t *end, uint32_t chunk, size_t *count, wm_error_t *err)
 }
 
 // Returns the memory that the link sends a chunk from, or receives it into:
-// the buffer itself if MPI reaches it, else a stage.
+// the buffer itself if the link takes it in place, else a stage.
 static char *
 chunk_memory(const wm_end_t *end, uint32_t index)
 {
@@ -180,7 +180,7 @@ carry(const wm_end_t *end, uint32_t index)
         .rank = peer_rank(end),
         .number = end->header.seq,
         .index = index,
-        .device = chunks_of(end)->carried ? end->access.device : -1,
+        .device = chunks_of(end)->in_place ? end->access.device : -1,
     };
 }
 
@@ -237,7 +237,7 @@ wm_chunks_drop(wm_end_t *end)
 }
 
 // Returns true if the next chunk can be copied out of the device: one ahead of
-// MPI, or all.
+// the link, or all.
 static bool
 next_has_room(const wm_end_t *end)
 {
@@ -249,7 +249,7 @@ next_has_room(const wm_end_t *end)
 }
 
 // Copies the next chunks out of the device. Returns 1 when they can be given
-// to MPI.
+// to the link.
 static int
 stage_next(wm_end_t *end, wm_error_t *err)
 {
@@ -327,9 +327,9 @@ chunks_offer(wm_end_t *end, wm_error_t *err)
     (void)err;
     const wm_link_t *link = wm_link_carrier(end->peer, &end->buffer.memory);
     // The link would wait for the receiver of an embedded array.
-    chunks->carried = device && !end->eager
-                      && wm_link_in_place(link, end->peer,
-                                          &end->buffer.memory);
+    chunks->in_place = device && !end->eager
+                       && wm_link_in_place(link, end->peer,
+                                           &end->buffer.memory);
     chunks->whole = wm_eager_applies(end);
     if (device && end->around == NULL)
         wm_access_take_note(&end->access);
@@ -459,7 +459,7 @@ chunks_check(wm_end_t *end)
     return link != NULL && link->receive != NULL
            && (link->connect == NULL
                || (end->peer->connected & 1u << header->link) != 0)
-           && header->chunk > 0 && header->chunk <= WM_CARRIED_BYTES
+           && header->chunk > 0 && header->chunk <= WM_IN_PLACE_BYTES
            && header->nbytes > 0
            && (header->nbytes - 1) / header->chunk < INT32_MAX
            && (!link->by_comm
@@ -473,9 +473,9 @@ chunks_match(wm_end_t *end, bool refused, wm_error_t *err)
     const wm_pointer_t *memory = &end->buffer.memory;
     const char *unused;
     bool device = wm_buffer_on_device(&end->buffer);
-    chunks_of(end)->carried = device
-                              && wm_link_in_place(link, end->peer, memory);
-    // Device memory that MPI must not see comes by the host.
+    chunks_of(end)->in_place = device
+                               && wm_link_in_place(link, end->peer, memory);
+    // Counted as by the host where the link does not reach device memory.
     if (device && !link->reach(end->peer, memory, &unused))
         link = &wm_link_host;
     wm_link_count(link, end->header.nbytes, is_staged(end));
@@ -488,7 +488,7 @@ chunks_match(wm_end_t *end, bool refused, wm_error_t *err)
 static bool
 chunks_accept(wm_end_t *end, const char **why)
 {
-    *why = "MPI does not carry the data";
+    *why = "no link carries the data";
     return end->slot == NULL;
 }
 
@@ -507,7 +507,7 @@ const wm_receiving_t wm_receiving_chunks = {
     .kind = WM_MESSAGE_DATA,
     .check = chunks_check,
     .match = chunks_match,
-    .accept = chunks_accept, // by MPI after all
+    .accept = chunks_accept, // carried after all
     .reads = true,
     .step = chunks_receive,
     .fail = chunks_fail,

@@ -12,14 +12,14 @@ extern const wm_sending_t wm_sending_self;         // copied in this process
 extern const wm_sending_t wm_sending_plain;        // the receiver copies
 extern const wm_sending_t wm_sending_handoff;      // handed off in fragments
 extern const wm_sending_t wm_sending_staged; // the receiver asks for a ring
-extern const wm_sending_t wm_sending_chunks; // MPI carries them
+extern const wm_sending_t wm_sending_chunks; // a link carries them
 // Offers that the receiver has answered come to these:
 extern const wm_sending_t wm_sending_pushed;       // copied by the sender
 extern const wm_sending_t wm_sending_staging_ring; // staged in shared memory
-extern const wm_sending_t wm_sending_by_mpi;       // chunks after all
+extern const wm_sending_t wm_sending_by_mpi;       // chunks of the link mpi
 
 extern const wm_receiving_t wm_receiving_inline;       // behind the header
-extern const wm_receiving_t wm_receiving_chunks;       // by MPI
+extern const wm_receiving_t wm_receiving_chunks;       // by a link
 extern const wm_receiving_t wm_receiving_offer;        // by one of the next
 extern const wm_receiving_t wm_receiving_pushed;       // copied by the sender
 extern const wm_receiving_t wm_receiving_by_host;      // by this thread
