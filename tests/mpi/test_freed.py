@@ -228,7 +228,17 @@ def hold_message(made, other):
     return sending, message
 
 
+def hold_failed(made, other):
+    """A receive that was truncated, and that nobody waits for."""
+    request = made.Irecv(np.zeros(1), other, 3)
+    made.Send(np.ones(100), other, 3)
+    while "complete" not in repr(request):
+        made.Iprobe()
+    return request
+
+
 HOLDERS = {
+    "failed": hold_failed,
     "Prequest": lambda made, other: [made.Send_init(np.zeros(3), other)],
     "Psend_init": lambda made, other: [made.Psend_init(bytes(4), 2, other)],
     "Message": hold_message,
@@ -282,6 +292,54 @@ def test_communicators_with_requests_under_way_go(comm):
         made.Free()
         wm.Request.Waitall(requests)
     assert (into == 7).all()
+
+
+FAILED = """
+    import sys
+
+    import numpy as np
+    from mpi4py import MPI
+
+    import warpmpi as wm
+
+    comm = wm.Comm(MPI.COMM_WORLD)
+    made = comm.Dup()
+    me, long, short = made.rank, np.ones(100), np.zeros(1)
+    if sys.argv[1] == "Isendrecv":
+        failed = made.Isendrecv(long, me, 0, short, me, 0)
+    elif sys.argv[1] == "send":
+        failed = made.Irecv(long, me, 0)
+        made.send(me, me)
+    else:
+        failed = made.Irecv(short, me, 0)
+        made.Send(long, me, 0)
+    while "complete" not in repr(failed):
+        comm.Iprobe()  # this makes progress, and ends no request
+    made.Free()
+    for _ in range(2):
+        comm.Dup().Free()  # lets go of what nothing refers to
+    try:
+        failed.Wait()
+    except (MPI.Exception, TypeError) as error:
+        print("raised", error)
+"""
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize(
+    ("begun", "told"),
+    [
+        ("Irecv", "MPI_ERR_TRUNCATE"),
+        ("Isendrecv", "MPI_ERR_TRUNCATE"),
+        ("send", "Recv met send"),
+    ],
+)
+def test_an_error_is_raised_when_nothing_is_under_way(tmp_path, begun, told):
+    """Memory that was freed is overwritten, so that its use is seen."""
+    printed = ranks.run_text(
+        tmp_path, FAILED, begun, ranks=1, MALLOC_PERTURB_="165"
+    )
+    assert printed.startswith(f"raised {told}"), printed
 
 
 LEFT = """

@@ -119,6 +119,11 @@ wm_comm_release(wm_comm_t *comm)
     atomic_fetch_sub(&comm->owner->holders, 1);
 }
 
+const wm_module_t wm_comm_module = {
+    .retain = wm_comm_retain,
+    .release = wm_comm_release,
+};
+
 // Frees the freed ones to which nothing refers any more. MPI_Comm_free does
 // not wait for other ranks, whose own messages may go on for longer.
 static void

@@ -138,8 +138,9 @@ wm_comm_name(const wm_comm_t *comm, int rank);
 int
 wm_comm_damaged(const wm_comm_t *comm, int rank, wm_error_t *err);
 
-// Keeps the communicator for a holder that may begin operations after the user
-// has freed the handle, until wm_comm_release(). Any thread.
+// Keeps the communicator for a holder that may use it after the user has freed
+// the handle, until wm_comm_release(): one that may begin operations, or an
+// operation that has failed. Any thread.
 void
 wm_comm_retain(wm_comm_t *comm);
 

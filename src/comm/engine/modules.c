@@ -97,6 +97,18 @@ wm_modules_wait_end(void)
 }
 
 void
+wm_modules_retain(wm_comm_t *comm)
+{
+    EACH(retain, comm);
+}
+
+void
+wm_modules_release(wm_comm_t *comm)
+{
+    EACH(release, comm);
+}
+
+void
 wm_modules_freed(wm_comm_t *comm)
 {
     EACH(freed, comm);

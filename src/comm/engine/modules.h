@@ -12,6 +12,7 @@
     X(link)           /* link/link.c */                                       \
     X(eager)          /* protocol/eager.c */                                  \
     X(hang)           /* diagnostics/hang.c */                                \
+    X(comm)           /* comm/comm.c */                                       \
     X(host_only)      /* comm/host_only.c */                                  \
     X(reclaim)        /* node/reclaim.c */                                    \
     X(node)           /* node/node.c: at the end, says that we leave */       \
@@ -53,6 +54,10 @@ typedef struct {
     int (*configure)(wm_error_t *err);
     void (*wait_begin)(MPI_Comm user);
     void (*wait_end)(void);
+    // retain, release: an operation refers to its communicator after the
+    // engine's list no longer has the operation. Any thread.
+    void (*retain)(wm_comm_t *comm);
+    void (*release)(wm_comm_t *comm);
     // freed: the user has freed a communicator. is_used: returns true if
     // anything still refers to it (lock held). drop: nothing does; frees the
     // module's data.
@@ -87,6 +92,10 @@ void
 wm_modules_wait_begin(MPI_Comm user);
 void
 wm_modules_wait_end(void);
+void
+wm_modules_retain(wm_comm_t *comm);
+void
+wm_modules_release(wm_comm_t *comm);
 void
 wm_modules_freed(wm_comm_t *comm);
 bool

@@ -7,6 +7,7 @@
 #include "comm/engine/child.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/handle.h"
+#include "comm/engine/modules.h"
 #include "comm/engine/pool.h"
 
 static wm_pool_t op_pool = {
@@ -79,6 +80,8 @@ wm_op_release(wm_op_t *op)
     for (int i = 0; i < 2; ++i)
         if (op->parts_of[i] != NULL)
             wm_op_release(op->parts_of[i]);
+    if (op->holds_comm)
+        wm_modules_release(op->comm);
     wm_pool_give(&op_pool, op);
 }
 
@@ -130,8 +133,12 @@ wm_op_end(wm_op_t *op)
 void
 wm_op_fail(wm_op_t *op, const wm_error_t *err)
 {
-    if (op->error.code == 0)
-        op->error = *err;
+    if (op->error.code != 0)
+        return;
+    op->holds_comm = op->comm != NULL;
+    if (op->holds_comm)
+        wm_modules_retain(op->comm);
+    op->error = *err;
 }
 
 wm_buffer_t *

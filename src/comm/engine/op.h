@@ -90,13 +90,16 @@ struct wm_op {
     _Atomic int done;         // wm_done_t; 0: not done
     _Atomic int news;         // wakes the caller: done, or kind->synchronize
     _Atomic int references;
+    bool holds_comm; // see wm_op_fail
     bool has_request;
     MPI_Request request;   // the generalized request
     _Atomic bool freed;    // MPI has freed that request
     _Atomic bool orphaned; // only MPI has a reference: see request.c
     wm_handle_t *handle;   // persistent request that ends with it, or NULL
-    wm_comm_t *comm;       // NULL: no communicator
-    wm_op_t *parts_of[2];  // it ends after these; NULL: none
+    // NULL: no communicator. It may be freed once the operation has left the
+    // engine's list, unless the operation has failed.
+    wm_comm_t *comm;
+    wm_op_t *parts_of[2]; // it ends after these; NULL: none
     wm_result_t result;
     wm_error_t error; // code 0: none; see wm_op_new
 };
@@ -133,7 +136,9 @@ wm_op_complete(wm_op_t *op);
 void
 wm_op_end(wm_op_t *op);
 
-// Sets op->error from `err`; the first error stays. Does not report the end:
+// Sets op->error from `err`; the first error stays. The operation then holds
+// its communicator until the last reference goes, as whoever waits for the
+// operation tells the communicator's error handler. Does not report the end:
 // see wm_op_complete().
 void
 wm_op_fail(wm_op_t *op, const wm_error_t *err);

@@ -10,7 +10,9 @@ pair_step(wm_op_t *op)
     if (!atomic_load(&receiving->done) || !atomic_load(&sending->done))
         return false;
     op->result = receiving->result;
-    op->error = receiving->error.code != 0 ? receiving->error : sending->error;
+    const wm_op_t *failed = receiving->error.code != 0 ? receiving : sending;
+    if (failed->error.code != 0)
+        wm_op_fail(op, &failed->error);
     return true;
 }
 

@@ -130,7 +130,8 @@ step_gate(wm_op_t *op)
     op->result = message->result;
     if (gate->receives && op->result.source != MPI_PROC_NULL)
         op->result.tag = gate->tag;
-    op->error = message->error;
+    if (message->error.code != 0)
+        wm_op_fail(op, &message->error);
     return true;
 }
 

@@ -234,15 +234,17 @@ receive_match(wm_end_t *end, wm_error_t *err)
     bool refused = header->nbytes > end->buffer.nbytes;
     if (refused)
         wm_error_set(
-            &end->op.error, WM_ERR_TRUNCATE, MPI_ERR_TRUNCATE,
+            err, WM_ERR_TRUNCATE, MPI_ERR_TRUNCATE,
             "message truncated: %llu bytes came from rank %d with tag %d, the "
             "receive buffer holds %zu: make the receive buffer larger",
             (unsigned long long)header->nbytes, end->op.result.source,
             end->op.result.tag, end->buffer.nbytes);
     else if (end->buffer.grows) // without memory the data are discarded, too
-        refused = grow(end, &end->op.error) < 0;
+        refused = grow(end, err) < 0;
     end->op.result.nbytes = wm_end_fitting_bytes(end);
-    refused = is_refused(end, &end->op.error) || refused;
+    refused = is_refused(end, err) || refused;
+    if (refused)
+        wm_op_fail(&end->op, err);
     wm_stat_add(WM_STAT_received_messages, 1);
     wm_stat_add(WM_STAT_received_bytes, (int64_t)header->nbytes);
     end->state = RECEIVE_COMES;

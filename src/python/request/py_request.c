@@ -45,11 +45,13 @@ wm_py_waited(int code, wm_error_t *err)
     return code < 0 ? -1 : 0;
 }
 
-// Tells the error handler of the communicator, unless this was freed.
+// Tells the error handler of the communicator, unless this was freed. Only an
+// operation that has failed holds its communicator.
 static void
 tell_handler(const wm_op_t *op)
 {
-    MPI_Comm user = op->comm != NULL ? op->comm->owner->user : MPI_COMM_NULL;
+    bool held = op->error.code != 0 && op->comm != NULL;
+    MPI_Comm user = held ? op->comm->owner->user : MPI_COMM_NULL;
     if (user != MPI_COMM_NULL)
         wm_py_mpi_call_handler(user, false);
 }
