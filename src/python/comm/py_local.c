@@ -9,7 +9,9 @@ static int
 parse(PyObject *object, bool writable, const char *argument, MPI_Op op,
       wm_message_t *message)
 {
-    if (wm_py_message_parse_typed(object, writable, argument, message) < 0)
+    if (wm_py_message_parse_gaps(object, writable, argument, WM_GAPS_NONE,
+                                 message)
+        < 0)
         return -1;
     if (message->user != NULL && message->whole)
         wm_py_message_widen(message);

@@ -540,12 +540,9 @@ parse(PyObject *object, bool writable, wm_with_gaps_t taken,
 // Warns once if GPU memory is used with a thread level of MPI at which no
 // message progresses between calls. Returns -1 if the warning raises.
 static int
-parse_and_warn(PyObject *object, bool writable, wm_with_gaps_t taken,
-               const char *argument, wm_message_t *message)
+warn_of_thread_level(wm_message_t *message)
 {
     static bool warned;
-    if (parse(object, writable, taken, argument, message) < 0)
-        return -1;
     if (warned || !wm_buffer_on_device(&message->buffer))
         return 0;
     warned = true;
@@ -560,7 +557,8 @@ int
 wm_py_message_parse(PyObject *object, bool writable, const char *argument,
                     wm_message_t *message)
 {
-    return parse_and_warn(object, writable, WM_GAPS_ALL, argument, message);
+    return wm_py_message_parse_gaps(object, writable, argument, WM_GAPS_ALL,
+                                    message);
 }
 
 int
@@ -582,14 +580,9 @@ int
 wm_py_message_parse_gaps(PyObject *object, bool writable, const char *argument,
                          wm_with_gaps_t gaps, wm_message_t *message)
 {
-    return parse_and_warn(object, writable, gaps, argument, message);
-}
-
-int
-wm_py_message_parse_typed(PyObject *object, bool writable,
-                          const char *argument, wm_message_t *message)
-{
-    return parse_and_warn(object, writable, WM_GAPS_NONE, argument, message);
+    return parse(object, writable, gaps, argument, message) < 0
+               ? -1
+               : warn_of_thread_level(message);
 }
 
 void

@@ -52,11 +52,6 @@ int
 wm_py_message_parse_gaps(PyObject *object, bool writable, const char *argument,
                          wm_with_gaps_t gaps, wm_message_t *message);
 
-// Does the same as with WM_GAPS_NONE.
-int
-wm_py_message_parse_typed(PyObject *object, bool writable,
-                          const char *argument, wm_message_t *message);
-
 // Called if `user` is set: makes each element as long as its extent, in the
 // buffer as well.
 void
