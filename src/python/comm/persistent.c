@@ -50,14 +50,4 @@ const char wm_py_comm_Recv_init_doc[] = PyDoc_STR(
     "Make a wm.Prequest that receives into an array at each "
     "Start.\n\n" WM_PY_DOC_RECEIVED WM_PY_DOC_RAISES);
 
-PyObject *
-wm_py_comm_Recv_init(PyObject *self, PyObject *const *args, Py_ssize_t given,
-                     PyObject *keywords)
-{
-    wm_transfer_t transfer;
-    return wm_py_transfer_of_receive(&transfer, "Recv_init", self, args, given,
-                                     keywords, false)
-                   < 0
-               ? NULL
-               : make(self, &transfer);
-}
+WM_PY_TRANSFER(Recv_init, false, WM_RECEIVE, make(self, &transfer))

@@ -8,51 +8,29 @@
 #include "python/request/py_request.h"
 
 int
-wm_py_transfer_of_send(wm_transfer_t *transfer, const char *function,
-                       PyObject *self, PyObject *const *args, Py_ssize_t given,
-                       PyObject *keywords, bool blocking, wm_send_mode_t mode)
+wm_py_transfer_read(wm_transfer_t *transfer, const char *function,
+                    PyObject *self, PyObject *const *args, Py_ssize_t given,
+                    PyObject *keywords, bool blocking, wm_mode_t mode)
 {
-    static const char *const names[] = {"buf", "dest", "tag"};
-    PyObject *values[3];
-    int dest, tag = 0;
-    if (wm_py_arguments(function, names, 3, 2, args, given, keywords, values)
+    bool receives = mode == WM_RECEIVE;
+    const char *names[] = {"buf", receives ? "source" : "dest", "tag",
+                           "status"};
+    PyObject *values[4] = {NULL};
+    int rank = MPI_ANY_SOURCE, tag = receives ? MPI_ANY_TAG : 0;
+    if (wm_py_arguments(function, names, 3 + (receives && blocking),
+                        receives ? 1 : 2, args, given, keywords, values)
             < 0
         || wm_py_channel_get(self, &transfer->channel) < 0
-        || wm_py_argument_int(values[1], "dest", &dest) < 0
-        || wm_py_argument_int(values[2], "tag", &tag) < 0)
+        || wm_py_argument_int(values[1], names[1], &rank) < 0
+        || wm_py_argument_int(values[2], "tag", &tag) < 0
+        || wm_py_mpi_status(values[3], "status", &transfer->status) < 0)
         return -1;
     transfer->buf = values[0];
-    transfer->receives = false;
-    transfer->status = NULL;
-    transfer->envelope = wm_py_channel_envelope(&transfer->channel, dest, tag,
+    transfer->receives = receives;
+    transfer->envelope = wm_py_channel_envelope(&transfer->channel, rank, tag,
                                                 blocking);
     transfer->envelope.synchronous = mode == WM_SYNCHRONOUS;
     transfer->envelope.buffered = mode == WM_BUFFERED;
-    return 0;
-}
-
-int
-wm_py_transfer_of_receive(wm_transfer_t *transfer, const char *function,
-                          PyObject *self, PyObject *const *args,
-                          Py_ssize_t given, PyObject *keywords, bool blocking)
-{
-    static const char *const names[] = {"buf", "source", "tag", "status"};
-    PyObject *values[4];
-    int source = MPI_ANY_SOURCE, tag = MPI_ANY_TAG;
-    if (wm_py_arguments(function, names, blocking ? 4 : 3, 1, args, given,
-                        keywords, values)
-            < 0
-        || wm_py_channel_get(self, &transfer->channel) < 0
-        || wm_py_argument_int(values[1], "source", &source) < 0
-        || wm_py_argument_int(values[2], "tag", &tag) < 0
-        || wm_py_mpi_status(blocking ? values[3] : NULL, "status",
-                            &transfer->status)
-               < 0)
-        return -1;
-    transfer->buf = values[0];
-    transfer->receives = true;
-    transfer->envelope = wm_py_channel_envelope(&transfer->channel, source,
-                                                tag, blocking);
     return 0;
 }
 
@@ -172,17 +150,7 @@ const char wm_py_comm_Recv_doc[] = PyDoc_STR(
     "When the call returns, the data is ready for every "
     "stream.\n" WM_PY_DOC_RAISES);
 
-PyObject *
-wm_py_comm_Recv(PyObject *self, PyObject *const *args, Py_ssize_t given,
-                PyObject *keywords)
-{
-    wm_transfer_t transfer;
-    return wm_py_transfer_of_receive(&transfer, "Recv", self, args, given,
-                                     keywords, true)
-                   < 0
-               ? NULL
-               : run(&transfer, "Recv");
-}
+WM_PY_TRANSFER(Recv, true, WM_RECEIVE, run(&transfer, "Recv"))
 
 const char wm_py_comm_Irecv_doc[] = PyDoc_STR(
     "Irecv($self, /, buf, source=mpi4py.MPI.ANY_SOURCE, "
@@ -192,15 +160,11 @@ const char wm_py_comm_Irecv_doc[] = PyDoc_STR(
     "When Wait returns, the data is ready for every stream. Wait and Test\n"
     "raise the errors that come later.\n" WM_PY_DOC_RAISES);
 
-PyObject *
-wm_py_comm_Irecv(PyObject *self, PyObject *const *args, Py_ssize_t given,
-                 PyObject *keywords)
+static PyObject *
+begin_receive(wm_transfer_t *transfer)
 {
-    wm_transfer_t transfer;
-    if (wm_py_transfer_of_receive(&transfer, "Irecv", self, args, given,
-                                  keywords, false)
-        < 0)
-        return NULL;
-    transfer.envelope.requested = true;
-    return begin(&transfer);
+    transfer->envelope.requested = true;
+    return begin(transfer);
 }
+
+WM_PY_TRANSFER(Irecv, false, WM_RECEIVE, begin_receive(&transfer))

@@ -19,19 +19,15 @@ typedef enum {
     WM_STANDARD, // standard and ready
     WM_SYNCHRONOUS,
     WM_BUFFERED,
-} wm_send_mode_t;
+    WM_RECEIVE,
+} wm_mode_t;
 
-// Parses (buf, dest, tag). Returns 0, or -1 with an exception.
+// Parses (buf, dest, tag), or (buf, source, tag), and a status if the receive
+// is blocking. Returns 0, or -1 with an exception.
 WM_MUST_CHECK int
-wm_py_transfer_of_send(wm_transfer_t *transfer, const char *function,
-                       PyObject *self, PyObject *const *args, Py_ssize_t given,
-                       PyObject *keywords, bool blocking, wm_send_mode_t mode);
-
-// Parses (buf, source, tag), and a status if the call is blocking.
-WM_MUST_CHECK int
-wm_py_transfer_of_receive(wm_transfer_t *transfer, const char *function,
-                          PyObject *self, PyObject *const *args,
-                          Py_ssize_t given, PyObject *keywords, bool blocking);
+wm_py_transfer_read(wm_transfer_t *transfer, const char *function,
+                    PyObject *self, PyObject *const *args, Py_ssize_t given,
+                    PyObject *keywords, bool blocking, wm_mode_t mode);
 
 // Begins a message whose buffer was parsed. `request`, unless NULL, gets its
 // MPI request within the same release of the GIL. Returns NULL with an
@@ -48,19 +44,22 @@ WM_MUST_CHECK int
 wm_py_transfer_parse(const wm_transfer_t *transfer, int rank,
                      const char *argument, wm_message_t *message);
 
-// Defines a call of the send family with its docstring. `finish` is the
-// expression that uses its `transfer`.
+// Defines a call of the send family with its docstring.
 #define WM_PY_SEND(name, blocking, mode, finish, what)                        \
     const char wm_py_comm_##name##_doc[] = PyDoc_STR(                         \
         #name "($self, /, buf, dest, tag=0)\n--\n\n" what                     \
               "\n\n" WM_PY_DOC_SENT WM_PY_DOC_RAISES);                        \
                                                                               \
+    WM_PY_TRANSFER(name, blocking, mode, finish)
+
+// Defines a call. `finish` is the expression that uses its `transfer`.
+#define WM_PY_TRANSFER(name, blocking, mode, finish)                          \
     PyObject *wm_py_comm_##name(PyObject *self, PyObject *const *args,        \
                                 Py_ssize_t given, PyObject *keywords)         \
     {                                                                         \
         wm_transfer_t transfer;                                               \
-        return wm_py_transfer_of_send(&transfer, #name, self, args, given,    \
-                                      keywords, blocking, mode)               \
+        return wm_py_transfer_read(&transfer, #name, self, args, given,       \
+                                   keywords, blocking, mode)                  \
                        < 0                                                    \
                    ? NULL                                                     \
                    : finish;                                                  \
