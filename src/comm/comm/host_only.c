@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "comm/comm/comm.h"
-#include "comm/engine/check.h"
 #include "comm/engine/child.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/modules.h"
@@ -25,7 +24,7 @@ static _Atomic bool ended; // MPI was finalized
 static bool
 needs_us(void)
 {
-    return wm_device_count() > 0 || wm_check_wanted();
+    return wm_device_count() > 0 || wm_setting_is_on(WM_SETTING_CHECK);
 }
 
 // Returns how many processes of MPI_COMM_WORLD the launcher has started on

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "comm/engine/check.h"
+#include "cuda/settings.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/modules.h"
 #include "comm/message/unexpected.h"
@@ -81,7 +81,7 @@ leftovers_strike(const wm_op_t *op)
 void
 wm_leftovers_keep(const wm_op_t *op)
 {
-    if (!wm_check_wanted())
+    if (!wm_setting_is_on(WM_SETTING_CHECK))
         return;
     wm_lock(&lock);
     request_t *request = *find_lock_held(op);
@@ -213,7 +213,7 @@ wait_for_peers(void)
 static void
 leftovers_tell(void)
 {
-    if (!wm_check_wanted())
+    if (!wm_setting_is_on(WM_SETTING_CHECK))
         return;
     wait_for_peers();
     wm_engine_lock();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/engine/modules.h"
 
-#include "comm/engine/check.h"
+#include "cuda/settings.h"
 
 static const wm_module_t *const modules[] = {
 #define X(name) &wm_##name##_module,
@@ -63,14 +63,14 @@ wm_modules_end(void)
 void
 wm_modules_requested(const wm_op_t *op)
 {
-    if (wm_check_wanted())
+    if (wm_setting_is_on(WM_SETTING_CHECK))
         EACH(requested, op);
 }
 
 void
 wm_modules_request_freed(const wm_op_t *op)
 {
-    if (wm_check_wanted())
+    if (wm_setting_is_on(WM_SETTING_CHECK))
         EACH(request_freed, op);
 }
 

@@ -7,7 +7,7 @@
 
 #include "array/access.h"
 #include "array/copy.h"
-#include "comm/engine/check.h"
+#include "cuda/settings.h"
 #include "comm/engine/engine.h"
 #include "comm/message/pattern.h"
 
@@ -260,7 +260,7 @@ static const wm_op_kind_t ended_kind = {.about = about_ended};
 static wm_op_t *
 ended(wm_comm_t *comm, const wm_envelope_t *envelope, size_t nbytes)
 {
-    if (!wm_check_wanted()) // with it, operations are listed
+    if (!wm_setting_is_on(WM_SETTING_CHECK)) // with it, operations are listed
         return wm_op_ended();
     ended_t *own = wm_op_new(&ended_kind, sizeof *own, comm);
     if (own == NULL)

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "comm/comm/failure.h"
-#include "comm/engine/check.h"
+#include "cuda/settings.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/stats.h"
 #include "comm/link/link.h"
@@ -83,8 +83,10 @@ wm_inline_fits(const wm_comm_t *comm, const wm_buffer_t *buffer,
            && buffer->nbytes <= WM_EAGER_BYTES && !wm_buffer_on_device(buffer)
            && buffer->pattern == NULL
            && buffer->producer.kind == WM_PRODUCER_NONE && envelope->rank >= 0
-           && !envelope->synchronous && envelope->stream_device < 0
-           && !wm_check_wanted(); // with it, operations are listed
+           && !envelope->synchronous
+           && envelope->stream_device < 0
+           // With it, operations are listed.
+           && !wm_setting_is_on(WM_SETTING_CHECK);
 }
 
 static size_t

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The core of warpmpi/_checking.py: the elements of buffers.
 #include "comm/coll/call/half.h"
-#include "comm/engine/check.h"
+#include "cuda/settings.h"
 #include "comm/message/element.h"
 #include "python/message/datatype.h"
 #include "python/message/raw.h"
@@ -14,7 +14,7 @@ PyDoc_STRVAR(check_wanted_doc, "_check_wanted()\n--\n\n"
 static PyObject *
 check_wanted(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
-    return PyBool_FromLong(wm_check_wanted());
+    return PyBool_FromLong(wm_setting_is_on(WM_SETTING_CHECK));
 }
 
 // Returns the type's name, or None, and its bytes.

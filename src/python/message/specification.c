@@ -3,7 +3,7 @@
 
 #include <limits.h>
 
-#include "comm/engine/check.h"
+#include "cuda/settings.h"
 #include "comm/message/element.h"
 #include "python/array/py_array.h"
 #include "python/message/datatype.h"
@@ -301,7 +301,7 @@ tell_elements(bool writable, wm_message_t *message)
     buffer->numbers = writable && message->size > 1
                       && (message->datatype == NULL
                           || wm_element_is_known(wm_element_number(type)));
-    if (!wm_check_wanted() || type == MPI_DATATYPE_NULL)
+    if (!wm_setting_is_on(WM_SETTING_CHECK) || type == MPI_DATATYPE_NULL)
         return;
     if (message->datatype != NULL)
         type = wm_py_datatype_element(type);
