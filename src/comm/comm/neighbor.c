@@ -6,60 +6,6 @@
 
 #include "comm/engine/posted.h"
 
-// Each function returns false if MPI fails, or if there are more than
-// WM_BARRIER_RANKS neighbors.
-
-static bool
-find_cartesian(MPI_Comm user, wm_neighbors_t *neighbors)
-{
-    int ndims = 0;
-    if (MPI_Cartdim_get(user, &ndims) != MPI_SUCCESS
-        || ndims > WM_BARRIER_RANKS / 2)
-        return false;
-    neighbors->count = 2 * ndims;
-    for (int i = 0; i < ndims; ++i)
-        if (MPI_Cart_shift(user, i, 1, &neighbors->ranks[2 * i],
-                           &neighbors->ranks[2 * i + 1])
-            != MPI_SUCCESS)
-            return false;
-    return true;
-}
-
-static bool
-find_in_graph(MPI_Comm user, int rank, wm_neighbors_t *neighbors)
-{
-    return MPI_Graph_neighbors_count(user, rank, &neighbors->count)
-               == MPI_SUCCESS
-           && neighbors->count <= WM_BARRIER_RANKS
-           && MPI_Graph_neighbors(user, rank, neighbors->count,
-                                  neighbors->ranks)
-                  == MPI_SUCCESS;
-}
-
-static bool
-find_in_distributed(MPI_Comm user, wm_neighbors_t *sources,
-                    wm_neighbors_t *destinations)
-{
-    int weighted, from[WM_BARRIER_RANKS], to[WM_BARRIER_RANKS];
-    return MPI_Dist_graph_neighbors_count(user, &sources->count,
-                                          &destinations->count, &weighted)
-               == MPI_SUCCESS
-           && sources->count <= WM_BARRIER_RANKS
-           && destinations->count <= WM_BARRIER_RANKS
-           && MPI_Dist_graph_neighbors(user, sources->count, sources->ranks,
-                                       from, destinations->count,
-                                       destinations->ranks, to)
-                  == MPI_SUCCESS;
-}
-
-static void
-name_nobody(wm_neighbors_t *neighbors)
-{
-    for (int i = 0; i < neighbors->count; ++i)
-        if (neighbors->ranks[i] == MPI_PROC_NULL)
-            neighbors->ranks[i] = -1;
-}
-
 int
 wm_neighbor_parts(const wm_neighbors_t *neighbors, int size,
                   wm_neighbor_part_t *parts)
@@ -76,31 +22,6 @@ wm_neighbor_parts(const wm_neighbors_t *neighbors, int size,
             parts[count++] = (wm_neighbor_part_t){rank, -1};
     }
     return count;
-}
-
-bool
-wm_neighbor_find(MPI_Comm topology, int size, wm_neighbors_t *sources,
-                 wm_neighbors_t *destinations)
-{
-    int kind = MPI_UNDEFINED, rank = 0;
-    if (size > WM_BARRIER_RANKS
-        || MPI_Topo_test(topology, &kind) != MPI_SUCCESS
-        || MPI_Comm_rank(topology, &rank) != MPI_SUCCESS)
-        return false;
-    bool found = kind == MPI_DIST_GRAPH
-                     ? find_in_distributed(topology, sources, destinations)
-                 : kind == MPI_CART  ? find_cartesian(topology, sources)
-                 : kind == MPI_GRAPH ? find_in_graph(topology, rank, sources)
-                                     : false;
-    if (!found)
-        return false;
-    if (kind != MPI_DIST_GRAPH)
-        *destinations = *sources;
-    sources->crossed = kind == MPI_CART;
-    destinations->crossed = false;
-    name_nobody(sources);
-    name_nobody(destinations);
-    return true;
 }
 
 // A topology as MPI describes it, and the neighbors of this rank.
@@ -191,6 +112,40 @@ read_topology(MPI_Comm user, int rank, topology_t *topology, wm_error_t *err)
         topology->out = topology->in;
     }
     return wm_mpi_check(code, "MPI_Topo_test", err);
+}
+
+static void
+name_neighbors(const int *ranks, int count, bool crossed,
+               wm_neighbors_t *neighbors)
+{
+    neighbors->count = count;
+    neighbors->crossed = crossed;
+    for (int i = 0; i < count; ++i)
+        neighbors->ranks[i] = ranks[i] != MPI_PROC_NULL ? ranks[i] : -1;
+}
+
+bool
+wm_neighbor_find(MPI_Comm user, int size, wm_neighbors_t *sources,
+                 wm_neighbors_t *destinations)
+{
+    topology_t topology = {.kind = MPI_UNDEFINED};
+    int rank = 0;
+    if (size > WM_BARRIER_RANKS
+        || MPI_Topo_test(user, &topology.kind) != MPI_SUCCESS
+        || topology.kind == MPI_UNDEFINED
+        || MPI_Comm_rank(user, &rank) != MPI_SUCCESS)
+        return false;
+    bool found = read_topology(user, rank, &topology, NULL) == 0
+                 && topology.in <= WM_BARRIER_RANKS
+                 && topology.out <= WM_BARRIER_RANKS;
+    if (found) {
+        name_neighbors(topology.sources, topology.in,
+                       topology.kind == MPI_CART, sources);
+        name_neighbors(topology.destinations, topology.out, false,
+                       destinations);
+    }
+    free(topology.numbers);
+    return found;
 }
 
 static int

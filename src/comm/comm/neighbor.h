@@ -20,7 +20,7 @@ typedef struct {
 // Returns false if there is no topology, or if it has more than
 // WM_BARRIER_RANKS ranks or neighbors.
 bool
-wm_neighbor_find(MPI_Comm topology, int size, wm_neighbors_t *sources,
+wm_neighbor_find(MPI_Comm user, int size, wm_neighbors_t *sources,
                  wm_neighbors_t *destinations);
 
 typedef struct {
