@@ -77,17 +77,10 @@ copy_on_stream(wm_end_t *end, wm_error_t *err)
     return code < 0 ? code : submitted(end, err);
 }
 
-static int
-fetch_on_stream(wm_end_t *end, wm_error_t *err)
-{
-    return wm_device_eager_fetch_on_stream(end, fetch_launched, err);
-}
-
 // Enqueues the work that takes the fragment on the user's stream; does not
 // wait.
 static int
-pull_on_stream(wm_end_t *end, int (*take)(wm_end_t *end, wm_error_t *err),
-               wm_error_t *err)
+pull_on_stream(wm_end_t *end, wm_error_t *err)
 {
     int device = end->access.user_device;
     atomic_store(wm_fragments_status(end), 0);
@@ -99,7 +92,11 @@ pull_on_stream(wm_end_t *end, int (*take)(wm_end_t *end, wm_error_t *err),
     if (code == 0)
         code = wm_producer_before(&end->access.producer, true, device,
                                   end->access.user_stream, err);
-    return code < 0 ? code : take(end, err);
+    if (code < 0)
+        return code;
+    return end->header.flag != 0
+               ? wm_device_eager_fetch_on_stream(end, fetch_launched, err)
+               : copy_on_stream(end, err);
 }
 
 // The caller has gone on: only final errors are reported.
@@ -137,26 +134,13 @@ watch_stream(wm_end_t *end, int code, wm_error_t *err)
 }
 
 static int
-streamed_step(wm_end_t *end, int (*take)(wm_end_t *end, wm_error_t *err),
-              wm_error_t *err)
+streamed_step(wm_end_t *end, wm_error_t *err)
 {
     if (streamed_of(end)->submitted)
         return watch_stream(end, has_ended(end, err), err);
     if (!is_posted(end))
         return wm_take_watch(end, 0, err);
-    return pull_on_stream(end, take, err); // the next step reports a failure
-}
-
-static int
-step_fetching(wm_end_t *end, wm_error_t *err)
-{
-    return streamed_step(end, fetch_on_stream, err);
-}
-
-static int
-step_copying(wm_end_t *end, wm_error_t *err)
-{
-    return streamed_step(end, copy_on_stream, err);
+    return pull_on_stream(end, err); // the next step reports a failure
 }
 
 static bool
@@ -200,7 +184,7 @@ const wm_receiving_t wm_receiving_stream_eager = {
     .accept = fetching_accept,
     .reads = true,
     .in_place = wm_device_eager_in_place,
-    .step = step_fetching,
+    .step = streamed_step,
     .fail = streamed_fail,
     .peer_died = streamed_peer_died,
 };
@@ -226,7 +210,7 @@ const wm_receiving_t wm_receiving_stream = {
     .accept = copying_accept,
     .reads = true,
     .in_place = wm_take_is_mapped_whole,
-    .step = step_copying,
+    .step = streamed_step,
     .fail = streamed_fail,
     .peer_died = streamed_peer_died,
 };
