@@ -44,19 +44,13 @@ wm_offer_open(wm_end_t *end, const char **why)
 }
 
 bool
-wm_offer_is_forced_to_host(void)
-{
-    return wm_link_is_asked(&wm_link_host);
-}
-
-bool
 wm_offer_open_mapped(wm_end_t *end, const char **why)
 {
     if (!wm_offer_open(end, why))
         return false;
     if (end->peer->self)
         *why = "the same process";
-    else if (wm_offer_is_forced_to_host())
+    else if (wm_link_is_asked(&wm_link_host))
         *why = "WARPMPI_TRANSPORT=host";
     return *why == NULL;
 }

@@ -18,10 +18,6 @@ wm_offer_open(wm_end_t *end, const char **why);
 bool
 wm_offer_open_mapped(wm_end_t *end, const char **why);
 
-// Returns true if offers must come through the host.
-bool
-wm_offer_is_forced_to_host(void);
-
 // Exports the memory through which a row hands the message off.
 WM_MUST_CHECK int
 wm_offer_export(wm_end_t *end, char *into, const wm_pointer_t *memory,

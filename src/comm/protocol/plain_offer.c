@@ -209,19 +209,13 @@ const wm_sending_t wm_sending_plain = {
 
 // --- to a process that maps nothing: it asks for a staging ring -----------
 
-static bool
-staged_try_take(wm_end_t *end, const char **why)
-{
-    return wm_offer_open(end, why);
-}
-
 // wm.transport() at the receiver tells why.
 static int
 staged_offer(wm_end_t *end, wm_error_t *err)
 {
     wm_place_set(end->buffer.data, &end->buffer.memory, &end->header.place);
     return wm_offer_describe(end,
-                             wm_offer_is_forced_to_host()
+                             wm_link_is_asked(&wm_link_host)
                                  ? WM_STAGE_FORCED
                                  : (wm_stage_t)end->header.stage_only,
                              err);
@@ -229,7 +223,7 @@ staged_offer(wm_end_t *end, wm_error_t *err)
 
 const wm_sending_t wm_sending_staged = {
     .name = "staged",
-    .try_take = staged_try_take,
+    .try_take = wm_offer_open,
     .offer = staged_offer,
     .go = plain_go,
     .step = wm_offer_step,

@@ -44,17 +44,10 @@ is_sound_offer(const wm_header_t *header)
 }
 
 static bool
-find_slot(wm_end_t *end)
-{
-    int32_t slot = end->header.slot;
-    end->slot = wm_node_slot(end->peer, slot);
-    return end->slot != NULL;
-}
-
-static bool
 take_check(wm_end_t *end)
 {
-    return find_slot(end) && is_sound_offer(&end->header);
+    end->slot = wm_node_slot(end->peer, end->header.slot);
+    return end->slot != NULL && is_sound_offer(&end->header);
 }
 
 // Returns true if another process, as far as we have seen, receives long
