@@ -18,11 +18,10 @@ static void
 free_comm(wm_comm_t *comm)
 {
     wm_modules_drop(comm); // this asks MPI for ranks that died
-    for (int i = 0; i < 2; ++i) {
-        MPI_Comm *handle = i == 0 ? &comm->match : &comm->data;
-        if (*handle != MPI_COMM_NULL)
-            MPI_Comm_free(handle);
-    }
+    if (comm->match != MPI_COMM_NULL)
+        MPI_Comm_free(&comm->match);
+    if (comm->data != MPI_COMM_NULL)
+        MPI_Comm_free(&comm->data);
     if (comm->barrier != NULL) {
         wm_engine_lock();
         wm_barrier_close(comm->barrier);
@@ -87,22 +86,29 @@ look_near(MPI_Comm user)
     return NULL;
 }
 
+// Replaces `before` by `after` in a place near that of a handle. Returns false
+// if `before` is in none.
+static bool
+replace_near(MPI_Comm user, const wm_comm_t *before, wm_comm_t *after)
+{
+    for (size_t step = 0; step < NEAR; ++step) {
+        size_t at = place_of(user, step);
+        if (atomic_load(&places[at].comm) != before)
+            continue;
+        atomic_store(&places[at].user, user);
+        atomic_store(&places[at].comm, after);
+        return true;
+    }
+    return false;
+}
+
 static void
 enlist(wm_comm_t *comm)
 {
-    bool placed = false;
     wm_engine_lock();
     comm->next = attached;
     attached = comm;
-    for (size_t step = 0; step < NEAR && !placed; ++step) {
-        size_t at = place_of(comm->user, step);
-        placed = atomic_load(&places[at].comm) == NULL;
-        if (placed) {
-            atomic_store(&places[at].user, comm->user);
-            atomic_store(&places[at].comm, comm);
-        }
-    }
-    if (!placed)
+    if (!replace_near(comm->user, NULL, comm))
         atomic_fetch_add(&unplaced, 1);
     wm_engine_unlock();
 }
@@ -158,14 +164,7 @@ strike(wm_comm_t *comm)
     while (*link != comm)
         link = &(*link)->next;
     *link = comm->next;
-    bool placed = false;
-    for (size_t step = 0; step < NEAR && !placed; ++step) {
-        size_t at = place_of(comm->user, step);
-        placed = atomic_load(&places[at].comm) == comm;
-        if (placed)
-            atomic_store(&places[at].comm, NULL);
-    }
-    if (!placed)
+    if (!replace_near(comm->user, comm, NULL))
         atomic_fetch_sub(&unplaced, 1);
     comm->user = MPI_COMM_NULL;
     comm->next = freed;
