@@ -151,8 +151,8 @@ sleep_us(int64_t us)
     nanosleep(&time, NULL);
 }
 
-static void
-unlink_op(wm_op_t *op)
+void
+wm_engine_remove_lock_held(wm_op_t *op)
 {
     *(op->previous != NULL ? &op->previous->next : &first) = op->next;
     *(op->next != NULL ? &op->next->previous : &last) = op->previous;
@@ -203,7 +203,7 @@ step_lock_held(const wm_op_t *wanted, bool all)
             continue;
         asked |= asks != WM_ASKS_NOTHING;
         if (op->kind->step(op)) {
-            unlink_op(op);
+            wm_engine_remove_lock_held(op);
             op->finished = finished;
             finished = op;
         }
@@ -339,12 +339,6 @@ wm_engine_begun_lock_held(void)
     static unsigned begun;
     if (++begun % BEGUN_WITHOUT_MPI == 0)
         wm_progress_mpi();
-}
-
-void
-wm_engine_remove_lock_held(wm_op_t *op)
-{
-    unlink_op(op);
 }
 
 void

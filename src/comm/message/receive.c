@@ -34,12 +34,6 @@ take_token(const wm_end_t *end)
         wm_posted_leave(end->op.comm, &request);
 }
 
-static void
-free_received(void *memory)
-{
-    free(memory);
-}
-
 // Allocates host memory for a message, whose size is known by now.
 static int
 grow(wm_end_t *end, wm_error_t *err)
@@ -56,7 +50,7 @@ grow(wm_end_t *end, wm_error_t *err)
                             size, end->op.result.source);
     buffer->nbytes = size;
     buffer->owner = buffer->data;
-    buffer->release = free_received;
+    buffer->release = free;
     return 0;
 }
 

@@ -153,12 +153,6 @@ wm_slot_withdraw_push(wm_slot_t *slot)
 }
 
 void
-wm_slot_take_for_receiver(wm_slot_t *slot, uint32_t taken)
-{
-    atomic_store(&slot->taken, taken);
-}
-
-void
 wm_slot_ready_for_sender(wm_slot_t *slot, uint32_t ready)
 {
     if (!wm_word_reached(&slot->ready, ready))

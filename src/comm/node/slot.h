@@ -132,6 +132,8 @@ wm_slot_enqueue_pushed(wm_slot_t *slot, int device, CUstream stream,
 bool
 wm_slot_claim(wm_slot_t *slot, wm_place_t *place);
 
+// Sets `taken`. The sender may do so for a receiver that has failed or is
+// dead: this releases the sender's stream, which waits for it.
 void
 wm_slot_set_taken(wm_slot_t *slot, uint32_t taken);
 
@@ -160,10 +162,6 @@ bool
 wm_slot_withdraw_push(wm_slot_t *slot);
 
 // --- for an end that writes no more --------------------------------------
-
-// The receiver failed or is dead: releases our stream, which waits for it.
-void
-wm_slot_take_for_receiver(wm_slot_t *slot, uint32_t taken);
 
 // The sender failed or is dead: releases our stream, which waits for it.
 void

@@ -9,7 +9,6 @@
 #include "comm/message/protocol.h"
 #include "comm/protocol/eager.h"
 #include "comm/protocol/fragments.h"
-#include "comm/protocol/push.h"
 #include "comm/protocol/staging_ring.h"
 #include "cuda/word.h"
 
@@ -154,7 +153,8 @@ wm_offer_ended(wm_end_t *end, bool pushed, wm_error_t *err)
     int code = 0;
     bool ready = wm_end_is_quiet(end);
     if (ready && wm_fragments_are_taken(end)) {
-        wm_push_note(end, pushed);
+        end->access.idle |= pushed; // of our own copy nothing is pending
+        end->peer->copied = !pushed;
         return 1;
     }
     if (++end->looks % LOOKS == 0 && (!ready || pushed))
@@ -250,8 +250,8 @@ wm_offer_fail_handed_off(wm_end_t *end)
 void
 wm_offer_peer_died(wm_end_t *end)
 {
-    wm_slot_take_for_receiver(end->slot, end->fragments.taken_base
-                                             + end->fragments.count);
+    wm_slot_set_taken(end->slot,
+                      end->fragments.taken_base + end->fragments.count);
 }
 
 // The slot is not used again, as the receiver may still look at it.

@@ -52,7 +52,8 @@ wm_offer_end_for_stream(wm_end_t *end, wm_error_t *err);
 
 // Begin and end the steps of all offers. wm_offer_look() returns an error that
 // the receiver or MPI reports. wm_offer_ended() returns 1 when the receiver
-// has taken everything and no word of ours is still to come, 0 if not yet.
+// has taken everything and no word of ours is still to come, 0 if not yet;
+// `pushed`: by our copy, not the receiver's.
 WM_MUST_CHECK int
 wm_offer_look(wm_end_t *end, wm_error_t *err);
 WM_MUST_CHECK int

@@ -169,13 +169,6 @@ wm_push_serve(wm_end_t *end, wm_error_t *err)
     return code < 0 ? code : 1;
 }
 
-void
-wm_push_note(wm_end_t *end, bool pushed)
-{
-    end->access.idle |= pushed;
-    end->peer->copied = !pushed;
-}
-
 static int
 step_sending(wm_end_t *end, wm_error_t *err)
 {

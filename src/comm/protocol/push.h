@@ -15,9 +15,4 @@
 WM_MUST_CHECK int
 wm_push_serve(wm_end_t *end, wm_error_t *err);
 
-// Sender: notes that an offer was taken, by its own copy, of which nothing is
-// pending then, or by the receiver's.
-void
-wm_push_note(wm_end_t *end, bool pushed);
-
 #endif
