@@ -3,6 +3,7 @@
 
 #include "comm/engine/engine.h"
 #include "comm/engine/modules.h"
+#include "comm/protocol/fragments.h"
 
 #define ANNOUNCEMENTS 32
 // We ask the driver about announcements when there are so many later ones. An
@@ -33,15 +34,15 @@ static int64_t held_until; // microseconds; 0: not held
 static struct {
     int device, count;
     wm_pull_t pulls[WM_PULLS];
-    member_t members[WM_PULLS];
-    void (*alone[WM_PULLS])(wm_end_t *end);
+    wm_end_t *ends[WM_PULLS];
+    void (*alone)(wm_end_t *end);
 } pulls; // engine lock
 
 static struct {
     int count;
     wm_end_t *ends[ANNOUNCEMENTS];
     int64_t since[ANNOUNCEMENTS];
-    void (*announced[ANNOUNCEMENTS])(wm_end_t *end);
+    void (*announced)(wm_end_t *end);
 } announcements;
 
 // The batch is empty before launched() is called, as a failed operation may
@@ -144,28 +145,24 @@ flush_some_pulls(void)
 {
     wm_pull_params_t params = {.count = 0}; // a few KiB
     wm_end_t *ends[WM_PULLS];
-    member_t members[WM_PULLS];
     wm_error_t err;
     int count = pulls.count, code = 0;
     pulls.count = 0;
     queued -= (uint32_t)count;
-    for (int i = 0; i < count; ++i)
-        ends[i] = pulls.members[i].end;
     if (count > 1)
-        batch_ask(ends, count);
+        batch_ask(pulls.ends, count);
     for (int i = 0; i < count; ++i) {
-        if (count == 1 || !wm_access_is_free(&ends[i]->access)) {
-            pulls.alone[i](ends[i]);
+        if (count == 1 || !wm_access_is_free(&pulls.ends[i]->access)) {
+            pulls.alone(pulls.ends[i]);
             continue;
         }
-        members[params.count] = pulls.members[i];
-        ends[params.count] = ends[i];
+        ends[params.count] = pulls.ends[i];
         params.pulls[params.count++] = pulls.pulls[i];
     }
     if (params.count > 0)
         code = launch_pulls(pulls.device, &params, ends, &err);
-    for (uint32_t i = 0; i < params.count; ++i)
-        members[i].launched(members[i].end, code < 0 ? &err : NULL);
+    for (uint32_t i = 0; i < params.count && code < 0; ++i)
+        wm_fragments_launched(ends[i], &err);
 }
 
 static void
@@ -177,15 +174,14 @@ flush_pulls(void)
 
 void
 wm_batch_add_pull(const wm_pull_t *pull, wm_end_t *end,
-                  void (*launched)(wm_end_t *end, const wm_error_t *failure),
                   void (*alone)(wm_end_t *end))
 {
     if (pulls.count == WM_PULLS || pulls.device != end->access.device)
         flush_pulls();
     pulls.device = end->access.device;
+    pulls.alone = alone;
     pulls.pulls[pulls.count] = *pull;
-    pulls.alone[pulls.count] = alone;
-    pulls.members[pulls.count++] = (member_t){end, launched};
+    pulls.ends[pulls.count++] = end;
     ++queued;
 }
 
@@ -195,7 +191,6 @@ static void
 batch_announce(int count, int64_t before)
 {
     wm_end_t *ends[ANNOUNCEMENTS];
-    void (*announced[ANNOUNCEMENTS])(wm_end_t * end);
     int all = announcements.count, kept = 0, ended = 0;
     batch_ask(announcements.ends, count);
     for (int i = 0; i < all; ++i) {
@@ -203,19 +198,17 @@ batch_announce(int count, int64_t before)
         if (i < count
             && (!wm_access_is_noted(&end->access)
                 || announcements.since[i] < before)) {
-            ends[ended] = end;
-            announced[ended++] = announcements.announced[i];
+            ends[ended++] = end;
             continue;
         }
-        announcements.ends[kept] = end;
         announcements.since[kept] = announcements.since[i];
-        announcements.announced[kept++] = announcements.announced[i];
+        announcements.ends[kept++] = end;
     }
     announcements.count = kept;
     queued -= (uint32_t)ended;
     for (int i = 0; i < ended; ++i) {
         ends[i]->batched = false;
-        announced[i](ends[i]);
+        announcements.announced(ends[i]);
     }
 }
 
@@ -227,7 +220,7 @@ wm_batch_add_announcement(wm_end_t *end, void (*announced)(wm_end_t *end))
     end->batched = true;
     announcements.ends[count] = end;
     announcements.since[count] = wm_engine_now();
-    announcements.announced[count] = announced;
+    announcements.announced = announced;
     if (count + 1 == ANNOUNCEMENTS)
         batch_announce(ANNOUNCEMENTS - LATER, INT64_MAX);
 }

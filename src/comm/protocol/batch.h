@@ -31,10 +31,9 @@ wm_batch_add(const wm_batch_t *batch, const wm_eager_ll_t *message,
 // Adds a short copy on end->access.device that is ready. Copies whose buffers
 // nobody uses any more share a kernel, on a stream of the pool
 // (end->access.stream). alone() is called if there is no other copy, or if
-// somebody may use the buffer.
+// somebody may use the buffer; wm_fragments_launched() if the launch failed.
 void
 wm_batch_add_pull(const wm_pull_t *pull, wm_end_t *end,
-                  void (*launched)(wm_end_t *end, const wm_error_t *failure),
                   void (*alone)(wm_end_t *end));
 
 // Adds a send whose buffer may still be written by work that it has noted.

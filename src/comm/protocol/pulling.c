@@ -171,7 +171,7 @@ share(wm_end_t *end, wm_error_t *err)
                      .nbytes = end->header.nbytes,
                      .taken = (uint32_t *)&end->slot->taken,
                      .taken_value = end->fragments.taken_base + 1},
-        end, wm_fragments_launched, pull_alone);
+        end, pull_alone);
     return 0;
 }
 
