@@ -54,64 +54,69 @@ make_mark(uint32_t call, int kind, uint64_t asked)
 
 // Returns the hashes of a call, by rank, for one side.
 static uint64_t *
-pairs_of(const wm_signatures_t *signatures, const wm_barrier_t *barrier,
-         uint32_t call, int side)
+pairs_of(const wm_signatures_t *signatures, uint32_t call, int side)
 {
     size_t row = call % WM_SIGNATURE_CALLS * SIDES + (size_t)side;
-    return &signatures->pairs[row * (size_t)wm_barrier_size(barrier)];
+    return &signatures->pairs[row * (size_t)signatures->size];
 }
 
 static uint64_t
-pair_mark(const wm_signatures_t *signatures, const wm_barrier_t *barrier,
-          uint32_t call, int side, int rank)
+pair_mark(const wm_signatures_t *signatures, uint32_t call, int side, int rank)
 {
     return signature_number(call)
-           | pairs_of(signatures, barrier, call, side)[rank]
-                 >> (64 - MARK_BITS);
+           | pairs_of(signatures, call, side)[rank] >> (64 - MARK_BITS);
 }
 
 static wm_signature_area_t *
-own_area(const wm_barrier_t *barrier)
+area_of(const wm_signatures_t *signatures, int rank)
 {
-    return wm_barrier_signatures(barrier, wm_barrier_rank(barrier));
+    return wm_barrier_signatures(signatures->barrier, rank);
+}
+
+static wm_signature_area_t *
+own_area(const wm_signatures_t *signatures)
+{
+    return area_of(signatures, signatures->rank);
 }
 
 // Returns the row in which a rank publishes a call. Calls that are a multiple
 // of WM_SIGNATURE_CALLS apart share a row.
 static wm_signature_row_t *
-signature_row_of(const wm_barrier_t *barrier, int rank, uint32_t call)
+signature_row_of(const wm_signatures_t *signatures, int rank, uint32_t call)
 {
-    return &wm_barrier_signatures(barrier, rank)
-                ->calls[call % WM_SIGNATURE_CALLS];
+    return &area_of(signatures, rank)->calls[call % WM_SIGNATURE_CALLS];
 }
 
 static wm_signature_pair_t *
-pair_of(const wm_barrier_t *barrier, int rank, uint32_t call, int side,
+pair_of(const wm_signatures_t *signatures, int rank, uint32_t call, int side,
         int other)
 {
-    return &wm_barrier_signatures(barrier, rank)
+    return &area_of(signatures, rank)
                 ->pairs[call % WM_SIGNATURE_PAIRS][side][other];
 }
 
 // Returns the mark that this rank published for a call.
 static uint64_t
-own_mark(const wm_barrier_t *barrier, uint32_t call)
+own_mark(const wm_signatures_t *signatures, uint32_t call)
 {
     return atomic_load_explicit(
-        &signature_row_of(barrier, wm_barrier_rank(barrier), call)->mark,
+        &signature_row_of(signatures, signatures->rank, call)->mark,
         memory_order_relaxed);
 }
 
 void
 wm_signatures_open(wm_signatures_t *signatures, const wm_barrier_t *barrier)
 {
-    wm_signature_area_t *own = own_area(barrier);
     free(signatures->pairs);
-    memset(signatures, 0, sizeof *signatures);
+    *signatures = (wm_signatures_t){
+        .barrier = barrier,
+        .rank = wm_barrier_rank(barrier),
+        .size = wm_barrier_size(barrier),
+    };
+    wm_signature_area_t *own = own_area(signatures);
     for (int i = 0; i < WM_SIGNATURE_CALLS; ++i)
         atomic_store(&own->calls[i].mark, 0);
-    for (int i = 0; i < WM_SIGNATURE_PAIRS * SIDES * wm_barrier_size(barrier);
-         ++i) {
+    for (int i = 0; i < WM_SIGNATURE_PAIRS * SIDES * signatures->size; ++i) {
         int row = i / SIDES;
         atomic_store(&own->pairs[row % WM_SIGNATURE_PAIRS][i % SIDES]
                                 [row / WM_SIGNATURE_PAIRS]
@@ -120,7 +125,7 @@ wm_signatures_open(wm_signatures_t *signatures, const wm_barrier_t *barrier)
     }
     atomic_store(&own->last, 0);
     atomic_store(&own->current, 0);
-    for (int i = 0; i < SIDES * wm_barrier_size(barrier); ++i)
+    for (int i = 0; i < SIDES * signatures->size; ++i)
         atomic_store(&own->current_pairs[i % SIDES][i / SIDES], 0);
     atomic_store(&own->failure, 0);
     atomic_store(&own->captures, 0);
@@ -134,35 +139,33 @@ wm_signatures_close(wm_signatures_t *signatures)
 
 // Adds the bytes of this call to the hashes, and publishes both.
 static void
-add_pairs(const wm_signatures_t *signatures, const wm_barrier_t *barrier,
-          const wm_coll_desc_t *desc)
+add_pairs(const wm_signatures_t *signatures, const wm_coll_desc_t *desc)
 {
     size_t given[SIDES][WM_BARRIER_RANKS];
     wm_coll_desc_pairs(desc, given[0], given[1]);
     for (int side = 0; side < SIDES; ++side)
-        for (int rank = 0; rank < wm_barrier_size(barrier); ++rank) {
-            uint64_t *pair =
-                pairs_of(signatures, barrier, signatures->calls, side) + rank;
-            wm_signature_pair_t *own = pair_of(barrier,
-                                               wm_barrier_rank(barrier),
+        for (int rank = 0; rank < signatures->size; ++rank) {
+            uint64_t *pair = pairs_of(signatures, signatures->calls, side)
+                             + rank;
+            wm_signature_pair_t *own = pair_of(signatures, signatures->rank,
                                                signatures->calls, side, rank);
             *pair = wm_hash(*pair, given[side][rank] + 1);
             atomic_store_explicit(&own->nbytes, given[side][rank],
                                   memory_order_relaxed);
             atomic_store_explicit(
                 &own->mark,
-                pair_mark(signatures, barrier, signatures->calls, side, rank),
+                pair_mark(signatures, signatures->calls, side, rank),
                 memory_order_release);
         }
-    atomic_store(&own_area(barrier)->last, signatures->calls);
+    atomic_store(&own_area(signatures)->last, signatures->calls);
 }
 
 void
-wm_signatures_fail(const wm_barrier_t *barrier, uint32_t call,
+wm_signatures_fail(const wm_signatures_t *signatures, uint32_t call,
                    wm_signatures_why_t why)
 {
     uint64_t none = 0; // the first failure stays
-    (void)atomic_compare_exchange_strong(&own_area(barrier)->failure, &none,
+    (void)atomic_compare_exchange_strong(&own_area(signatures)->failure, &none,
                                          make_mark(call, FAILED, why));
 }
 
@@ -187,13 +190,13 @@ add_words(wm_signature_row_t *row, const wm_coll_desc_t *desc)
 // Publishes a signature. Each rank publishes before it looks at the others, so
 // the later of two ranks sees the earlier one.
 static void
-signature_publish(wm_signatures_t *signatures, const wm_barrier_t *barrier,
-                  int kind, const wm_coll_desc_t *desc)
+signature_publish(wm_signatures_t *signatures, int kind,
+                  const wm_coll_desc_t *desc)
 {
-    uint64_t before = own_mark(barrier, signatures->calls - 1);
+    uint64_t before = own_mark(signatures, signatures->calls - 1);
     uint64_t asked = desc != NULL ? wm_coll_desc_hash(desc) : 0;
-    wm_signature_row_t *row = signature_row_of(
-        barrier, wm_barrier_rank(barrier), signatures->calls);
+    wm_signature_row_t *row = signature_row_of(signatures, signatures->rank,
+                                               signatures->calls);
     if (desc != NULL)
         add_words(row, desc);
     atomic_store(&row->mark, make_mark(signatures->calls, kind,
@@ -202,24 +205,24 @@ signature_publish(wm_signatures_t *signatures, const wm_barrier_t *barrier,
 }
 
 int
-wm_signatures_begin(wm_signatures_t *signatures, const wm_barrier_t *barrier,
-                    const wm_coll_desc_t *desc, wm_error_t *err)
+wm_signatures_begin(wm_signatures_t *signatures, const wm_coll_desc_t *desc,
+                    wm_error_t *err)
 {
-    size_t each = SIDES * (size_t)wm_barrier_size(barrier);
+    size_t each = SIDES * (size_t)signatures->size;
     bool varies = desc != NULL && desc->shape->varies;
     uint32_t call = ++signatures->calls;
     if (signatures->pairs != NULL)
-        memcpy(pairs_of(signatures, barrier, call, 0),
-               pairs_of(signatures, barrier, call - 1, 0),
+        memcpy(pairs_of(signatures, call, 0),
+               pairs_of(signatures, call - 1, 0),
                each * sizeof *signatures->pairs);
     else if (varies)
         signatures->pairs = calloc(WM_SIGNATURE_CALLS * each,
                                    sizeof *signatures->pairs);
     if (varies && signatures->pairs != NULL)
-        add_pairs(signatures, barrier, desc);
+        add_pairs(signatures, desc);
     if (desc == NULL)
-        wm_signatures_fail(barrier, call, WM_SIGNATURES_REFUSED);
-    signature_publish(signatures, barrier,
+        wm_signatures_fail(signatures, call, WM_SIGNATURES_REFUSED);
+    signature_publish(signatures,
                       desc != NULL ? (int)desc->call->kind : FAILED, desc);
     if (varies && signatures->pairs == NULL)
         return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
@@ -265,12 +268,12 @@ amount_of(uint64_t nbytes, uint64_t size)
 // Raises. The text says in which argument two ranks differ, if both rows still
 // hold that call.
 static int
-add_difference(const wm_barrier_t *barrier, int rank, uint32_t call, int code,
+add_difference(const wm_signatures_t *signatures, int rank, uint32_t call,
                const char *name, wm_error_t *err)
 {
-    wm_signature_row_t *its = signature_row_of(barrier, rank, call);
-    wm_signature_row_t *own = signature_row_of(barrier,
-                                               wm_barrier_rank(barrier), call);
+    wm_signature_row_t *its = signature_row_of(signatures, rank, call);
+    wm_signature_row_t *own = signature_row_of(signatures, signatures->rank,
+                                               call);
     uint64_t there = atomic_load(&its->asked), here = atomic_load(&own->asked);
     uint64_t block = atomic_load(&its->block), mine = atomic_load(&own->block);
     char text[256] = "other counts differ, or an earlier call";
@@ -293,7 +296,7 @@ add_difference(const wm_barrier_t *barrier, int rank, uint32_t call, int code,
                  "its elements have %u bytes, this rank's %u",
                  (unsigned)PART_OF(there, 0), (unsigned)PART_OF(here, 0));
     return wm_error_set(
-        err, code, 0,
+        err, WM_ERR_VALUE, 0,
         "the ranks' collectives on streams differ: rank %d gave other counts, "
         "types, op or root than this rank to %s: %s; all must give the same",
         rank, name, text);
@@ -302,17 +305,16 @@ add_difference(const wm_barrier_t *barrier, int rank, uint32_t call, int code,
 // Compares our marks with those in the same row of all ranks; the row has
 // `call`, or an earlier or later one. Raises if two differ, in call *differs.
 static int
-compare_calls(const wm_signatures_t *signatures, const wm_barrier_t *barrier,
-              uint32_t call, uint32_t *differs, wm_error_t *err)
+compare_calls(const wm_signatures_t *signatures, uint32_t call,
+              uint32_t *differs, wm_error_t *err)
 {
     uint32_t which;
-    for (int rank = 0; rank < wm_barrier_size(barrier); ++rank) {
+    for (int rank = 0; rank < signatures->size; ++rank) {
         uint64_t its = atomic_load(
-            &signature_row_of(barrier, rank, call)->mark);
-        if (rank == wm_barrier_rank(barrier)
-            || !is_known(signatures, its, &which))
+            &signature_row_of(signatures, rank, call)->mark);
+        if (rank == signatures->rank || !is_known(signatures, its, &which))
             continue;
-        uint64_t here = own_mark(barrier, which);
+        uint64_t here = own_mark(signatures, which);
         int there = signature_kind_of(its), own = signature_kind_of(here);
         if (its == here || there >= RECOVERS || own >= RECOVERS)
             continue;
@@ -325,7 +327,7 @@ compare_calls(const wm_signatures_t *signatures, const wm_barrier_t *barrier,
                 "called %s, this rank called %s: all must make the same calls "
                 "in the same order",
                 rank, name, wm_call_name((wm_coll_kind_t)own));
-        return add_difference(barrier, rank, which, WM_ERR_VALUE, name, err);
+        return add_difference(signatures, rank, which, name, err);
     }
     return 0;
 }
@@ -333,20 +335,19 @@ compare_calls(const wm_signatures_t *signatures, const wm_barrier_t *barrier,
 // Compares one pair: the bytes that another rank gives are those that we take
 // from it, and vice versa.
 static int
-compare_pair(const wm_signatures_t *signatures, const wm_barrier_t *barrier,
-             uint32_t call, int rank, int side, uint32_t *differs,
-             wm_error_t *err)
+compare_pair(const wm_signatures_t *signatures, uint32_t call, int rank,
+             int side, uint32_t *differs, wm_error_t *err)
 {
     uint32_t which;
-    int own = wm_barrier_rank(barrier);
-    uint32_t last = atomic_load(&wm_barrier_signatures(barrier, rank)->last);
+    int own = signatures->rank;
+    uint32_t last = atomic_load(&area_of(signatures, rank)->last);
     if ((int32_t)(last - call) < 0) // it has not published this pair yet
         call = last;
-    wm_signature_pair_t *pair = pair_of(barrier, rank, call, side, own);
-    wm_signature_pair_t *here = pair_of(barrier, own, call, 1 - side, rank);
+    wm_signature_pair_t *pair = pair_of(signatures, rank, call, side, own);
+    wm_signature_pair_t *here = pair_of(signatures, own, call, 1 - side, rank);
     uint64_t its = atomic_load(&pair->mark);
     if (!is_known(signatures, its, &which)
-        || its == pair_mark(signatures, barrier, which, 1 - side, rank))
+        || its == pair_mark(signatures, which, 1 - side, rank))
         return 0;
     *differs = which;
     uint64_t there = atomic_load(&pair->nbytes);
@@ -362,44 +363,41 @@ compare_pair(const wm_signatures_t *signatures, const wm_barrier_t *barrier,
                         "the ranks' collectives on streams differ: in %s rank "
                         "%d %s %s: give the same counts on both ranks",
                         wm_call_name((wm_coll_kind_t)signature_kind_of(
-                            own_mark(barrier, which))),
+                            own_mark(signatures, which))),
                         rank, side == 0 ? "gives" : "expects", text);
 }
 
 static int
-compare_pairs(const wm_signatures_t *signatures, const wm_barrier_t *barrier,
-              uint32_t call, uint32_t *differs, wm_error_t *err)
+compare_pairs(const wm_signatures_t *signatures, uint32_t call,
+              uint32_t *differs, wm_error_t *err)
 {
-    int code = 0,
-        count = signatures->pairs != NULL ? wm_barrier_size(barrier) : 0;
+    int code = 0, count = signatures->pairs != NULL ? signatures->size : 0;
     for (int i = 0; i < SIDES * count && code == 0; ++i)
-        if (i / SIDES != wm_barrier_rank(barrier))
-            code = compare_pair(signatures, barrier, call, i / SIDES,
-                                i % SIDES, differs, err);
+        if (i / SIDES != signatures->rank)
+            code = compare_pair(signatures, call, i / SIDES, i % SIDES,
+                                differs, err);
     return code;
 }
 
 static int
-signature_compare(const wm_signatures_t *signatures,
-                  const wm_barrier_t *barrier, uint32_t call,
+signature_compare(const wm_signatures_t *signatures, uint32_t call,
                   uint32_t *differs, wm_error_t *err)
 {
-    int code = compare_calls(signatures, barrier, call, differs, err);
-    return code < 0 ? code
-                    : compare_pairs(signatures, barrier, call, differs, err);
+    int code = compare_calls(signatures, call, differs, err);
+    return code < 0 ? code : compare_pairs(signatures, call, differs, err);
 }
 
 // Raises the published reason why a rank has failed in a call.
 static int
-raise_failure(const wm_signatures_t *signatures, const wm_barrier_t *barrier,
-              int rank, uint64_t failed, uint32_t call, wm_error_t *err)
+raise_failure(const wm_signatures_t *signatures, int rank, uint64_t failed,
+              uint32_t call, wm_error_t *err)
 {
     const char *name = "a call that was refused here as well";
     wm_signatures_why_t why = (wm_signatures_why_t)(failed & 0xff);
     if (signatures->calls - call < WM_SIGNATURE_CALLS
-        && signature_kind_of(own_mark(barrier, call)) < RECOVERS)
+        && signature_kind_of(own_mark(signatures, call)) < RECOVERS)
         name = wm_call_name(
-            (wm_coll_kind_t)signature_kind_of(own_mark(barrier, call)));
+            (wm_coll_kind_t)signature_kind_of(own_mark(signatures, call)));
     if (why == WM_SIGNATURES_CAPTURES)
         return wm_error_set(
             err, WM_ERR_STATE, 0,
@@ -421,16 +419,15 @@ raise_failure(const wm_signatures_t *signatures, const wm_barrier_t *barrier,
 // Finds the first failure. If ranks differ, the first call in which they
 // differ is not known.
 static int
-find_failure(const wm_signatures_t *signatures, const wm_barrier_t *barrier,
-             uint32_t *first, wm_error_t *err)
+find_failure(const wm_signatures_t *signatures, uint32_t *first,
+             wm_error_t *err)
 {
     int which = -1, code = 0;
     bool differ = false;
     uint64_t failed = 0;
     uint32_t call, differs;
-    for (int rank = 0; rank < wm_barrier_size(barrier); ++rank) {
-        uint64_t its = atomic_load(
-            &wm_barrier_signatures(barrier, rank)->failure);
+    for (int rank = 0; rank < signatures->size; ++rank) {
+        uint64_t its = atomic_load(&area_of(signatures, rank)->failure);
         if (!is_begun(signatures, its, &call))
             continue;
         differ |= (its & 0xff) == WM_SIGNATURES_DIFFERS;
@@ -444,53 +441,46 @@ find_failure(const wm_signatures_t *signatures, const wm_barrier_t *barrier,
         return 0;
     call = *first;
     if (signatures->calls - call < WM_SIGNATURE_CALLS)
-        code = signature_compare(signatures, barrier, call, &differs, err);
+        code = signature_compare(signatures, call, &differs, err);
     if (differ || code < 0)
         *first = 0;
-    return code < 0
-               ? code
-               : raise_failure(signatures, barrier, which, failed, call, err);
+    return code < 0 ? code
+                    : raise_failure(signatures, which, failed, call, err);
 }
 
 int
-wm_signatures_compare(const wm_signatures_t *signatures,
-                      const wm_barrier_t *barrier, uint32_t *first,
+wm_signatures_compare(const wm_signatures_t *signatures, uint32_t *first,
                       wm_error_t *err)
 {
     uint32_t differs;
     *first = 0;
-    int code = signature_compare(signatures, barrier, signatures->calls,
-                                 &differs, err);
+    int code = signature_compare(signatures, signatures->calls, &differs, err);
     if (code < 0)
-        wm_signatures_fail(barrier, differs, WM_SIGNATURES_DIFFERS);
-    return code < 0 ? code : find_failure(signatures, barrier, first, err);
+        wm_signatures_fail(signatures, differs, WM_SIGNATURES_DIFFERS);
+    return code < 0 ? code : find_failure(signatures, first, err);
 }
 
 int
-wm_signatures_find_failure(const wm_signatures_t *signatures,
-                           const wm_barrier_t *barrier, uint32_t *first,
+wm_signatures_find_failure(const wm_signatures_t *signatures, uint32_t *first,
                            wm_error_t *err)
 {
-    int code = find_failure(signatures, barrier, first, err);
+    int code = find_failure(signatures, first, err);
     if (code < 0)
         return code;
     uint32_t differs;
     *first = 0;
-    code = compare_pairs(signatures, barrier, signatures->calls, &differs,
-                         err);
+    code = compare_pairs(signatures, signatures->calls, &differs, err);
     if (code < 0)
-        wm_signatures_fail(barrier, differs, WM_SIGNATURES_DIFFERS);
+        wm_signatures_fail(signatures, differs, WM_SIGNATURES_DIFFERS);
     return code;
 }
 
 bool
-wm_signatures_may_fail(const wm_signatures_t *signatures,
-                       const wm_barrier_t *barrier)
+wm_signatures_may_fail(const wm_signatures_t *signatures)
 {
     bool failed = signatures->pairs != NULL;
-    for (int rank = 0; rank < wm_barrier_size(barrier); ++rank)
-        failed |= atomic_load(&wm_barrier_signatures(barrier, rank)->failure)
-                  != 0;
+    for (int rank = 0; rank < signatures->size; ++rank)
+        failed |= atomic_load(&area_of(signatures, rank)->failure) != 0;
     return failed;
 }
 
@@ -505,14 +495,13 @@ current_mark(uint32_t call, uint64_t what)
 // Publishes our pair. Returns true if the other rank is in the same call and
 // its pair differs.
 static bool
-differs(const wm_signatures_t *signatures, const wm_barrier_t *barrier,
-        uint32_t call, int rank, int side)
+differs(const wm_signatures_t *signatures, uint32_t call, int rank, int side)
 {
-    int own = wm_barrier_rank(barrier);
-    uint64_t gives = pairs_of(signatures, barrier, call, side)[rank];
-    uint64_t takes = pairs_of(signatures, barrier, call, 1 - side)[rank];
-    wm_signature_area_t *its = wm_barrier_signatures(barrier, rank);
-    atomic_store(&own_area(barrier)->current_pairs[side][rank],
+    int own = signatures->rank;
+    uint64_t gives = pairs_of(signatures, call, side)[rank];
+    uint64_t takes = pairs_of(signatures, call, 1 - side)[rank];
+    wm_signature_area_t *its = area_of(signatures, rank);
+    atomic_store(&own_area(signatures)->current_pairs[side][rank],
                  current_mark(call, gives));
     uint64_t there = atomic_load(&its->current_pairs[side][own]);
     return rank != own && there >> 32 == call
@@ -520,24 +509,22 @@ differs(const wm_signatures_t *signatures, const wm_barrier_t *barrier,
 }
 
 bool
-wm_signatures_differ(const wm_signatures_t *signatures,
-                     const wm_barrier_t *barrier, uint32_t call)
+wm_signatures_differ(const wm_signatures_t *signatures, uint32_t call)
 {
     if (signatures->calls - call >= WM_SIGNATURE_CALLS)
         return false;
     bool amiss = false, alike = true; // calls differ; pairs agree
-    uint64_t what = wm_hash(0, own_mark(barrier, call));
+    uint64_t what = wm_hash(0, own_mark(signatures, call));
     uint64_t here = current_mark(call, what);
-    atomic_store(&own_area(barrier)->current, here);
-    for (int rank = 0; rank < wm_barrier_size(barrier); ++rank) {
-        uint64_t there = atomic_load(
-            &wm_barrier_signatures(barrier, rank)->current);
+    atomic_store(&own_area(signatures)->current, here);
+    for (int rank = 0; rank < signatures->size; ++rank) {
+        uint64_t there = atomic_load(&area_of(signatures, rank)->current);
         amiss |= there >> 32 == call && there != here;
         for (int side = 0; side < SIDES && signatures->pairs != NULL; ++side)
-            alike &= !differs(signatures, barrier, call, rank, side);
+            alike &= !differs(signatures, call, rank, side);
     }
     if (!alike) // only two ranks see this
-        wm_signatures_fail(barrier, call, WM_SIGNATURES_DIFFERS);
+        wm_signatures_fail(signatures, call, WM_SIGNATURES_DIFFERS);
     return amiss || !alike;
 }
 
@@ -551,20 +538,19 @@ ahead(const wm_signatures_t *signatures, uint64_t its)
 }
 
 void
-wm_signatures_recover(wm_signatures_t *signatures, const wm_barrier_t *barrier)
+wm_signatures_recover(wm_signatures_t *signatures)
 {
     ++signatures->calls;
-    signature_publish(signatures, barrier, RECOVERS, NULL);
+    signature_publish(signatures, RECOVERS, NULL);
 }
 
 int
-wm_signatures_all_recover(const wm_signatures_t *signatures,
-                          const wm_barrier_t *barrier, wm_error_t *err)
+wm_signatures_all_recover(const wm_signatures_t *signatures, wm_error_t *err)
 {
     bool all = true;
-    for (int rank = 0; rank < wm_barrier_size(barrier); ++rank) {
+    for (int rank = 0; rank < signatures->size; ++rank) {
         uint64_t its = atomic_load(
-            &signature_row_of(barrier, rank, signatures->calls)->mark);
+            &signature_row_of(signatures, rank, signatures->calls)->mark);
         int its_ahead = ahead(signatures, its);
         all &= its_ahead == 0;
         if (its_ahead > 0
@@ -585,30 +571,28 @@ wm_signatures_all_recover(const wm_signatures_t *signatures,
 #define CAPTURES(count, refused) ((count) << 1 | (refused))
 
 void
-wm_signatures_capture(wm_signatures_t *signatures, const wm_barrier_t *barrier)
+wm_signatures_capture(wm_signatures_t *signatures)
 {
-    atomic_store(&own_area(barrier)->captures,
+    atomic_store(&own_area(signatures)->captures,
                  CAPTURES(++signatures->captures, 0u));
 }
 
 void
-wm_signatures_refuse_capture(wm_signatures_t *signatures,
-                             const wm_barrier_t *barrier, bool mixed)
+wm_signatures_refuse_capture(wm_signatures_t *signatures, bool mixed)
 {
     signatures->captures -= mixed;
-    atomic_store(&own_area(barrier)->captures,
+    atomic_store(&own_area(signatures)->captures,
                  CAPTURES(signatures->captures, (uint32_t)!mixed));
 }
 
 // Returns a rank that has made a call without a capture before this rank has;
 // -1: none. *kind is the kind of that call.
 static int
-find_ahead(const wm_signatures_t *signatures, const wm_barrier_t *barrier,
-           int *kind)
+find_ahead(const wm_signatures_t *signatures, int *kind)
 {
-    for (int rank = 0; rank < wm_barrier_size(barrier); ++rank) {
+    for (int rank = 0; rank < signatures->size; ++rank) {
         uint64_t next = atomic_load(
-            &signature_row_of(barrier, rank, signatures->calls + 1)->mark);
+            &signature_row_of(signatures, rank, signatures->calls + 1)->mark);
         *kind = signature_kind_of(next);
         if (ahead(signatures, next) > 0)
             return rank;
@@ -617,20 +601,18 @@ find_ahead(const wm_signatures_t *signatures, const wm_barrier_t *barrier,
 }
 
 int
-wm_signatures_all_capture(const wm_signatures_t *signatures,
-                          const wm_barrier_t *barrier, const char *name,
+wm_signatures_all_capture(const wm_signatures_t *signatures, const char *name,
                           bool *mixed, wm_error_t *err)
 {
     bool all = true;
     int refused = -1, kind;
-    for (int rank = 0; rank < wm_barrier_size(barrier); ++rank) {
-        uint32_t its = atomic_load(
-            &wm_barrier_signatures(barrier, rank)->captures);
+    for (int rank = 0; rank < signatures->size; ++rank) {
+        uint32_t its = atomic_load(&area_of(signatures, rank)->captures);
         uint32_t last = CAPTURES(signatures->captures, 0u);
         all &= its == last;
         refused = (int32_t)(its - last) > 0 ? rank : refused;
     }
-    int other = find_ahead(signatures, barrier, &kind);
+    int other = find_ahead(signatures, &kind);
     *mixed = other >= 0;
     if (*mixed)
         return wm_error_set(

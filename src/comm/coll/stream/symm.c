@@ -26,8 +26,7 @@ wm_symm_begin(wm_symm_t *symm, const wm_coll_desc_t *desc, CUstream stream,
     }
     if (code == 0 && symm->lost.code < 0) {
         // The call counts, as it does on all other ranks.
-        (void)!wm_signatures_begin(&symm->signatures, symm->barrier, desc,
-                                   NULL);
+        (void)!wm_signatures_begin(&symm->signatures, desc, NULL);
         code = symm->lost.code;
         if (err != NULL)
             *err = symm->lost;
@@ -38,10 +37,10 @@ wm_symm_begin(wm_symm_t *symm, const wm_coll_desc_t *desc, CUstream stream,
     }
     wm_stream_word_promise(symm->barrier,
                            ((symm->signatures.calls + 1) << 16) + ENDED);
-    code = wm_signatures_begin(&symm->signatures, symm->barrier, desc, err);
+    code = wm_signatures_begin(&symm->signatures, desc, err);
     if (code == 0 && desc != NULL
-        && wm_signatures_compare(&symm->signatures, symm->barrier,
-                                 &symm->lost_at, &symm->lost)
+        && wm_signatures_compare(&symm->signatures, &symm->lost_at,
+                                 &symm->lost)
                < 0) {
         symm->stream = stream;
         wm_symm_leave_after(symm, symm->signatures.calls - 1);
@@ -214,7 +213,7 @@ wm_symm_end(wm_symm_t *symm, int code, wm_error_t *err)
     if (code < 0 && !symm->captured) {
         uint32_t call = symm->signatures.calls;
         wm_symm_set_lost(symm);
-        wm_signatures_fail(symm->barrier, call, WM_SIGNATURES_REFUSED);
+        wm_signatures_fail(&symm->signatures, call, WM_SIGNATURES_REFUSED);
         wm_symm_leave_after(symm, call - 1);
     }
     pthread_mutex_unlock(&symm->lock);

@@ -36,8 +36,7 @@ static int
 symm_learn_failure(wm_symm_t *symm, wm_error_t *err)
 {
     uint32_t first;
-    int code = wm_signatures_find_failure(&symm->signatures, symm->barrier,
-                                          &first, err);
+    int code = wm_signatures_find_failure(&symm->signatures, &first, err);
     if (code == 0)
         return 0;
     symm->lost = *err;
@@ -52,8 +51,7 @@ static int
 symm_look_at(wm_symm_t *symm, uint32_t call, wm_error_t *err)
 {
     uint32_t first;
-    int code = wm_signatures_find_failure(&symm->signatures, symm->barrier,
-                                          &first, err);
+    int code = wm_signatures_find_failure(&symm->signatures, &first, err);
     if (symm->lost.code < 0 && symm->lost_at <= call) {
         *err = symm->lost;
         return symm->lost.code;
@@ -85,8 +83,7 @@ wm_symm_look(wm_symm_t *symm, wm_symm_place_t of, wm_error_t *err)
 int
 wm_symm_find_failure(wm_symm_t *symm, wm_error_t *err)
 {
-    if (symm == NULL
-        || !wm_signatures_may_fail(&symm->signatures, symm->barrier))
+    if (symm == NULL || !wm_signatures_may_fail(&symm->signatures))
         return 0;
     wm_lock(&symm->lock);
     int code = symm->lost.code < 0 ? 0 : symm_learn_failure(symm, err);
@@ -99,7 +96,7 @@ wm_symm_fail(wm_symm_t *symm)
 {
     wm_lock(&symm->lock);
     wm_symm_set_lost(symm);
-    wm_signatures_fail(symm->barrier, symm->signatures.calls,
+    wm_signatures_fail(&symm->signatures, symm->signatures.calls,
                        WM_SIGNATURES_REFUSED);
     wm_symm_leave_by_own(symm, symm->signatures.calls);
     pthread_mutex_unlock(&symm->lock);
@@ -122,8 +119,8 @@ look_for_captures(void *context, wm_error_t *err)
 {
     captures_t *captures = context;
     const wm_symm_t *symm = captures->symm;
-    return wm_signatures_all_capture(&symm->signatures, symm->barrier,
-                                     captures->name, &captures->mixed, err);
+    return wm_signatures_all_capture(&symm->signatures, captures->name,
+                                     &captures->mixed, err);
 }
 
 // Refuses a captured call. With `mixed`, releases the rank that has made the
@@ -132,12 +129,12 @@ static void
 refuse_capture(wm_symm_t *symm, bool mixed)
 {
     wm_lock(&symm->lock);
-    wm_signatures_refuse_capture(&symm->signatures, symm->barrier, mixed);
+    wm_signatures_refuse_capture(&symm->signatures, mixed);
     if (mixed) {
         uint32_t last = symm->signatures.calls;
-        wm_signatures_fail(symm->barrier, last + 1, WM_SIGNATURES_CAPTURES);
-        (void)!wm_signatures_begin(&symm->signatures, symm->barrier, NULL,
-                                   NULL);
+        wm_signatures_fail(&symm->signatures, last + 1,
+                           WM_SIGNATURES_CAPTURES);
+        (void)!wm_signatures_begin(&symm->signatures, NULL, NULL);
         if (symm->lost.code == 0)
             wm_symm_leave_by_own(symm, last);
         wm_symm_set_lost(symm);
@@ -150,7 +147,7 @@ wm_symm_arrive_captured(wm_symm_t *symm, const char *name, wm_error_t *err)
 {
     captures_t captures = {symm, name, false};
     wm_lock(&symm->lock);
-    wm_signatures_capture(&symm->signatures, symm->barrier);
+    wm_signatures_capture(&symm->signatures);
     int code = symm->lost.code < 0 ? 0 : symm_learn_failure(symm, err);
     pthread_mutex_unlock(&symm->lock);
     if (code == 0)
@@ -171,8 +168,7 @@ leave_amiss(const wm_symm_t *symm)
     // If our stream is between calls, the next one counts.
     bool between = at == 0 || (at & 0xffff) == WM_SYMM_ENDED;
     uint32_t call = last - (uint16_t)(last - (at >> 16)) + between;
-    if (call <= last
-        && wm_signatures_differ(&symm->signatures, symm->barrier, call))
+    if (call <= last && wm_signatures_differ(&symm->signatures, call))
         wm_stream_word_leave_from(symm->barrier, at,
                                   (call << 16) + WM_SYMM_ENDED - 1);
 }
@@ -201,9 +197,9 @@ wm_symm_release_peers(wm_symm_t *symm)
         if (symm->kernel_coll)
             leave_amiss(symm);
         // Publishes what only this rank can find. A later call raises it.
-        if (wm_signatures_may_fail(&symm->signatures, symm->barrier))
-            (void)!wm_signatures_find_failure(&symm->signatures, symm->barrier,
-                                              &first, &unused);
+        if (wm_signatures_may_fail(&symm->signatures))
+            (void)!wm_signatures_find_failure(&symm->signatures, &first,
+                                              &unused);
     }
     pthread_mutex_unlock(&symm->lock);
 }

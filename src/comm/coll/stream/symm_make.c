@@ -318,7 +318,7 @@ static int
 look_for_recovery(void *context, wm_error_t *err)
 {
     const wm_symm_t *symm = context;
-    return wm_signatures_all_recover(&symm->signatures, symm->barrier, err);
+    return wm_signatures_all_recover(&symm->signatures, err);
 }
 
 // Returns 1 when our streams have ended their work. Releases peers until then.
@@ -384,7 +384,7 @@ wm_symm_recover(wm_symm_t *symm, wm_error_t *err)
     int code = wm_symm_find_dead(symm, err);
     bool lost = symm->lost.code < 0;
     if (lost)
-        wm_signatures_recover(&symm->signatures, symm->barrier);
+        wm_signatures_recover(&symm->signatures);
     pthread_mutex_unlock(&symm->lock);
     if (code < 0 || !lost)
         return code;
@@ -395,9 +395,7 @@ wm_symm_recover(wm_symm_t *symm, wm_error_t *err)
     uint32_t first; // all ranks have published their failures
     wm_error_t unused;
     wm_lock(&symm->lock);
-    if (wm_signatures_find_failure(&symm->signatures, symm->barrier, &first,
-                                   &unused)
-            < 0
+    if (wm_signatures_find_failure(&symm->signatures, &first, &unused) < 0
         && first < symm->lost_at)
         symm->lost_at = first;
     pthread_mutex_unlock(&symm->lock);
