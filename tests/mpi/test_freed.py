@@ -310,6 +310,9 @@ FAILED = """
     elif sys.argv[1] == "send":
         failed = made.Irecv(long, me, 0)
         made.send(me, me)
+    elif sys.argv[1] == "Iallreduce":
+        sent, into = wm.zeros(3 + me), wm.zeros(3 + me)
+        failed = made.Iallreduce(sent, into)
     else:
         failed = made.Irecv(short, me, 0)
         made.Send(long, me, 0)
@@ -331,15 +334,18 @@ FAILED = """
     [
         ("Irecv", "MPI_ERR_TRUNCATE"),
         ("Isendrecv", "MPI_ERR_TRUNCATE"),
+        ("Iallreduce", "MPI_ERR_TRUNCATE"),
         ("send", "Recv met send"),
     ],
 )
 def test_an_error_is_raised_when_nothing_is_under_way(tmp_path, begun, told):
     """Memory that was freed is overwritten, so that its use is seen."""
+    if begun == "Iallreduce" and not wm.is_cuda_available():
+        pytest.skip("needs a GPU")
     printed = ranks.run_text(
-        tmp_path, FAILED, begun, ranks=1, MALLOC_PERTURB_="165"
+        tmp_path, FAILED, begun, ranks=2, MALLOC_PERTURB_="165"
     )
-    assert printed.startswith(f"raised {told}"), printed
+    assert printed.count(f"raised {told}") == 2, printed
 
 
 LEFT = """
