@@ -68,12 +68,14 @@ first_asked(const wm_op_t *op, int *count)
 void
 wm_cause_ask(const wm_op_t *op)
 {
-    int count, first = first_asked(op, &count);
+    wm_engine_lock();
+    int count = 0, first = wm_op_has_left(op) ? 0 : first_asked(op, &count);
     for (int rank = first; rank < first + count; ++rank) {
         wm_account_t *account = account_of(wm_op_message(op)->comm, rank);
         if (account != NULL)
             atomic_fetch_add(&account->asked, 1);
     }
+    wm_engine_unlock();
 }
 
 static void
@@ -92,11 +94,11 @@ add_call(wm_words_t *words, const wm_hang_t *hang, const wm_op_t *op,
         wm_report_awaited(words, op, call->type);
 }
 
-void
-wm_cause_answer(const wm_hang_t *hang, const wm_op_t *op, int64_t now)
+// Lock held, and the operation is under way.
+static void
+answer(const wm_hang_t *hang, const wm_op_t *op, int64_t now)
 {
     wm_account_t *account = own_account();
-    wm_engine_lock();
     const wm_op_t *message = wm_op_message(op);
     wm_about_t about;
     wm_op_about(op, &about);
@@ -123,6 +125,14 @@ wm_cause_answer(const wm_hang_t *hang, const wm_op_t *op, int64_t now)
     atomic_fetch_add(&account->version, 1);
     account->waiting = waiting;
     atomic_fetch_add(&account->version, 1);
+}
+
+void
+wm_cause_answer(const wm_hang_t *hang, const wm_op_t *op, int64_t now)
+{
+    wm_engine_lock();
+    if (!wm_op_has_left(op))
+        answer(hang, op, now);
     wm_engine_unlock();
 }
 
@@ -262,26 +272,37 @@ add_plain(wm_words_t *words, const wm_op_t *message, int rank)
     return true;
 }
 
-void
-wm_cause_report(const wm_hang_t *hang, const wm_op_t *op, int64_t now)
+// Lock held, and the operation is under way.
+static void
+add_report(wm_words_t *words, const wm_hang_t *hang, const wm_op_t *op,
+           int64_t now)
 {
-    wm_words_t words = {.length = 0};
-    wm_engine_lock();
     const wm_op_t *message = wm_op_message(op);
     if (message->comm != NULL)
-        wm_report_rank(&words, message->comm->owner);
-    wm_words_add(&words, "%s", message->comm != NULL ? ": " : "");
-    add_call(&words, hang, op, now);
+        wm_report_rank(words, message->comm->owner);
+    wm_words_add(words, "%s", message->comm != NULL ? ": " : "");
+    add_call(words, hang, op, now);
     bool own = message->comm != NULL && message->comm->owner == message->comm;
     bool explained = false;
     wm_about_t about;
     wm_op_about(message, &about);
     if (own && wm_report_is_unmatched(&about)) {
-        explained = add_unmatched(&words, message, about.rank);
-        explained |= add_plain(&words, message, about.rank);
+        explained = add_unmatched(words, message, about.rank);
+        explained |= add_plain(words, message, about.rank);
     }
     if (message->comm != NULL)
-        add_others(&words, hang, op, explained);
+        add_others(words, hang, op, explained);
+}
+
+void
+wm_cause_report(const wm_hang_t *hang, const wm_op_t *op, int64_t now)
+{
+    wm_words_t words = {.length = 0};
+    wm_engine_lock();
+    bool left = wm_op_has_left(op);
+    if (!left)
+        add_report(&words, hang, op, now);
     wm_engine_unlock();
-    wm_words_print(&words);
+    if (!left)
+        wm_words_print(&words);
 }

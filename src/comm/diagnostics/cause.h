@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The cause of a long wait, as far as we can see it: the waits of the awaited
 // ranks, and messages that the wait does not match. We ask peers on this host,
-// which answer from their own waits. Engine lock not held.
+// which answer from their own waits. Of an operation that another thread has
+// ended meanwhile nothing is said. Engine lock not held.
 #ifndef WM_COMM_DIAGNOSTICS_CAUSE_H
 #define WM_COMM_DIAGNOSTICS_CAUSE_H
 

@@ -119,9 +119,10 @@ wm_hang_who(void)
 static uint64_t
 mark_lock_not_held(const wm_op_t *op)
 {
-    wm_about_t about;
+    wm_about_t about = {0};
     wm_engine_lock();
-    wm_op_about(op, &about);
+    if (!wm_op_has_left(op))
+        wm_op_about(op, &about);
     wm_engine_unlock();
     return about.mark;
 }

@@ -130,6 +130,12 @@ wm_op_end(wm_op_t *op)
     op_tell(op, WM_DONE_ENDED);
 }
 
+bool
+wm_op_has_left(const wm_op_t *op)
+{
+    return atomic_load(&op->done) == WM_DONE_ENDED;
+}
+
 void
 wm_op_fail(wm_op_t *op, const wm_error_t *err)
 {

@@ -136,6 +136,11 @@ wm_op_complete(wm_op_t *op);
 void
 wm_op_end(wm_op_t *op);
 
+// Returns true if the operation has left the engine's list. Then there may be
+// no communicator any more. Lock held.
+bool
+wm_op_has_left(const wm_op_t *op);
+
 // Sets op->error from `err`; the first error stays. The operation then holds
 // its communicator until the last reference goes, as whoever waits for the
 // operation tells the communicator's error handler. Does not report the end:
