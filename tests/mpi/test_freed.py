@@ -307,9 +307,6 @@ FAILED = """
     me, long, short = made.rank, np.ones(100), np.zeros(1)
     if sys.argv[1] == "Isendrecv":
         failed = made.Isendrecv(long, me, 0, short, me, 0)
-    elif sys.argv[1] == "send":
-        failed = made.Irecv(long, me, 0)
-        made.send(me, me)
     elif sys.argv[1] == "Iallreduce":
         sent, into = wm.zeros(3 + me), wm.zeros(3 + me)
         failed = made.Iallreduce(sent, into)
@@ -323,29 +320,21 @@ FAILED = """
         comm.Dup().Free()  # lets go of what nothing refers to
     try:
         failed.Wait()
-    except (MPI.Exception, TypeError) as error:
+    except MPI.Exception as error:
         print("raised", error)
 """
 
 
 @pytest.mark.programs
-@pytest.mark.parametrize(
-    ("begun", "told"),
-    [
-        ("Irecv", "MPI_ERR_TRUNCATE"),
-        ("Isendrecv", "MPI_ERR_TRUNCATE"),
-        ("Iallreduce", "MPI_ERR_TRUNCATE"),
-        ("send", "Recv met send"),
-    ],
-)
-def test_an_error_is_raised_when_nothing_is_under_way(tmp_path, begun, told):
+@pytest.mark.parametrize("begun", ["Irecv", "Isendrecv", "Iallreduce"])
+def test_an_error_is_raised_when_nothing_is_under_way(tmp_path, begun):
     """Memory that was freed is overwritten, so that its use is seen."""
     if begun == "Iallreduce" and not wm.is_cuda_available():
         pytest.skip("needs a GPU")
     printed = ranks.run_text(
         tmp_path, FAILED, begun, ranks=2, MALLOC_PERTURB_="165"
     )
-    assert printed.count(f"raised {told}") == 2, printed
+    assert printed.count("raised MPI_ERR_TRUNCATE") == 2, printed
 
 
 LEFT = """
