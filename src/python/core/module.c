@@ -131,39 +131,19 @@ intern_names(wm_state_t *state)
 static int
 add_types(PyObject *module, wm_state_t *state)
 {
-    PyTypeObject *request = wm_py_mpi_request_type(),
-                 *prequest = wm_py_mpi_prequest_type(),
-                 *message = wm_py_mpi_message_type();
-#define ROW(name, ...)                                                        \
-    {                                                                         \
-        &wm_py_##name##_spec, &state->name##_type,                            \
-        {                                                                     \
-            __VA_ARGS__                                                       \
-        }                                                                     \
-    }
+    PyTypeObject *mpi_request = wm_py_mpi_request_type();
+    PyTypeObject *mpi_prequest = wm_py_mpi_prequest_type();
+    PyTypeObject *mpi_message = wm_py_mpi_message_type();
     const struct {
         PyType_Spec *spec;
         PyTypeObject **type;
         PyTypeObject **bases[2];
     } rows[] = {
-        ROW(device, NULL),
-        ROW(stream, NULL),
-        ROW(event, NULL),
-        ROW(array, NULL),
-        ROW(request, &request),
-        ROW(prequest, &state->request_type, &prequest),
-        ROW(partitioned, &state->prequest_type),
-        ROW(persistent_coll, &state->prequest_type),
-        ROW(collectives, NULL),
-        ROW(comm, &state->collectives_type),
-        ROW(on_stream, NULL),
-        ROW(matched, &message),
-        ROW(payload, NULL),
-        ROW(average, NULL),
-        ROW(passing, NULL),
-        ROW(dispatch, NULL),
+#define X(name, ...)                                                          \
+    {&wm_py_##name##_spec, &state->name##_type, {__VA_ARGS__}},
+        WM_PY_TYPES(X)
+#undef X
     };
-#undef ROW
     for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
         PyTypeObject **const *bases = rows[i].bases;
         PyObject *tuple = NULL;
@@ -223,7 +203,7 @@ static int
 module_traverse(PyObject *module, visitproc visit, void *arg)
 {
     wm_state_t *state = PyModule_GetState(module);
-#define X(name) Py_VISIT(state->name##_type);
+#define X(name, ...) Py_VISIT(state->name##_type);
     WM_PY_TYPES(X)
 #undef X
 #define X(name) Py_VISIT(state->name);
@@ -242,7 +222,7 @@ static int
 module_clear(PyObject *module)
 {
     wm_state_t *state = PyModule_GetState(module);
-#define X(name) Py_CLEAR(state->name##_type);
+#define X(name, ...) Py_CLEAR(state->name##_type);
     WM_PY_TYPES(X)
 #undef X
 #define X(name) Py_CLEAR(state->name);

@@ -13,24 +13,25 @@
 #include "cuda/device.h"
 #include "cuda/error.h"
 
-// Our types; each has its spec in a file of its own, and a row in module.c.
+// Our types, and what each derives from: types of ours before it, and of
+// mpi4py (module.c). Each has its spec in a file of its own.
 #define WM_PY_TYPES(X)                                                        \
-    X(device)                                                                 \
-    X(stream)                                                                 \
-    X(event)                                                                  \
-    X(array)                                                                  \
-    X(request)                                                                \
-    X(prequest)                                                               \
-    X(partitioned)                                                            \
-    X(persistent_coll)                                                        \
-    X(collectives)                                                            \
-    X(comm)                                                                   \
-    X(on_stream)                                                              \
-    X(matched)                                                                \
-    X(payload)                                                                \
-    X(average)                                                                \
-    X(passing)                                                                \
-    X(dispatch)
+    X(device, NULL)                                                           \
+    X(stream, NULL)                                                           \
+    X(event, NULL)                                                            \
+    X(array, NULL)                                                            \
+    X(request, &mpi_request)                                                  \
+    X(prequest, &state->request_type, &mpi_prequest)                          \
+    X(partitioned, &state->prequest_type)                                     \
+    X(persistent_coll, &state->prequest_type)                                 \
+    X(collectives, NULL)                                                      \
+    X(comm, &state->collectives_type)                                         \
+    X(on_stream, NULL)                                                        \
+    X(matched, &mpi_message)                                                  \
+    X(payload, NULL)                                                          \
+    X(average, NULL)                                                          \
+    X(passing, NULL)                                                          \
+    X(dispatch, NULL)
 
 // Tables of functions, one for each file.
 #define WM_PY_FUNCTIONS(X)                                                    \
@@ -107,7 +108,7 @@ typedef struct {
 // All Python objects that outlive a call. Pointers that live as long as the
 // process are kept in the files that use them.
 typedef struct {
-#define X(name) PyTypeObject *name##_type;
+#define X(name, ...) PyTypeObject *name##_type;
     WM_PY_TYPES(X)
 #undef X
 #define X(name) PyObject *name;
@@ -126,7 +127,7 @@ typedef struct {
 // The module's state. Never NULL: empty before and after the module's life.
 extern wm_state_t *wm_py_state;
 
-#define X(name) extern PyType_Spec wm_py_##name##_spec;
+#define X(name, ...) extern PyType_Spec wm_py_##name##_spec;
 WM_PY_TYPES(X)
 #undef X
 #define X(name) extern PyMethodDef wm_py_##name##_functions[];
