@@ -69,21 +69,27 @@ wm_py_channel_keep(const wm_channel_t *channel, wm_message_t *message)
 }
 
 void
-wm_py_channel_tell_receiver(const wm_channel_t *channel,
-                            const wm_envelope_t *envelope)
+wm_py_send_failure(wm_comm_t *comm, const wm_envelope_t *envelope,
+                   const char *otherwise)
 {
     PyObject *kind, *value, *trace;
-    if (!PyErr_ExceptionMatches(wm_py_state->cuda_error)
-        && !PyErr_ExceptionMatches(PyExc_MemoryError))
-        return;
     PyErr_Fetch(&kind, &value, &trace);
     PyObject *text = value != NULL ? PyObject_Str(value) : NULL;
     const char *told = text != NULL ? PyUnicode_AsUTF8(text) : NULL;
-    WM_PY_UNLOCKED(wm_send_failure(channel->comm, envelope,
-                                   told != NULL ? told : "CUDA"));
+    WM_PY_UNLOCKED(
+        wm_send_failure(comm, envelope, told != NULL ? told : otherwise));
     PyErr_Clear();
     Py_XDECREF(text);
     PyErr_Restore(kind, value, trace);
+}
+
+void
+wm_py_channel_tell_receiver(const wm_channel_t *channel,
+                            const wm_envelope_t *envelope)
+{
+    if (PyErr_ExceptionMatches(wm_py_state->cuda_error)
+        || PyErr_ExceptionMatches(PyExc_MemoryError))
+        wm_py_send_failure(channel->comm, envelope, "CUDA");
 }
 
 int

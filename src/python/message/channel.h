@@ -57,6 +57,13 @@ wm_py_channel_begin_unlocked(const wm_channel_t *channel,
                              wm_buffer_t *buffer, wm_op_t **op,
                              wm_error_t *err);
 
+// Sends the receiver the reason, from the exception set, why an array cannot
+// be sent; the receiver raises it. `otherwise`: a reason if the exception has
+// no text. The exception stays.
+void
+wm_py_send_failure(wm_comm_t *comm, const wm_envelope_t *envelope,
+                   const char *otherwise);
+
 // Called with an exception set, after the buffer of a send could not be read:
 // if CUDA failed, or memory is exhausted, tells the receiver, who may wait for
 // the message. The exception stays.

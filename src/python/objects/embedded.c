@@ -25,22 +25,6 @@ bytes(PyObject *Py_UNUSED(module), PyObject *array)
     return number;
 }
 
-// Sends the receiver the reason, from the exception set, why an array cannot
-// be sent; the receiver raises it.
-static void
-tell_receiver(wm_comm_t *comm, const wm_envelope_t *envelope)
-{
-    PyObject *kind, *value, *trace;
-    PyErr_Fetch(&kind, &value, &trace);
-    PyObject *text = value != NULL ? PyObject_Str(value) : NULL;
-    const char *told = text != NULL ? PyUnicode_AsUTF8(text) : NULL;
-    WM_PY_UNLOCKED(
-        wm_send_failure(comm, envelope, told != NULL ? told : "it failed"));
-    PyErr_Clear();
-    Py_XDECREF(text);
-    PyErr_Restore(kind, value, trace);
-}
-
 PyDoc_STRVAR(embedded_send_doc,
              "_embedded_send(comm, array, dest, number, /)\n--\n\n"
              "Begin to send an embedded array in place; return a wm.Request.\n"
@@ -62,7 +46,7 @@ embedded_send(PyObject *Py_UNUSED(module), PyObject *args)
         return NULL;
     wm_comm_t *comm = channel.comm->object_comm;
     if (wm_py_message_parse(array, false, "obj", &message) < 0) {
-        tell_receiver(comm, &envelope);
+        wm_py_send_failure(comm, &envelope, "it failed");
         return NULL;
     }
     wm_buffer_t buffer = wm_py_message_take(&message);
@@ -71,7 +55,7 @@ embedded_send(PyObject *Py_UNUSED(module), PyObject *args)
         return wm_py_request_new(op, MPI_REQUEST_NULL, &message);
     wm_py_message_release(&message);
     wm_py_raise(&err);
-    tell_receiver(comm, &envelope);
+    wm_py_send_failure(comm, &envelope, "it failed");
     return NULL;
 }
 
