@@ -74,8 +74,6 @@ read_data(PyObject *dict, const char *argument, wm_array_t *array)
     if (readonly < 0)
         return -1;
     if (PyErr_Occurred()) {
-        if (wm_py_drop_refusal() < 0)
-            return -1;
         return wm_py_view_fail(PyExc_ValueError, argument,
                                "the address in its array interface is not "
                                "an int of 64 bits");
@@ -123,8 +121,6 @@ read_version(PyObject *dict, const char *argument, long *version)
         return missing(argument, "version");
     *version = PyLong_AsLong(value);
     if (*version < 0) {
-        if (wm_py_drop_refusal() < 0)
-            return -1;
         return wm_py_view_fail(
             PyExc_ValueError, argument,
             "the version in its array interface is not a number of 0 or more");
@@ -147,8 +143,6 @@ read_stream(PyObject *dict, const char *argument, long version,
                                     : 0;
     Py_XDECREF(index);
     if (PyErr_Occurred() || number == 0) {
-        if (wm_py_drop_refusal() < 0)
-            return -1;
         return wm_py_view_fail(PyExc_ValueError, argument,
                                "the stream in its CUDA array interface is not "
                                "None, 1 (the legacy default stream), 2 (the "

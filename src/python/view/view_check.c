@@ -31,6 +31,8 @@ int
 wm_py_view_fail(PyObject *type, const char *argument, const char *format, ...)
 {
     va_list args;
+    if (wm_py_drop_refusal() < 0)
+        return -1;
     va_start(args, format);
     PyObject *text = PyUnicode_FromFormatV(format, args);
     va_end(args);
@@ -79,10 +81,8 @@ read_ints(PyObject *sequence, const char *what, const char *argument,
 {
     PyObject *fast = PySequence_Tuple(sequence);
     if (fast == NULL) {
-        return wm_py_drop_refusal() < 0
-                   ? -1
-                   : wm_py_view_fail(PyExc_TypeError, argument,
-                                     "its %s is not a tuple of ints", what);
+        return wm_py_view_fail(PyExc_TypeError, argument,
+                               "its %s is not a tuple of ints", what);
     }
     int status = 0;
     Py_ssize_t n = PyTuple_GET_SIZE(fast);
@@ -95,11 +95,9 @@ read_ints(PyObject *sequence, const char *what, const char *argument,
         PyObject *item = PyTuple_GET_ITEM(fast, i); // borrowed
         values[i] = PyLong_AsLongLong(item);
         if (values[i] == -1 && PyErr_Occurred()) {
-            status = wm_py_drop_refusal() < 0
-                         ? -1
-                         : wm_py_view_fail(PyExc_ValueError, argument,
-                                           "its %s is not made of 64-bit ints",
-                                           what);
+            status = wm_py_view_fail(PyExc_ValueError, argument,
+                                     "its %s is not made of 64-bit ints",
+                                     what);
         }
     }
     *count = (int)n;

@@ -447,8 +447,6 @@ ask_device(PyObject *object, const char *argument, wm_dl_device_t *device)
     }
     Py_DECREF(answer);
     if (status < 0) {
-        if (wm_py_drop_refusal() < 0)
-            return -1;
         return wm_py_view_fail(
             PyExc_BufferError, argument,
             "its __dlpack_device__ did not return a pair of ints");

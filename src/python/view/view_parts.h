@@ -82,7 +82,9 @@ wm_py_view_is_of_package(PyTypeObject *type, const char *package);
 PyObject *
 wm_py_attribute(PyObject *object, PyObject *name);
 
-// Raises `type` with "argument: text". Returns -1, WM_VIEW_FAILED.
+// Raises `type` with "argument: text", in place of a refusal
+// (wm_py_drop_refusal); an exception of the program's own code stays. Returns
+// -1, WM_VIEW_FAILED.
 int
 wm_py_view_fail(PyObject *type, const char *argument, const char *format, ...);
 
