@@ -423,6 +423,17 @@ decode(MPI_Datatype type, char *data, wm_parts_t *parts)
     return decoded;
 }
 
+void
+wm_py_parts_bounds(const wm_parts_t *parts, char **low, char **high)
+{
+    for (int i = 0; i < parts->count; ++i) {
+        char *from, *behind;
+        wm_strided_bounds(&parts->parts[i], &from, &behind);
+        *low = i == 0 || from < *low ? from : *low;
+        *high = i == 0 || behind > *high ? behind : *high;
+    }
+}
+
 // Returns true if the parts agree with MPI's extents, by which bounds are
 // checked. Open MPI 5 walks some bytes forwards that were defined backwards,
 // and its extents differ then.
@@ -432,12 +443,7 @@ lies_as_told(MPI_Datatype type, const char *data, const wm_parts_t *parts)
     char *low = NULL, *high = NULL;
     MPI_Aint first = 0, length = 0;
     MPI_Type_get_true_extent(type, &first, &length);
-    for (int i = 0; i < parts->count; ++i) {
-        char *from, *behind;
-        wm_strided_bounds(&parts->parts[i], &from, &behind);
-        low = i == 0 || from < low ? from : low;
-        high = i == 0 || behind > high ? behind : high;
-    }
+    wm_py_parts_bounds(parts, &low, &high);
     return parts->count == 0 || (low == data + first && high == low + length);
 }
 

@@ -67,6 +67,11 @@ wm_py_parts_init(wm_parts_t *parts, int most);
 void
 wm_py_parts_free(wm_parts_t *parts);
 
+// Finds the lowest byte, and the one behind the highest; both stay if there
+// are no parts.
+void
+wm_py_parts_bounds(const wm_parts_t *parts, char **low, char **high);
+
 // Adds the bytes of `number` elements, counted from `data`, in any order.
 // Returns 0; 1 if MPI does not tell how the type was made, so that the gaps
 // inside of an element are added as well; or -1 if memory is short.

@@ -41,24 +41,13 @@ runs_new(void)
     return runs;
 }
 
-static void
-find_bounds(const wm_parts_t *parts, char **low, char **high)
-{
-    for (int i = 0; i < parts->count; ++i) {
-        char *from, *behind;
-        wm_strided_bounds(&parts->parts[i], &from, &behind);
-        *low = i == 0 || from < *low ? from : *low;
-        *high = i == 0 || behind > *high ? behind : *high;
-    }
-}
-
 // Returns the result of _runs. Takes over the runs, whose offsets count from
 // `base`; NULL: from the lowest byte.
 static PyObject *
 tell(runs_t *runs, char *base, bool exact)
 {
     char *low = base, *high = base;
-    find_bounds(&runs->parts, &low, &high);
+    wm_py_parts_bounds(&runs->parts, &low, &high);
     runs->base = base != NULL ? base : low;
     PyObject *capsule = PyCapsule_New(runs, runs_name, free_capsule);
     if (capsule == NULL)
