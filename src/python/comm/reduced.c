@@ -11,16 +11,15 @@
 static PyObject *
 untyped(PyObject *object)
 {
-    if (!PyList_Check(object) && !PyTuple_Check(object))
-        return object;
-    Py_ssize_t length = PySequence_Fast_GET_SIZE(object);
-    PyObject **items = PySequence_Fast_ITEMS(object);
-    if (length == 0)
-        return NULL;
+    bool listed = PyList_Check(object) || PyTuple_Check(object);
+    Py_ssize_t length = listed ? PySequence_Fast_GET_SIZE(object) : 0;
     for (Py_ssize_t i = 1; i < length; ++i)
-        if (PyUnicode_Check(items[i]) || wm_py_mpi_is_datatype(items[i]))
+        if (wm_py_mpi_names_datatype(PySequence_Fast_GET_ITEM(object, i)))
             return NULL;
-    return items[0];
+    PyObject *array = wm_py_message_array(object);
+    bool none = (listed && length == 0) || array == Py_None
+                || wm_py_mpi_is_in_place(array) || wm_py_mpi_is_bottom(array);
+    return none ? NULL : array;
 }
 
 static int
@@ -32,13 +31,16 @@ refuse(const char *argument, const char *name)
     return -1;
 }
 
-int
-wm_py_reduced_on_device(PyObject *object, const char *argument)
+// Returns 1 if a buffer of a reduction is GPU memory, else 0. Returns -1 with
+// a TypeError naming `argument` if no datatype is given and MPI has none for
+// the elements (float8 and similar; for Accumulate and its like also
+// bfloat16), in any memory.
+static int
+is_on_device(PyObject *object, const char *argument)
 {
     PyObject *array = untyped(object);
     wm_view_t view;
-    if (array == NULL || array == Py_None || wm_py_mpi_is_in_place(array)
-        || wm_py_mpi_is_bottom(array))
+    if (array == NULL)
         return wm_py_message_claims_device(object);
     Py_INCREF(array); // reading it may change the list
     int result = wm_py_view_parse(array, false, argument, &view);
@@ -123,10 +125,7 @@ last_type(PyObject *object)
     Py_ssize_t length = PySequence_Fast_GET_SIZE(object);
     PyObject *last = length > 1 ? PySequence_Fast_GET_ITEM(object, length - 1)
                                 : NULL;
-    return last != NULL
-                   && (PyUnicode_Check(last) || wm_py_mpi_is_datatype(last))
-               ? last
-               : NULL;
+    return last != NULL && wm_py_mpi_names_datatype(last) ? last : NULL;
 }
 
 // Returns the element type of a buffer; WM_DTYPES if it is unknown or there is
@@ -146,8 +145,7 @@ dtype_of(PyObject *object, const char *argument, long long *inner)
             dtype = half_named(handle);
         Py_XDECREF(type);
     }
-    else if (array != NULL && array != Py_None && !wm_py_mpi_is_in_place(array)
-             && !wm_py_mpi_is_bottom(array)) {
+    else if (array != NULL) {
         Py_INCREF(array); // reading it may change the list
         if (wm_py_view_parse(array, false, argument, &view) == 0) {
             dtype = view.array.dtype;
@@ -205,7 +203,7 @@ on_device(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t given)
             PyErr_SetString(PyExc_TypeError, "obj and name are expected");
         return NULL;
     }
-    int result = wm_py_reduced_on_device(args[0], name);
+    int result = is_on_device(args[0], name);
     return result < 0 ? NULL : PyBool_FromLong(result);
 }
 

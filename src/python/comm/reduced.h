@@ -5,13 +5,6 @@
 
 #include "python/message/specification.h"
 
-// Returns 1 if a buffer of a reduction is GPU memory, else 0. Returns -1 with
-// a TypeError naming `argument` if no datatype is given and MPI has none for
-// the elements (float8 and similar; for Accumulate and its like also
-// bfloat16), in any memory.
-int
-wm_py_reduced_on_device(PyObject *object, const char *argument);
-
 // Returns true if MPI would reduce the elements as bytes, although they were
 // not given as bytes.
 bool

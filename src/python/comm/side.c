@@ -14,8 +14,7 @@
 static PyObject *
 times(PyObject *count, int blocks)
 {
-    if (count == Py_None || PyUnicode_Check(count)
-        || wm_py_mpi_is_datatype(count))
+    if (count == Py_None || wm_py_mpi_names_datatype(count))
         return Py_NewRef(count);
     if (PyTuple_Check(count) && PyTuple_GET_SIZE(count) == 2)
         return Py_BuildValue("NO", times(PyTuple_GET_ITEM(count, 0), blocks),

@@ -112,10 +112,9 @@ wrong_type(PyObject *object, const char *argument, const char *wanted)
 int
 wm_py_mpi_comm(PyObject *object, const char *argument, MPI_Comm *comm)
 {
-    if (!PyObject_TypeCheck(object, &PyMPIComm_Type))
-        return wrong_type(object, argument, "a communicator of mpi4py");
-    *comm = ((PyMPICommObject *)object)->ob_mpi;
-    return 0;
+    return wm_py_mpi_is_comm(object, comm)
+               ? 0
+               : wrong_type(object, argument, "a communicator of mpi4py");
 }
 
 bool
@@ -170,6 +169,12 @@ bool
 wm_py_mpi_is_datatype(PyObject *object)
 {
     return PyObject_TypeCheck(object, &PyMPIDatatype_Type);
+}
+
+bool
+wm_py_mpi_names_datatype(PyObject *object)
+{
+    return PyUnicode_Check(object) || wm_py_mpi_is_datatype(object);
 }
 
 bool

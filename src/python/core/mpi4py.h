@@ -47,6 +47,10 @@ wm_py_mpi_status(PyObject *object, const char *argument, MPI_Status **status);
 bool
 wm_py_mpi_is_datatype(PyObject *object);
 
+// Does the same, also for a type code.
+bool
+wm_py_mpi_names_datatype(PyObject *object);
+
 bool
 wm_py_mpi_is_in_place(PyObject *object);
 

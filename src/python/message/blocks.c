@@ -26,12 +26,6 @@ items_clear(items_t *items)
 }
 
 static bool
-is_type(PyObject *object)
-{
-    return PyUnicode_Check(object) || wm_py_mpi_is_datatype(object);
-}
-
-static bool
 is_listed(PyObject *object)
 {
     return PyList_Check(object) || PyTuple_Check(object);
@@ -78,7 +72,8 @@ split(PyObject *list, wm_block_form_t form, items_t *items)
     Py_ssize_t rest = PySequence_Fast_GET_SIZE(list) - 1;
     if (form == WM_SEPARATE)
         return split_separate(list, items);
-    if (rest == 1 && is_type(PySequence_Fast_GET_ITEM(list, 1))) {
+    if (rest == 1
+        && wm_py_mpi_names_datatype(PySequence_Fast_GET_ITEM(list, 1))) {
         items->types = item_of(list, 1);
         return 0;
     }
@@ -416,7 +411,8 @@ wm_py_blocks_has_counts(PyObject *buffer, wm_block_form_t form)
                                           : 0;
     if (form == WM_SEPARATE)
         return true;
-    if (length < 2 || is_type(PySequence_Fast_GET_ITEM(buffer, 1)))
+    if (length < 2
+        || wm_py_mpi_names_datatype(PySequence_Fast_GET_ITEM(buffer, 1)))
         return false;
     PyObject *counts = PySequence_Fast_GET_ITEM(buffer, 1);
     bool paired = length < 4

@@ -20,12 +20,6 @@ typedef struct {
     PyObject *array, *count, *displacement, *datatype;
 } parts_t;
 
-static bool
-is_type(PyObject *object)
-{
-    return PyUnicode_Check(object) || wm_py_mpi_is_datatype(object);
-}
-
 static int
 split(PyObject *object, const char *argument, parts_t *parts)
 {
@@ -50,7 +44,8 @@ split(PyObject *object, const char *argument, parts_t *parts)
         return -1;
     }
     if (length == 2)
-        *(is_type(items[1]) ? &parts->datatype : &parts->count) = items[1];
+        *(wm_py_mpi_names_datatype(items[1]) ? &parts->datatype
+                                             : &parts->count) = items[1];
     if (length > 2) {
         parts->count = items[1];
         parts->datatype = items[length - 1];
@@ -68,7 +63,8 @@ split(PyObject *object, const char *argument, parts_t *parts)
         parts->displacement = NULL;
     if (parts->datatype == Py_None)
         parts->datatype = NULL;
-    if (parts->datatype != NULL && !is_type(parts->datatype)) {
+    if (parts->datatype != NULL
+        && !wm_py_mpi_names_datatype(parts->datatype)) {
         PyErr_Format(PyExc_TypeError,
                      "%s: the datatype must be an MPI.Datatype or a type "
                      "code, not %.100s (a list is [array, count, datatype]; "
