@@ -182,6 +182,15 @@ wm_node_segment_number(void)
     return self_fd;
 }
 
+static int
+segment_cannot_be(const char *what, wm_error_t *err)
+{
+    int number = errno;
+    return wm_error_set(err, WM_ERR_SYSTEM, number,
+                        "the peer's shared segment cannot be %s (%s)", what,
+                        strerror(number));
+}
+
 // Opens the segment through the descriptor that was checked: the number in
 // /proc may refer to another file by now.
 int
@@ -200,10 +209,7 @@ wm_node_open_segment(wm_peer_t *peer, int number, wm_error_t *err)
     snprintf(path, sizeof path, "/proc/%d/fd/%d", peer->pid, number);
     int place = open(path, O_PATH | O_CLOEXEC), fd = -1;
     int code = place < 0
-                   ? wm_error_set(err, WM_ERR_SYSTEM, errno,
-                                  "the peer's shared segment cannot be "
-                                  "opened (%s)",
-                                  strerror(errno))
+                   ? segment_cannot_be("opened", err)
                    : wm_error_set(err, WM_ERR_STATE, 0,
                                   "the peer's process is not visible here "
                                   "(another PID namespace)");
@@ -211,20 +217,12 @@ wm_node_open_segment(wm_peer_t *peer, int number, wm_error_t *err)
     if (place >= 0 && is_segment(place, path)) {
         fd = open(path, O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
         if (fd < 0)
-            code = wm_error_set(err, WM_ERR_SYSTEM, errno,
-                                "the peer's shared segment cannot be opened "
-                                "(%s)",
-                                strerror(errno));
+            code = segment_cannot_be("opened", err);
     }
     if (fd >= 0 && is_of_peer(fd, peer)) {
         segment = mmap(NULL, WM_SEGMENT_BYTES, PROT_READ | PROT_WRITE,
                        MAP_SHARED, fd, 0);
-        code = segment != MAP_FAILED
-                   ? 0
-                   : wm_error_set(err, WM_ERR_SYSTEM, errno,
-                                  "the peer's shared segment cannot be "
-                                  "mapped (%s)",
-                                  strerror(errno));
+        code = segment != MAP_FAILED ? 0 : segment_cannot_be("mapped", err);
     }
     if (fd >= 0)
         close(fd);

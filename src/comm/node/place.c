@@ -15,6 +15,15 @@ typedef struct {
 static export_t *exports; // a hash table with linear probing
 static size_t export_room, export_count, export_scan_at = 64;
 
+static void
+put_export(export_t *table, size_t room, const export_t *entry)
+{
+    size_t at = entry->buffer_id % room;
+    while (table[at].buffer_id != 0)
+        at = (at + 1) % room;
+    table[at] = *entry;
+}
+
 static bool
 grow_exports(void)
 {
@@ -22,14 +31,9 @@ grow_exports(void)
     export_t *table = calloc(room, sizeof *table);
     if (table == NULL)
         return false;
-    for (size_t i = 0; i < export_room; ++i) {
-        if (exports[i].buffer_id == 0)
-            continue;
-        size_t at = exports[i].buffer_id % room;
-        while (table[at].buffer_id != 0)
-            at = (at + 1) % room;
-        table[at] = exports[i];
-    }
+    for (size_t i = 0; i < export_room; ++i)
+        if (exports[i].buffer_id != 0)
+            put_export(table, room, &exports[i]);
     free(exports);
     exports = table;
     export_room = room;
@@ -104,10 +108,7 @@ wm_place_notify(void)
         if (old[i].buffer_id == 0)
             continue;
         if (wm_pointer_buffer_id(old[i].base) == old[i].buffer_id) {
-            size_t at = old[i].buffer_id % room;
-            while (kept[at].buffer_id != 0)
-                at = (at + 1) % room;
-            kept[at] = old[i];
+            put_export(kept, room, &old[i]);
             ++export_count;
             continue;
         }
