@@ -119,18 +119,12 @@ tell_of_requests(void)
 // Messages of a communicator that nobody received.
 static wm_result_t list[LISTED];
 
-static int
-look_for_messages(wm_comm_t *comm)
-{
-    return wm_unexpected_list(comm, list, LISTED);
-}
-
 static void
 tell_of_messages(void)
 {
     int count = 0;
     for (wm_comm_t *comm = wm_comm_all(); comm != NULL; comm = comm->next) {
-        int come = look_for_messages(comm);
+        int come = wm_unexpected_list(comm, list, LISTED);
         for (int i = 0; i < come && i < LISTED && count + i < TOLD; ++i) {
             wm_words_t words = {.length = 0};
             wm_report_rank(&words, comm);
@@ -186,7 +180,7 @@ count_messages(void)
 {
     int count = 0;
     for (wm_comm_t *comm = wm_comm_all(); comm != NULL; comm = comm->next)
-        count += look_for_messages(comm);
+        count += wm_unexpected_list(comm, list, LISTED);
     return count;
 }
 

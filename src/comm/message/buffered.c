@@ -124,12 +124,9 @@ enqueue_copy(const wm_buffer_t *buffer, char *into, int device,
              CUstream stream, wm_error_t *err)
 {
     const wm_pattern_t *pattern = buffer->pattern;
-    if (pattern == NULL)
-        return wm_memory_copy(device, into, buffer->data, buffer->nbytes,
-                              stream, err);
-    return wm_pattern_is_strided(pattern)
-               ? wm_pattern_copy_part(pattern, 0, into, buffer->nbytes, true,
-                                      device, stream, err)
+    return pattern == NULL || wm_pattern_is_strided(pattern)
+               ? wm_pattern_copy(buffer, 0, buffer->nbytes, into, true, device,
+                                 stream, err)
                : wm_pattern_stage(pattern, device, stream, into,
                                   buffer->nbytes, MPI_COMM_SELF, err);
 }

@@ -145,27 +145,6 @@ are_linked(wm_symm_memory_t *symm, const wm_symm_group_t *group,
     return code;
 }
 
-static int
-symm_memory_map_pinned_symm(wm_symm_memory_t *symm, wm_peer_t *peer, int rank,
-                            int index, wm_error_t *err)
-{
-    int code = wm_node_register_pinned_symm(peer, index, symm->device, err);
-    if (code == 0)
-        symm->ranks[rank].memory = wm_pinned_symm_pointer(peer, index);
-    return code;
-}
-
-static int
-symm_memory_map_place(wm_symm_memory_t *symm, wm_peer_t *peer, int rank,
-                      const wm_place_t *place, wm_error_t *err)
-{
-    wm_mapping_t **mapping = &symm->ranks[rank].mapping;
-    int code = wm_mapping_reach(peer, place, symm->device, mapping, err);
-    if (code == 0)
-        symm->ranks[rank].memory = wm_mapping_at(*mapping, place);
-    return code;
-}
-
 // Maps the memory of a rank. Sets `damaged`, and fails, if the rank published
 // impossible numbers; then no other kind of memory is tried.
 static int
@@ -174,16 +153,26 @@ symm_memory_map_one(wm_symm_memory_t *symm, const wm_symm_group_t *group,
 {
     const published_t published = *(const published_t *)group->published_by(
         group, rank);
+    const wm_place_t *place = &published.place;
     wm_peer_t *peer = group->peers[rank];
-    *damaged = symm->on_host
-                   ? published.pinned_symm < 0
-                         || published.pinned_symm >= WM_PINNED_SYMM_COUNT
-                   : !wm_place_holds(&published.place, symm->nbytes);
-    return *damaged        ? group->damaged(group, rank, err)
-           : symm->on_host ? symm_memory_map_pinned_symm(
-                 symm, peer, rank, published.pinned_symm, err)
-                           : symm_memory_map_place(symm, peer, rank,
-                                                   &published.place, err);
+    wm_mapping_t **mapping = &symm->ranks[rank].mapping;
+    char **memory = &symm->ranks[rank].memory;
+    int index = published.pinned_symm, code;
+    *damaged = symm->on_host ? index < 0 || index >= WM_PINNED_SYMM_COUNT
+                             : !wm_place_holds(place, symm->nbytes);
+    if (*damaged)
+        return group->damaged(group, rank, err);
+    if (symm->on_host) {
+        code = wm_node_register_pinned_symm(peer, index, symm->device, err);
+        if (code == 0)
+            *memory = wm_pinned_symm_pointer(peer, index);
+    }
+    else {
+        code = wm_mapping_reach(peer, place, symm->device, mapping, err);
+        if (code == 0)
+            *memory = wm_mapping_at(*mapping, place);
+    }
+    return code;
 }
 
 static int
