@@ -53,7 +53,7 @@ wm_lock(pthread_mutex_t *mutex)
 }
 
 bool
-wm_thread_start(void *(*run)(void *))
+wm_thread_start(void *(*run)(void *), pthread_t *joined)
 {
     pthread_t thread;
     sigset_t all, old;
@@ -61,7 +61,9 @@ wm_thread_start(void *(*run)(void *))
     pthread_sigmask(SIG_SETMASK, &all, &old);
     bool started = pthread_create(&thread, NULL, run, NULL) == 0;
     pthread_sigmask(SIG_SETMASK, &old, NULL);
-    if (started)
+    if (started && joined != NULL)
+        *joined = thread;
+    else if (started)
         pthread_detach(thread);
     return started;
 }

@@ -3,7 +3,6 @@
 #include "comm/engine/handle.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
 #include <time.h>
@@ -281,13 +280,8 @@ wm_handle_watch(void (*started)(void))
 {
     wm_engine_lock();
     if (!running && !atomic_load(&stopping) && wm_engine_is_threaded()) {
-        sigset_t every, old;
         on_start = started;
-        sigfillset(&every);
-        // Signals go to the program's threads.
-        pthread_sigmask(SIG_SETMASK, &every, &old);
-        running = pthread_create(&thread, NULL, handle_look_on, NULL) == 0;
-        pthread_sigmask(SIG_SETMASK, &old, NULL);
+        running = wm_thread_start(handle_look_on, &thread);
         if (running)
             pthread_setname_np(thread, "warpmpi-start");
     }
