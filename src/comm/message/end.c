@@ -10,6 +10,7 @@
 #include "comm/message/protocol.h"
 #include "comm/node/mapping.h"
 #include "comm/node/slot.h"
+#include "cuda/memory.h"
 #include "cuda/word.h"
 
 #define BORROW_BYTES 1048576
@@ -120,7 +121,7 @@ wm_end_packet(wm_end_t *end, bool pinned, wm_error_t *err)
 {
     int code = 0;
     if (pinned)
-        code = wm_packet_take_pinned(&end->packet, err);
+        code = wm_pinned_alloc(WM_PACKET_ROOM, (void **)&end->packet, err);
     else if ((end->packet = wm_packet_take()) == NULL)
         code = wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
     end->packet_pinned = pinned && code == 0;
@@ -286,7 +287,7 @@ wm_end_free(wm_op_t *op)
         wm_pack_drop(end);
     wm_access_close(&end->access);
     if (end->packet_pinned)
-        wm_packet_give_pinned(end->packet);
+        wm_pinned_free(end->packet);
     else if (end->packet != NULL)
         wm_packet_give(end->packet);
 }
