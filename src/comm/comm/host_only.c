@@ -32,13 +32,9 @@ needs_us(void)
 static int
 count_local_ranks(void)
 {
-    static const char *const names[] = {
-        "OMPI_COMM_WORLD_LOCAL_SIZE",
-        "MPI_LOCALNRANKS",
-    };
-    const char *text = NULL;
-    for (size_t i = 0; i < sizeof names / sizeof *names && text == NULL; ++i)
-        text = getenv(names[i]);
+    const char *text = getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
+    if (text == NULL)
+        text = getenv("MPI_LOCALNRANKS");
     return text != NULL ? atoi(text) : 0;
 }
 
