@@ -20,7 +20,7 @@ extern _Thread_local wm_waiting_call_t wm_waiting_call;
 
 // The state of one wait.
 typedef struct {
-    wm_watcher_t watcher; // WM_HANG_WATCHER
+    wm_watcher_t watcher; // {wm_hang_begin, wm_hang_look}
     wm_waiting_call_t call;
     int64_t began, due;
     uint64_t mark; // progress mark of the operation
@@ -51,12 +51,6 @@ wm_hang_who(void);
 
 // Records a wait that is no longer short; then looks for something to report,
 // or a peer to answer.
-#define WM_HANG_WATCHER                                                       \
-    (wm_watcher_t)                                                            \
-    {                                                                         \
-        .begin = wm_hang_begin, .look = wm_hang_look                          \
-    }
-
 void
 wm_hang_begin(wm_watcher_t *watcher, int64_t now);
 

@@ -13,7 +13,7 @@ wm_op_wait(wm_op_t *op, bool (*interrupted)(wm_op_t *op), wm_error_t *err)
     if (wm_child_refuse(err) < 0)
         return WM_ERR_STATE;
     while (!atomic_load(&op->done) && told) {
-        wm_hang_t hang = {.watcher = WM_HANG_WATCHER};
+        wm_hang_t hang = {.watcher = {wm_hang_begin, wm_hang_look}};
         wm_mapping_close_stale();
         told = wm_engine_wait(&op->news, op, &hang.watcher, interrupted);
         if (told && !atomic_load(&op->done))
