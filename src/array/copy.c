@@ -165,14 +165,9 @@ fill_enqueue(const wm_layout_t *layout, const void *value, size_t itemsize,
 {
     if (!wm_layout_is_contiguous(layout) || !is_uniform(value, itemsize))
         return wm_kernels_fill(layout, value, itemsize, device, stream, err);
-    wm_scope_t scope;
-    int status = wm_device_enter(device, &scope, err);
-    if (status < 0)
-        return status;
-    status = WM_CU(err, MemsetD8Async, (CUdeviceptr)layout->dst,
-                   *(const unsigned char *)value, (size_t)layout->run, stream);
-    wm_device_leave(&scope);
-    return status;
+    return WM_CU_ON(device, err, MemsetD8Async, (CUdeviceptr)layout->dst,
+                    *(const unsigned char *)value, (size_t)layout->run,
+                    stream);
 }
 
 int

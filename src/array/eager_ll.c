@@ -94,13 +94,8 @@ int
 wm_eager_ll_clear(int device, void *buffers, size_t size, CUstream stream,
                   wm_error_t *err)
 {
-    wm_scope_t scope;
-    int code = wm_device_enter(device, &scope, err);
-    if (code < 0)
-        return code;
-    code = WM_CU(err, MemsetD8Async, (CUdeviceptr)buffers, 0, size, stream);
-    wm_device_leave(&scope);
-    return code;
+    return WM_CU_ON(device, err, MemsetD8Async, (CUdeviceptr)buffers, 0, size,
+                    stream);
 }
 
 static wm_eager_ll_post_t

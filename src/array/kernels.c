@@ -176,14 +176,8 @@ wm_kernels_launch_function(int device, CUfunction function, uint32_t blocks,
                            uint32_t threads, void *params, CUstream stream,
                            wm_error_t *err)
 {
-    wm_scope_t scope;
-    int code = wm_device_enter(device, &scope, err);
-    if (code < 0)
-        return code;
-    code = WM_CU(err, LaunchKernel, function, blocks, 1, 1, threads, 1, 1, 0,
-                 stream, (void *[]){params}, NULL);
-    wm_device_leave(&scope);
-    return code;
+    return WM_CU_ON(device, err, LaunchKernel, function, blocks, 1, 1, threads,
+                    1, 1, 0, stream, (void *[]){params}, NULL);
 }
 
 int

@@ -345,13 +345,8 @@ wm_device_enable_peer(int device, int peer, wm_error_t *err)
 int
 wm_device_memory(int ordinal, size_t *free, size_t *total, wm_error_t *err)
 {
-    wm_scope_t scope;
-    int status = wm_device_enter(ordinal, &scope, err);
-    if (status < 0)
-        return status;
     size_t left, all;
-    status = WM_CU(err, MemGetInfo, &left, &all);
-    wm_device_leave(&scope);
+    int status = WM_CU_ON(ordinal, err, MemGetInfo, &left, &all);
     if (status == 0) {
         *free = left;
         *total = all;

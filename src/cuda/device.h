@@ -56,6 +56,20 @@ wm_device_enter(int ordinal, wm_scope_t *scope, wm_error_t *err);
 void
 wm_device_leave(const wm_scope_t *scope);
 
+// Makes a driver call on a device:
+// WM_CU_ON(device, err, EventSynchronize, event).
+#define WM_CU_ON(device, err, name, ...)                                      \
+    ({                                                                        \
+        wm_scope_t scope_;                                                    \
+        int code_ = wm_device_enter(device, &scope_, err);                    \
+        if (code_ == 0) {                                                     \
+            code_ = wm_cu_check(wm_cu.name(__VA_ARGS__),                      \
+                                "cu" #name "(" #__VA_ARGS__ ")", err);        \
+            wm_device_leave(&scope_);                                         \
+        }                                                                     \
+        code_;                                                                \
+    })
+
 // Between wm_device_stay() and wm_device_go() the thread remains on the first
 // device that it leaves: to enter this device again costs one query. For a few
 // calls in a row.

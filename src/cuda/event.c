@@ -179,11 +179,5 @@ wm_event_look_for_errors(int device, wm_error_t *err)
 int
 wm_event_synchronize(int device, CUevent event, wm_error_t *err)
 {
-    wm_scope_t scope;
-    int status = wm_device_enter(device, &scope, err);
-    if (status < 0)
-        return status;
-    status = WM_CU(err, EventSynchronize, event);
-    wm_device_leave(&scope);
-    return status;
+    return WM_CU_ON(device, err, EventSynchronize, event);
 }

@@ -356,13 +356,8 @@ int
 wm_stream_is_capturing(int device, CUstream stream, bool *capturing,
                        wm_error_t *err)
 {
-    wm_scope_t scope;
-    int status = wm_device_enter(device, &scope, err);
-    if (status < 0)
-        return status;
     CUstreamCaptureStatus capture;
-    status = WM_CU(err, StreamIsCapturing, stream, &capture);
-    wm_device_leave(&scope);
+    int status = WM_CU_ON(device, err, StreamIsCapturing, stream, &capture);
     if (status == 0)
         *capturing = capture != CU_STREAM_CAPTURE_STATUS_NONE;
     return status;
@@ -372,16 +367,12 @@ int
 wm_stream_capture(int device, CUstream stream, uint64_t *capture,
                   wm_error_t *err)
 {
-    wm_scope_t scope;
     wm_error_t own;
     err = err != NULL ? err : &own;
-    int code = wm_device_enter(device, &scope, err);
-    if (code < 0)
-        return code;
     CUstreamCaptureStatus status;
     cuuint64_t id = 0;
-    code = WM_CU(err, StreamGetCaptureInfo, stream, &status, &id);
-    wm_device_leave(&scope);
+    int code = WM_CU_ON(device, err, StreamGetCaptureInfo, stream, &status,
+                        &id);
     if (code < 0 && err->detail == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)
         return wm_error_set(err, WM_ERR_STATE, 0,
                             "the default stream is ordered with a stream that "

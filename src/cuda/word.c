@@ -5,28 +5,16 @@ int
 wm_word_write(int device, CUstream stream, _Atomic uint32_t *word,
               uint32_t value, wm_error_t *err)
 {
-    wm_scope_t scope;
-    int code = wm_device_enter(device, &scope, err);
-    if (code < 0)
-        return code;
-    code = WM_CU(err, StreamWriteValue32, stream, (CUdeviceptr)word, value,
-                 CU_STREAM_WRITE_VALUE_DEFAULT);
-    wm_device_leave(&scope);
-    return code;
+    return WM_CU_ON(device, err, StreamWriteValue32, stream, (CUdeviceptr)word,
+                    value, CU_STREAM_WRITE_VALUE_DEFAULT);
 }
 
 int
 wm_word_wait(int device, CUstream stream, _Atomic uint32_t *word,
              uint32_t value, wm_error_t *err)
 {
-    wm_scope_t scope;
-    int code = wm_device_enter(device, &scope, err);
-    if (code < 0)
-        return code;
-    code = WM_CU(err, StreamWaitValue32, stream, (CUdeviceptr)word, value,
-                 CU_STREAM_WAIT_VALUE_GEQ);
-    wm_device_leave(&scope);
-    return code;
+    return WM_CU_ON(device, err, StreamWaitValue32, stream, (CUdeviceptr)word,
+                    value, CU_STREAM_WAIT_VALUE_GEQ);
 }
 
 int
@@ -34,7 +22,6 @@ wm_word_batch(int device, CUstream stream, const wm_word_op_t *ops, int count,
               wm_error_t *err)
 {
     CUstreamBatchMemOpParams params[WM_WORD_OPS] = {0};
-    wm_scope_t scope;
     for (int i = 0; i < count; ++i) {
         // The members, and their offsets, are the same for both operations.
         params[i].writeValue.operation = ops[i].waits
@@ -46,12 +33,8 @@ wm_word_batch(int device, CUstream stream, const wm_word_op_t *ops, int count,
                                          ? CU_STREAM_WAIT_VALUE_GEQ
                                          : CU_STREAM_WRITE_VALUE_DEFAULT;
     }
-    int code = wm_device_enter(device, &scope, err);
-    if (code < 0)
-        return code;
-    code = WM_CU(err, StreamBatchMemOp, stream, (unsigned)count, params, 0);
-    wm_device_leave(&scope);
-    return code;
+    return WM_CU_ON(device, err, StreamBatchMemOp, stream, (unsigned)count,
+                    params, 0);
 }
 
 bool
