@@ -172,16 +172,46 @@ by_mpi_count(const wm_by_mpi_t *by, size_t nbytes, bool *fits)
     return (int)(nbytes / size);
 }
 
-// Fills the counts of so many blocks, and their displacements after the counts
-// of all ranks.
+// The blocks of one side, as MPI takes them: by rank, or by neighbor.
+typedef struct {
+    wm_neighbors_t neighbors;
+    int counts[WM_BARRIER_RANKS], at[WM_BARRIER_RANKS];
+    MPI_Aint bytes_at[WM_BARRIER_RANKS];
+    MPI_Datatype types[WM_BARRIER_RANKS];
+} side_t;
+
+struct wm_by_mpi_sides {
+    side_t sends, receives;
+};
+
 static void
-by_mpi_lay(const wm_by_mpi_t *by, const wm_span_t *spans, int blocks,
-           int *counts, bool *fits)
+by_mpi_lay(const wm_by_mpi_t *by, side_t *side, int block, wm_span_t span,
+           bool *fits)
 {
-    int *at = counts + by->comm->size;
-    for (int i = 0; i < blocks && spans != NULL; ++i) {
-        counts[i] = by_mpi_count(by, spans[i].nbytes, fits);
-        at[i] = by_mpi_count(by, spans[i].at, fits);
+    side->counts[block] = by_mpi_count(by, span.nbytes, fits);
+    side->at[block] = by_mpi_count(by, span.at, fits);
+    side->bytes_at[block] = (MPI_Aint)span.at;
+    side->types[block] = by_mpi_type_of(by);
+}
+
+// Lays the blocks of ranks 0 to `ranks` - 1, if they vary.
+static void
+lay_ranks(const wm_by_mpi_t *by, side_t *side, const wm_span_t *spans,
+          int ranks, bool *fits)
+{
+    for (int i = 0; i < ranks && spans != NULL; ++i)
+        by_mpi_lay(by, side, i, spans[i], fits);
+}
+
+// Lays the blocks of the neighbors. -1 (MPI_PROC_NULL) gets an empty one.
+static void
+lay_neighbors(const wm_by_mpi_t *by, side_t *side, const wm_span_t *spans,
+              bool *fits)
+{
+    for (int i = 0; i < side->neighbors.count; ++i) {
+        int rank = side->neighbors.ranks[i];
+        by_mpi_lay(by, side, i, rank >= 0 ? spans[rank] : (wm_span_t){0, 0},
+                   fits);
     }
 }
 
@@ -198,24 +228,13 @@ root_of(const wm_by_mpi_t *by)
                                 : root - wm_comm_group(comm, root).first;
 }
 
-// Returns an array with MPI_BYTE for each rank; static.
-static const MPI_Datatype *
-bytes(void)
-{
-    static MPI_Datatype types[WM_BARRIER_RANKS];
-    for (int i = 0; i < WM_BARRIER_RANKS; ++i)
-        types[i] = MPI_BYTE;
-    return types;
-}
-
 // Makes MPI's blocking call, or begins the nonblocking one.
 #define CALL(blocking, begins, ...)                                           \
     (by->blocks ? MPI_##blocking(__VA_ARGS__)                                 \
                 : MPI_##begins(__VA_ARGS__, &by->request))
 
 static int
-by_mpi_begin(wm_by_mpi_t *by, const int *sends, const int *receives,
-             bool *fits)
+by_mpi_begin(wm_by_mpi_t *by, bool *fits)
 {
     const wm_coll_t *call = by->call;
     const wm_shape_t *shape = wm_coll_shape(call->kind);
@@ -223,7 +242,7 @@ by_mpi_begin(wm_by_mpi_t *by, const int *sends, const int *receives,
     MPI_Comm on = by->blocks ? comm->owner->user : comm->owner->data;
     MPI_Datatype type = by_mpi_type_of(by);
     MPI_Op op = wm_half_op(type, call->op);
-    int size = comm->size, root = root_of(by);
+    int root = root_of(by);
     size_t blocks = (size_t)wm_comm_others(comm, comm->rank).count;
     bool in_place = call->send == NULL && wm_coll_sends(call, comm->rank);
     size_t sent = by_mpi_nbytes_of(call->send),
@@ -240,7 +259,7 @@ by_mpi_begin(wm_by_mpi_t *by, const int *sends, const int *receives,
                     : 0;
     int out = by_mpi_count(by, sent / (shape->scatters ? blocks : 1), fits);
     int in = by_mpi_count(by, got / (shape->gathers ? blocks : 1), fits);
-    const int *at = sends + size, *into = receives + size;
+    const side_t *sends = &by->sides->sends, *takes = &by->sides->receives;
     if (!*fits)
         return MPI_SUCCESS;
     switch (call->kind) {
@@ -251,29 +270,30 @@ by_mpi_begin(wm_by_mpi_t *by, const int *sends, const int *receives,
         return CALL(Gather, Igather, send, out, type, receive, in, type, root,
                     on);
     case WM_COLL_GATHERV:
-        return CALL(Gatherv, Igatherv, send, out, type, receive, receives,
-                    into, type, root, on);
+        return CALL(Gatherv, Igatherv, send, out, type, receive, takes->counts,
+                    takes->at, type, root, on);
     case WM_COLL_SCATTER:
         return CALL(Scatter, Iscatter, send, out, type, receive, in, type,
                     root, on);
     case WM_COLL_SCATTERV:
-        return CALL(Scatterv, Iscatterv, send, sends, at, type, receive, in,
-                    type, root, on);
+        return CALL(Scatterv, Iscatterv, send, sends->counts, sends->at, type,
+                    receive, in, type, root, on);
     case WM_COLL_ALLGATHER:
         return CALL(Allgather, Iallgather, send, out, type, receive, in, type,
                     on);
     case WM_COLL_ALLGATHERV:
         return CALL(Allgatherv, Iallgatherv, send, out, type, receive,
-                    receives, into, type, on);
+                    takes->counts, takes->at, type, on);
     case WM_COLL_ALLTOALL:
         return CALL(Alltoall, Ialltoall, send, out, type, receive, in, type,
                     on);
     case WM_COLL_ALLTOALLV:
-        return CALL(Alltoallv, Ialltoallv, send, sends, at, type, receive,
-                    receives, into, type, on);
+        return CALL(Alltoallv, Ialltoallv, send, sends->counts, sends->at,
+                    type, receive, takes->counts, takes->at, type, on);
     case WM_COLL_ALLTOALLW:
-        return CALL(Alltoallw, Ialltoallw, send, sends, at, bytes(), receive,
-                    receives, into, bytes(), on);
+        return CALL(Alltoallw, Ialltoallw, send, sends->counts, sends->at,
+                    sends->types, receive, takes->counts, takes->at,
+                    takes->types, on);
     case WM_COLL_REDUCE:
         return CALL(Reduce, Ireduce, send, receive, all, type, op, root, on);
     case WM_COLL_ALLREDUCE:
@@ -283,8 +303,8 @@ by_mpi_begin(wm_by_mpi_t *by, const int *sends, const int *receives,
         return CALL(Reduce_scatter_block, Ireduce_scatter_block, send, receive,
                     in, type, op, on);
     case WM_COLL_REDUCE_SCATTER:
-        return CALL(Reduce_scatter, Ireduce_scatter, send, receive, receives,
-                    type, op, on);
+        return CALL(Reduce_scatter, Ireduce_scatter, send, receive,
+                    takes->counts, type, op, on);
     case WM_COLL_SCAN:
         return CALL(Scan, Iscan, send, receive, all, type, op, on);
     case WM_COLL_EXSCAN:
@@ -294,33 +314,79 @@ by_mpi_begin(wm_by_mpi_t *by, const int *sends, const int *receives,
     }
 }
 
+// Returns the elements of a block, of `all` in blocks of one length.
 static int
-begin_of_all(wm_by_mpi_t *by, bool *fits, wm_error_t *err)
+count_each(const side_t *side, int all)
 {
-    const wm_coll_t *call = by->call;
-    size_t size = (size_t)by->comm->size;
-    by->counts = calloc(4 * size, sizeof *by->counts);
-    if (by->counts == NULL)
-        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
-    const wm_comm_t *comm = by->comm;
-    int others = wm_comm_others(comm, comm->rank).count;
-    int got = wm_coll_shape(call->kind)->reduces
-                  ? wm_comm_group(comm, comm->rank).count
-                  : others;
-    by_mpi_lay(by, call->sends, others, by->counts, fits);
-    by_mpi_lay(by, call->receives, got, by->counts + 2 * size, fits);
-    by->result = by_mpi_begin(by, by->counts, by->counts + 2 * size, fits);
-    return wm_mpi_check(by->result, wm_call_name(call->kind), err);
+    return side->neighbors.count > 0 ? all / side->neighbors.count : 0;
 }
 
+// Begins a call of neighbors. `paired`: the span of a rank holds all blocks
+// that this rank has for it.
 static int
-begin_of_neighbors(wm_by_mpi_t *by, bool *fits, wm_error_t *err)
+begin_of_neighbors(wm_by_mpi_t *by, bool paired, bool *fits)
 {
+    const wm_coll_t *call = by->call;
+    const side_t *out = &by->sides->sends, *in = &by->sides->receives;
     MPI_Datatype type = by_mpi_type_of(by);
-    size_t size = by->call->type != MPI_DATATYPE_NULL ? by->call->size : 1;
-    return wm_by_neighbor_begin(by->comm, by->call, by->send, by->receive,
-                                type, size, &by->neighbors, &by->request, fits,
-                                err);
+    MPI_Comm on = by->comm->data;
+    int all = 0, gives = 0, takes = 0;
+    if (!paired) {
+        all = by_mpi_count(by, call->send->nbytes, fits);
+        gives = count_each(out, all);
+        takes = count_each(in, by_mpi_count(by, call->receive->nbytes, fits));
+    }
+    if (!*fits)
+        return MPI_SUCCESS;
+    switch (paired ? WM_COLL_NEIGHBOR_ALLTOALLW : call->kind) {
+    case WM_COLL_NEIGHBOR_ALLGATHER:
+        return MPI_Ineighbor_allgather(by->send, all, type, by->receive, takes,
+                                       type, on, &by->request);
+    case WM_COLL_NEIGHBOR_ALLGATHERV:
+        return MPI_Ineighbor_allgatherv(by->send, all, type, by->receive,
+                                        in->counts, in->at, type, on,
+                                        &by->request);
+    case WM_COLL_NEIGHBOR_ALLTOALL:
+        return MPI_Ineighbor_alltoall(by->send, gives, type, by->receive,
+                                      takes, type, on, &by->request);
+    case WM_COLL_NEIGHBOR_ALLTOALLV:
+        return MPI_Ineighbor_alltoallv(by->send, out->counts, out->at, type,
+                                       by->receive, in->counts, in->at, type,
+                                       on, &by->request);
+    case WM_COLL_NEIGHBOR_ALLTOALLW:
+        return MPI_Ineighbor_alltoallw(
+            by->send, out->counts, out->bytes_at, out->types, by->receive,
+            in->counts, in->bytes_at, in->types, on, &by->request);
+    default:
+        return MPI_ERR_OTHER;
+    }
+}
+
+// Lays the blocks in the order in which MPI takes them.
+static int
+by_mpi_lay_blocks(wm_by_mpi_t *by, bool *fits, wm_error_t *err)
+{
+    const wm_coll_t *call = by->call;
+    const wm_comm_t *comm = by->comm;
+    const wm_shape_t *shape = wm_coll_shape(call->kind);
+    side_t *sends = &by->sides->sends, *receives = &by->sides->receives;
+    int others = wm_comm_others(comm, comm->rank).count;
+    if (!shape->neighbors) {
+        lay_ranks(by, sends, call->sends, others, fits);
+        lay_ranks(by, receives, call->receives,
+                  shape->reduces ? wm_comm_group(comm, comm->rank).count
+                                 : others,
+                  fits);
+        return 0;
+    }
+    if (!wm_neighbor_find(comm->data, comm->size, &receives->neighbors,
+                          &sends->neighbors))
+        return wm_error_set(
+            err, WM_ERR_MPI, MPI_ERR_TOPOLOGY,
+            "the neighbours of the communicator are not known any more");
+    lay_neighbors(by, sends, call->sends, fits);
+    lay_neighbors(by, receives, call->receives, fits);
+    return 0;
 }
 
 int
@@ -328,11 +394,18 @@ wm_by_mpi_begin(wm_by_mpi_t *by, wm_error_t *err)
 {
     const wm_coll_t *call = by->call;
     bool fits = true;
-    int code = wm_by_neighbor_serves(call->kind)
-                   ? begin_of_neighbors(by, &fits, err)
-                   : begin_of_all(by, &fits, err);
-    if (fits)
+    by->sides = calloc(1, sizeof *by->sides);
+    if (by->sides == NULL)
+        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    int code = by_mpi_lay_blocks(by, &fits, err);
+    if (code < 0)
         return code;
+    by->result = wm_coll_shape(call->kind)->neighbors
+                     ? begin_of_neighbors(by, by->comm->neighbor_rule.paired,
+                                          &fits)
+                     : by_mpi_begin(by, &fits);
+    if (fits)
+        return wm_mpi_check(by->result, wm_call_name(call->kind), err);
     return wm_error_set(
         err, WM_ERR_VALUE, 0,
         "%s: MPI takes at most %d elements for a rank; make several calls",
@@ -385,8 +458,7 @@ void
 wm_by_mpi_end(wm_by_mpi_t *by)
 {
     wm_access_t *access = by->access;
-    free(by->counts);
-    free(by->neighbors);
+    free(by->sides);
     if (by->spoilt) {
         free(by->send);
         free(by->receive);

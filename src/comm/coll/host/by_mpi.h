@@ -6,7 +6,6 @@
 #ifndef WM_COMM_COLL_HOST_BY_MPI_H
 #define WM_COMM_COLL_HOST_BY_MPI_H
 
-#include "comm/coll/host/by_neighbor.h"
 #include "comm/coll/host/staged.h"
 #include "comm/coll/direct/participant.h"
 
@@ -17,8 +16,7 @@ typedef struct {
     wm_staged_t *sent, *received; // staging copies; NULL: none
     char *send, *receive;         // what MPI is given
     bool spoilt; // the memory is from malloc, and filled with bytes of 255
-    int *counts; // send counts and displacements, then the receive ones
-    wm_by_neighbor_t *neighbors; // of a neighborhood collective
+    struct wm_by_mpi_sides *sides; // MPI reads them until the call has ended
     MPI_Request request;
     bool blocks; // the call is MPI's blocking one
     int result;  // of MPI's function
