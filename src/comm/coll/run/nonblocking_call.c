@@ -1,10 +1,18 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/coll/run/nonblocking_call.h"
 
+#include "comm/coll/call/preflight_values.h"
+#include "comm/coll/direct/direct_run.h"
 #include "comm/comm/failure.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/pool.h"
+#include "comm/engine/stats.h"
 #include "comm/node/decision_log.h"
+
+// A rank arrives at this step of bank 0 if it does not restart the kept call.
+#define DIFFERS (WM_BARRIER_STEPS - 1)
+
+_Static_assert(WM_DIRECT_STEPS <= DIFFERS, "no plan comes so far");
 
 static wm_pool_t call_pool = {
     .lock = PTHREAD_MUTEX_INITIALIZER,
@@ -18,11 +26,14 @@ wm_nonblocking_op_fail(wm_nonblocking_op_t *op, const wm_error_t *err)
     return true;
 }
 
-bool
-wm_nonblocking_op_is_dead(wm_nonblocking_op_t *op, wm_error_t *err)
+// Ends the call if a rank has died. Asks only now and then.
+static bool
+ends_if_dead(wm_nonblocking_op_t *op)
 {
+    wm_error_t err;
     return wm_failure_is_due(&op->looks)
-           && wm_failure_look_at_all(op->op.comm, err) < 0;
+           && wm_failure_look_at_all(op->op.comm, &err) < 0
+           && wm_nonblocking_op_fail(op, &err);
 }
 
 void
@@ -38,12 +49,32 @@ wm_nonblocking_give_to_mpi(wm_nonblocking_call_t *call)
 bool
 wm_nonblocking_vote(wm_nonblocking_op_t *op, bool *waits)
 {
-    wm_error_t err;
     *waits = !wm_decision_vote(op->op.comm->aside[0], op->call->turn.number,
                                true);
     op->call->state = *waits ? WM_NONBLOCKING_AHEAD : WM_NONBLOCKING_VOTED;
-    return *waits && wm_nonblocking_op_is_dead(op, &err)
-           && wm_nonblocking_op_fail(op, &err);
+    return *waits && ends_if_dead(op);
+}
+
+// Notes that a call has ended after all ranks followed its plan.
+static void
+restart_note(wm_nonblocking_call_t *call)
+{
+    wm_persistent_restart_t *restart = &call->nonblocking->restart;
+    const wm_coll_restart_t *row = call->coll.engine->restart;
+    restart->went = restart->repeats && row != NULL
+                    && row->repeats(&call->coll);
+}
+
+// Keeps the call for the next start, after restart_note(). Returns true if it
+// is kept.
+static bool
+restart_keep(wm_nonblocking_call_t *call)
+{
+    wm_persistent_restart_t *restart = &call->nonblocking->restart;
+    if (!restart->went || !call->coll.engine->restart->rest(&call->coll))
+        return false;
+    restart->kept = call;
+    return true;
 }
 
 // Follows the result of an engine, which may leave the call to MPI.
@@ -57,7 +88,7 @@ nonblocking_call_follow(wm_nonblocking_op_t *op, wm_coll_result_t result,
     if (call->coll.begun)
         wm_turn_pass(&call->turn);
     if (result == WM_COLL_DONE) {
-        wm_persistent_restart_note(call);
+        restart_note(call);
         return true;
     }
     call->state = WM_NONBLOCKING_STARTED;
@@ -70,13 +101,11 @@ static bool
 read_decision(wm_nonblocking_op_t *op, bool *waits)
 {
     wm_nonblocking_call_t *call = op->call;
-    wm_error_t err;
     wm_decision_t who = wm_decision_read(op->op.comm->aside[0],
                                          call->turn.number);
     *waits = who == WM_DECISION_OPEN;
     if (*waits)
-        return wm_nonblocking_op_is_dead(op, &err)
-               && wm_nonblocking_op_fail(op, &err);
+        return ends_if_dead(op);
     call->state = WM_NONBLOCKING_PREPARED;
     if (who == WM_DECISION_MPI)
         wm_nonblocking_give_to_mpi(call);
@@ -127,8 +156,7 @@ arrive(wm_nonblocking_op_t *op, bool *waits)
     wm_barrier_t *barrier = call->coll.participant.direct.barrier;
     *waits = !wm_barrier_all_arrived(barrier, 0);
     if (*waits)
-        return wm_nonblocking_op_is_dead(op, &err)
-               && wm_nonblocking_op_fail(op, &err);
+        return ends_if_dead(op);
     int code = wm_preflight_conclude(op->op.comm, barrier, &call->preflight,
                                      &err);
     if (code == 0)
@@ -143,17 +171,70 @@ nonblocking_call_advance(wm_nonblocking_op_t *op, bool *waits)
     wm_coll_op_t *coll = &op->call->coll;
     wm_error_t err;
     wm_coll_result_t result = wm_coll_op_step(coll, waits, &err);
-    if (*waits && (coll->alone || !wm_nonblocking_op_is_dead(op, &err)))
+    if (!*waits)
+        return nonblocking_call_follow(op, result, &err);
+    if (coll->alone || !ends_if_dead(op))
         return false;
+    wm_coll_engines_abort(op->op.comm, coll->engine);
+    return true;
+}
+
+static void
+restart_publish(wm_barrier_t *barrier, bool alike)
+{
+    (void)wm_barrier_epoch_begin(barrier);
+    wm_published_t *mine = wm_preflight_own_data(barrier);
+    if (mine->failed != 0) // else no write: others cache the line
+        mine->failed = 0;
+    wm_barrier_arrive(barrier, alike ? 0 : DIFFERS);
+}
+
+static bool
+restart_come(wm_nonblocking_op_t *op, bool *waits)
+{
+    wm_nonblocking_call_t *call = op->call;
+    wm_error_t err;
+    int ready = wm_coll_op_is_ready(&call->coll, &err);
+    *waits = ready == 0;
     if (*waits)
-        wm_coll_engines_abort(op->op.comm, coll->engine);
-    return *waits ? wm_nonblocking_op_fail(op, &err)
-                  : nonblocking_call_follow(op, result, &err);
+        return false;
+    if (ready < 0) {
+        call->preflight.code = ready;
+        wm_coll_op_fail(&call->coll, &err);
+    }
+    restart_publish(op->op.comm->barrier, ready > 0);
+    call->state = WM_NONBLOCKING_ALIKE;
+    return false;
+}
+
+static bool
+restart_arrive(wm_nonblocking_op_t *op, bool *waits)
+{
+    wm_nonblocking_call_t *call = op->call;
+    wm_coll_op_t *coll = &call->coll;
+    wm_barrier_t *barrier = op->op.comm->barrier;
+    *waits = !wm_barrier_all_arrived(barrier, 0);
+    if (*waits)
+        return ends_if_dead(op);
+    // A rank in a later epoch has differed, too: MPI did its call, and it has
+    // closed the communicator.
+    if (wm_barrier_any_arrived(barrier, DIFFERS)) { // vote anew
+        wm_coll_op_leave(coll);
+        wm_turn_take(&call->nonblocking->turns, &call->turn);
+        coll->participant.direct.barrier = wm_turns_bank(op->op.comm,
+                                                         call->turn.number);
+        call->state = WM_NONBLOCKING_AHEAD;
+        return false;
+    }
+    coll->engine->restart->restart(coll, barrier);
+    wm_stat_add(WM_STAT_repeated_collectives, 1);
+    call->state = WM_NONBLOCKING_STARTED;
+    return false;
 }
 
 static bool (*const steps[])(wm_nonblocking_op_t *op, bool *waits) = {
-    [WM_NONBLOCKING_RESTART] = wm_persistent_restart_come,
-    [WM_NONBLOCKING_ALIKE] = wm_persistent_restart_arrive,
+    [WM_NONBLOCKING_RESTART] = restart_come,
+    [WM_NONBLOCKING_ALIKE] = restart_arrive,
     [WM_NONBLOCKING_AHEAD] = wm_nonblocking_vote,
     [WM_NONBLOCKING_VOTED] = read_decision,
     [WM_NONBLOCKING_PREPARED] = nonblocking_call_publish,
@@ -173,7 +254,7 @@ static void
 nonblocking_call_end(wm_nonblocking_call_t *call)
 {
     wm_turn_pass(&call->turn);
-    if (!wm_persistent_restart_keep(call))
+    if (!restart_keep(call))
         wm_nonblocking_call_free(call);
 }
 
@@ -235,4 +316,72 @@ wm_nonblocking_op_new(wm_comm_t *comm, wm_nonblocking_call_t *call)
     op->call = call;
     call->turn.op = &op->op;
     return op;
+}
+
+void
+wm_persistent_restart_differ(wm_comm_t *comm)
+{
+    wm_persistent_restart_t *restart = &comm->nonblocking->restart;
+    if (!restart->went)
+        return;
+    wm_engine_lock();
+    restart_publish(comm->barrier, false);
+    restart->went = false;
+    wm_engine_unlock();
+    wm_persistent_restart_drop(restart);
+}
+
+static void
+restart_enlist(wm_nonblocking_op_t *op, const wm_buffer_t *kept)
+{
+    wm_persistent_restart_t *restart = &op->call->nonblocking->restart;
+    bool waits;
+    restart->kept = NULL;
+    restart->went = false; // until this start has
+    op->kept = *kept;
+    op->call->state = WM_NONBLOCKING_RESTART;
+    wm_engine_add_lock_held(&op->op);
+    (void)restart_come(op, &waits);
+}
+
+static bool
+persistent_restart_begin(wm_comm_t *comm, wm_nonblocking_call_t *call,
+                         const wm_buffer_t *kept, wm_op_t **op)
+{
+    wm_nonblocking_op_t *made = wm_nonblocking_op_new(comm, call);
+    if (made == NULL)
+        return false;
+    if (!call->coll.engine->restart->resume(&call->coll)) {
+        wm_op_release(&made->op);
+        return false;
+    }
+    wm_engine_lock();
+    restart_enlist(made, kept);
+    wm_engine_unlock();
+    *op = &made->op;
+    return true;
+}
+
+bool
+wm_persistent_restart_begin(wm_comm_t *comm, const wm_coll_t *asked,
+                            const wm_buffer_t *kept, wm_op_t **op)
+{
+    wm_nonblocking_call_t *call = comm->nonblocking->restart.kept;
+    if (!comm->nonblocking->restart.went)
+        return false;
+    if (call != NULL && call->coll.participant.call == asked
+        && persistent_restart_begin(comm, call, kept, op))
+        return true;
+    wm_persistent_restart_differ(comm);
+    return false;
+}
+
+void
+wm_persistent_restart_drop(wm_persistent_restart_t *restart)
+{
+    wm_engine_lock();
+    if (restart->kept != NULL)
+        wm_nonblocking_call_free(restart->kept);
+    restart->kept = NULL;
+    wm_engine_unlock();
 }

@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // One nonblocking collective, and the states through which the engine steps
 // it; an engine of collectives does the last one (coll_engines.h).
-// nonblocking.h begins a call; persistent_restart.h has the steps of
-// persistent ones. Engine lock held, except where a call is made.
+// nonblocking.h begins a call. Engine lock held, except where a call is made,
+// and where noted.
+//
+// The starts of one persistent collective: after a start that went from GPU to
+// GPU, each rank keeps its call. Before the next start the ranks publish, in
+// bank 0 of the barrier, if they restart the kept call; then they need no vote
+// and no preflight. If one rank does not, all ranks vote again.
 #ifndef WM_COMM_COLL_RUN_NONBLOCKING_CALL_H
 #define WM_COMM_COLL_RUN_NONBLOCKING_CALL_H
 
 #include "comm/coll/run/coll_engines.h"
 #include "comm/coll/run/deferred_votes.h"
-#include "comm/coll/run/persistent_restart.h"
 #include "comm/coll/run/turn.h"
 
 typedef enum {
@@ -36,6 +40,15 @@ typedef struct wm_nonblocking_op {
     unsigned looks;
     wm_nonblocking_call_t *call; // NULL after it has ended
 } wm_nonblocking_op_t;
+
+// One for each communicator; zeroed: its calls are not persistent.
+typedef struct {
+    bool repeats;
+    // The last start went from GPU to GPU, on all ranks alike. So ranks begin
+    // the next start by publishing if they restart.
+    bool went;
+    wm_nonblocking_call_t *kept; // that call, if this rank can restart it
+} wm_persistent_restart_t;
 
 // The state of a communicator.
 struct wm_nonblocking {
@@ -68,13 +81,24 @@ wm_nonblocking_op_new(wm_comm_t *comm, wm_nonblocking_call_t *call);
 bool
 wm_nonblocking_op_fail(wm_nonblocking_op_t *op, const wm_error_t *err);
 
-// Returns true if a rank has died. Asks only now and then.
-bool
-wm_nonblocking_op_is_dead(wm_nonblocking_op_t *op, wm_error_t *err);
-
 // The first step of a call. Returns true if the call has ended. *waits becomes
 // true if nothing more can be done now.
 bool
 wm_nonblocking_vote(wm_nonblocking_op_t *op, bool *waits);
+
+// Begins a start. Returns true if this rank restarts the kept call, and has
+// begun. Publishes if it does not. Lock not held.
+bool
+wm_persistent_restart_begin(wm_comm_t *comm, const wm_coll_t *asked,
+                            const wm_buffer_t *kept, wm_op_t **op);
+
+// Publishes that this rank does not restart the kept call; the others wait for
+// this. Lock not held.
+void
+wm_persistent_restart_differ(wm_comm_t *comm);
+
+// Frees the kept call. Lock not held.
+void
+wm_persistent_restart_drop(wm_persistent_restart_t *restart);
 
 #endif
