@@ -28,7 +28,7 @@ typedef struct {
     wm_span_t out[WM_BARRIER_RANKS];
     wm_span_t into[WM_BARRIER_RANKS];
     // Layouts that the algorithm cannot walk: data are packed into a copy of
-    // so many bytes (comm/coll/stream/packed.h), and unpacked. NULL: none.
+    // so many bytes, and unpacked. NULL: none.
     const wm_pattern_t *packs, *unpacks;
     size_t packs_nbytes, unpacks_nbytes;
 } wm_coll_desc_t;

@@ -3,11 +3,12 @@
 
 #include <stdio.h>
 
-#include "comm/coll/stream/capture.h"
-#include "comm/coll/stream/packed.h"
+#include "comm/coll/direct/preflight.h"
+#include "comm/coll/stream/coll_desc.h"
 #include "comm/coll/stream/fragmented_coll.h"
 #include "comm/coll/stream/symm.h"
 #include "comm/engine/stats.h"
+#include "comm/message/pattern.h"
 #include "comm/diagnostics/hang.h"
 #include "cuda/stream.h"
 
@@ -71,11 +72,64 @@ after(const run_t *run, wm_error_t *err)
                                 wm_symm_stream_id(run->symm), err);
 }
 
+// Packs each rank's block, at `given` in a pattern, into `copies`, or unpacks
+// it.
+static int
+packed_move(const wm_coll_desc_t *desc, const wm_pattern_t *pattern,
+            const wm_span_t *given, char *memory, const wm_span_t *copies,
+            bool packs, wm_error_t *err)
+{
+    int code = 0;
+    for (int rank = 0; rank < desc->comm->size && code == 0; ++rank)
+        code = wm_pattern_copy_part(
+            pattern, given[rank].at, memory + copies[rank].at,
+            copies[rank].nbytes, packs, desc->device, desc->stream, err);
+    return code;
+}
+
+// Packs the send data if they have gaps, and lets `desc` point to the copy.
+// The copy is in use until the stream has passed the call; for a graph, as
+// long as that may run. *copy NULL: no copy is needed. *copy may be set on
+// failure as well.
+static int
+packed_open(wm_coll_desc_t *desc, wm_block_t **copy, wm_error_t *err)
+{
+    const wm_coll_t *call = desc->call;
+    bool in_place = call->send == NULL;
+    size_t before = in_place ? 0 : desc->packs_nbytes;
+    *copy = NULL;
+    if (desc->packs == NULL && desc->unpacks == NULL)
+        return 0;
+    int code = wm_block_alloc(desc->device, before + desc->unpacks_nbytes,
+                              copy, err);
+    if (code < 0)
+        return code;
+    char *memory = wm_block_pointer(*copy);
+    if (desc->unpacks != NULL)
+        desc->target = memory + before;
+    if (desc->packs == NULL)
+        return 0;
+    desc->source = memory;
+    return packed_move(desc, desc->packs,
+                       in_place ? call->receives : call->sends, memory,
+                       desc->out, true, err);
+}
+
+// Unpacks the received data.
+static int
+packed_unpack(const wm_coll_desc_t *desc, wm_error_t *err)
+{
+    return desc->unpacks == NULL
+               ? 0
+               : packed_move(desc, desc->unpacks, desc->call->receives,
+                             desc->target, desc->into, false, err);
+}
+
 static int
 exchange(run_t *run, wm_error_t *err)
 {
     wm_block_t *copy;
-    int code = wm_packed_open(&run->desc, &copy, err);
+    int code = packed_open(&run->desc, &copy, err);
     if (code == 0)
         code = wm_symm_has_kernels(run->symm)
                        && run->desc.call->kind != WM_COLL_BARRIER
@@ -83,7 +137,7 @@ exchange(run_t *run, wm_error_t *err)
                    : wm_fragmented_coll_enqueue(run->symm, &run->desc,
                                                 run->fragments, err);
     if (code == 0)
-        code = wm_packed_unpack(&run->desc, err);
+        code = packed_unpack(&run->desc, err);
     int kept = copy == NULL
                    ? 0
                    : wm_symm_keep(run->symm, copy, code == 0 ? err : NULL);
@@ -126,12 +180,84 @@ stream_coll_refuse(wm_symm_t *symm, const wm_coll_desc_t *desc, int code)
         wm_stream_release(device, stream);
 }
 
+// What ranks exchange on the host of a captured call. A replay checks nothing:
+// if ranks replay different calls, their streams wait for ever.
+typedef struct {
+    int kind;       // wm_coll_kind_t
+    bool first;     // the first call of its capture
+    uint64_t asked; // hash of the arguments that must be alike on all ranks
+    uint64_t fragments;
+} captured_t;
+
+static int
+compare_captured(const captured_t *mine, const captured_t *other, int rank,
+                 wm_error_t *err)
+{
+    const char *name = wm_call_name((wm_coll_kind_t)mine->kind);
+    if (mine->kind != other->kind)
+        return wm_error_set(err, WM_ERR_TYPE, 0,
+                            "the ranks capture different collectives: rank %d "
+                            "captures %s, and this rank %s: all must capture "
+                            "the same calls in the same order",
+                            rank, wm_call_name((wm_coll_kind_t)other->kind),
+                            name);
+    if (mine->asked != other->asked)
+        return wm_error_set(err, WM_ERR_VALUE, 0,
+                            "the ranks' captured collectives differ: rank %d "
+                            "gave other counts, types, op or root than this "
+                            "rank in %s: all must give the same",
+                            rank, name);
+    if (mine->first != other->first)
+        return wm_error_set(err, WM_ERR_VALUE, 0,
+                            "the ranks' graphs differ: rank %d captures this "
+                            "%s and the call before it into %s, this rank "
+                            "into %s: all must capture the same calls into a "
+                            "graph",
+                            rank, name,
+                            other->first ? "two graphs" : "one graph",
+                            mine->first ? "two" : "one");
+    return 0;
+}
+
+// Raises on all ranks if one could not capture the call.
+static int
+exchange_captured_code(wm_comm_t *comm, int code, wm_error_t *err)
+{
+    wm_preflight_t preflight = {.call = WM_COLL_CAPTURED, .code = code};
+    return wm_preflight_run(comm, &preflight, err);
+}
+
+// Exchanges the call of this rank; `code` is 0 or its error, then `err` is
+// written. Raises on all ranks if one has failed or if the calls differ. On
+// success `fragments` is the maximum over all ranks.
+static int
+exchange_captured(wm_comm_t *comm, captured_t *captured, int code,
+                  wm_error_t *err)
+{
+    const captured_t mine = *captured;
+    wm_preflight_values_t maxima = {.all = 0};
+    int exchanged = exchange_captured_code(comm, code, err);
+    if (exchanged == 0)
+        exchanged = wm_preflight_values_exchange(comm, &maxima, &mine,
+                                                 sizeof mine, err);
+    for (int rank = 0; rank < comm->size && exchanged == 0; ++rank) {
+        const captured_t other = *(const captured_t *)wm_preflight_data(
+            comm->barrier, rank);
+        if (other.fragments > captured->fragments)
+            captured->fragments = other.fragments;
+        exchanged = other.fragments > WM_SYMM_STEPS
+                        ? wm_comm_damaged(comm, rank, err)
+                        : compare_captured(&mine, &other, rank, err);
+    }
+    return exchanged;
+}
+
 // Puts a call into a graph. All ranks compare it before that, and confirm it
 // after that, or all raise.
 static int
 capture(run_t *run, int code, wm_error_t *err)
 {
-    wm_captured_t captured = {
+    captured_t captured = {
         .first = !wm_symm_continue(run->symm, run->capture),
     };
     if (code == 0) {
@@ -139,7 +265,7 @@ capture(run_t *run, int code, wm_error_t *err)
         captured.asked = wm_coll_desc_hash(&run->desc);
         captured.fragments = run->fragments;
     }
-    code = wm_capture_begin(run->desc.comm, &captured, code, err);
+    code = exchange_captured(run->desc.comm, &captured, code, err);
     if (code < 0)
         return code;
     run->fragments = captured.fragments;
@@ -147,7 +273,7 @@ capture(run_t *run, int code, wm_error_t *err)
                                   err);
     if (code == 0)
         code = wm_symm_end(run->symm, stream_coll_enqueue(run, err), err);
-    code = wm_capture_end(run->desc.comm, code, err);
+    code = exchange_captured_code(run->desc.comm, code, err);
     if (code < 0)
         wm_symm_forget(run->symm);
     return code;

@@ -8,9 +8,8 @@
 // fragment into its symmetric memory, and the others copy or reduce a fragment
 // from there when all streams have arrived (comm/coll/stream/symm.h). A stream
 // that is being captured takes the call into its graph, after all ranks have
-// found on the host that they capture the same call
-// (comm/coll/stream/capture.h). GIL released by the caller, engine lock not
-// held.
+// found on the host that they capture the same call. GIL released by the
+// caller, engine lock not held.
 #ifndef WM_COMM_COLL_STREAM_STREAM_COLL_H
 #define WM_COMM_COLL_STREAM_STREAM_COLL_H
 
