@@ -170,20 +170,6 @@ wm_order_before(wm_order_t *order, bool to_write, int device, CUstream stream,
     return status;
 }
 
-int
-wm_order_before_read(wm_order_t *order, int device, CUstream stream,
-                     wm_error_t *err)
-{
-    return wm_order_before(order, false, device, stream, 0, err);
-}
-
-int
-wm_order_before_write(wm_order_t *order, int device, CUstream stream,
-                      wm_error_t *err)
-{
-    return wm_order_before(order, true, device, stream, 0, err);
-}
-
 // Fills the mark with the common event, or with one that is recorded now and
 // becomes the common event. The mark owns a share of the event.
 static int
@@ -257,7 +243,7 @@ after_read_lock_held(wm_order_t *order, comer_t *comer, wm_error_t *err)
 }
 
 // Makes the stream wait for what other streams submitted since
-// wm_order_before_write(), so that one event stands for all earlier work.
+// wm_order_before(), so that one event stands for all earlier work.
 static int
 after_write_lock_held(wm_order_t *order, comer_t *comer, wm_error_t *err)
 {

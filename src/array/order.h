@@ -23,16 +23,12 @@ wm_order_new(void);
 void
 wm_order_free(wm_order_t *order);
 
-// Makes `stream` of `device`, which will read, wait for the last write.
+// Makes `stream` of `device`, which will read, wait for the last write; if it
+// will write, for all later reads, too. A stream whose id is known
+// (wm_stream_id; 0: unknown) does not wait for its own pending work.
 WM_MUST_CHECK int
-wm_order_before_read(wm_order_t *order, int device, CUstream stream,
-                     wm_error_t *err);
-
-// Makes `stream`, which will write, wait for the last write and all later
-// reads.
-WM_MUST_CHECK int
-wm_order_before_write(wm_order_t *order, int device, CUstream stream,
-                      wm_error_t *err);
+wm_order_before(wm_order_t *order, bool to_write, int device, CUstream stream,
+                uint64_t id, wm_error_t *err);
 
 // Remember, by an event, the read or write that was submitted to `stream`. If
 // there is no event, they synchronise the stream instead.
@@ -44,14 +40,9 @@ WM_MUST_CHECK int
 wm_order_after_write(wm_order_t *order, int device, CUstream stream,
                      wm_error_t *err);
 
-// Variants for a stream whose id is known (wm_stream_id; 0: unknown), which
-// does not wait for its own pending work. wm_order_after takes the order that
-// the stream read and the order that it wrote; either may be NULL, and both
-// share one event if possible.
-WM_MUST_CHECK int
-wm_order_before(wm_order_t *order, bool to_write, int device, CUstream stream,
-                uint64_t id, wm_error_t *err);
-
+// Remembers both likewise, for a stream with an id: the order that the stream
+// read and the order that it wrote. Either may be NULL, and both share one
+// event if possible.
 WM_MUST_CHECK int
 wm_order_after(wm_order_t *read, wm_order_t *written, int device,
                CUstream stream, uint64_t id, wm_error_t *err);

@@ -29,14 +29,6 @@ wm_producer_is_same(const wm_producer_t *one, const wm_producer_t *other)
            && one->device == other->device && one->stream == other->stream;
 }
 
-static int
-before_order(wm_order_t *order, bool to_write, int device, CUstream stream,
-             wm_error_t *err)
-{
-    return to_write ? wm_order_before_write(order, device, stream, err)
-                    : wm_order_before_read(order, device, stream, err);
-}
-
 int
 wm_producer_before(const wm_producer_t *producer, bool to_write, int device,
                    CUstream stream, wm_error_t *err)
@@ -44,14 +36,16 @@ wm_producer_before(const wm_producer_t *producer, bool to_write, int device,
     int status;
     switch (producer->kind) {
     case WM_PRODUCER_ORDER:
-        return before_order(producer->order, to_write, device, stream, err);
+        return wm_order_before(producer->order, to_write, device, stream, 0,
+                               err);
     case WM_PRODUCER_STREAM:
         return wm_stream_follow(device, stream, producer->device,
                                 producer->stream, err);
     case WM_PRODUCER_DEVICE:
         // Our own work on the memory may be on another device: the order
         // tells.
-        status = before_order(producer->order, to_write, device, stream, err);
+        status = wm_order_before(producer->order, to_write, device, stream, 0,
+                                 err);
         return status < 0 ? status
                           : wm_device_synchronize(producer->device, err);
     case WM_PRODUCER_NONE:

@@ -80,11 +80,11 @@ writes_that_overlap_are_both_waited_for(void)
     wm_order_t *order = wm_order_new();
     stuck_t a = stuck(), b = stuck();
     CUstream reader = stream_new();
-    CHECK(wm_order_before_write(order, 0, a.stream, &err) == 0);
-    CHECK(wm_order_before_write(order, 0, b.stream, &err) == 0);
+    CHECK(wm_order_before(order, true, 0, a.stream, 0, &err) == 0);
+    CHECK(wm_order_before(order, true, 0, b.stream, 0, &err) == 0);
     CHECK(wm_order_after_write(order, 0, a.stream, &err) == 0);
     CHECK(wm_order_after_write(order, 0, b.stream, &err) == 0);
-    CHECK(wm_order_before_read(order, 0, reader, &err) == 0);
+    CHECK(wm_order_before(order, false, 0, reader, 0, &err) == 0);
     set_free(&b);
     CHECK(stays_busy(reader));
     set_free(&a);
@@ -99,11 +99,11 @@ a_read_that_overlaps_a_write_is_not_forgotten(void)
     wm_order_t *order = wm_order_new();
     stuck_t read = stuck(), write = stuck();
     CUstream next = stream_new();
-    CHECK(wm_order_before_write(order, 0, write.stream, &err) == 0);
-    CHECK(wm_order_before_read(order, 0, read.stream, &err) == 0);
+    CHECK(wm_order_before(order, true, 0, write.stream, 0, &err) == 0);
+    CHECK(wm_order_before(order, false, 0, read.stream, 0, &err) == 0);
     CHECK(wm_order_after_read(order, 0, read.stream, &err) == 0);
     CHECK(wm_order_after_write(order, 0, write.stream, &err) == 0);
-    CHECK(wm_order_before_write(order, 0, next, &err) == 0);
+    CHECK(wm_order_before(order, true, 0, next, 0, &err) == 0);
     set_free(&write);
     CHECK(stays_busy(next));
     set_free(&read);
@@ -123,10 +123,10 @@ a_reader_waits_for_writes_and_a_writer_for_reads_too(void)
     CHECK(wm_order_after_read(order, 0, read.stream, &err) == 0);
     CHECK(wm_order_idle(order, false, &idle, &err) == 0 && idle);
     CHECK(wm_order_idle(order, true, &idle, &err) == 0 && !idle);
-    CHECK(wm_order_before_read(order, 0, reader, &err) == 0);
+    CHECK(wm_order_before(order, false, 0, reader, 0, &err) == 0);
     CHECK(wm_stream_idle(0, reader, &idle, &err) == 0 && idle);
     CHECK(wm_order_wait(order, false, &err) == 0);
-    CHECK(wm_order_before_write(order, 0, writer, &err) == 0);
+    CHECK(wm_order_before(order, true, 0, writer, 0, &err) == 0);
     CHECK(stays_busy(writer));
     set_free(&read);
     CHECK(wm_order_wait(order, true, &err) == 0);
@@ -197,7 +197,7 @@ a_waiting_host_keeps_nobody_out_and_its_event(void)
     for (int i = 0; i < 2; i++)
         CHECK(pthread_create(&threads[i], NULL, wait_for, order) == 0);
     usleep(20000);
-    CHECK(wm_order_before_write(order, 0, second.stream, &err) == 0);
+    CHECK(wm_order_before(order, true, 0, second.stream, 0, &err) == 0);
     CHECK(wm_order_after_write(order, 0, second.stream, &err) == 0);
     for (int i = 0; i < MANY; i++) {
         CHECK(wm_event_acquire(0, &events[i], &err) == 0);

@@ -53,7 +53,7 @@ wm_py_array_export_stream(const wm_array_t *array, CUstream *stream)
     if (status == 0 && !idle) {
         status = export_stream_of(device, stream, &err);
         if (status == 0)
-            status = wm_order_before_write(order, device, *stream, &err);
+            status = wm_order_before(order, true, device, *stream, 0, &err);
     }
     return wm_py_result(status, &err);
 }
