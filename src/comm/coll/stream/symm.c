@@ -220,10 +220,10 @@ wm_symm_end(wm_symm_t *symm, int code, wm_error_t *err)
     return code;
 }
 
-wm_symm_place_t
+uint64_t
 wm_symm_place(const wm_symm_t *symm)
 {
-    return (wm_symm_place_t){symm->epoch, symm->signatures.calls};
+    return (uint64_t)symm->epoch << 32 | symm->signatures.calls;
 }
 
 int

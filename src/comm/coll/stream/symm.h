@@ -121,21 +121,16 @@ wm_symm_recover(wm_symm_t *symm, wm_error_t *err);
 void
 wm_symm_fail(wm_symm_t *symm);
 
-// A call: the number of recoveries before it, and its number after the last
-// one.
-typedef struct {
-    uint32_t epoch, call;
-} wm_symm_place_t;
-
-// Returns the last call that was begun here.
-wm_symm_place_t
+// Returns the last call that was begun here: the number of recoveries before
+// it, and in the low 32 bits its number after the last one.
+uint64_t
 wm_symm_place(const wm_symm_t *symm);
 
 // Checks a call that the stream has passed, for its request. Raises if this
 // call or one before it has failed. Returns 1 if another thread is in a call:
 // try again.
 WM_MUST_CHECK int
-wm_symm_look(wm_symm_t *symm, wm_symm_place_t of, wm_error_t *err);
+wm_symm_look(wm_symm_t *symm, uint64_t place, wm_error_t *err);
 
 // Raise, once, a failure in calls that were begun here, if it was not raised
 // before: of `symm` (NULL: none), or of all communicators. Cheap if there is

@@ -128,20 +128,16 @@ kernels_start(wm_coll_op_t *op, wm_error_t *err)
     return (wm_coll_result_t)wm_preflight_run(comm, &preflight, err);
 }
 
-// wm_symm_place_t as one number.
 static uint64_t
 kernels_place(const wm_comm_t *comm)
 {
-    wm_symm_place_t place = wm_symm_place(comm->symm);
-    return (uint64_t)place.epoch << 32 | place.call;
+    return wm_symm_place(comm->symm);
 }
 
 static int
 kernels_look(wm_comm_t *comm, uint64_t place, wm_error_t *err)
 {
-    wm_symm_place_t of = {.epoch = (uint32_t)(place >> 32),
-                          .call = (uint32_t)place};
-    return wm_symm_look(comm->symm, of, err);
+    return wm_symm_look(comm->symm, place, err);
 }
 
 static void

@@ -62,17 +62,18 @@ symm_look_at(wm_symm_t *symm, uint32_t call, wm_error_t *err)
 }
 
 int
-wm_symm_look(wm_symm_t *symm, wm_symm_place_t of, wm_error_t *err)
+wm_symm_look(wm_symm_t *symm, uint64_t place, wm_error_t *err)
 {
+    uint32_t epoch = (uint32_t)(place >> 32), call = (uint32_t)place;
     int code = 0;
     if (pthread_mutex_trylock(&symm->lock) != 0)
         return 1;
-    if (of.epoch == symm->epoch) {
+    if (epoch == symm->epoch) {
         code = wm_symm_find_dead(symm, err);
         if (code == 0)
-            code = symm_look_at(symm, of.call, err);
+            code = symm_look_at(symm, call, err);
     }
-    else if (of.epoch + 1 != symm->epoch || symm->former_at <= of.call) {
+    else if (epoch + 1 != symm->epoch || symm->former_at <= call) {
         *err = symm->former;
         code = symm->former.code;
     }
