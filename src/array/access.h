@@ -94,7 +94,7 @@ bool
 wm_access_may_borrow(const wm_access_t *access);
 
 // Puts our work onto a stream that another object owns. Called after
-// wm_access_settle.
+// wm_access_settle. The stream is not counted as named: its owner does so.
 void
 wm_access_use(wm_access_t *access, CUstream stream);
 

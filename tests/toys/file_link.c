@@ -105,7 +105,7 @@ file_disconnect(wm_peer_t *peer)
 
 // A test asks if the link is told.
 static void
-file_deregister(uint64_t buffer_id)
+file_forget_memory(uint64_t buffer_id)
 {
     char path[2 * ROOM];
     if (notices < 0)
@@ -291,7 +291,7 @@ const wm_link_t wm_link_file = {
     .connect = file_connect,
     .disconnect = file_disconnect,
     .died = file_died,
-    .deregister = file_deregister,
+    .forget_memory = file_forget_memory,
     .reach = file_reach,
     .send = file_send,
     .receive = file_receive,

@@ -14,6 +14,7 @@
 #define TAG_OF_ENDPOINTS 0
 #define TAG_OF_FACTS 1
 #define TAG_OF_ADDRESSES 2
+#define TAG_OF_CONNECTED 3
 
 static uint64_t made; // communicators, failed ones too; engine lock
 
@@ -27,11 +28,30 @@ identity(const wm_endpoint_t *first)
     return id;
 }
 
+// Sends to the rank that is `distance` ranks after this one, and receives as
+// much from the rank as far before. The exchanges of a group are made of such
+// messages (Bruck's algorithms), since the first collective on a communicator
+// of several hosts makes Open MPI create others behind it. If a rank has died,
+// MPI tells only its partners: they revoke the communicator, which tells the
+// others.
+static int
+bootstrap_shift(wm_comm_t *comm, int tag, int distance, const void *send,
+                void *receive, size_t nbytes, wm_error_t *err)
+{
+    int size = comm->size, rank = comm->rank, length = (int)nbytes;
+    int code = wm_mpi_check(MPI_Sendrecv(send, length, MPI_BYTE,
+                                         (rank + distance + size) % size, tag,
+                                         receive, length, MPI_BYTE,
+                                         (rank - distance + size) % size, tag,
+                                         comm->match, MPI_STATUS_IGNORE),
+                            "MPI_Sendrecv", err);
+    if (code < 0)
+        (void)!wm_failure_revoke(comm, NULL);
+    return code;
+}
+
 // Gathers `nbytes` bytes of each rank into `all`, by rank; `all` has room for
-// twice as many. Within a group log2(size) steps of messages do it (Bruck's
-// algorithm), since the first collective on a communicator of several hosts
-// makes Open MPI create others behind it. If a rank has died, MPI tells only
-// its partners: they revoke the communicator, which tells the others.
+// twice as many. Takes log2(size) steps.
 static int
 allgather(wm_comm_t *comm, bool inter, int tag, const void *mine,
           size_t nbytes, void *all, wm_error_t *err)
@@ -46,22 +66,52 @@ allgather(wm_comm_t *comm, bool inter, int tag, const void *mine,
     memcpy(blocks, mine, nbytes);
     for (int have = 1; have < size && code == 0; have *= 2) {
         int count = have < size - have ? have : size - have;
-        code = wm_mpi_check(
-            MPI_Sendrecv(
-                blocks, count * length, MPI_BYTE, (rank - have + size) % size,
-                tag, blocks + (size_t)have * nbytes, count * length, MPI_BYTE,
-                (rank + have) % size, tag, comm->match, MPI_STATUS_IGNORE),
-            "MPI_Sendrecv", err);
+        code = bootstrap_shift(comm, tag, -have, blocks,
+                               blocks + (size_t)have * nbytes,
+                               (size_t)count * nbytes, err);
     }
-    if (code < 0) {
-        (void)!wm_failure_revoke(comm, NULL);
+    if (code < 0)
         return code;
-    }
     size_t before = (size_t)rank * nbytes;
     size_t rest = (size_t)size * nbytes - before;
     memcpy((char *)all + before, blocks, rest);
     memcpy(all, blocks + rest, before);
     return 0;
+}
+
+// Replaces the words for each rank by the words of each rank for this one, in
+// log2(size) steps; `words` has room for twice as many.
+static int
+alltoall(wm_comm_t *comm, bool inter, uint32_t *words, wm_error_t *err)
+{
+    int size = comm->size, rank = comm->rank, code = 0;
+    uint32_t *blocks = words + size;
+    if (inter) {
+        memcpy(blocks, words, (size_t)size * sizeof *words);
+        return wm_mpi_check(MPI_Alltoall(blocks, sizeof *blocks, MPI_BYTE,
+                                         words, sizeof *words, MPI_BYTE,
+                                         comm->match),
+                            "MPI_Alltoall", err);
+    }
+    // Block i has come from rank - i or has as far to go: to rank + i. Each
+    // bit of i is one step, in which `words` has what is sent and what comes.
+    for (int i = 0; i < size; ++i)
+        blocks[i] = words[(rank + i) % size];
+    for (int step = 1; step < size && code == 0; step *= 2) {
+        int count = 0, taken = 0;
+        for (int i = step; i < size; ++i)
+            if ((i & step) != 0)
+                words[count++] = blocks[i];
+        code = bootstrap_shift(comm, TAG_OF_CONNECTED, step, words,
+                               words + count, (size_t)count * sizeof *words,
+                               err);
+        for (int i = step; i < size; ++i)
+            if ((i & step) != 0)
+                blocks[i] = words[count + taken++];
+    }
+    for (int i = 0; i < size; ++i)
+        words[(rank - i + size) % size] = blocks[i];
+    return code;
 }
 
 // Facts that all ranks must know alike.
@@ -233,13 +283,10 @@ connect_links(wm_comm_t *comm, bool inter, const wm_endpoint_t *all,
     for (size_t i = 0; i < size; ++i)
         connected[i] = comm->peers[i]->connected;
     wm_engine_unlock();
-    code = wm_mpi_check(MPI_Alltoall(connected, sizeof *connected, MPI_BYTE,
-                                     connected + size, sizeof *connected,
-                                     MPI_BYTE, comm->match),
-                        "MPI_Alltoall", err);
+    code = alltoall(comm, inter, connected, err);
     wm_engine_lock();
     for (size_t i = 0; i < size && code == 0; ++i)
-        wm_link_settle(comm->peers[i], connected[size + i]);
+        wm_link_settle(comm->peers[i], connected[i]);
     wm_engine_unlock();
     return code;
 }

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Communicators: the user's handle, two private communicators of the same
-// ranks, and the peers of these ranks. `match` is for headers and blocking
-// collectives; `data` for payloads by MPI, embedded arrays and nonblocking
-// collectives. A wm_comm_t is an MPI attribute of the user's handle, so
-// wrapping a handle twice gives the same one. After the handle is freed,
-// operations under way go on. The wm_comm_t is freed when nothing refers to it
-// and the next one is made, or freed.
+// ranks, and the peers of these ranks. `match` is for headers and the
+// exchanges that make the communicator; `data` for payloads by MPI, embedded
+// arrays, preflights between hosts and MPI's nonblocking collectives. A
+// wm_comm_t is an MPI attribute of the user's handle, so wrapping a handle
+// twice gives the same one. After the handle is freed, operations under way go
+// on. The wm_comm_t is freed when nothing refers to it and the next one is
+// made, or freed.
 #ifndef WM_COMM_COMM_COMM_H
 #define WM_COMM_COMM_COMM_H
 
@@ -51,9 +52,9 @@ typedef struct wm_comm {
     struct wm_comm *next; // in the list of attached ones; engine lock
     uint64_t id;          // the same on all ranks of an intracommunicator
     MPI_Comm user;        // borrowed; null after it was freed
-    MPI_Comm match;       // headers, blocking collectives; errors return
-    MPI_Comm data;        // payloads in chunks, nonblocking collectives
-    // Topology of `data`, whose errors return.
+    MPI_Comm match;       // headers; errors return
+    MPI_Comm data;        // all other messages of ours; errors return
+    // Topology of `data`.
     wm_neighbor_rule_t neighbor_rule;
     int rank;
     int size; // number of ranks; of an intercommunicator, the remote ones

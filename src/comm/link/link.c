@@ -31,11 +31,11 @@ typedef struct {
 } head_t;
 
 static void
-deregister(uint64_t buffer_id)
+forget_memory(uint64_t buffer_id)
 {
     for (int i = 0; i < WM_LINKS_KNOWN; ++i)
-        if (links[i]->deregister != NULL)
-            links[i]->deregister(buffer_id);
+        if (links[i]->forget_memory != NULL)
+            links[i]->forget_memory(buffer_id);
 }
 
 // Opens a link; the first time, the engine learns of its functions.
@@ -56,8 +56,8 @@ open_one(int link, bool asked, wm_error_t *err)
     if (code != 0 || added[link])
         return code < 0 ? code : 0;
     added[link] = true;
-    if (links[link]->deregister != NULL)
-        wm_memory_set_freeing(deregister);
+    if (links[link]->forget_memory != NULL)
+        wm_memory_set_freeing(forget_memory);
     if (source->progress != NULL || source->close != NULL) {
         wm_progress_add(source);
         wm_engine_notify();

@@ -5,8 +5,10 @@
 // engine/links.h, whose order is that of preference. Links of three kinds have
 // functions of their own: a link that maps (`import`) lets us read and write
 // memory of the peer, one that carries (`send`) moves bytes itself, and `host`
-// has neither: both ends stage the data in page-locked memory. Functions that
-// a row does not need are NULL. Engine lock held. No Python.
+// has neither: both ends stage the data in page-locked memory. Every row has
+// `reach`; a row with `connect` also has `address` and `disconnect`; one with
+// `send` also `receive`, `test` and `cancel`. Other functions may be NULL.
+// Engine lock held. No Python.
 #ifndef WM_COMM_LINK_LINK_H
 #define WM_COMM_LINK_LINK_H
 
@@ -61,7 +63,7 @@ typedef struct wm_link {
     // must not be used again. Any thread, with or without the engine lock,
     // which it must not take. Memory of others, which they free as they like,
     // is known by its buffer id alone: wm_pointer_buffer_id().
-    void (*deregister)(uint64_t buffer_id);
+    void (*forget_memory)(uint64_t buffer_id);
     // Returns true if GPU data that `peer` sends can come into `into` (NULL:
     // anywhere) by this link. *reason, in either case, is one sentence that
     // lives as long as the peer.

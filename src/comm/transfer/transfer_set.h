@@ -42,7 +42,7 @@ typedef struct {
     wm_reduce_op_t op;
     // The users of this rank's targets, and the stream behind them: one of
     // ours, opened when there is work for it; or, after wm_access_use(), one
-    // of the program.
+    // of the program, which is not counted as named (wm_access_name_stream).
     wm_access_t *access;
     // By this a phase of one kernel tells its end; its word is taken when it
     // is needed. NULL: the stream tells.

@@ -5,10 +5,10 @@
 // docs/design.md, "Adding an engine of collectives", tells what each function
 // must promise. NULL: the engine needs no such function.
 //
-// Locks: a blocking call calls these functions without the engine lock, unless
-// it has waited long; a nonblocking one with the lock, except prepare, and
-// then no function may wait. A function that needs the lock takes it, as its
-// holder may take it again.
+// Locks: a blocking call calls these functions without the lock of the
+// progress engine (engine.h), unless it has waited long; a nonblocking one
+// with that lock, except prepare, and then no function may wait. A function
+// that needs the lock takes it, as its holder may take it again.
 #ifndef WM_COMM_COLL_CALL_COLL_ENGINE_H
 #define WM_COMM_COLL_CALL_COLL_ENGINE_H
 
@@ -81,21 +81,27 @@ typedef struct {
 
 typedef struct {
     const char *name; // as reports tell it
-    bool in_order;    // all ranks start its calls in one order
-    bool orders;      // orders its work behind the buffers' users itself; else
-                      // `direct` of the participant is (direct.h)
+    // Its nonblocking calls must start in one order on all ranks: each waits
+    // until the one before has set op->begun.
+    bool in_order;
+    // Orders its work behind the buffers' users itself; else `direct` of the
+    // participant does (direct.h).
+    bool orders;
     // Returns true if the engine may serve calls of a communicator: by facts
     // that all its ranks know alike.
     bool (*spans)(const wm_comm_t *comm);
     // Opens the engine for a communicator: collective, in the first blocking
-    // call that all ranks leave to it. *state is the engine's. If it fails on
-    // one rank, no rank uses the engine there. NULL: it is open.
+    // call that all ranks leave to it, in the first call on a stream, or when
+    // a persistent call is made. Nonblocking calls use open engines alone.
+    // *state is the engine's. If it fails on one rank, no rank uses the engine
+    // there. NULL: it is open.
     int (*open)(wm_comm_t *comm, void **state, wm_error_t *err);
     // Called when nobody uses the communicator any more, on each rank on its
     // own; not if the engine was never opened, unless `open` is NULL.
     void (*comm_drop)(wm_comm_t *comm, void *state);
-    // Called now and then while this rank waits in a call of the engine: if a
-    // rank has died, ends what waits for it.
+    // Called when a wait for a call of the engine has failed, as by a dead
+    // rank; for calls on a stream, now and then. Looks for dead ranks and ends
+    // what waits for them. May come more than once.
     void (*abort)(wm_comm_t *comm, void *state);
     // Returns true if the engine can serve this rank in a call of this form,
     // as far as is known without work. Cheap.

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Barriers, and blocking collectives. The first engine that serves all ranks
-// does the call (coll_engines.h). A rank that only MPI can serve, as it has
-// host memory, declines and does not wait. A call cannot be
-// interrupted once it has begun. If one rank fails, or is in another
-// collective, all raise. GIL released by the caller, engine lock not held. The
-// caller keeps the buffers and releases them.
+// does the call (coll_engines.h). On one host a rank that only MPI can serve,
+// as it has host memory, declines and does not wait; between hosts it asks,
+// whatever its memory. A call cannot be interrupted once it has begun. If one
+// rank fails, or is in another collective, all raise. GIL released by the
+// caller, engine lock not held. The caller keeps the buffers and releases
+// them.
 #ifndef WM_COMM_COLL_RUN_COLL_H
 #define WM_COMM_COLL_RUN_COLL_H
 
@@ -22,9 +23,8 @@ bool
 wm_coll_is_numbered(wm_comm_t *comm);
 
 // Does a collective. WM_COLL_BY_MPI, or WM_COLL_UNNUMBERED between hosts: the
-// caller makes MPI's call. Called by
-// all ranks of a communicator for which wm_coll_is_numbered() is true; for an
-// intercommunicator, on its `whole`.
+// caller makes MPI's call. Called by all ranks of a communicator for which
+// wm_coll_is_numbered() is true; for an intercommunicator, on its `whole`.
 WM_MUST_CHECK wm_coll_result_t
 wm_coll_call(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err);
 
