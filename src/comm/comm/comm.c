@@ -17,7 +17,7 @@ static wm_comm_t *freed;    // freed by the user, still in use; engine lock
 static void
 free_comm(wm_comm_t *comm)
 {
-    wm_modules_drop(comm); // this asks MPI for ranks that died
+    WM_EACH_MODULE(drop, comm); // this asks MPI for ranks that died
     if (comm->match != MPI_COMM_NULL)
         MPI_Comm_free(&comm->match);
     if (comm->data != MPI_COMM_NULL)
@@ -182,7 +182,7 @@ on_delete(MPI_Comm user, int key, void *value, void *extra)
     if (wm_engine_check(NULL) < 0)
         return MPI_SUCCESS; // in MPI_Finalize, which frees the handles
     void *held = wm_gil_release();
-    wm_modules_freed(comm);
+    WM_EACH_MODULE(freed, comm);
     strike(comm);
     free_unused();
     wm_gil_retake(held);
@@ -360,7 +360,7 @@ wm_comm_attach(MPI_Comm user, wm_comm_t **result, wm_error_t *err)
         code = wm_mpi_check(inter ? MPI_Comm_remote_size(user, &comm->size)
                                   : MPI_Comm_size(user, &comm->size),
                             "MPI_Comm_size", err);
-    wm_modules_wait_begin(user);
+    WM_EACH_MODULE(wait_begin, user);
     if (code == 0)
         code = wm_mpi_duplicate(user, &comm->match, err);
     // Collectives of neighbors are begun on `data`.
@@ -378,7 +378,7 @@ wm_comm_attach(MPI_Comm user, wm_comm_t **result, wm_error_t *err)
         code = make_whole(comm, err);
     else
         comm->whole = comm;
-    wm_modules_wait_end();
+    WM_EACH_MODULE(wait_end);
     if (code == 0)
         code = make_object_comm(comm, err);
     if (code == 0)

@@ -81,7 +81,7 @@ static int
 ask_all(MPI_Comm user, bool inter, wm_error_t *err)
 {
     int mine = needs_us(), any = mine, code = 0;
-    wm_modules_wait_begin(user);
+    WM_EACH_MODULE(wait_begin, user);
     for (int i = 0; i < 1 + inter && code == 0; ++i) {
         mine = any;
         code = wm_mpi_check(
@@ -89,7 +89,7 @@ ask_all(MPI_Comm user, bool inter, wm_error_t *err)
             "MPI_Allreduce", err);
         any = any || mine;
     }
-    wm_modules_wait_end();
+    WM_EACH_MODULE(wait_end);
     return code < 0 ? code : !any;
 }
 

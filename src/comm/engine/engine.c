@@ -402,7 +402,7 @@ wm_engine_wait(const _Atomic int *flag, wm_op_t *op, wm_watcher_t *watcher,
         if (!atomic_load(&ending))
             watcher->look(watcher, op, now);
         if (!threaded)
-            wm_modules_serve(true);
+            WM_EACH_MODULE(serve, true);
         if (now - began > (crowded ? 20 : plenty ? 1000 : 200))
             sched_yield();
         if (now - began > (crowded ? 500 : LONG_US))
@@ -491,7 +491,7 @@ engine_serve(void *unused)
         stepped = atomic_load(&rounds);
         seen = current;
         visited = visit;
-        wm_modules_serve(atomic_load(&inside) > 0);
+        WM_EACH_MODULE(serve, atomic_load(&inside) > 0);
         int64_t quiet = now - quiet_since;
         if (atomic_load(&active) == 0) {
             if (wm_progress_is_asked() && atomic_load(&wanted) == 0)
@@ -533,7 +533,7 @@ finalize(MPI_Comm comm, int key, void *value, void *extra)
         pthread_join(thread, NULL);
     }
     wm_handle_stop_thread(); // without the lock, as the thread takes it
-    wm_modules_end();
+    WM_EACH_MODULE(end);
     wm_engine_lock();
     wm_handle_end_all_lock_held();
     wm_progress_end();

@@ -3,29 +3,25 @@
 
 #include "cuda/settings.h"
 
-static const wm_module_t *const modules[] = {
+const wm_module_t *const wm_modules[] = {
 #define X(name) &wm_##name##_module,
     WM_MODULES(X)
 #undef X
+        NULL,
 };
-#define MODULES ((int)(sizeof modules / sizeof *modules))
+#define MODULES (sizeof wm_modules / sizeof *wm_modules)
 
 // Those with a `round`, as rounds are many.
 static const wm_module_t *rounds[MODULES];
 static int round_count;
 
-#define EACH(function, ...)                                                   \
-    for (int i = 0; i < MODULES; ++i)                                         \
-        if (modules[i]->function != NULL)                                     \
-            modules[i]->function(__VA_ARGS__);
-
 void
 wm_modules_begin(void)
 {
-    for (int i = 0; i < MODULES; ++i)
-        if (modules[i]->round != NULL)
-            rounds[round_count++] = modules[i];
-    EACH(begin);
+    for (const wm_module_t *const *one = wm_modules; *one != NULL; ++one)
+        if ((*one)->round != NULL)
+            rounds[round_count++] = *one;
+    WM_EACH_MODULE(begin);
 }
 
 void
@@ -36,18 +32,12 @@ wm_modules_round(void)
             rounds[i]->round();
 }
 
-void
-wm_modules_serve(bool waited)
-{
-    EACH(serve, waited);
-}
-
 int64_t
 wm_modules_rest(void)
 {
     int64_t least = 0;
-    for (int i = 0; i < MODULES; ++i) {
-        int64_t rest = modules[i]->rest != NULL ? modules[i]->rest() : 0;
+    for (const wm_module_t *const *one = wm_modules; *one != NULL; ++one) {
+        int64_t rest = (*one)->rest != NULL ? (*one)->rest() : 0;
         if (rest > 0 && (least == 0 || rest < least))
             least = rest;
     }
@@ -55,76 +45,36 @@ wm_modules_rest(void)
 }
 
 void
-wm_modules_end(void)
-{
-    EACH(end);
-}
-
-void
 wm_modules_requested(const wm_op_t *op)
 {
     if (wm_setting_is_on(WM_SETTING_CHECK))
-        EACH(requested, op);
+        WM_EACH_MODULE(requested, op);
 }
 
 void
 wm_modules_request_freed(const wm_op_t *op)
 {
     if (wm_setting_is_on(WM_SETTING_CHECK))
-        EACH(request_freed, op);
+        WM_EACH_MODULE(request_freed, op);
 }
 
 int
 wm_modules_configure(wm_error_t *err)
 {
     int code = 0;
-    for (int i = 0; i < MODULES && code == 0; ++i)
-        if (modules[i]->configure != NULL)
-            code = modules[i]->configure(err);
+    const wm_module_t *const *one = wm_modules;
+    for (; *one != NULL && code == 0; ++one)
+        if ((*one)->configure != NULL)
+            code = (*one)->configure(err);
     return code;
-}
-
-void
-wm_modules_wait_begin(MPI_Comm user)
-{
-    EACH(wait_begin, user);
-}
-
-void
-wm_modules_wait_end(void)
-{
-    EACH(wait_end);
-}
-
-void
-wm_modules_retain(wm_comm_t *comm)
-{
-    EACH(retain, comm);
-}
-
-void
-wm_modules_release(wm_comm_t *comm)
-{
-    EACH(release, comm);
-}
-
-void
-wm_modules_freed(wm_comm_t *comm)
-{
-    EACH(freed, comm);
 }
 
 bool
 wm_modules_is_used(const wm_comm_t *comm)
 {
     bool used = false;
-    for (int i = 0; i < MODULES && !used; ++i)
-        used = modules[i]->is_used != NULL && modules[i]->is_used(comm);
+    const wm_module_t *const *one = wm_modules;
+    for (; *one != NULL && !used; ++one)
+        used = (*one)->is_used != NULL && (*one)->is_used(comm);
     return used;
-}
-
-void
-wm_modules_drop(wm_comm_t *comm)
-{
-    EACH(drop, comm);
 }

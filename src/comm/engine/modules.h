@@ -70,37 +70,29 @@ typedef struct {
 WM_MODULES(X)
 #undef X
 
-// Each calls that function of all modules. The first error ends
+extern const wm_module_t *const wm_modules[]; // NULL ends them
+
+// Calls a function, by its name in wm_module_t, of all modules.
+#define WM_EACH_MODULE(function, ...)                                         \
+    for (const wm_module_t *const *one = wm_modules; *one != NULL; ++one)     \
+        if ((*one)->function != NULL)                                         \
+    (*one)->function(__VA_ARGS__)
+
+// Functions with more to do than that. The first error ends
 // wm_modules_configure().
 void
 wm_modules_begin(void);
 void
 wm_modules_round(void);
-void
-wm_modules_serve(bool waited);
 int64_t
 wm_modules_rest(void); // the shortest
-void
-wm_modules_end(void);
 void
 wm_modules_requested(const wm_op_t *op);
 void
 wm_modules_request_freed(const wm_op_t *op);
 WM_MUST_CHECK int
 wm_modules_configure(wm_error_t *err);
-void
-wm_modules_wait_begin(MPI_Comm user);
-void
-wm_modules_wait_end(void);
-void
-wm_modules_retain(wm_comm_t *comm);
-void
-wm_modules_release(wm_comm_t *comm);
-void
-wm_modules_freed(wm_comm_t *comm);
 bool
 wm_modules_is_used(const wm_comm_t *comm);
-void
-wm_modules_drop(wm_comm_t *comm);
 
 #endif
