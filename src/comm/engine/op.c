@@ -80,9 +80,8 @@ wm_op_release(wm_op_t *op)
     for (int i = 0; i < 2; ++i)
         if (op->parts_of[i] != NULL)
             wm_op_release(op->parts_of[i]);
-    if (op->holds_comm) {
+    if (op->holds_comm)
         WM_EACH_MODULE(release, op->comm);
-    }
     wm_pool_give(&op_pool, op);
 }
 
@@ -143,9 +142,8 @@ wm_op_fail(wm_op_t *op, const wm_error_t *err)
     if (op->error.code != 0)
         return;
     op->holds_comm = op->comm != NULL;
-    if (op->holds_comm) {
+    if (op->holds_comm)
         WM_EACH_MODULE(retain, op->comm);
-    }
     op->error = *err;
 }
 
