@@ -421,6 +421,26 @@ def test_functions_that_the_design_names_are_there():
     assert named <= set(re.findall(r"\bwm_\w+", words))
 
 
+def test_names_in_backticks_of_the_design_are_there():
+    """All with an underscore, or as a part; NAME stands for any."""
+    text = (ROOT / "docs" / "design.md").read_text()
+    text = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    folders = ("src", "warpmpi", "build_tools", "tests", "benchmarks")
+    files = [ROOT / "setup.py"]
+    for folder in folders:
+        for kind in ("*.c", "*.h", "*.cu", "*.cpp", "*.py", "*.pyi"):
+            files += (ROOT / folder).rglob(kind)
+    words = "\n".join(path.name + path.read_text() for path in files)
+    named = {
+        name
+        for quoted in re.findall(r"`([^`]+)`", text)
+        for name in re.findall(r"\w*[a-z0-9A-Z]_\w+", quoted)
+        if "NAME" not in name
+    }
+    assert len(named) > 300
+    assert {name for name in named if name not in words} == set()
+
+
 def test_static_functions_that_the_design_names_are_there():
     """`x` of `y.c`, or in it."""
     text = (ROOT / "docs" / "design.md").read_text()
