@@ -91,7 +91,7 @@ def test_layer_includes_only_layers_below(path):
 MODULES = {
     "comm": (
         "engine node link comm message transfer protocol diagnostics "
-        "coll/call coll/direct coll/stream coll/host coll/run"
+        "coll/call coll/direct coll/stream coll/mpi coll/run"
     ).split(),
     "python": (
         "core device view array message request comm objects staging".split()
@@ -669,7 +669,7 @@ def test_every_collective_has_a_call_of_mpi():
         re.MULTILINE,
     )
     kinds = {kind for kind, _, _ in rows} - {"BARRIER"}
-    by_mpi = names_in(f"{coll}/host/by_mpi.c", r"^    case WM_COLL_(\w+):")
+    by_mpi = names_in(f"{coll}/mpi/by_mpi.c", r"^    case WM_COLL_(\w+):")
     assert len(kinds) > 0
     assert by_mpi == kinds
     for kind, name, begun in rows:

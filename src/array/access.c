@@ -60,7 +60,7 @@ take_note(wm_note_t *note, int device, CUstream stream)
 }
 
 void
-wm_access_take_note(wm_access_t *access)
+wm_access_record(wm_access_t *access)
 {
     const wm_producer_t *producer = &access->producer;
     if (producer->kind == WM_PRODUCER_STREAM)

@@ -52,7 +52,7 @@ wm_access_any_named(void);
 // different one. If an event cannot be recorded, our stream waits for the
 // whole stream when it is opened.
 void
-wm_access_take_note(wm_access_t *access);
+wm_access_record(wm_access_t *access);
 
 // Returns true if the producer's work was marked and is not known to have
 // ended.

@@ -44,14 +44,14 @@ wm_receive_is_pickled(const wm_op_t *op);
 // Begins to wait for a message that could be received; op->result describes it
 // at the end. MPI_PROC_NULL ends at once. The message stays in the queue. With
 // `matched` it leaves the queue, and can be received only after
-// wm_probe_take().
+// wm_probe_matched().
 WM_MUST_CHECK int
 wm_probe_begin(wm_comm_t *comm, int rank, int tag, bool matched, wm_op_t **op,
                wm_error_t *err);
 
 // Takes the message that a matching probe has found; NULL: none.
 wm_unexpected_t *
-wm_probe_take(wm_op_t *op);
+wm_probe_matched(wm_op_t *op);
 
 // Puts a matched message that nobody received back into the unexpected queue.
 void

@@ -199,7 +199,7 @@ pack_go(wm_end_t *end, wm_error_t *err)
     // The payload is read later, when a borrowed stream may be gone.
     if (end->header.kind == WM_MESSAGE_DATA && !end->access.pooled) {
         end->access.opened = false;
-        wm_access_take_note(&end->access);
+        wm_access_record(&end->access);
     }
     return 0;
 }

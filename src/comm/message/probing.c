@@ -103,7 +103,7 @@ wm_probe_begin(wm_comm_t *comm, int rank, int tag, bool matched,
 }
 
 wm_unexpected_t *
-wm_probe_take(wm_op_t *op)
+wm_probe_matched(wm_op_t *op)
 {
     probe_t *probe = (probe_t *)op;
     wm_engine_lock();

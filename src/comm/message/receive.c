@@ -108,7 +108,7 @@ post_lock_held(wm_end_t *end, wm_unexpected_t *matched, wm_error_t *err)
     int code = WM_UNEXPECTED_TAKEN;
     if (matched != NULL)
         wm_unexpected_open(end, matched);
-    else if ((code = wm_unexpected_take(end, err)) < 0)
+    else if ((code = wm_unexpected_match(end, err)) < 0)
         return code;
     end->was_unexpected = code == WM_UNEXPECTED_TAKEN;
     if (code != WM_UNEXPECTED_NONE)
@@ -370,7 +370,7 @@ look_at_producer(wm_end_t *end)
     if (end->blocking && wm_end_borrows(end))
         return;
     if (producer->kind == WM_PRODUCER_STREAM && end->access.user_device < 0) {
-        wm_access_take_note(&end->access); // takes a tenth of asking
+        wm_access_record(&end->access); // takes a tenth of asking
         return;
     }
     if (wm_producer_idle(producer, true, &idle, NULL) == 0 && idle)

@@ -260,7 +260,7 @@ wm_unexpected_look_again(wm_end_t *end)
 }
 
 int
-wm_unexpected_take(wm_end_t *end, wm_error_t *err)
+wm_unexpected_match(wm_end_t *end, wm_error_t *err)
 {
     wm_unexpected_t **link = unexpected_find(end->op.comm, end->rank, end->tag,
                                              end);

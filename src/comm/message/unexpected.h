@@ -13,7 +13,7 @@ typedef enum {
     WM_UNEXPECTED_NONE = 0, // no message matches
     WM_UNEXPECTED_TAKEN,
     WM_UNEXPECTED_ARRIVING, // reserved for the receive, which asks again
-} wm_unexpected_take_t;
+} wm_unexpected_match_t;
 
 // Puts the message in end->packet back, with source and tag of end->op.result.
 // Returns false when memory is exhausted.
@@ -21,9 +21,9 @@ bool
 wm_unexpected_put(wm_end_t *end);
 
 // Takes the first message that the receive matches into end->packet and
-// end->op.result. Returns a wm_unexpected_take_t, or MPI's error.
+// end->op.result. Returns a wm_unexpected_match_t, or MPI's error.
 WM_MUST_CHECK int
-wm_unexpected_take(wm_end_t *end, wm_error_t *err);
+wm_unexpected_match(wm_end_t *end, wm_error_t *err);
 
 // Looks again for a receive that was given to MPI while the lock was not held:
 // a message that came to the queue meanwhile precedes those in MPI.

@@ -332,7 +332,7 @@ chunks_offer(wm_end_t *end, wm_error_t *err)
                                            &end->buffer.memory);
     chunks->whole = wm_eager_applies(end);
     if (device && end->around == NULL)
-        wm_access_take_note(&end->access);
+        wm_access_record(&end->access);
     wm_chunks_announce(end, link);
     return 0;
 }

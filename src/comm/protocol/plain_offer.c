@@ -93,7 +93,7 @@ waits_for_others(wm_end_t *end)
     bool again = now - last < AGAIN_US;
     last = now;
     if (again)
-        wm_access_take_note(&end->access);
+        wm_access_record(&end->access);
     return wm_access_is_noted(&end->access);
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "python/comm/direct_call.h"
 
-#include "comm/coll/host/by_mpi.h"
+#include "comm/coll/mpi/by_mpi.h"
 #include "comm/coll/run/nonblocking.h"
 #include "comm/coll/run/persistent_coll.h"
 #include "comm/coll/run/coll_on_stream.h"
@@ -143,7 +143,7 @@ begin_on_stream(const wm_channel_t *channel, const wm_coll_t *call,
     int code;
     if (wm_py_message_of_none(object, &kept) < 0)
         return NULL;
-    wm_buffer_t buffer = wm_py_message_take(&kept);
+    wm_buffer_t buffer = wm_py_message_detach(&kept);
     WM_PY_UNLOCKED(code = wm_coll_on_stream_begin(
                        channel->comm, call->kind, call, channel->device,
                        channel->stream, &buffer, &op, &err));
@@ -291,7 +291,7 @@ wm_py_direct_begin(wm_coll_kind_t kind, PyObject *self, PyObject *const *args,
     Py_DECREF(capsule);
     if (code < 0)
         return WM_COLL_FAILED;
-    wm_buffer_t buffer = wm_py_message_take(&kept);
+    wm_buffer_t buffer = wm_py_message_detach(&kept);
     wm_coll_result_t begun;
     WM_PY_UNLOCKED(
         begun = wm_py_direct_start(comm, call, &buffer, &op, &handle, &err));

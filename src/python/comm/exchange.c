@@ -114,7 +114,7 @@ take_sent(exchange_t *exchange, wm_buffer_t *taken)
     wm_error_t err;
     int code;
     bool copied = is_overwritten(exchange);
-    wm_buffer_t buffer = wm_py_message_take(&exchange->sent);
+    wm_buffer_t buffer = wm_py_message_detach(&exchange->sent);
     *taken = buffer;
     if (!copied)
         return 0;

@@ -31,7 +31,7 @@ wm_py_matched_new(PyObject *comm, wm_op_t *op)
 {
     message_t *self = (message_t *)wm_py_mpi_new(wm_py_state->matched_type);
     wm_unexpected_t *matched;
-    WM_PY_UNLOCKED(matched = wm_probe_take(op));
+    WM_PY_UNLOCKED(matched = wm_probe_matched(op));
     wm_channel_t channel;
     if (self == NULL || wm_py_channel_get(comm, &channel) < 0) {
         Py_XDECREF(self);
@@ -193,7 +193,7 @@ receive(PyObject *object, PyObject *const *args, Py_ssize_t given,
         || wm_py_mpi_status(values[1], "status", &status) < 0
         || wm_py_message_parse(values[0], true, "buf", &message) < 0)
         return NULL;
-    wm_buffer_t buffer = wm_py_message_take(&message);
+    wm_buffer_t buffer = wm_py_message_detach(&message);
     if (wm_py_matched_begin(object, &buffer, blocking, &op) < 0) {
         wm_py_message_release(&message);
         return NULL;

@@ -43,7 +43,7 @@ finish(wm_op_t *op, int code)
     if (code == 0)
         return 0;
     Py_BEGIN_ALLOW_THREADS;
-    wm_unexpected_t *matched = wm_probe_take(op);
+    wm_unexpected_t *matched = wm_probe_matched(op);
     if (matched != NULL)
         wm_matched_return(op->comm, matched);
     Py_END_ALLOW_THREADS;

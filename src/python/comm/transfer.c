@@ -56,7 +56,7 @@ wm_py_transfer_begin(const wm_transfer_t *transfer, MPI_Request *request,
     wm_error_t err;
     wm_op_t *op = NULL;
     int code;
-    wm_buffer_t buffer = wm_py_message_take(message);
+    wm_buffer_t buffer = wm_py_message_detach(message);
     Py_BEGIN_ALLOW_THREADS;
     code = wm_py_channel_begin_unlocked(
         &transfer->channel, &transfer->envelope, transfer->receives, &buffer,
@@ -92,7 +92,7 @@ run(const wm_transfer_t *transfer, const char *function)
                              &message)
         < 0)
         return NULL;
-    wm_buffer_t buffer = wm_py_message_take(&message);
+    wm_buffer_t buffer = wm_py_message_detach(&message);
     wm_waiting_call = (wm_waiting_call_t){.name = function,
                                           .type = message.type};
     Py_BEGIN_ALLOW_THREADS;

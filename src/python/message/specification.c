@@ -600,7 +600,7 @@ wm_py_message_scatter(wm_message_t *message, wm_pattern_t *pattern,
 }
 
 wm_buffer_t
-wm_py_message_take(wm_message_t *message)
+wm_py_message_detach(wm_message_t *message)
 {
     wm_buffer_t buffer = message->buffer;
     message->buffer.release = NULL;

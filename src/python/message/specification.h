@@ -65,7 +65,7 @@ wm_py_message_scatter(wm_message_t *message, wm_pattern_t *pattern,
 
 // Moves the memory out, for an operation.
 wm_buffer_t
-wm_py_message_take(wm_message_t *message);
+wm_py_message_detach(wm_message_t *message);
 
 // Fills a buffer with the same memory again, for a persistent request whose
 // message is kept, and asks for its producer anew. `array` is the object that

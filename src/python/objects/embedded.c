@@ -49,7 +49,7 @@ embedded_send(PyObject *Py_UNUSED(module), PyObject *args)
         wm_py_send_failure(comm, &envelope, "it failed");
         return NULL;
     }
-    wm_buffer_t buffer = wm_py_message_take(&message);
+    wm_buffer_t buffer = wm_py_message_detach(&message);
     WM_PY_UNLOCKED(code = wm_send_begin(comm, &buffer, &envelope, &op, &err));
     if (code == 0)
         return wm_py_request_new(op, MPI_REQUEST_NULL, &message);
@@ -96,7 +96,7 @@ embedded_receive(PyObject *Py_UNUSED(module), PyObject *args)
     if (array != Py_None) {
         if (wm_py_message_parse(array, true, "obj", &message) < 0)
             return NULL;
-        buffer = wm_py_message_take(&message);
+        buffer = wm_py_message_detach(&message);
     }
     WM_PY_UNLOCKED(code = wm_receive_begin(channel.comm->object_comm, &buffer,
                                            &envelope, &op, &err));

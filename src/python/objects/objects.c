@@ -138,7 +138,7 @@ look_at_buffer(PyObject *object, wm_message_t *message, wm_buffer_t *buffer)
     }
     if (wm_py_message_parse(object, true, "buf", message) < 0)
         return -1;
-    *buffer = wm_py_message_take(message);
+    *buffer = wm_py_message_detach(message);
     buffer->numbers = false; // a pickle is received, whatever the elements
     buffer->element = 0;
     return 0;

@@ -111,7 +111,7 @@ parse_embedded(sending_t *sending, PyObject *list)
                               &array->envelope.tag)
             || wm_py_message_parse(object, false, "obj", &array->message) < 0)
             return -1;
-        array->buffer = wm_py_message_take(&array->message);
+        array->buffer = wm_py_message_detach(&array->message);
         ++sending->count;
     }
     return 0;
@@ -218,7 +218,7 @@ run(sending_t *sending)
     wm_error_t err;
     wm_op_t *op = NULL;
     int code;
-    wm_buffer_t buffer = wm_py_message_take(&sending->message);
+    wm_buffer_t buffer = wm_py_message_detach(&sending->message);
     buffer.pickled = true;
     wm_waiting_call = (wm_waiting_call_t){.name = "send",
                                           .type = MPI_DATATYPE_NULL};

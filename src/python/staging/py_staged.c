@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm/coll/host/staged.h"
+#include "comm/coll/mpi/staged.h"
 #include "comm/engine/stats.h"
 #include "python/array/py_array.h"
 #include "python/core/mpi4py.h"
@@ -180,7 +180,7 @@ static PyObject *
 begin(wm_comm_t *comm, wm_message_t *message, wm_staged_t *staged,
       PyMPIRequestObject *inner, PyObject *into)
 {
-    wm_buffer_t buffer = wm_py_message_take(message);
+    wm_buffer_t buffer = wm_py_message_detach(message);
     MPI_Request handle = inner->ob_mpi;
     wm_op_t *op;
     wm_error_t err;

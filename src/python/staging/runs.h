@@ -4,7 +4,7 @@
 #ifndef WM_PYTHON_STAGING_RUNS_H
 #define WM_PYTHON_STAGING_RUNS_H
 
-#include "comm/coll/host/staged.h"
+#include "comm/coll/mpi/staged.h"
 #include "python/core/module.h"
 
 // Reads what _core._runs has made, or (offset, bytes), for a staging copy of

@@ -25,7 +25,7 @@
     WM_COLL_TOYS(X)                                                           \
     X(copies)  /* coll/direct/copies.c */                                     \
     X(kernels) /* coll/stream/symm_coll.c */                                  \
-    X(mpi)     /* coll/host/mpi_engine.c */
+    X(mpi)     /* coll/mpi/mpi_engine.c */
 
 typedef struct wm_coll_op wm_coll_op_t; // comm/coll/direct/coll_op.h
 

@@ -220,7 +220,7 @@ restart_arrive(wm_nonblocking_op_t *op, bool *waits)
     // closed the communicator.
     if (wm_barrier_any_arrived(barrier, DIFFERS)) { // vote anew
         wm_coll_op_leave(coll);
-        wm_turn_take(&call->nonblocking->turns, &call->turn);
+        wm_turn_queue(&call->nonblocking->turns, &call->turn);
         coll->participant.direct.barrier = wm_turns_bank(op->op.comm,
                                                          call->turn.number);
         call->state = WM_NONBLOCKING_AHEAD;

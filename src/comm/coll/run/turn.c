@@ -36,7 +36,7 @@ let_in(wm_turns_t *turns)
 }
 
 void
-wm_turn_take(wm_turns_t *turns, wm_turn_t *turn)
+wm_turn_queue(wm_turns_t *turns, wm_turn_t *turn)
 {
     turn->turns = turns;
     turn->number = ++turns->asked;
@@ -52,7 +52,7 @@ wm_turn_take(wm_turns_t *turns, wm_turn_t *turn)
 void
 wm_turn_enlist(wm_turns_t *turns, wm_turn_t *turn)
 {
-    wm_turn_take(turns, turn);
+    wm_turn_queue(turns, turn);
     if (turns->outside == NULL)
         turns->outside = turn;
     wm_op_retain(turn->op);

@@ -47,7 +47,7 @@ wm_turns_skip(wm_turns_t *turns);
 // Queues a call behind those that were begun before. The caller decides who
 // steps it.
 void
-wm_turn_take(wm_turns_t *turns, wm_turn_t *turn);
+wm_turn_queue(wm_turns_t *turns, wm_turn_t *turn);
 
 // Queues a call likewise; the engine steps its operation once it has a bank.
 void

@@ -215,7 +215,7 @@ wm_fragmented_coll_enqueue(wm_symm_t *symm, const wm_coll_desc_t *desc,
                            size_t fragments, wm_error_t *err)
 {
     fragmented_t coll = fragmented_open(symm, desc);
-    int code = wm_symm_take_turn(symm, err);
+    int code = wm_symm_begin_turn(symm, err);
     for (; coll.index < fragments && code == 0; ++coll.index)
         code = fragmented_follow(&coll, err);
     return code < 0 ? code : wm_symm_leave_turn(symm, err);

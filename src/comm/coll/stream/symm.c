@@ -105,7 +105,7 @@ take_turn_captured(wm_symm_t *symm, wm_error_t *err)
 }
 
 int
-wm_symm_take_turn(wm_symm_t *symm, wm_error_t *err)
+wm_symm_begin_turn(wm_symm_t *symm, wm_error_t *err)
 {
     int code = 0;
     if (symm->captured)

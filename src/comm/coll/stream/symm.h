@@ -76,7 +76,7 @@ wm_symm_forget(wm_symm_t *symm);
 
 // Takes a turn: the call goes through the halves, in fragments.
 WM_MUST_CHECK int
-wm_symm_take_turn(wm_symm_t *symm, wm_error_t *err);
+wm_symm_begin_turn(wm_symm_t *symm, wm_error_t *err);
 
 // Returns the half of `rank` that a fragment of this call uses.
 char *

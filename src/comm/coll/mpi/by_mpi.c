@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "comm/coll/host/by_mpi.h"
+#include "comm/coll/mpi/by_mpi.h"
 
 #include <limits.h>
 #include <stdlib.h>

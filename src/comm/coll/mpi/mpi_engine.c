@@ -3,7 +3,7 @@
 // (by_mpi.h). Its blocking calls, and those of arguments that only mpi4py can
 // read, are made by the caller (WM_COLL_BY_MPI).
 #include "comm/coll/direct/coll_op.h"
-#include "comm/coll/host/by_mpi.h"
+#include "comm/coll/mpi/by_mpi.h"
 
 typedef enum {
     FETCHING, // waits for its data

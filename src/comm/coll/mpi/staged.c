@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "comm/coll/host/staged.h"
+#include "comm/coll/mpi/staged.h"
 
 #include <stdlib.h>
 
@@ -297,7 +297,7 @@ wm_staged_begin(wm_comm_t *comm, wm_buffer_t *buffer, wm_staged_t *staged,
         staged->count = 0;
     }
     if (staged->count > 0 && wm_buffer_on_device(buffer))
-        wm_access_take_note(&call->access);
+        wm_access_record(&call->access);
     wm_engine_add(&call->op);
     wm_engine_notify();
     *result = &call->op;

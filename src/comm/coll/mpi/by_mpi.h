@@ -6,7 +6,7 @@
 #ifndef WM_COMM_COLL_HOST_BY_MPI_H
 #define WM_COMM_COLL_HOST_BY_MPI_H
 
-#include "comm/coll/host/staged.h"
+#include "comm/coll/mpi/staged.h"
 #include "comm/coll/direct/participant.h"
 
 typedef struct {
