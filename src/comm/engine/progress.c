@@ -12,7 +12,7 @@
 
 static wm_source_t sources[WM_LINKS_KNOWN];
 static _Atomic int source_count;
-// What the thread waits for: wake-ups first.
+// The thread waits for these descriptors; the first one is for wake-ups.
 static struct pollfd waited[1 + WM_LINKS_KNOWN] = {{.fd = -1}};
 static int waited_count;
 static bool looks; // a library has no descriptor

@@ -23,7 +23,7 @@ typedef struct {
     wm_peer_t *peer;
     MPI_Comm data; // MPI's messages of payloads
     int rank;      // of the peer in `data`
-    // Of the payload, the same at both ends, and in use for no other one.
+    // The payload has this number at both ends, and no other payload has.
     uint32_t number;
     uint32_t index; // of the chunk, from 0; all but the last have one length
     int device;     // of the memory; -1: it is host memory

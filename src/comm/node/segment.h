@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What the shared segment of a process contains. node.h says how peers get to
-// see a segment, and has the functions; most of its parts have owners of their
-// own (slot.h, barrier.h, account.h, exchange_area.h).
+// The layout of the shared segment of a process. node.h says how peers get to
+// see a segment, and has the functions; most parts of a segment have owners of
+// their own (slot.h, barrier.h, account.h, exchange_area.h).
 #ifndef WM_COMM_NODE_SEGMENT_H
 #define WM_COMM_NODE_SEGMENT_H
 

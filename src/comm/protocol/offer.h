@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What the senders' rows that offer share: an offer, whose header is the RTS
-// of a rendezvous, has a slot of the sender's segment, in whose words the two
-// ends write to each other. The rows differ in the memory: the sender's own,
-// or an exportable copy in an eager LL buffer or a ring. Engine lock held.
+// The senders' rows that offer share these functions. An offer is a message
+// whose header is the RTS of a rendezvous. The offer has a slot of the
+// sender's segment; the two ends write to each other in the slot's words. The
+// rows differ in the memory: the sender's own, or an exportable copy in an
+// eager LL buffer or a ring. Engine lock held.
 #ifndef WM_COMM_PROTOCOL_OFFER_H
 #define WM_COMM_PROTOCOL_OFFER_H
 
@@ -14,7 +15,8 @@
 bool
 wm_offer_open(wm_end_t *end, const char **why);
 
-// Likewise for a row whose memory another process maps.
+// Opens the offer of a row whose memory another process maps. Returns as
+// above.
 bool
 wm_offer_open_mapped(wm_end_t *end, const char **why);
 

@@ -48,7 +48,8 @@ typedef struct {
     // is needed. NULL: the stream tells.
     wm_signal_t *signal;
     bool shares; // a reduction may share a kernel with other sets (fuse.h)
-    // Of the phase that was enqueued last; others only read these.
+    // These describe the phase that was enqueued last; the user only reads
+    // them.
     bool signals;        // its only kernel will set `awaited`
     wm_signal_t awaited; // the set's signal, or that of the shared kernel
     unsigned looks;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What the watchdog's thread looks at beside the calls that it is told of: the
-// waits inside MPI of host-only communicators, and of calls that make
-// something. The main thread has done nothing in Python for long then, and
-// warpmpi/_watching.py tells its call. Without such a wait, and without a
-// signal, the thread never takes the GIL.
+// The watchdog's thread is told of calls. This file lets the thread look at
+// waits inside MPI as well: those of host-only communicators, and of calls
+// that make something. The main thread has done nothing in Python for long
+// then, and warpmpi/_watching.py tells its call. Without such a wait, and
+// without a signal, the thread never takes the GIL.
 #include <stdatomic.h>
 #include <unistd.h>
 

@@ -180,8 +180,8 @@ stream_coll_refuse(wm_symm_t *symm, const wm_coll_desc_t *desc, int code)
         wm_stream_release(device, stream);
 }
 
-// What ranks exchange on the host of a captured call. A replay checks nothing:
-// if ranks replay different calls, their streams wait for ever.
+// Ranks exchange this on the host when a call is captured. A replay checks
+// nothing: if ranks replay different calls, their streams wait for ever.
 typedef struct {
     int kind;       // wm_coll_kind_t
     bool first;     // the first call of its capture
