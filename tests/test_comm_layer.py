@@ -45,7 +45,7 @@ def run(*words):
     ["one", "full", "wrapped", "background", "resting", "wanted", "addresses"],
 )
 def test_notices(build, case):
-    run(build("notices", "node/mapping", "node/place", "engine/stats"), case)
+    run(build("notices", "node/mapping", "node/rkey", "engine/stats"), case)
 
 
 def test_what_another_rank_tells_of_shared_memory_is_checked(build):

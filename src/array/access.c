@@ -117,9 +117,9 @@ wm_access_forget_borrowed(wm_access_t *access)
 }
 
 void
-wm_access_settle(wm_access_t *access)
+wm_access_after_nothing(wm_access_t *access)
 {
-    access->settled = true;
+    access->after_nothing = true;
     wm_access_forget_borrowed(access);
 }
 
@@ -127,7 +127,7 @@ bool
 wm_access_may_borrow(const wm_access_t *access)
 {
     const wm_producer_t *producer = &access->producer;
-    if (access->settled || access->after[0].event != NULL
+    if (access->after_nothing || access->after[0].event != NULL
         || producer->stream == CU_STREAM_PER_THREAD
         || (access->to_write && wm_stream_is_default(producer->stream)))
         return false;
@@ -176,10 +176,10 @@ wm_access_open(wm_access_t *access, wm_error_t *err)
             code = wm_stream_wait_event(device, access->stream,
                                         access->after[i].event, err);
     if (code == 0 && access->user_device >= 0 && access->after[1].event == NULL
-        && !access->settled)
+        && !access->after_nothing)
         code = wm_stream_follow(device, access->stream, access->user_device,
                                 access->user_stream, err);
-    if (code == 0 && access->after[0].event == NULL && !access->settled)
+    if (code == 0 && access->after[0].event == NULL && !access->after_nothing)
         code = wm_producer_before(&access->producer, access->to_write, device,
                                   access->stream, err);
     access->opened = code == 0;

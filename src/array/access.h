@@ -24,7 +24,7 @@ typedef struct {
     CUstream stream;      // the pool's if `pooled`, else another's
     bool opened, pooled;  // ordered behind all others; to be released
     bool idle;            // no work of ours is pending on it
-    bool settled;         // no other work comes first
+    bool after_nothing;   // no other work comes first
     int user_device;      // device of user_stream; -1: none
     CUstream user_stream; // the stream that the caller named
     bool counted;         // user_stream is counted as named
@@ -80,7 +80,7 @@ wm_access_is_free(const wm_access_t *access);
 // The earlier users have reported that they are done: we wait for none of
 // them. A borrowed stream is closed, as it may be destroyed or blocked.
 void
-wm_access_settle(wm_access_t *access);
+wm_access_after_nothing(wm_access_t *access);
 
 // Closes the stream if it is borrowed.
 void
@@ -94,7 +94,8 @@ bool
 wm_access_may_borrow(const wm_access_t *access);
 
 // Puts our work onto a stream that another object owns. Called after
-// wm_access_settle. The stream is not counted as named: its owner does so.
+// wm_access_after_nothing. The stream is not counted as named: its owner does
+// so.
 void
 wm_access_use(wm_access_t *access, CUstream stream);
 

@@ -40,7 +40,7 @@ wm_fused_add(wm_fused_t *fused, const wm_reduction_t *reduction)
     memcpy(params->pointers + at + one.n, one.dst,
            one.targets * sizeof one.dst[0]);
     fused->blocks[params->count] = wm_reduce_blocks(&one);
-    params->parts[params->count++] = (wm_fused_part_t){
+    params->parts[params->count++] = (wm_fused_member_t){
         .vectors = one.vectors,
         .head = one.head,
         .singles = one.singles,

@@ -205,7 +205,7 @@ fused_view(const wm_fused_params_t &p, uint32_t block)
     uint32_t i = 0;
     while (i + 1 < p.count && p.parts[i + 1].first <= block)
         i++;
-    const wm_fused_part_t &part = p.parts[i];
+    const wm_fused_member_t &part = p.parts[i];
     const uint32_t end = i + 1 < p.count ? p.parts[i + 1].first : p.blocks;
     const uint64_t each = wm_group_threads<1>();
     char *const *pointers = p.pointers + part.at;

@@ -162,13 +162,13 @@ typedef struct {
     uint64_t vectors, head, singles;
     uint16_t first, at;
     uint32_t aligned;
-} wm_fused_part_t;
+} wm_fused_member_t;
 
 typedef struct {
     uint32_t count, blocks, op, n, targets;
     wm_average_t average;
     wm_signal_t signal;
-    wm_fused_part_t parts[WM_FUSED_PARTS];
+    wm_fused_member_t parts[WM_FUSED_PARTS];
     char *pointers[WM_FUSED_POINTERS];
 } wm_fused_params_t;
 

@@ -134,7 +134,7 @@ post(uint64_t id)
 static wm_mapping_t *
 use_mapping(uint64_t id)
 {
-    wm_place_t place = {.buffer_id = id, .base = id, .size = 1};
+    wm_rkey_t place = {.buffer_id = id, .base = id, .size = 1};
     wm_mapping_t *mapping;
     int code = wm_mapping_open(&peer, &place, 0, &mapping, NULL);
     assert(code == 0);
@@ -205,7 +205,7 @@ the_progress_thread_closes_nothing(void)
 static void
 what_it_could_not_map_is_made_room_for(void)
 {
-    wm_place_t place = {.buffer_id = 2, .base = 1, .size = 1};
+    wm_rkey_t place = {.buffer_id = 2, .base = 1, .size = 1};
     wm_mapping_t *mapping;
     open_mapping(1);
     in_background = refuses = true;
@@ -238,8 +238,8 @@ what_rests_is_closed_and_known(void)
 static void
 an_id_with_other_addresses_is_refused(void)
 {
-    const wm_place_t known = {.buffer_id = 1, .base = 1024, .size = 512};
-    wm_place_t places[] = {known, known};
+    const wm_rkey_t known = {.buffer_id = 1, .base = 1024, .size = 512};
+    wm_rkey_t places[] = {known, known};
     wm_mapping_t *mapping;
     assert(wm_mapping_open(&peer, &known, 0, &mapping, NULL) == 0);
     wm_mapping_release(mapping);

@@ -12,7 +12,7 @@
 
 // As symm_memory.c has it.
 typedef struct {
-    wm_place_t place;
+    wm_rkey_t place;
     CUuuid device;
     int multiprocessors;
     bool mps;
@@ -79,22 +79,22 @@ wm_block_describe(const wm_block_t *block, wm_pointer_t *pointer)
 }
 
 int
-wm_place_export(const void *data, const wm_pointer_t *memory,
-                wm_place_t *place, wm_error_t *err)
+wm_rkey_export(const void *data, const wm_pointer_t *memory, wm_rkey_t *place,
+               wm_error_t *err)
 {
     (void)data, (void)memory, (void)place, (void)err;
     return 0;
 }
 
 bool
-wm_place_holds(const wm_place_t *place, uint64_t nbytes)
+wm_rkey_holds(const wm_rkey_t *place, uint64_t nbytes)
 {
     uint64_t offset = place->address - place->base;
     return offset <= place->size && nbytes <= place->size - offset;
 }
 
 int
-wm_mapping_reach(wm_peer_t *peer, const wm_place_t *place, int number,
+wm_mapping_reach(wm_peer_t *peer, const wm_rkey_t *place, int number,
                  wm_mapping_t **mapping, wm_error_t *err)
 {
     (void)peer, (void)place, (void)number, (void)mapping, (void)err;
@@ -103,7 +103,7 @@ wm_mapping_reach(wm_peer_t *peer, const wm_place_t *place, int number,
 }
 
 char *
-wm_mapping_at(const wm_mapping_t *mapping, const wm_place_t *place)
+wm_mapping_at(const wm_mapping_t *mapping, const wm_rkey_t *place)
 {
     (void)mapping, (void)place;
     return (char *)peers;
@@ -232,7 +232,7 @@ int
 main(void)
 {
     static const int indices[] = {-1, WM_PINNED_SYMM_COUNT, 1 << 30};
-    const wm_place_t place = {
+    const wm_rkey_t place = {
         .address = 2 * NBYTES,
         .base = NBYTES,
         .size = 2 * NBYTES,

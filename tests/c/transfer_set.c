@@ -29,7 +29,7 @@ static bool ended; // the stream has
 
 // What transfer_*.c need of the rest.
 int
-wm_mapping_reach(wm_peer_t *of, const wm_place_t *place, int device,
+wm_mapping_reach(wm_peer_t *of, const wm_rkey_t *place, int device,
                  wm_mapping_t **found, wm_error_t *err)
 {
     (void)place, (void)device, (void)err;
@@ -40,7 +40,7 @@ wm_mapping_reach(wm_peer_t *of, const wm_place_t *place, int device,
 }
 
 char *
-wm_mapping_at(const wm_mapping_t *found, const wm_place_t *place)
+wm_mapping_at(const wm_mapping_t *found, const wm_rkey_t *place)
 {
     assert(found == &mapping);
     return (char *)(uintptr_t)place->address;
@@ -79,7 +79,7 @@ wm_mapping_forget(wm_mapping_t *found)
 }
 
 bool
-wm_place_holds(const wm_place_t *place, uint64_t nbytes)
+wm_rkey_holds(const wm_rkey_t *place, uint64_t nbytes)
 {
     uint64_t offset = place->address - place->base;
     return offset <= place->size && nbytes <= place->size - offset;
@@ -220,10 +220,10 @@ wm_pattern_copy_part(const wm_pattern_t *pattern, size_t at, char *packed,
                                 device, stream, err);
 }
 
-static wm_place_t
+static wm_rkey_t
 place_of(void *memory, size_t nbytes)
 {
-    return (wm_place_t){
+    return (wm_rkey_t){
         .address = (uintptr_t)memory,
         .base = (uintptr_t)memory,
         .size = nbytes,
@@ -286,7 +286,7 @@ test_halo(void)
     wm_pattern_t *edge = column(field, 1), *ghost = column(field, 0);
     wm_pattern_t *its[] = {column(other, SIDE - 1), column(other, SIDE - 2)};
     wm_strided_desc_t gaps[2];
-    wm_place_t place = place_of(other, sizeof other);
+    wm_rkey_t place = place_of(other, sizeof other);
     for (int i = 0; i < 2; ++i)
         assert(wm_strided_desc_describe(&its[i]->parts[0], (char *)other,
                                         &gaps[i]));
@@ -350,7 +350,7 @@ test_halo(void)
 static void
 test_puts(void)
 {
-    wm_place_t place = place_of(window, sizeof window);
+    wm_rkey_t place = place_of(window, sizeof window);
     wm_transfer_region_t regions[] = {
         {.peer = &peer, .place = &place},
         {.memory = origin},

@@ -406,7 +406,7 @@ def test_what_was_sent_is_received_when_its_sender_ends(tmp_path, how):
     assert "received 100000" in printed, printed
 
 
-def test_its_barrier_slot_is_kept_for_a_slow_rank(world):
+def test_its_barrier_row_is_kept_for_a_slow_rank(world):
     """What a rank that has not freed it asks for is there."""
     if world.size < 2:
         pytest.skip("needs 2 ranks")
@@ -438,7 +438,7 @@ def test_its_barrier_slot_is_kept_for_a_slow_rank(world):
     world.Barrier()
 
 
-def test_barrier_slots_come_back(world):
+def test_barrier_rows_come_back(world):
     """One communicator after the other goes from GPU to GPU."""
     sent, into = wm.ones(3, np.float32), wm.zeros(3, np.float32)
     before = wm.stats()["ipc_collectives"]

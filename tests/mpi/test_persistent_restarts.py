@@ -461,7 +461,7 @@ def test_mappings_that_were_closed_are_opened_anew(comm):
 
 @pytest.mark.ranks(2)
 @simulated
-def test_a_barrier_slot_is_used_again(comm, fail):
+def test_a_barrier_row_is_used_again(comm, fail):
     """What failed there is nothing to those who come after."""
     for turn in range(4):
         case, request = summing(comm)

@@ -117,7 +117,7 @@ alltoall(wm_comm_t *comm, bool inter, uint32_t *words, wm_error_t *err)
 // Facts that all ranks must know alike.
 typedef struct {
     int code;    // below 0: a rank cannot go on
-    int settled; // 1: no pair of ranks has links to connect
+    int linked;  // 1: no pair of ranks has links to connect
     int barrier; // 1: each rank has a slot, and can read all others' slots
     uint32_t addresses; // bytes of the addresses of a rank's links, at most
 } facts_t;
@@ -136,7 +136,7 @@ join_facts(wm_comm_t *comm, bool inter, facts_t *facts, facts_t *scratch,
         for (int rank = 0; rank < comm->size && code == 0; ++rank) {
             const facts_t *others = &scratch[rank];
             facts->code = others->code < 0 ? others->code : facts->code;
-            facts->settled &= others->settled;
+            facts->linked &= others->linked;
             facts->barrier &= others->barrier;
             if (others->addresses > facts->addresses)
                 facts->addresses = others->addresses;
@@ -175,14 +175,14 @@ find_barrier(wm_comm_t *comm, const wm_endpoint_t *all)
     bool known = comm->size <= WM_BARRIER_RANKS;
     for (int rank = 0; rank < comm->size && known; ++rank)
         known = wm_node_shares(comm->peers[rank])
-                && all[rank].barrier_slot.index >= 0
-                && all[rank].barrier_slot.index < WM_BARRIER_SLOTS;
+                && all[rank].barrier_row.index >= 0
+                && all[rank].barrier_row.index < WM_BARRIER_ROWS;
     for (int bank = 0; bank < WM_BARRIER_BANKS && known; ++bank) {
         banks[bank] = wm_barrier_new(comm->rank, comm->size, bank);
         known = banks[bank] != NULL;
         for (int rank = 0; rank < comm->size && known; ++rank)
             wm_barrier_set(banks[bank], rank, comm->peers[rank],
-                           &all[rank].barrier_slot);
+                           &all[rank].barrier_row);
     }
     comm->barrier = banks[0];
     memcpy(comm->aside, banks + 1, sizeof comm->aside);
@@ -199,9 +199,9 @@ describe(const wm_comm_t *comm, bool inter, wm_endpoint_t *mine)
     wm_engine_lock();
     wm_node_describe(mine);
     mine->made = made++;
-    mine->barrier_slot.index = -1;
+    mine->barrier_row.index = -1;
     if (!mine->failed && !inter && comm->size <= WM_BARRIER_RANKS)
-        mine->barrier_slot = wm_barrier_slot_acquire();
+        mine->barrier_row = wm_barrier_row_acquire();
     if (wm_modules_configure(&setting) < 0) {
         mine->failed = 1;
         wm_error_cut(setting.text, sizeof mine->text, mine->text);
@@ -247,14 +247,14 @@ find_peers(wm_comm_t *comm, const wm_endpoint_t *mine,
 static facts_t
 bootstrap_look(wm_comm_t *comm, bool inter, const wm_endpoint_t *all, int code)
 {
-    facts_t facts = {.code = code, .settled = code == 0};
+    facts_t facts = {.code = code, .linked = code == 0};
     for (int rank = 0; rank < comm->size; ++rank)
         if (all[rank].addresses > facts.addresses)
             facts.addresses = all[rank].addresses;
     wm_engine_lock();
     for (int rank = 0; rank < comm->size && code == 0; ++rank)
-        facts.settled &= comm->peers[rank]->settled;
-    facts.barrier = facts.settled && !inter && find_barrier(comm, all);
+        facts.linked &= comm->peers[rank]->linked;
+    facts.barrier = facts.linked && !inter && find_barrier(comm, all);
     wm_engine_unlock();
     return facts;
 }
@@ -286,7 +286,7 @@ connect_links(wm_comm_t *comm, bool inter, const wm_endpoint_t *all,
     code = alltoall(comm, inter, connected, err);
     wm_engine_lock();
     for (size_t i = 0; i < size && code == 0; ++i)
-        wm_link_settle(comm->peers[i], connected[i]);
+        wm_link_confirm(comm->peers[i], connected[i]);
     wm_engine_unlock();
     return code;
 }
@@ -294,8 +294,8 @@ connect_links(wm_comm_t *comm, bool inter, const wm_endpoint_t *all,
 // Lets ranks that meet for the first time connect their links. All ranks come
 // here, and know first whether each has the memory.
 static int
-settle(wm_comm_t *comm, bool inter, const wm_endpoint_t *all, facts_t *facts,
-       facts_t *scratch, wm_error_t *err)
+confirm_links(wm_comm_t *comm, bool inter, const wm_endpoint_t *all,
+              facts_t *facts, facts_t *scratch, wm_error_t *err)
 {
     size_t size = (size_t)comm->size, most = facts->addresses;
     size_t bytes = most > sizeof(uint32_t) ? most : sizeof(uint32_t);
@@ -342,9 +342,9 @@ wm_bootstrap(wm_comm_t *comm, bool inter, wm_error_t *err)
     if (code == 0 && joined == 0)
         code = raise_of_others(&facts, err);
     code = code < 0 ? code : joined;
-    if (code == 0 && !facts.settled) {
+    if (code == 0 && !facts.linked) {
         drop_barrier(comm);
-        code = settle(comm, inter, all, &facts, scratch, err);
+        code = confirm_links(comm, inter, all, &facts, scratch, err);
         facts = bootstrap_look(comm, inter, all, code);
         if (code == 0)
             code = join_facts(comm, inter, &facts, scratch, err);
@@ -353,9 +353,9 @@ wm_bootstrap(wm_comm_t *comm, bool inter, wm_error_t *err)
         drop_barrier(comm);
     comm->one_host = comm->barrier != NULL;
     free(all);
-    if (comm->barrier == NULL && mine.barrier_slot.index >= 0) {
+    if (comm->barrier == NULL && mine.barrier_row.index >= 0) {
         wm_engine_lock();
-        wm_barrier_slot_release(mine.barrier_slot.index);
+        wm_barrier_row_release(mine.barrier_row.index);
         wm_engine_unlock();
     }
     return code;

@@ -8,7 +8,7 @@
 
 int
 wm_neighbor_parts(const wm_neighbors_t *neighbors, int size,
-                  wm_neighbor_part_t *parts)
+                  wm_neighbor_block_t *parts)
 {
     int count = 0;
     for (int rank = 0; rank < size; ++rank) {
@@ -16,10 +16,10 @@ wm_neighbor_parts(const wm_neighbors_t *neighbors, int size,
         for (int i = 0; i < neighbors->count; ++i) {
             int block = neighbors->crossed ? i ^ 1 : i;
             if (neighbors->ranks[block] == rank)
-                parts[count++] = (wm_neighbor_part_t){rank, block};
+                parts[count++] = (wm_neighbor_block_t){rank, block};
         }
         if (count == before)
-            parts[count++] = (wm_neighbor_part_t){rank, -1};
+            parts[count++] = (wm_neighbor_block_t){rank, -1};
     }
     return count;
 }

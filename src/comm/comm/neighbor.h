@@ -25,7 +25,7 @@ wm_neighbor_find(MPI_Comm user, int size, wm_neighbors_t *sources,
 
 typedef struct {
     int rank, block; // -1: no block
-} wm_neighbor_part_t;
+} wm_neighbor_block_t;
 
 #define WM_NEIGHBOR_PARTS (2 * WM_BARRIER_RANKS)
 
@@ -35,7 +35,7 @@ typedef struct {
 // how many.
 int
 wm_neighbor_parts(const wm_neighbors_t *neighbors, int size,
-                  wm_neighbor_part_t *parts);
+                  wm_neighbor_block_t *parts);
 
 // The way to call MPI for the collectives of neighbors in a topology; the same
 // on all ranks.

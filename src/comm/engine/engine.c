@@ -159,7 +159,7 @@ wm_engine_remove_lock_held(wm_op_t *op)
     op->next = op->previous = NULL;
     atomic_fetch_sub(&active, 1);
     atomic_fetch_add(&events, 1);
-    wm_op_end(op);
+    wm_op_finish(op);
 }
 
 static wm_asks_t

@@ -18,7 +18,7 @@ static wm_pool_t op_pool = {
 void *
 wm_op_new(const wm_op_kind_t *kind, size_t size, wm_comm_t *comm)
 {
-    wm_op_t *op = wm_pool_take(&op_pool);
+    wm_op_t *op = wm_pool_get(&op_pool);
     if (op == NULL)
         return NULL;
     // Only the text of the error is not zeroed; code 0 says that there is
@@ -82,7 +82,7 @@ wm_op_release(wm_op_t *op)
             wm_op_release(op->parts_of[i]);
     if (op->holds_comm)
         WM_EACH_MODULE(release, op->comm);
-    wm_pool_give(&op_pool, op);
+    wm_pool_put(&op_pool, op);
 }
 
 static void
@@ -125,7 +125,7 @@ wm_op_complete(wm_op_t *op)
 }
 
 void
-wm_op_end(wm_op_t *op)
+wm_op_finish(wm_op_t *op)
 {
     op_tell(op, WM_DONE_ENDED);
 }

@@ -134,7 +134,7 @@ wm_op_complete(wm_op_t *op);
 
 // Reports the end, when the operation has left the engine. Lock held.
 void
-wm_op_end(wm_op_t *op);
+wm_op_finish(wm_op_t *op);
 
 // Returns true if the operation has left the engine's list. Then there may be
 // no communicator any more. Lock held.

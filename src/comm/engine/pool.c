@@ -6,7 +6,7 @@
 #include "cuda/lock.h"
 
 void *
-wm_pool_take(wm_pool_t *pool)
+wm_pool_get(wm_pool_t *pool)
 {
     void *block = NULL;
     wm_lock(&pool->lock);
@@ -17,7 +17,7 @@ wm_pool_take(wm_pool_t *pool)
 }
 
 void
-wm_pool_give(wm_pool_t *pool, void *block)
+wm_pool_put(wm_pool_t *pool, void *block)
 {
     wm_lock(&pool->lock);
     if (pool->count < WM_POOL_BLOCKS) {

@@ -23,10 +23,10 @@ typedef struct {
 
 // Returns a block, which is not initialized; NULL when memory is exhausted.
 void *
-wm_pool_take(wm_pool_t *pool);
+wm_pool_get(wm_pool_t *pool);
 
 // Takes back a block of this pool.
 void
-wm_pool_give(wm_pool_t *pool, void *block);
+wm_pool_put(wm_pool_t *pool, void *block);
 
 #endif

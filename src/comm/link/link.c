@@ -120,7 +120,7 @@ void
 wm_link_connect(wm_peer_t *peer, const char *addresses, size_t nbytes)
 {
     head_t head;
-    if (peer->settled || peer->self)
+    if (peer->linked || peer->self)
         return;
     for (size_t at = 0; nbytes - at >= sizeof head; at += head.nbytes) {
         memcpy(&head, addresses + at, sizeof head);
@@ -135,9 +135,9 @@ wm_link_connect(wm_peer_t *peer, const char *addresses, size_t nbytes)
 }
 
 void
-wm_link_settle(wm_peer_t *peer, uint32_t theirs)
+wm_link_confirm(wm_peer_t *peer, uint32_t theirs)
 {
-    for (int i = 0; i < WM_LINKS_KNOWN && !peer->settled && !peer->self; ++i) {
+    for (int i = 0; i < WM_LINKS_KNOWN && !peer->linked && !peer->self; ++i) {
         uint32_t bit = 1u << i;
         if (links[i]->connect == NULL || (peer->connected & theirs & bit) != 0)
             continue;
@@ -148,7 +148,7 @@ wm_link_settle(wm_peer_t *peer, uint32_t theirs)
         peer->connected &= ~bit;
         wm_peer_refuse(peer, i, "not both processes use it");
     }
-    peer->settled = true;
+    peer->linked = true;
 }
 
 void
@@ -249,10 +249,10 @@ wm_link_carrier(const wm_peer_t *peer, const wm_pointer_t *memory)
 }
 
 bool
-wm_link_in_place(const wm_link_t *link, const wm_peer_t *peer,
+wm_link_unstaged(const wm_link_t *link, const wm_peer_t *peer,
                  const wm_pointer_t *memory)
 {
-    return link->in_place != NULL && link->in_place(peer, memory);
+    return link->unstaged != NULL && link->unstaged(peer, memory);
 }
 
 bool

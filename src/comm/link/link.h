@@ -72,7 +72,7 @@ typedef struct wm_link {
     // Makes memory of the peer's device `theirs` reachable for `device`; *at
     // is its address here. *mapping, if it was set, is in use until
     // wm_mapping_release(). After an error the data is staged instead.
-    int (*import)(wm_peer_t *peer, const wm_place_t *place, int theirs,
+    int (*import)(wm_peer_t *peer, const wm_rkey_t *place, int theirs,
                   int device, wm_mapping_t **mapping, char **at,
                   wm_error_t *err);
 
@@ -82,7 +82,7 @@ typedef struct wm_link {
     bool by_comm;
     // Returns true if send() and receive() take this device memory of ours;
     // else it is staged, as with NULL. Both always take host memory.
-    bool (*in_place)(const wm_peer_t *peer, const wm_pointer_t *memory);
+    bool (*unstaged)(const wm_peer_t *peer, const wm_pointer_t *memory);
     // Begin a chunk. Nobody else uses its memory until test() has returned 1,
     // or an error. A chunk of 0 bytes says that the sender has failed.
     int (*send)(const wm_carry_t *to, const void *memory, size_t nbytes,
@@ -113,7 +113,7 @@ wm_link_connect(wm_peer_t *peer, const char *addresses, size_t nbytes);
 // Ends the connections that the peer does not have: `theirs` is what it has in
 // `connected` for this process.
 void
-wm_link_settle(wm_peer_t *peer, uint32_t theirs);
+wm_link_confirm(wm_peer_t *peer, uint32_t theirs);
 
 // Tells all links of a peer's death.
 void
@@ -155,7 +155,7 @@ wm_link_carrier(const wm_peer_t *peer, const wm_pointer_t *memory);
 // Returns true if that link takes device memory of ours, a source or a target,
 // in place; else it is staged. Each end decides for itself.
 bool
-wm_link_in_place(const wm_link_t *link, const wm_peer_t *peer,
+wm_link_unstaged(const wm_link_t *link, const wm_peer_t *peer,
                  const wm_pointer_t *memory);
 
 // Returns true if collectives may map memory of the peer.

@@ -14,7 +14,7 @@ self_reach(const wm_peer_t *peer, const wm_pointer_t *into,
 }
 
 static int
-self_import(wm_peer_t *peer, const wm_place_t *place, int theirs, int device,
+self_import(wm_peer_t *peer, const wm_rkey_t *place, int theirs, int device,
             wm_mapping_t **mapping, char **at, wm_error_t *err)
 {
     wm_pointer_t memory;
@@ -60,7 +60,7 @@ ipc_reach(const wm_peer_t *peer, const wm_pointer_t *into, const char **reason)
 }
 
 static int
-ipc_import(wm_peer_t *peer, const wm_place_t *place, int theirs, int device,
+ipc_import(wm_peer_t *peer, const wm_rkey_t *place, int theirs, int device,
            wm_mapping_t **mapping, char **at, wm_error_t *err)
 {
     (void)theirs;

@@ -38,7 +38,7 @@ mpi_reach(const wm_peer_t *peer, const wm_pointer_t *into, const char **reason)
 }
 
 static bool
-mpi_in_place(const wm_peer_t *peer, const wm_pointer_t *memory)
+mpi_unstaged(const wm_peer_t *peer, const wm_pointer_t *memory)
 {
     const char *unused;
     return mpi_reach(peer, memory, &unused);
@@ -89,7 +89,7 @@ const wm_link_t wm_link_mpi = {
     .name = "mpi",
     .title = "MPI",
     .by_comm = true,
-    .in_place = mpi_in_place,
+    .unstaged = mpi_unstaged,
     .send = mpi_send,
     .receive = mpi_receive,
     .test = mpi_test,

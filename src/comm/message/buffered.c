@@ -164,7 +164,7 @@ wm_buffer_duplicate(const wm_buffer_t *buffer, const wm_envelope_t *envelope,
         .element = buffer->element,
     };
     wm_producer_t producer = buffer->producer;
-    int code = wm_settle_producer(buffer, &producer, envelope, false, err);
+    int code = wm_await_producer(buffer, &producer, envelope, false, err);
     if (code < 0)
         return code;
     copy_t *copy = calloc(1, sizeof *copy);
@@ -265,7 +265,7 @@ ended(wm_comm_t *comm, const wm_envelope_t *envelope, size_t nbytes)
     own->rank = envelope->rank;
     own->tag = envelope->tag;
     own->nbytes = nbytes;
-    wm_op_end(&own->op);
+    wm_op_finish(&own->op);
     return &own->op;
 }
 

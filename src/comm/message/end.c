@@ -80,9 +80,9 @@ wm_end_begin_in_device(int (*begin)(wm_comm_t *, wm_buffer_t *,
 }
 
 int
-wm_settle_producer(const wm_buffer_t *buffer, wm_producer_t *producer,
-                   const wm_envelope_t *envelope, bool to_write,
-                   wm_error_t *err)
+wm_await_producer(const wm_buffer_t *buffer, wm_producer_t *producer,
+                  const wm_envelope_t *envelope, bool to_write,
+                  wm_error_t *err)
 {
     bool device = wm_buffer_on_device(buffer);
     int code = 0;
@@ -122,7 +122,7 @@ wm_end_packet(wm_end_t *end, bool pinned, wm_error_t *err)
     int code = 0;
     if (pinned)
         code = wm_pinned_alloc(WM_PACKET_ROOM, (void **)&end->packet, err);
-    else if ((end->packet = wm_packet_take()) == NULL)
+    else if ((end->packet = wm_packet_get()) == NULL)
         code = wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
     end->packet_pinned = pinned && code == 0;
     return code;
@@ -289,5 +289,5 @@ wm_end_free(wm_op_t *op)
     if (end->packet_pinned)
         wm_pinned_free(end->packet);
     else if (end->packet != NULL)
-        wm_packet_give(end->packet);
+        wm_packet_put(end->packet);
 }

@@ -62,7 +62,7 @@ typedef struct {
     wm_header_t header; // of the message that was matched or sent
     wm_peer_t *peer;
     bool asked_producer; // a receive asked if the buffer's users have ended
-    bool in_place;       // the receiver's row writes gaps itself
+    bool unpacks;        // the receiver's row writes gaps itself
 
     // State of an offer that several protocols share.
     wm_slot_t *slot;

@@ -7,7 +7,7 @@
 
 #include "comm/engine/buffer.h"
 #include "comm/message/pattern.h"
-#include "comm/node/place.h"
+#include "comm/node/rkey.h"
 
 #define WM_EAGER_BYTES 4096 // host payloads that go with the header
 // Most bytes of a chunk of DATA; and if the link takes device memory in place.
@@ -60,7 +60,7 @@ typedef struct {
             uint32_t fragments, ring;
             uint32_t stage_only; // a wm_stage_t
             uint32_t flag;       // of its eager LL lines; 0: plain
-            wm_place_t place;
+            wm_rkey_t place;
             uint8_t uuid[16]; // of the sender's device
             uint8_t pushes;   // the sender can copy the data itself
             uint8_t ramped;   // its first two fragments are shorter

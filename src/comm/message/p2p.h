@@ -68,9 +68,9 @@ wm_pair_begin(wm_op_t *receiving, wm_op_t *sending);
 // memory that a GPU still uses. Returns WM_ERR_STATE if a stream of the
 // message is being captured.
 WM_MUST_CHECK int
-wm_settle_producer(const wm_buffer_t *buffer, wm_producer_t *producer,
-                   const wm_envelope_t *envelope, bool to_write,
-                   wm_error_t *err);
+wm_await_producer(const wm_buffer_t *buffer, wm_producer_t *producer,
+                  const wm_envelope_t *envelope, bool to_write,
+                  wm_error_t *err);
 
 // Returns true if the receiver must be told of an error with this code: CUDA,
 // the system, or memory, before a message was on its way. For mistakes of the

@@ -245,12 +245,12 @@ wm_unpack_match(wm_end_t *end, wm_error_t *err)
 }
 
 int
-wm_unpack_reserve(wm_end_t *end, bool in_place, wm_error_t *err)
+wm_unpack_reserve(wm_end_t *end, bool unpacks, wm_error_t *err)
 {
     if (!by_kernel(end))
         return wm_unpack_match(end, err);
-    end->in_place = in_place;
-    return in_place || end->header.nbytes == 0
+    end->unpacks = unpacks;
+    return unpacks || end->header.nbytes == 0
                ? 0
                : stand_in_on_device(end, wm_end_fitting_bytes(end), err);
 }

@@ -10,7 +10,7 @@
 #include "comm/message/end.h"
 
 // Packs what the host packs. Called by the sender without the engine lock,
-// after the producer has settled. May wait for the stream of GPU memory.
+// after wm_await_producer(). May wait for the stream of GPU memory.
 WM_MUST_CHECK int
 wm_pack_prepare(wm_end_t *end, wm_error_t *err);
 
@@ -29,9 +29,9 @@ WM_MUST_CHECK int
 wm_unpack_match(wm_end_t *end, wm_error_t *err);
 
 // Does the same, or takes device memory for a message that kernels unpack. Not
-// if the row's own do (`in_place`): this sets end->in_place.
+// if the row's own do (`unpacks`): this sets end->unpacks.
 WM_MUST_CHECK int
-wm_unpack_reserve(wm_end_t *end, bool in_place, wm_error_t *err);
+wm_unpack_reserve(wm_end_t *end, bool unpacks, wm_error_t *err);
 
 // Returns true if a user's stream can take the message, as far as gaps allow.
 bool

@@ -9,13 +9,13 @@ static wm_pool_t packet_pool = {
 };
 
 char *
-wm_packet_take(void)
+wm_packet_get(void)
 {
-    return wm_pool_take(&packet_pool);
+    return wm_pool_get(&packet_pool);
 }
 
 void
-wm_packet_give(char *packet)
+wm_packet_put(char *packet)
 {
-    wm_pool_give(&packet_pool, packet);
+    wm_pool_put(&packet_pool, packet);
 }

@@ -14,8 +14,8 @@
 
 // Returns host memory for a packet, from a pool; NULL: out of memory.
 char *
-wm_packet_take(void);
+wm_packet_get(void);
 void
-wm_packet_give(char *packet);
+wm_packet_put(char *packet);
 
 #endif

@@ -262,8 +262,8 @@ wm_partitions_ready(wm_partitions_t *partitions, int marked, wm_op_t *gate,
 {
     // Waits on the host before taking the lock, so that other threads need not
     // wait.
-    int code = wm_settle_producer(buffer, &buffer->producer, envelope, false,
-                                  err);
+    int code = wm_await_producer(buffer, &buffer->producer, envelope, false,
+                                 err);
     if (code < 0) {
         wm_buffer_release(buffer);
         return code;

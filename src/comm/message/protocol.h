@@ -70,7 +70,7 @@ struct wm_receiving {
     bool reads;
     // Returns true if the row itself writes memory with gaps as it is laid
     // out, unless MPI alone knows how. NULL: never.
-    bool (*in_place)(const wm_end_t *end);
+    bool (*unpacks)(const wm_end_t *end);
     int (*step)(wm_end_t *end, wm_error_t *err);
     // Tells the sender that the message has failed, and ensures that no work
     // of ours accesses its memory. Returns true if the receive goes on, to

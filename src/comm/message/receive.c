@@ -393,8 +393,8 @@ receive_begin(wm_comm_t *comm, wm_buffer_t *buffer,
     *result = &end->op;
     if (atomic_load(&end->op.done))
         return 0;
-    code = wm_settle_producer(&end->buffer, &end->access.producer, envelope,
-                              true, err);
+    code = wm_await_producer(&end->buffer, &end->access.producer, envelope,
+                             true, err);
     if (code == 0 && end->buffer.pattern != NULL)
         code = wm_unpack_prepare(end, err);
     bool device = wm_buffer_on_device(&end->buffer);

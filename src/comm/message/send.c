@@ -231,8 +231,8 @@ static int
 begin_sending(wm_end_t *end, const wm_envelope_t *envelope, wm_error_t *err)
 {
     int code = 0;
-    int settled = wm_settle_producer(&end->buffer, &end->access.producer,
-                                     envelope, false, err);
+    int settled = wm_await_producer(&end->buffer, &end->access.producer,
+                                    envelope, false, err);
     if (settled == 0)
         settled = end->buffer.pattern != NULL ? wm_pack_prepare(end, err) : 0;
     if (settled == WM_ERR_STATE || settled == WM_ERR_MPI

@@ -5,7 +5,7 @@
 
 #include "comm/node/barrier_ranks.h"
 
-static int idle[WM_BARRIER_SLOTS]; // unused slots
+static int idle[WM_BARRIER_ROWS]; // unused slots
 static int idle_count = -1;
 static wm_barrier_t *closed; // closed by us, not yet by all ranks
 static _Atomic uint32_t *
@@ -20,8 +20,8 @@ static void
 look_at_closed(void)
 {
     if (idle_count < 0)
-        for (idle_count = 0; idle_count < WM_BARRIER_SLOTS; ++idle_count)
-            idle[idle_count] = WM_BARRIER_SLOTS - 1 - idle_count;
+        for (idle_count = 0; idle_count < WM_BARRIER_ROWS; ++idle_count)
+            idle[idle_count] = WM_BARRIER_ROWS - 1 - idle_count;
     for (wm_barrier_t **link = &closed, *barrier; (barrier = *link) != NULL;) {
         if (wm_barrier_all_entered(barrier) == 0
             || !wm_barrier_all_arrived(barrier, 0)) {
@@ -29,15 +29,15 @@ look_at_closed(void)
             continue;
         }
         *link = barrier->next;
-        wm_barrier_slot_release(barrier_index_of(barrier));
+        wm_barrier_row_release(barrier_index_of(barrier));
         free(barrier);
     }
 }
 
-wm_barrier_slot_info_t
-wm_barrier_slot_acquire(void)
+wm_barrier_row_info_t
+wm_barrier_row_acquire(void)
 {
-    wm_barrier_slot_info_t info = {.index = -1};
+    wm_barrier_row_info_t info = {.index = -1};
     look_at_closed();
     // Slots that were used before have memory, and are taken first.
     if (idle_count == 0 || !wm_exchange_area_open(idle[idle_count - 1]))
@@ -47,7 +47,7 @@ wm_barrier_slot_acquire(void)
     wm_exchange_area_t *area = wm_exchange_area_pointer(self, info.index);
     for (int i = 0; i < WM_DECISION_LOG; ++i)
         atomic_store(&area->decision_log[i], 0);
-    atomic_store(&self->segment->barrier_slots[info.index].abort_flag, 0);
+    atomic_store(&self->segment->barrier_rows[info.index].abort_flag, 0);
     info.calls = atomic_load(&area->blocking.count);
     for (int bank = 0; bank < WM_BARRIER_BANKS; ++bank)
         info.arrived[bank] = atomic_load(arrival_word(self, info.index, bank));
@@ -55,13 +55,13 @@ wm_barrier_slot_acquire(void)
 }
 
 void
-wm_barrier_slot_release(int index)
+wm_barrier_row_release(int index)
 {
     idle[idle_count++] = index;
 }
 
 int
-wm_barrier_slots_left(void)
+wm_barrier_rows_left(void)
 {
     look_at_closed();
     return idle_count;
@@ -92,9 +92,9 @@ wm_barrier_new(int rank, int size, int bank)
 
 void
 wm_barrier_set(wm_barrier_t *barrier, int rank, const wm_peer_t *peer,
-               const wm_barrier_slot_info_t *info)
+               const wm_barrier_row_info_t *info)
 {
-    barrier->of[rank].slot = &peer->segment->barrier_slots[info->index];
+    barrier->of[rank].slot = &peer->segment->barrier_rows[info->index];
     barrier->of[rank].area = wm_exchange_area_pointer(peer, info->index);
     barrier->of[rank].arrived = arrival_word(peer, info->index, barrier->bank);
     barrier->of[rank].base = info->arrived[barrier->bank];

@@ -5,7 +5,7 @@
 // all ranks have begun the next epoch. A slot has several banks: one for
 // blocking calls, others for nonblocking calls, which run concurrently. The
 // slot has two more parts: stream words (stream_words.h) and the decision log
-// (decision_log.h). Engine lock held for wm_barrier_slot…; one thread at a
+// (decision_log.h). Engine lock held for wm_barrier_row…; one thread at a
 // time calls the others.
 #ifndef WM_COMM_NODE_BARRIER_H
 #define WM_COMM_NODE_BARRIER_H
@@ -24,27 +24,27 @@ typedef struct {
     // since then.
     _Atomic uint32_t round, epochs;
     _Atomic uint32_t abort_flag; // not 0: this rank knows of a dead rank
-} wm_barrier_slot_t;
+} wm_barrier_row_t;
 
 // The slot of a rank for a communicator, as other ranks learn it.
 typedef struct {
     int32_t index;                      // index in its segment; -1: none
     uint32_t calls;                     // blocking calls that it has entered
     uint32_t arrived[WM_BARRIER_BANKS]; // its arrival words, by bank
-} wm_barrier_slot_info_t;
+} wm_barrier_row_info_t;
 
 typedef struct wm_barrier wm_barrier_t; // slots of all ranks of a communicator
 struct wm_peer;                         // comm/node/node.h
 
-// Takes an unused slot of ours. wm_barrier_slot_release() gives it back if the
+// Takes an unused slot of ours. wm_barrier_row_release() gives it back if the
 // slots of the others were not found.
-wm_barrier_slot_info_t
-wm_barrier_slot_acquire(void);
+wm_barrier_row_info_t
+wm_barrier_row_acquire(void);
 void
-wm_barrier_slot_release(int index);
+wm_barrier_row_release(int index);
 // Returns the number of unused slots.
 int
-wm_barrier_slots_left(void);
+wm_barrier_rows_left(void);
 
 // Returns the barrier of `size` ranks in a bank; NULL: out of memory. That of
 // bank 0 ends by wm_barrier_close(), others by free(). Our slot is used again
@@ -56,7 +56,7 @@ wm_barrier_close(wm_barrier_t *barrier);
 
 void
 wm_barrier_set(wm_barrier_t *barrier, int rank, const struct wm_peer *peer,
-               const wm_barrier_slot_info_t *info);
+               const wm_barrier_row_info_t *info);
 
 // Return our rank, and the number of ranks.
 int

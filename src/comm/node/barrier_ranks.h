@@ -17,7 +17,7 @@ struct wm_barrier {
     int arrived;     // ranks before this one have arrived at `step`
     int step;
     struct {
-        wm_barrier_slot_t *slot;
+        wm_barrier_row_t *slot;
         wm_exchange_area_t *area;
         _Atomic uint32_t *arrived; // steps of all epochs
         uint32_t base;             // its value before the first epoch
@@ -31,7 +31,7 @@ static inline int
 barrier_index_of(const wm_barrier_t *barrier)
 {
     return (int)(barrier->of[barrier->rank].slot
-                 - wm_node_self()->segment->barrier_slots);
+                 - wm_node_self()->segment->barrier_rows);
 }
 
 #endif

@@ -8,8 +8,8 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-#define WM_BARRIER_SLOTS 256 // slots of a process
-#define WM_BARRIER_RANKS 64  // ranks of a barrier, at most
+#define WM_BARRIER_ROWS 256 // slots of a process
+#define WM_BARRIER_RANKS 64 // ranks of a barrier, at most
 #define WM_BARRIER_BYTES 2560
 #define WM_BARRIER_STEPS 8   // steps of an epoch, at most
 #define WM_DECISION_LOG 1024 // nonblocking calls with an entry

@@ -103,7 +103,7 @@ mapping_make_room(int device, size_t size)
 // Closes mappings of freed memory whose addresses a new allocation has: the
 // driver may refuse to map the new one meanwhile.
 static void
-close_overlapped(wm_peer_t *peer, const wm_place_t *place)
+close_overlapped(wm_peer_t *peer, const wm_rkey_t *place)
 {
     for (wm_mapping_t **link = &peer->mappings; *link != NULL;) {
         wm_mapping_t *mapping = *link;
@@ -131,7 +131,7 @@ close_unused(void)
 }
 
 int
-wm_mapping_open(wm_peer_t *peer, const wm_place_t *place, int device,
+wm_mapping_open(wm_peer_t *peer, const wm_rkey_t *place, int device,
                 wm_mapping_t **mapping, wm_error_t *err)
 {
     if (atomic_load(&peer->segment->notice_count) != peer->notices_seen)
@@ -196,7 +196,7 @@ wm_mapping_is_refused(int code, const wm_error_t *err)
 }
 
 int
-wm_mapping_reach(wm_peer_t *peer, const wm_place_t *place, int device,
+wm_mapping_reach(wm_peer_t *peer, const wm_rkey_t *place, int device,
                  wm_mapping_t **mapping, wm_error_t *err)
 {
     int code = wm_mapping_open(peer, place, device, mapping, err);
@@ -254,7 +254,7 @@ wm_mapping_forget(wm_mapping_t *mapping)
 }
 
 char *
-wm_mapping_at(const wm_mapping_t *mapping, const wm_place_t *place)
+wm_mapping_at(const wm_mapping_t *mapping, const wm_rkey_t *place)
 {
     return (char *)mapping->pointer + (place->address - place->base);
 }
@@ -344,7 +344,7 @@ wm_mapping_reclaim(int device)
     (void)device;
     if (!wm_engine_try_lock())
         return false;
-    bool any = wm_place_notify();
+    bool any = wm_rkey_notify();
     any |= close_unused() > 0;
     wm_engine_unlock();
     return any;

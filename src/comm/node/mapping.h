@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Mappings of peers' allocations. They are kept, because opening one costs 20
 // ms, and found by buffer id, since addresses are reused. A mapping keeps
-// freed memory allocated, so its owner gives notice (place.h) and peers close
+// freed memory allocated, so its owner gives notice (rkey.h) and peers close
 // it. Their total size is bounded; if memory is short, all unused ones are
 // closed. None is closed while a stream may be waiting for another rank.
 // Engine lock held, except where noted.
@@ -13,13 +13,13 @@
 // Opens the mapping, for `device`, of the peer's allocation that contains a
 // place. It is in use until wm_mapping_release().
 WM_MUST_CHECK int
-wm_mapping_open(wm_peer_t *peer, const wm_place_t *place, int device,
+wm_mapping_open(wm_peer_t *peer, const wm_rkey_t *place, int device,
                 wm_mapping_t **mapping, wm_error_t *err);
 
 // Opens the mapping likewise. Remembers if the peer's memory cannot be mapped:
 // wm.transport() tells so, and the host serves.
 WM_MUST_CHECK int
-wm_mapping_reach(wm_peer_t *peer, const wm_place_t *place, int device,
+wm_mapping_reach(wm_peer_t *peer, const wm_rkey_t *place, int device,
                  wm_mapping_t **mapping, wm_error_t *err);
 
 // Returns true if the failure is for good: not if memory is short, and not if
@@ -44,7 +44,7 @@ wm_mapping_forget(wm_mapping_t *mapping);
 
 // Returns the address of the place in this process.
 char *
-wm_mapping_at(const wm_mapping_t *mapping, const wm_place_t *place);
+wm_mapping_at(const wm_mapping_t *mapping, const wm_rkey_t *place);
 
 // Returns true if the progress thread could not map memory, as it closes
 // nothing: a thread of the program has to close the mappings in the way. The

@@ -393,7 +393,7 @@ wm_exchange_area_pointer(const wm_peer_t *peer, int index)
 bool
 wm_exchange_area_open(int index)
 {
-    static bool opened[WM_BARRIER_SLOTS];
+    static bool opened[WM_BARRIER_ROWS];
     char *area = (char *)wm_exchange_area_pointer(self, index);
     if (!opened[index])
         opened[index] =

@@ -29,8 +29,8 @@ typedef struct {
     int32_t pid;
     uint32_t addresses; // bytes of the addresses of its links
     wm_settings_alike_t settings;
-    wm_barrier_slot_info_t barrier_slot; // of this communicator
-    uint64_t made;                       // communicators made before this one
+    wm_barrier_row_info_t barrier_row; // of this communicator
+    uint64_t made;                     // communicators made before this one
     char version[16];
     char text[176];
 } wm_endpoint_t;
@@ -45,7 +45,7 @@ typedef struct wm_peer {
     int pid;
     bool self;
     bool same_host;
-    bool settled;          // both ends know which links connect them
+    bool linked;           // both ends know which links connect them
     uint32_t connected;    // bits 1 << WM_LINK_…: links that connect
     wm_segment_t *segment; // NULL: it is not shared
     // By link: the reason why it does not serve; NULL: there is none.

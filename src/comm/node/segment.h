@@ -33,10 +33,10 @@ typedef struct {
     _Alignas(64) _Atomic uint64_t notice_count;
     _Atomic uint64_t notices[WM_NOTICES];
     wm_slot_t slots[WM_SLOTS];
-    wm_barrier_slot_t barrier_slots[WM_BARRIER_SLOTS];
+    wm_barrier_row_t barrier_rows[WM_BARRIER_ROWS];
     // Arrival words of bank 0 of each slot of this rank (barrier.h). They are
     // side by side, as a rank that reads one reads several.
-    _Alignas(64) _Atomic uint32_t arrived[WM_BARRIER_SLOTS];
+    _Alignas(64) _Atomic uint32_t arrived[WM_BARRIER_ROWS];
 } wm_segment_t;
 
 #define WM_CONTROL_BYTES                                                      \
@@ -45,6 +45,6 @@ typedef struct {
     (WM_CONTROL_BYTES + WM_STAGING_RINGS * WM_STAGING_RING_BYTES              \
      + WM_PINNED_SYMM_COUNT * WM_PINNED_SYMM_BYTES)
 #define WM_SEGMENT_BYTES                                                      \
-    (WM_EXCHANGE_AREAS_AT + WM_BARRIER_SLOTS * sizeof(wm_exchange_area_t))
+    (WM_EXCHANGE_AREAS_AT + WM_BARRIER_ROWS * sizeof(wm_exchange_area_t))
 
 #endif

@@ -59,7 +59,7 @@ change(_Atomic uint32_t *word, uint32_t before, uint32_t after, uint32_t *is)
 }
 
 bool
-wm_slot_move(wm_slot_t *slot, const wm_place_t *to)
+wm_slot_move(wm_slot_t *slot, const wm_rkey_t *to)
 {
     uint32_t claim;
     slot->moved = *to;
@@ -94,7 +94,7 @@ wm_slot_enqueue_pushed(wm_slot_t *slot, int device, CUstream stream,
 }
 
 bool
-wm_slot_claim(wm_slot_t *slot, wm_place_t *place)
+wm_slot_claim(wm_slot_t *slot, wm_rkey_t *place)
 {
     uint32_t claim;
     if (change(&slot->claim, WM_CLAIM_NONE, WM_CLAIM_TAKEN, &claim)
@@ -138,7 +138,7 @@ wm_slot_answer_error(wm_slot_t *slot, const char *text)
 }
 
 void
-wm_slot_ask_push(wm_slot_t *slot, const wm_place_t *into)
+wm_slot_ask_push(wm_slot_t *slot, const wm_rkey_t *into)
 {
     slot->into = *into;
     atomic_store(&slot->push, WM_PUSH_ASKED);

@@ -10,7 +10,7 @@
 
 #include <stdatomic.h>
 
-#include "comm/node/place.h"
+#include "comm/node/rkey.h"
 
 #define WM_STAGING_BY_MPI                                                     \
     UINT32_MAX // no ring: chunks on the data communicator
@@ -72,8 +72,8 @@ typedef struct {
     // Written by the end that has failed:
     _Alignas(64) char error[184];
     // Written by the sender before it moves an offer that nobody has claimed:
-    wm_place_t moved;
-    wm_place_t into; // written by the receiver
+    wm_rkey_t moved;
+    wm_rkey_t into; // written by the receiver
     // Written by both:
     _Atomic uint32_t claim;
     _Atomic uint32_t push; // also by the sender's stream
@@ -108,7 +108,7 @@ wm_slot_fail(wm_slot_t *slot, const char *text);
 
 // Moves the offer to another place. Returns false if it was claimed before.
 bool
-wm_slot_move(wm_slot_t *slot, const wm_place_t *to);
+wm_slot_move(wm_slot_t *slot, const wm_rkey_t *to);
 
 // Withdraws the offer. Returns false if it was claimed before.
 bool
@@ -130,7 +130,7 @@ wm_slot_enqueue_pushed(wm_slot_t *slot, int device, CUstream stream,
 
 // Claims the offer. Returns true if the offer has moved, and sets `place`.
 bool
-wm_slot_claim(wm_slot_t *slot, wm_place_t *place);
+wm_slot_claim(wm_slot_t *slot, wm_rkey_t *place);
 
 // Sets `taken`. The sender may do so for a receiver that has failed or is
 // dead: this releases the sender's stream, which waits for it.
@@ -155,7 +155,7 @@ wm_slot_answer_error(wm_slot_t *slot, const char *text);
 
 // Asks the sender to push into a place.
 void
-wm_slot_ask_push(wm_slot_t *slot, const wm_place_t *into);
+wm_slot_ask_push(wm_slot_t *slot, const wm_rkey_t *into);
 
 // Withdraws a push. Returns false if the sender has begun it.
 bool

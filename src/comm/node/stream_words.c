@@ -4,7 +4,7 @@
 #include "comm/node/barrier_ranks.h"
 
 // The values that our words of streams will have when the streams have run.
-static _Atomic uint32_t promised[WM_BARRIER_SLOTS];
+static _Atomic uint32_t promised[WM_BARRIER_ROWS];
 
 uint32_t
 wm_stream_word_now(const wm_barrier_t *barrier)
@@ -36,7 +36,7 @@ static bool
 has_kept(int index)
 {
     return wm_word_reached(
-        &wm_node_self()->segment->barrier_slots[index].streams,
+        &wm_node_self()->segment->barrier_rows[index].streams,
         atomic_load(&promised[index]));
 }
 
@@ -49,10 +49,10 @@ wm_stream_word_is_kept(const wm_barrier_t *barrier)
 bool
 wm_stream_words_any_waits(void)
 {
-    int index = wm_node_self() == NULL ? WM_BARRIER_SLOTS : 0;
-    while (index < WM_BARRIER_SLOTS && has_kept(index))
+    int index = wm_node_self() == NULL ? WM_BARRIER_ROWS : 0;
+    while (index < WM_BARRIER_ROWS && has_kept(index))
         ++index;
-    return index < WM_BARRIER_SLOTS;
+    return index < WM_BARRIER_ROWS;
 }
 
 void
@@ -137,7 +137,7 @@ add_epoch(const wm_barrier_t *barrier, size_t word, uint32_t value,
 void
 wm_graph_words_begin(const wm_barrier_t *barrier)
 {
-    wm_barrier_slot_t *slot = barrier->of[barrier->rank].slot;
+    wm_barrier_row_t *slot = barrier->of[barrier->rank].slot;
     atomic_store(&slot->round, ROUND_EPOCH(ROUND_EPOCHS - 1));
     atomic_store(&slot->epochs, 0);
 }
@@ -149,7 +149,7 @@ wm_graph_words_enqueue_round(const wm_barrier_t *barrier, int device,
     wm_word_op_t ops[WM_WORD_OPS];
     int count = 0;
     for (int epoch = 0; epoch < ROUND_EPOCHS; ++epoch) {
-        count += add_epoch(barrier, offsetof(wm_barrier_slot_t, round),
+        count += add_epoch(barrier, offsetof(wm_barrier_row_t, round),
                            ROUND_EPOCH(epoch), ops + count);
         // All have arrived, so no rank waits for `epochs`, and none will
         // before all have arrived at the next epoch.
@@ -167,7 +167,7 @@ wm_graph_words_enqueue_epoch(const wm_barrier_t *barrier, int device,
                              CUstream stream, uint32_t number, wm_error_t *err)
 {
     wm_word_op_t ops[WM_BARRIER_RANKS];
-    int count = add_epoch(barrier, offsetof(wm_barrier_slot_t, epochs), number,
+    int count = add_epoch(barrier, offsetof(wm_barrier_row_t, epochs), number,
                           ops);
     return wm_word_batch(device, stream, ops, count, err);
 }
@@ -185,7 +185,7 @@ wm_stream_words_poison(const wm_barrier_t *barrier, int rank)
 {
     static _Atomic unsigned turn;
     uint32_t epoch = ROUND_EPOCH(atomic_fetch_add(&turn, 1) % ROUND_EPOCHS);
-    wm_barrier_slot_t *own = barrier->of[barrier->rank].slot;
+    wm_barrier_row_t *own = barrier->of[barrier->rank].slot;
     atomic_store(&own->abort_flag, ABORTED | (uint32_t)rank);
     if (rank < barrier->size)
         atomic_store(&barrier->of[rank].slot->streams,

@@ -15,7 +15,7 @@ enum {
 
 // Data that a rank publishes.
 typedef struct {
-    wm_place_t place;
+    wm_rkey_t place;
     CUuuid device;
     int multiprocessors;
     bool mps;
@@ -80,8 +80,7 @@ symm_memory_export(const wm_symm_memory_t *symm, const char *own,
         return true;
     wm_block_describe(symm->block, &memory);
     wm_engine_lock();
-    bool exported = wm_place_export(own, &memory, &published->place, NULL)
-                    == 0;
+    bool exported = wm_rkey_export(own, &memory, &published->place, NULL) == 0;
     wm_engine_unlock();
     return exported;
 }
@@ -153,13 +152,13 @@ symm_memory_map_one(wm_symm_memory_t *symm, const wm_symm_group_t *group,
 {
     const published_t published = *(const published_t *)group->published_by(
         group, rank);
-    const wm_place_t *place = &published.place;
+    const wm_rkey_t *place = &published.place;
     wm_peer_t *peer = group->peers[rank];
     wm_mapping_t **mapping = &symm->ranks[rank].mapping;
     char **memory = &symm->ranks[rank].memory;
     int index = published.pinned_symm, code;
     *damaged = symm->on_host ? index < 0 || index >= WM_PINNED_SYMM_COUNT
-                             : !wm_place_holds(place, symm->nbytes);
+                             : !wm_rkey_holds(place, symm->nbytes);
     if (*damaged)
         return group->damaged(group, rank, err);
     if (symm->on_host) {

@@ -17,7 +17,7 @@
 #include "comm/protocol/rows.h"
 
 typedef struct {
-    bool in_place;         // the link takes this end's device memory itself
+    bool unstaged;         // the link takes this end's device memory itself
     bool reachable;        // nobody else uses that memory
     bool whole;            // all is staged: nobody waits for the receiver
     bool told;             // the empty chunk is given to the link
@@ -64,7 +64,7 @@ static uint32_t
 chunk_size(const wm_end_t *end)
 {
     size_t nbytes = end->header.nbytes, most = WM_CHUNK_BYTES;
-    if (chunks_of(end)->in_place)
+    if (chunks_of(end)->unstaged)
         most = WM_IN_PLACE_BYTES;
     else if (wm_buffer_on_device(&end->buffer) && nbytes / 4 < most)
         most = nbytes / 4 > 65536 ? nbytes / 4 : 65536;
@@ -112,7 +112,7 @@ chunks_prepare(wm_end_t *end, wm_error_t *err)
 static bool
 is_staged(const wm_end_t *end)
 {
-    return wm_buffer_on_device(&end->buffer) && !chunks_of(end)->in_place;
+    return wm_buffer_on_device(&end->buffer) && !chunks_of(end)->unstaged;
 }
 
 // Returns 1 when nobody else uses the memory that the link takes in place, as
@@ -121,7 +121,7 @@ static int
 wait_for_users(wm_end_t *end, wm_error_t *err)
 {
     chunks_t *chunks = chunks_of(end);
-    if (!chunks->in_place || chunks->reachable)
+    if (!chunks->unstaged || chunks->reachable)
         return 1;
     int code = wm_end_open_stream(end, err);
     if (code == 0)
@@ -136,7 +136,7 @@ wait_for_users(wm_end_t *end, wm_error_t *err)
 static int
 enter(const wm_end_t *end, wm_scope_t *scope, wm_error_t *err)
 {
-    if (chunks_of(end)->in_place && end->op.error.code == 0)
+    if (chunks_of(end)->unstaged && end->op.error.code == 0)
         return wm_device_enter(end->access.device, scope, err);
     scope->stayed = true; // nothing to leave
     return 0;
@@ -180,7 +180,7 @@ carry(const wm_end_t *end, uint32_t index)
         .rank = peer_rank(end),
         .number = end->header.seq,
         .index = index,
-        .device = chunks_of(end)->in_place ? end->access.device : -1,
+        .device = chunks_of(end)->unstaged ? end->access.device : -1,
     };
 }
 
@@ -327,8 +327,8 @@ chunks_offer(wm_end_t *end, wm_error_t *err)
     (void)err;
     const wm_link_t *link = wm_link_carrier(end->peer, &end->buffer.memory);
     // The link would wait for the receiver of an embedded array.
-    chunks->in_place = device && !end->eager
-                       && wm_link_in_place(link, end->peer,
+    chunks->unstaged = device && !end->eager
+                       && wm_link_unstaged(link, end->peer,
                                            &end->buffer.memory);
     chunks->whole = wm_eager_applies(end);
     if (device && end->around == NULL)
@@ -473,8 +473,8 @@ chunks_match(wm_end_t *end, bool refused, wm_error_t *err)
     const wm_pointer_t *memory = &end->buffer.memory;
     const char *unused;
     bool device = wm_buffer_on_device(&end->buffer);
-    chunks_of(end)->in_place = device
-                               && wm_link_in_place(link, end->peer, memory);
+    chunks_of(end)->unstaged = device
+                               && wm_link_unstaged(link, end->peer, memory);
     // Counted as by the host where the link does not reach device memory.
     if (device && !link->reach(end->peer, memory, &unused))
         link = &wm_link_host;

@@ -283,7 +283,7 @@ wm_device_eager_accept(wm_end_t *end, const char **why)
 }
 
 bool
-wm_device_eager_in_place(const wm_end_t *end)
+wm_device_eager_unpacks(const wm_end_t *end)
 {
     return wm_pack_by_eager_ll(end) != NULL;
 }
@@ -415,7 +415,7 @@ const wm_receiving_t wm_receiving_device_eager = {
     .name = "device eager",
     .accept = wm_device_eager_accept,
     .reads = true,
-    .in_place = wm_device_eager_in_place,
+    .unpacks = wm_device_eager_unpacks,
     .step = device_eager_step,
     .fail = device_eager_fail,
     .peer_died = wm_take_peer_died,

@@ -8,12 +8,12 @@
 
 #include "comm/message/end.h"
 
-// Receiver: accept() and in_place() of rows whose kernels fetch the data from
+// Receiver: accept() and unpacks() of rows whose kernels fetch the data from
 // an eager LL buffer. Staged data are in none.
 bool
 wm_device_eager_accept(wm_end_t *end, const char **why);
 bool
-wm_device_eager_in_place(const wm_end_t *end);
+wm_device_eager_unpacks(const wm_end_t *end);
 
 // Enqueues the fetch on the user's stream, without a limit of time;
 // launched() is called as by wm_batch_add.

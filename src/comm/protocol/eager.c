@@ -103,15 +103,15 @@ static void
 publish(wm_end_t *end)
 {
     wm_pointer_t memory = {.kind = WM_MEMORY_PINNED, .device = -1};
-    wm_place_t place = {0};
+    wm_rkey_t place = {0};
     copy_of(end)->unmoved = true;
     if (copy_of(end)->block != NULL)
         wm_block_describe(copy_of(end)->block, &memory);
     char *copy = copy_pointer(end);
     if (end->header.stage_only != WM_STAGE_NOT || end->peer->self
         || copy_of(end)->host != NULL)
-        wm_place_set(copy, &memory, &place);
-    else if (wm_place_export(copy, &memory, &place, NULL) < 0)
+        wm_rkey_set(copy, &memory, &place);
+    else if (wm_rkey_export(copy, &memory, &place, NULL) < 0)
         return;
     if (!wm_slot_move(end->slot, &place))
         return;

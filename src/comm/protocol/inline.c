@@ -49,7 +49,7 @@ inline_about(const wm_op_t *op, wm_about_t *about)
 static void
 free_sent(wm_op_t *op)
 {
-    wm_packet_give(((sent_t *)op)->packet);
+    wm_packet_put(((sent_t *)op)->packet);
 }
 
 static const wm_op_kind_t kind = {
@@ -127,7 +127,7 @@ inline_follow(wm_comm_t *comm, const wm_envelope_t *envelope, size_t nbytes,
         return code;
     code = wm_mpi_check(MPI_Wait(&request, MPI_STATUS_IGNORE), "MPI_Wait",
                         err); // no memory for an operation
-    wm_packet_give(packet);
+    wm_packet_put(packet);
     *op = wm_op_ended();
     return code;
 }
@@ -156,7 +156,7 @@ wm_inline_send(wm_comm_t *comm, const wm_buffer_t *buffer,
     if (code == 0)
         code = wm_comm_check(comm, "dest", envelope->rank, envelope->tag,
                              false, err);
-    char *packet = code == 0 ? wm_packet_take() : NULL;
+    char *packet = code == 0 ? wm_packet_get() : NULL;
     if (code == 0 && packet == NULL)
         code = wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
     if (code == 0) {
@@ -177,7 +177,7 @@ wm_inline_send(wm_comm_t *comm, const wm_buffer_t *buffer,
     else if (code == 0)
         *op = wm_op_ended();
     if (packet != NULL)
-        wm_packet_give(packet);
+        wm_packet_put(packet);
     if (code < 0)
         return code;
     if (sent)

@@ -61,7 +61,7 @@ wm_offer_export(wm_end_t *end, char *into, const wm_pointer_t *memory,
     int code = wm_node_register(wm_node_self(), false, end->access.device,
                                 err);
     return code < 0 ? code
-                    : wm_place_export(into, memory, &end->header.place, err);
+                    : wm_rkey_export(into, memory, &end->header.place, err);
 }
 
 const char *

@@ -51,7 +51,7 @@ sweep(wm_comm_t *comm, wm_pending_sends_t *sends)
             note_error(comm, left, &err);
         else if (!flag)
             return false;
-        wm_packet_give(left->packet);
+        wm_packet_put(left->packet);
     }
     return true;
 }

@@ -137,7 +137,7 @@ self_try_take(wm_end_t *end, const char **why)
 static int
 self_offer(wm_end_t *end, wm_error_t *err)
 {
-    wm_place_set(end->buffer.data, &end->buffer.memory, &end->header.place);
+    wm_rkey_set(end->buffer.data, &end->buffer.memory, &end->header.place);
     return wm_offer_describe(end, WM_STAGE_NOT, err);
 }
 
@@ -165,8 +165,8 @@ plain_try_take(wm_end_t *end, const char **why)
     *why = "CUDA IPC does not export the memory";
     if (!end->buffer.memory.exportable)
         return false;
-    if (wm_place_export(end->buffer.data, &end->buffer.memory,
-                        &end->header.place, &err)
+    if (wm_rkey_export(end->buffer.data, &end->buffer.memory,
+                       &end->header.place, &err)
         < 0) {
         *why = wm_offer_note(end, &err);
         return false;
@@ -213,7 +213,7 @@ const wm_sending_t wm_sending_plain = {
 static int
 staged_offer(wm_end_t *end, wm_error_t *err)
 {
-    wm_place_set(end->buffer.data, &end->buffer.memory, &end->header.place);
+    wm_rkey_set(end->buffer.data, &end->buffer.memory, &end->header.place);
     return wm_offer_describe(end,
                              wm_link_is_asked(&wm_link_host)
                                  ? WM_STAGE_FORCED

@@ -86,7 +86,7 @@ static int
 copy_fragment(wm_end_t *end, uint32_t at, CUstream stream, wm_error_t *err)
 {
     const wm_fragments_t *fragments = &end->fragments;
-    if (end->in_place)
+    if (end->unpacks)
         return wm_unpack_enqueue(end, fragments->remote, end->access.device,
                                  stream, err);
     wm_pull_t whole = {.dst = end->buffer.data,
@@ -123,7 +123,7 @@ submit_fragment(wm_end_t *end, wm_error_t *err)
         code = wm_stream_follow(end->access.device, stream, end->access.device,
                                 other, err);
     // Packed data are unpacked after the last fragment.
-    if (code == 0 && last && end->buffer.pattern != NULL && !end->in_place)
+    if (code == 0 && last && end->buffer.pattern != NULL && !end->unpacks)
         code = wm_unpack_enqueue(end, end->buffer.data, end->access.device,
                                  stream, err);
     if (code == 0 && (!last || pulling_of(end)->signals))
@@ -283,7 +283,7 @@ const wm_receiving_t wm_receiving_pull = {
     .name = "pull",
     .accept = pulling_accept,
     .reads = true,
-    .in_place = wm_take_is_mapped_whole,
+    .unpacks = wm_take_is_mapped_whole,
     .step = pulling_step,
     .fail = pulling_fail,
     .peer_died = wm_take_peer_died,

@@ -71,12 +71,11 @@ reason_against(wm_end_t *end)
 static bool
 push_accept(wm_end_t *end, const char **why)
 {
-    wm_place_t into;
+    wm_rkey_t into;
     if ((*why = reason_against(end)) != NULL)
         return false;
     *why = "the buffer cannot be exported";
-    if (wm_place_export(end->buffer.data, &end->buffer.memory, &into, NULL)
-        < 0)
+    if (wm_rkey_export(end->buffer.data, &end->buffer.memory, &into, NULL) < 0)
         return false;
     wm_slot_ask_push(end->slot, &into);
     return true;
@@ -126,9 +125,9 @@ push_ended(wm_end_t *end)
 
 // Prepares the copy. Returns false if this fails; then the receiver copies.
 static bool
-push_prepare(wm_end_t *end, const wm_place_t *into)
+push_prepare(wm_end_t *end, const wm_rkey_t *into)
 {
-    if (!wm_place_holds(into, end->header.nbytes)) {
+    if (!wm_rkey_holds(into, end->header.nbytes)) {
         wm_slot_refuse_push(end->slot, true);
         return false;
     }
@@ -140,7 +139,7 @@ push_prepare(wm_end_t *end, const wm_place_t *into)
         return false;
     }
     // `ready`: all writes of the buffer have ended.
-    wm_access_settle(&end->access);
+    wm_access_after_nothing(&end->access);
     if (wm_node_register(wm_node_self(), false, end->access.device, NULL) == 0
         && wm_end_open_stream(end, NULL) == 0)
         return true;
@@ -155,7 +154,7 @@ wm_push_serve(wm_end_t *end, wm_error_t *err)
     if (atomic_load(&slot->push) != WM_PUSH_ASKED
         || !wm_fragment_is_ready(end, 0) || !wm_slot_accept_push(slot))
         return 0;
-    wm_place_t into = slot->into;
+    wm_rkey_t into = slot->into;
     if (!push_prepare(end, &into))
         return 0;
     end->access.idle = false;

@@ -93,7 +93,7 @@ wm_staging_ring_begin(wm_end_t *end, wm_error_t *err)
         wm_offer_become(end, &wm_sending_staging_ring,
                         "the receiver asked to stage");
     // `ready`: all writes of the buffer have ended.
-    wm_access_settle(&end->access);
+    wm_access_after_nothing(&end->access);
     end->fragments = (wm_fragments_t){
         .ready_base = atomic_load(&slot->ready),
         .taken_base = atomic_load(&slot->taken),

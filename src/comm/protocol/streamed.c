@@ -48,7 +48,7 @@ fetch_launched(wm_end_t *end, const wm_error_t *failure)
     wm_error_t err;
     if (failure != NULL)
         wm_fragments_launched(end, failure);
-    else if ((end->buffer.pattern != NULL && !end->in_place
+    else if ((end->buffer.pattern != NULL && !end->unpacks
               && wm_unpack_enqueue(end, end->buffer.data,
                                    end->access.user_device,
                                    end->access.user_stream, &err)
@@ -64,9 +64,8 @@ copy_on_stream(wm_end_t *end, wm_error_t *err)
     CUstream stream = end->access.user_stream;
     int code = wm_word_wait(device, stream, &end->slot->ready,
                             end->fragments.ready_base + 1, err);
-    const char *from = end->in_place ? end->fragments.remote
-                                     : end->buffer.data;
-    if (code == 0 && !end->in_place)
+    const char *from = end->unpacks ? end->fragments.remote : end->buffer.data;
+    if (code == 0 && !end->unpacks)
         code = wm_memory_copy(device, end->buffer.data, end->fragments.remote,
                               end->header.nbytes, stream, err);
     if (code == 0 && end->buffer.pattern != NULL)
@@ -183,7 +182,7 @@ const wm_receiving_t wm_receiving_stream_eager = {
     .name = "stream fetches",
     .accept = fetching_accept,
     .reads = true,
-    .in_place = wm_device_eager_in_place,
+    .unpacks = wm_device_eager_unpacks,
     .step = streamed_step,
     .fail = streamed_fail,
     .peer_died = streamed_peer_died,
@@ -209,7 +208,7 @@ const wm_receiving_t wm_receiving_stream = {
     .name = "stream copies",
     .accept = copying_accept,
     .reads = true,
-    .in_place = wm_take_is_mapped_whole,
+    .unpacks = wm_take_is_mapped_whole,
     .step = streamed_step,
     .fail = streamed_fail,
     .peer_died = streamed_peer_died,

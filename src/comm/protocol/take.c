@@ -124,7 +124,7 @@ reach_fragments(wm_end_t *end, wm_error_t *err)
         end->access.device = header->device;
     uint64_t nbytes = header->flag != 0 ? WM_EAGER_LL_BUFFER_BYTES
                                         : header->fragment * header->ring;
-    if (!end->peer->self && !wm_place_holds(&header->place, nbytes))
+    if (!end->peer->self && !wm_rkey_holds(&header->place, nbytes))
         return wm_error_set(err, WM_ERR_STATE, 0,
                             "the header of the message names bytes outside "
                             "the sender's memory");
@@ -176,8 +176,8 @@ take_by(wm_end_t *end, const wm_receiving_t *row, const wm_route_t *route,
     wm_receive_become(end, row);
     tell_route(end, route);
     bool gaps = end->buffer.pattern != NULL;
-    bool in_place = gaps && row->in_place != NULL && row->in_place(end);
-    int code = gaps ? wm_unpack_reserve(end, in_place, err) : 0;
+    bool unpacks = gaps && row->unpacks != NULL && row->unpacks(end);
+    int code = gaps ? wm_unpack_reserve(end, unpacks, err) : 0;
     return code < 0 ? code : 1;
 }
 

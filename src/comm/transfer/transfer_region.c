@@ -7,13 +7,13 @@ bool
 wm_transfer_region_holds(const wm_transfer_region_t *region, size_t at,
                          size_t nbytes)
 {
-    const wm_place_t *place = region->place;
+    const wm_rkey_t *place = region->place;
     const wm_strided_desc_t *gaps = region->gaps;
     size_t end;
     if (region->peer == NULL && gaps == NULL)
         return true;
     if (place == NULL || __builtin_add_overflow(at, nbytes, &end)
-        || !wm_place_holds(place, gaps != NULL ? 0 : end))
+        || !wm_rkey_holds(place, gaps != NULL ? 0 : end))
         return false;
     size_t before = place->address - place->base;
     return gaps == NULL

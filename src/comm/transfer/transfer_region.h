@@ -12,10 +12,10 @@
 #include "comm/transfer/strided_desc.h"
 
 typedef struct {
-    wm_peer_t *peer;         // its owner; NULL: this process
-    const wm_place_t *place; // as the owner published it; read until it is
-                             // mapped. NULL: not known
-    char *memory;            // address in this process; NULL: not mapped
+    wm_peer_t *peer;        // its owner; NULL: this process
+    const wm_rkey_t *place; // as the owner published it; read until it is
+                            // mapped. NULL: not known
+    char *memory;           // address in this process; NULL: not mapped
     // Offsets in a region are those of packed memory. Its layout, if it has
     // gaps: as its owner published it, or as this process knows its own.
     const wm_strided_desc_t *gaps;

@@ -172,14 +172,14 @@ free_asked(PyObject *capsule)
     wm_py_coll_args_release(asked);
     for (int i = 0; i < 2; ++i)
         Py_XDECREF(asked->arrays[i]);
-    wm_pool_give(&asked_pool, asked);
+    wm_pool_put(&asked_pool, asked);
 }
 
 PyObject *
 wm_py_direct_read(wm_coll_kind_t kind, const wm_comm_t *comm,
                   PyObject *const *args, Py_ssize_t given, PyObject *keywords)
 {
-    wm_py_coll_args_t *asked = wm_pool_take(&asked_pool);
+    wm_py_coll_args_t *asked = wm_pool_get(&asked_pool);
     if (asked == NULL)
         return PyErr_NoMemory();
     wm_py_coll_args_init(kind, true, asked);
@@ -190,7 +190,7 @@ wm_py_direct_read(wm_coll_kind_t kind, const wm_comm_t *comm,
                               : NULL;
     if (capsule == NULL) {
         wm_py_coll_args_release(asked);
-        wm_pool_give(&asked_pool, asked);
+        wm_pool_put(&asked_pool, asked);
         return NULL;
     }
     for (int i = 0; i < 2; ++i)

@@ -179,7 +179,7 @@ take_block(const wm_py_block_t *block, bool writable, char *data,
 // Makes the message of the parts of a pattern, those of each rank one after
 // the other.
 static void
-scatter(const wm_neighbor_part_t *parts, int size, wm_pattern_t *pattern,
+scatter(const wm_neighbor_block_t *parts, int size, wm_pattern_t *pattern,
         wm_side_t *side)
 {
     size_t at = 0;
@@ -201,7 +201,7 @@ static int
 read_blocks(PyObject *value, bool writable, int size,
             const wm_neighbors_t *neighbors, wm_side_t *side)
 {
-    wm_neighbor_part_t parts[WM_NEIGHBOR_PARTS];
+    wm_neighbor_block_t parts[WM_NEIGHBOR_PARTS];
     wm_message_t *message = &side->message;
     char *data = message->buffer.data;
     int count = wm_neighbor_parts(neighbors, size, parts);
@@ -235,7 +235,7 @@ static int
 assign(wm_block_form_t form, int size, const wm_neighbors_t *neighbors,
        wm_side_t *side)
 {
-    wm_neighbor_part_t parts[WM_NEIGHBOR_PARTS];
+    wm_neighbor_block_t parts[WM_NEIGHBOR_PARTS];
     wm_span_t blocks[WM_BARRIER_RANKS];
     char *data = side->message.buffer.data;
     size_t nbytes = side->message.buffer.nbytes;

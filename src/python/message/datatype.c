@@ -162,7 +162,7 @@ look_inside(MPI_Datatype type, contents_t *contents)
 }
 
 void
-wm_py_parts_init(wm_parts_t *parts, int most)
+wm_py_typemap_init(wm_typemap_t *parts, int most)
 {
     parts->parts = &parts->first;
     parts->count = 0;
@@ -171,15 +171,15 @@ wm_py_parts_init(wm_parts_t *parts, int most)
 }
 
 void
-wm_py_parts_free(wm_parts_t *parts)
+wm_py_typemap_free(wm_typemap_t *parts)
 {
     if (parts->parts != &parts->first)
         free(parts->parts);
-    wm_py_parts_init(parts, parts->most);
+    wm_py_typemap_init(parts, parts->most);
 }
 
 static bool
-parts_grow(wm_parts_t *parts)
+parts_grow(wm_typemap_t *parts)
 {
     int room = 2 * parts->room;
     bool first = parts->parts == &parts->first;
@@ -196,7 +196,7 @@ parts_grow(wm_parts_t *parts)
 
 // Appends `part`, moved by `offset` bytes.
 static bool
-parts_add(wm_parts_t *parts, const wm_strided_t *part, MPI_Aint offset)
+parts_add(wm_typemap_t *parts, const wm_strided_t *part, MPI_Aint offset)
 {
     wm_strided_t next = *part;
     next.data += offset;
@@ -213,7 +213,7 @@ parts_add(wm_parts_t *parts, const wm_strided_t *part, MPI_Aint offset)
 }
 
 static bool
-parts_add_all(wm_parts_t *parts, const wm_parts_t *added, MPI_Aint offset)
+parts_add_all(wm_typemap_t *parts, const wm_typemap_t *added, MPI_Aint offset)
 {
     bool done = true;
     for (int i = 0; i < added->count && done; ++i)
@@ -222,7 +222,7 @@ parts_add_all(wm_parts_t *parts, const wm_parts_t *added, MPI_Aint offset)
 }
 
 static void
-parts_move(wm_parts_t *parts, MPI_Aint offset)
+parts_move(wm_typemap_t *parts, MPI_Aint offset)
 {
     for (int i = 0; i < parts->count; ++i)
         parts->parts[i].data += offset;
@@ -230,7 +230,7 @@ parts_move(wm_parts_t *parts, MPI_Aint offset)
 
 // Repeats all parts `count` times, `stride` bytes apart.
 static bool
-parts_repeat(wm_parts_t *parts, MPI_Count count, MPI_Count stride)
+parts_repeat(wm_typemap_t *parts, MPI_Count count, MPI_Count stride)
 {
     if (count == 0)
         parts->count = 0;
@@ -242,12 +242,12 @@ parts_repeat(wm_parts_t *parts, MPI_Count count, MPI_Count stride)
     int apart = parts->count > 1 ? parts->count - 1 : 1;
     if (count > parts->most / apart)
         return false;
-    wm_parts_t once;
-    wm_py_parts_init(&once, parts->count);
+    wm_typemap_t once;
+    wm_py_typemap_init(&once, parts->count);
     bool done = parts_add_all(&once, parts, 0);
     for (MPI_Count i = 1; i < count && done; ++i)
         done = parts_add_all(parts, &once, (MPI_Aint)(i * stride));
-    wm_py_parts_free(&once);
+    wm_py_typemap_free(&once);
     return done;
 }
 
@@ -255,22 +255,22 @@ parts_repeat(wm_parts_t *parts, MPI_Count count, MPI_Count stride)
 static bool
 repeat_unevenly(const MPI_Count *places, const MPI_Count *lengths,
                 MPI_Count length, MPI_Count count, MPI_Count unit,
-                MPI_Aint extent, wm_parts_t *parts)
+                MPI_Aint extent, wm_typemap_t *parts)
 {
-    wm_parts_t once = *parts, block;
+    wm_typemap_t once = *parts, block;
     if (once.parts == &parts->first)
         once.parts = &once.first;
-    wm_py_parts_init(parts, parts->most);
+    wm_py_typemap_init(parts, parts->most);
     bool done = true;
     for (MPI_Count i = 0; i < count && done; ++i) {
-        wm_py_parts_init(&block, once.most);
+        wm_py_typemap_init(&block, once.most);
         done = parts_add_all(&block, &once, (MPI_Aint)(places[i] * unit))
                && parts_repeat(&block, lengths != NULL ? lengths[i] : length,
                                extent)
                && parts_add_all(parts, &block, 0);
-        wm_py_parts_free(&block);
+        wm_py_typemap_free(&block);
     }
-    wm_py_parts_free(&once);
+    wm_py_typemap_free(&once);
     return done;
 }
 
@@ -279,7 +279,7 @@ repeat_unevenly(const MPI_Count *places, const MPI_Count *lengths,
 static bool
 repeat_blocks(const MPI_Count *places, const MPI_Count *lengths,
               MPI_Count length, MPI_Count count, MPI_Count unit,
-              MPI_Aint extent, wm_parts_t *parts)
+              MPI_Aint extent, wm_typemap_t *parts)
 {
     MPI_Count step = count > 1 ? places[1] - places[0] : 0;
     bool even = true;
@@ -299,7 +299,7 @@ repeat_blocks(const MPI_Count *places, const MPI_Count *lengths,
 
 static bool
 repeat_indexed(const contents_t *contents, MPI_Count unit, MPI_Aint extent,
-               wm_parts_t *parts)
+               wm_typemap_t *parts)
 {
     MPI_Count count = contents->numbers[0];
     const MPI_Count *lengths = contents->numbers + 1;
@@ -308,7 +308,8 @@ repeat_indexed(const contents_t *contents, MPI_Count unit, MPI_Aint extent,
 }
 
 static bool
-repeat_subarray(const contents_t *contents, MPI_Aint extent, wm_parts_t *parts)
+repeat_subarray(const contents_t *contents, MPI_Aint extent,
+                wm_typemap_t *parts)
 {
     int ndim = (int)contents->numbers[0];
     const MPI_Count *sizes = contents->numbers + 1;
@@ -327,7 +328,7 @@ repeat_subarray(const contents_t *contents, MPI_Aint extent, wm_parts_t *parts)
 
 // Repeats the inner type as the constructor says.
 static bool
-repeat(const contents_t *contents, wm_parts_t *parts)
+repeat(const contents_t *contents, wm_typemap_t *parts)
 {
     const MPI_Count *numbers = contents->numbers;
     MPI_Aint unused, extent;
@@ -378,33 +379,33 @@ decode_predefined(MPI_Datatype type, wm_strided_t *strided)
 }
 
 static bool
-decode(MPI_Datatype type, char *data, wm_parts_t *parts);
+decode(MPI_Datatype type, char *data, wm_typemap_t *parts);
 
 // Decodes blocks that have a type each.
 static bool
-decode_structure(const contents_t *contents, char *data, wm_parts_t *parts)
+decode_structure(const contents_t *contents, char *data, wm_typemap_t *parts)
 {
     MPI_Count count = contents->numbers[0];
     const MPI_Count *lengths = contents->numbers + 1;
     const MPI_Count *places = lengths + count;
     bool decoded = true;
     for (MPI_Count i = 0; i < count && decoded; ++i) {
-        wm_parts_t block;
+        wm_typemap_t block;
         MPI_Aint unused, extent;
         if (lengths[i] == 0)
             continue;
         MPI_Type_get_extent(contents->inner[i], &unused, &extent);
-        wm_py_parts_init(&block, parts->most);
+        wm_py_typemap_init(&block, parts->most);
         decoded = decode(contents->inner[i], data + places[i], &block)
                   && parts_repeat(&block, lengths[i], extent)
                   && parts_add_all(parts, &block, 0);
-        wm_py_parts_free(&block);
+        wm_py_typemap_free(&block);
     }
     return decoded;
 }
 
 static bool
-decode(MPI_Datatype type, char *data, wm_parts_t *parts)
+decode(MPI_Datatype type, char *data, wm_typemap_t *parts)
 {
     contents_t contents;
     if (!look_inside(type, &contents))
@@ -424,7 +425,7 @@ decode(MPI_Datatype type, char *data, wm_parts_t *parts)
 }
 
 void
-wm_py_parts_bounds(const wm_parts_t *parts, char **low, char **high)
+wm_py_typemap_bounds(const wm_typemap_t *parts, char **low, char **high)
 {
     for (int i = 0; i < parts->count; ++i) {
         char *from, *behind;
@@ -438,21 +439,21 @@ wm_py_parts_bounds(const wm_parts_t *parts, char **low, char **high)
 // checked. Open MPI 5 walks some bytes forwards that were defined backwards,
 // and its extents differ then.
 static bool
-lies_as_told(MPI_Datatype type, const char *data, const wm_parts_t *parts)
+lies_as_told(MPI_Datatype type, const char *data, const wm_typemap_t *parts)
 {
     char *low = NULL, *high = NULL;
     MPI_Aint first = 0, length = 0;
     MPI_Type_get_true_extent(type, &first, &length);
-    wm_py_parts_bounds(parts, &low, &high);
+    wm_py_typemap_bounds(parts, &low, &high);
     return parts->count == 0 || (low == data + first && high == low + length);
 }
 
 bool
 wm_py_datatype_parts(MPI_Datatype type, MPI_Count number, MPI_Aint extent,
-                     char *data, int most, wm_parts_t *parts)
+                     char *data, int most, wm_typemap_t *parts)
 {
     bool decoded;
-    wm_py_parts_init(parts, most);
+    wm_py_typemap_init(parts, most);
     if (wm_py_datatype_is_predefined(type))
         decoded = decode(type, data, parts);
     else
@@ -464,20 +465,20 @@ wm_py_datatype_parts(MPI_Datatype type, MPI_Count number, MPI_Aint extent,
 bool
 wm_py_datatype_decode(MPI_Datatype type, wm_strided_t *strided)
 {
-    wm_parts_t parts;
+    wm_typemap_t parts;
     char *data = strided->data;
     bool decoded = wm_py_datatype_parts(type, 1, 0, data, 1, &parts);
     if (decoded && parts.count > 0)
         *strided = parts.parts[0];
     else if (decoded)
         wm_strided_init(strided, data, 0);
-    wm_py_parts_free(&parts);
+    wm_py_typemap_free(&parts);
     return decoded;
 }
 
 // Repeats one part, by so many parts if it cannot have another dimension.
 static bool
-parts_add_repeated(wm_parts_t *parts, const wm_strided_t *part,
+parts_add_repeated(wm_typemap_t *parts, const wm_strided_t *part,
                    MPI_Count count, MPI_Aint stride)
 {
     wm_strided_t all = *part;
@@ -491,20 +492,20 @@ parts_add_repeated(wm_parts_t *parts, const wm_strided_t *part,
 
 int
 wm_py_datatype_cover(MPI_Datatype type, MPI_Count number, MPI_Aint extent,
-                     char *data, wm_parts_t *parts)
+                     char *data, wm_typemap_t *parts)
 {
-    wm_parts_t one;
+    wm_typemap_t one;
     bool told = wm_py_datatype_parts(type, 1, extent, data, INT_MAX, &one);
     if (!told) {
         MPI_Aint low = 0, length = 0;
         MPI_Type_get_true_extent(type, &low, &length);
-        wm_py_parts_free(&one);
+        wm_py_typemap_free(&one);
         wm_strided_init(&one.parts[one.count++], data + low, length);
     }
     bool added = true;
     for (int i = 0; i < one.count && added; ++i)
         added = parts_add_repeated(parts, &one.parts[i], number, extent);
-    wm_py_parts_free(&one);
+    wm_py_typemap_free(&one);
     return added ? !told : -1;
 }
 

@@ -51,33 +51,33 @@ typedef struct {
     wm_strided_t first;
     int count, room;
     int most; // most parts allowed
-} wm_parts_t;
+} wm_typemap_t;
 
 // Finds the bytes of `number` elements, counted from `data`, as at most `most`
 // parts. Returns false if there are more, or MPI does not tell.
-// wm_py_parts_free() frees the parts, also after false.
+// wm_py_typemap_free() frees the parts, also after false.
 bool
 wm_py_datatype_parts(MPI_Datatype type, MPI_Count number, MPI_Aint extent,
-                     char *data, int most, wm_parts_t *parts);
+                     char *data, int most, wm_typemap_t *parts);
 
 // Initialises an empty list of at most so many parts.
 void
-wm_py_parts_init(wm_parts_t *parts, int most);
+wm_py_typemap_init(wm_typemap_t *parts, int most);
 
 void
-wm_py_parts_free(wm_parts_t *parts);
+wm_py_typemap_free(wm_typemap_t *parts);
 
 // Finds the lowest byte, and the one behind the highest; both stay if there
 // are no parts.
 void
-wm_py_parts_bounds(const wm_parts_t *parts, char **low, char **high);
+wm_py_typemap_bounds(const wm_typemap_t *parts, char **low, char **high);
 
 // Adds the bytes of `number` elements, counted from `data`, in any order.
 // Returns 0; 1 if MPI does not tell how the type was made, so that the gaps
 // inside of an element are added as well; or -1 if memory is short.
 int
 wm_py_datatype_cover(MPI_Datatype type, MPI_Count number, MPI_Aint extent,
-                     char *data, wm_parts_t *parts);
+                     char *data, wm_typemap_t *parts);
 
 // Returns the type of the elements of a datatype; MPI_DATATYPE_NULL if they
 // are of several types.

@@ -92,7 +92,7 @@ wm_py_elements_strided(const wm_strided_t *strided, bool writable,
 }
 
 wm_pattern_t *
-wm_py_elements_in_parts(const wm_parts_t *parts, bool writable,
+wm_py_elements_in_parts(const wm_typemap_t *parts, bool writable,
                         const char *argument)
 {
     bool repeats = false;

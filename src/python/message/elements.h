@@ -53,7 +53,7 @@ wm_py_elements_strided(const wm_strided_t *strided, bool writable,
 
 // Does the same for several parts, one after the other.
 wm_pattern_t *
-wm_py_elements_in_parts(const wm_parts_t *parts, bool writable,
+wm_py_elements_in_parts(const wm_typemap_t *parts, bool writable,
                         const char *argument);
 
 // Makes a pattern that only MPI can walk, from `data` on, with a copy of the

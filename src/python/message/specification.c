@@ -199,7 +199,7 @@ spread(const wm_extent_t *of, bool writable, const char *argument,
        wm_message_t *message)
 {
     wm_buffer_t *buffer = &message->buffer;
-    wm_parts_t parts;
+    wm_typemap_t parts;
     if (buffer->nbytes == 0)
         return 0;
     // MPI does not pack larger ones: its calls count bytes in int.
@@ -214,7 +214,7 @@ spread(const wm_extent_t *of, bool writable, const char *argument,
                 : wm_py_elements_typed(message->type, of, message->count,
                                        buffer->data, argument),
         message);
-    wm_py_parts_free(&parts);
+    wm_py_typemap_free(&parts);
     return code;
 }
 

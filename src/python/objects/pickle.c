@@ -149,8 +149,8 @@ prepare_embedded(sending_t *sending, wm_error_t *err)
         embedded_t *array = &sending->embedded[i];
         bytes += array->buffer.nbytes;
         array->envelope.blocking = array->envelope.eager = in_place;
-        code = wm_settle_producer(&array->buffer, &array->buffer.producer,
-                                  &array->envelope, false, err);
+        code = wm_await_producer(&array->buffer, &array->buffer.producer,
+                                 &array->envelope, false, err);
         if (code == 0 && !in_place)
             code = copy_embedded(array, err);
     }

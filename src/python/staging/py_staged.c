@@ -421,7 +421,7 @@ settle(PyObject *Py_UNUSED(module), PyObject *value)
     memory = buffer.memory; // that of a GPU is waited for as well
     if (looked == 0 && is_awaited(&memory, &buffer.producer))
         WM_PY_UNLOCKED(
-            code = wm_staged_settle(&buffer, &buffer.producer, true, &err));
+            code = wm_staged_await(&buffer, &buffer.producer, true, &err));
     Py_DECREF(array);
     return looked < 0 ? NULL : wm_py_none(code, &err);
 }

@@ -14,13 +14,13 @@ static const char runs_name[] = "warpmpi.runs";
 
 typedef struct {
     const char *base; // the offsets of the parts count from here
-    wm_parts_t parts;
+    wm_typemap_t parts;
 } runs_t;
 
 static void
 runs_free(runs_t *runs)
 {
-    wm_py_parts_free(&runs->parts);
+    wm_py_typemap_free(&runs->parts);
     free(runs);
 }
 
@@ -37,7 +37,7 @@ runs_new(void)
     if (runs == NULL)
         PyErr_NoMemory();
     else
-        wm_py_parts_init(&runs->parts, INT_MAX);
+        wm_py_typemap_init(&runs->parts, INT_MAX);
     return runs;
 }
 
@@ -47,7 +47,7 @@ static PyObject *
 tell(runs_t *runs, char *base, bool exact)
 {
     char *low = base, *high = base;
-    wm_py_parts_bounds(&runs->parts, &low, &high);
+    wm_py_typemap_bounds(&runs->parts, &low, &high);
     runs->base = base != NULL ? base : low;
     PyObject *capsule = PyCapsule_New(runs, runs_name, free_capsule);
     if (capsule == NULL)
@@ -119,7 +119,7 @@ typedef struct {
 // with another exception.
 static int
 add_blocks(const wm_py_blocks_t *blocks, const memory_t *memory,
-           const char *name, wm_parts_t *parts)
+           const char *name, wm_typemap_t *parts)
 {
     int code = 0;
     for (int i = 0; i < blocks->count; ++i) {

@@ -24,7 +24,7 @@
 #define WM_COLL_ENGINE_ROWS(X)                                                \
     WM_COLL_TOYS(X)                                                           \
     X(copies)  /* coll/direct/copies.c */                                     \
-    X(kernels) /* coll/stream/symm_coll.c */                                  \
+    X(kernels) /* coll/stream/kernels_engine.c */                             \
     X(mpi)     /* coll/mpi/mpi_engine.c */
 
 typedef struct wm_coll_op wm_coll_op_t; // comm/coll/direct/coll_op.h

@@ -122,7 +122,7 @@ static int
 values_by_messages(wm_comm_t *comm, wm_preflight_values_t *maxima,
                    wm_error_t *err)
 {
-    run_t *run = (run_t *)wm_packet_take();
+    run_t *run = (run_t *)wm_packet_get();
     if (run == NULL)
         return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
     run->distance = 1;
@@ -137,7 +137,7 @@ values_by_messages(wm_comm_t *comm, wm_preflight_values_t *maxima,
     if (code == 0)
         *maxima = run->known;
     if (code == 0 || preflight_cancel(comm, run))
-        wm_packet_give((char *)run);
+        wm_packet_put((char *)run);
     return code;
 }
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The engine "copies": a plan of copies and reductions on memory that ranks
-// map from each other, on one host (direct_run.h).
+// map from each other, on one host (direct_exec.h).
 #include "comm/coll/call/coll_wait.h"
 #include "comm/coll/direct/coll_op.h"
-#include "comm/coll/direct/direct_run.h"
+#include "comm/coll/direct/direct_exec.h"
 #include "comm/engine/engine.h"
 
 #define LOOKS_AT_ENDS 6400 // steps before a blocking call waits
@@ -11,7 +11,7 @@
 
 typedef struct {
     wm_plan_t plan;
-    wm_direct_run_t run;
+    wm_direct_exec_t run;
 } copies_t;
 
 _Static_assert(sizeof(copies_t) <= WM_COLL_STATE_BYTES, "there is room");
@@ -49,7 +49,7 @@ copies_are_ready(wm_coll_op_t *op, wm_error_t *err)
 static wm_coll_result_t
 under_way(wm_coll_op_t *op)
 {
-    const wm_direct_run_t *run = &copies_state(op)->run;
+    const wm_direct_exec_t *run = &copies_state(op)->run;
     op->alone = run->busy;
     op->looks = run->set.signals ? LOOKS_AT_ENDS
                 : run->busy      ? WM_LOOKS_AT_STREAM
@@ -78,7 +78,7 @@ copies_start(wm_coll_op_t *op, wm_error_t *err)
 static wm_coll_result_t
 copies_step(wm_coll_op_t *op, bool *waits, wm_error_t *err)
 {
-    wm_direct_run_t *run = &copies_state(op)->run;
+    wm_direct_exec_t *run = &copies_state(op)->run;
     if (op->form == WM_COLL_FORM_BLOCKING)
         for (int i = 0; run->set.signals && i < LOOKS_AT_ONCE; ++i)
             if (wm_signal_is_set(&run->set.awaited))
@@ -92,7 +92,7 @@ copies_step(wm_coll_op_t *op, bool *waits, wm_error_t *err)
 static void
 copies_drop(wm_coll_op_t *op)
 {
-    wm_direct_run_t *run = &copies_state(op)->run;
+    wm_direct_exec_t *run = &copies_state(op)->run;
     if (run->direct == NULL)
         return;
     wm_engine_lock();

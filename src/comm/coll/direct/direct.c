@@ -123,8 +123,8 @@ come_behind_source(wm_direct_t *direct, const wm_buffer_t *source,
 
 // Makes the send data ready for others, before we arrive at the barrier.
 static int
-direct_settle(wm_direct_t *direct, const wm_buffer_t *source, bool copied,
-              wm_error_t *err)
+direct_after(wm_direct_t *direct, const wm_buffer_t *source, bool copied,
+             wm_error_t *err)
 {
     wm_pointer_t memory = source->memory;
     direct->source = source->data;
@@ -143,8 +143,8 @@ direct_settle(wm_direct_t *direct, const wm_buffer_t *source, bool copied,
     if (code < 0)
         return code;
     wm_engine_lock();
-    direct->capable = wm_place_export(direct->source, &memory,
-                                      &direct->published.sends, NULL)
+    direct->capable = wm_rkey_export(direct->source, &memory,
+                                     &direct->published.sends, NULL)
                       == 0; // else the host does the call
     wm_engine_unlock();
     return 0;
@@ -166,13 +166,13 @@ wm_direct_take_landing(wm_direct_t *direct, wm_error_t *err)
 static int
 come_behind(wm_access_t *into, wm_error_t *err)
 {
-    bool idle = into->settled;
+    bool idle = into->after_nothing;
     int code = idle ? 0 : wm_producer_idle(&into->producer, true, &idle, err);
     if (code < 0)
         return code;
     if (!idle)
         return wm_access_open(into, err);
-    wm_access_settle(into);
+    wm_access_after_nothing(into);
     return 0;
 }
 
@@ -195,9 +195,9 @@ open_target(wm_direct_t *direct, const wm_buffer_t *target, bool moved,
     if (code < 0 || !memory.exportable || moved)
         return code;
     wm_engine_lock();
-    direct->published.readable = wm_place_export(direct->target, &memory,
-                                                 &direct->published.receives,
-                                                 NULL)
+    direct->published.readable = wm_rkey_export(direct->target, &memory,
+                                                &direct->published.receives,
+                                                NULL)
                                  == 0;
     direct->published.writable = direct->published.readable
                                  && direct->landing == NULL;
@@ -224,15 +224,14 @@ open_sides(wm_direct_t *direct, const wm_given_t *given, bool reopened,
     if (source != NULL) {
         code = wm_producer_refuse_capture(&source->producer, err);
         if (code == 0 && source->nbytes > 0)
-            code = reopened
-                       ? come_behind_source(direct, source, err)
-                       : direct_settle(direct, source, given->copied, err);
+            code = reopened ? come_behind_source(direct, source, err)
+                            : direct_after(direct, source, given->copied, err);
     }
     if (receive != NULL && code == 0 && (reopened || direct->capable)) {
         // If both have one producer, the target is ready when the source is.
         if (source != NULL && source->nbytes > 0
             && wm_producer_is_same(&source->producer, &receive->producer))
-            wm_access_settle(&direct->into);
+            wm_access_after_nothing(&direct->into);
         else
             code = wm_producer_refuse_capture(&receive->producer, err);
         if (code == 0 && receive->nbytes > 0)
@@ -358,7 +357,7 @@ wm_direct_close(wm_direct_t *direct)
 }
 
 void
-wm_direct_end(wm_direct_t *direct)
+wm_direct_drop(wm_direct_t *direct)
 {
     (void)close_sides(direct);
     if (direct->signal.word != NULL)

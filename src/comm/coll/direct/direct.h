@@ -2,7 +2,7 @@
 // Collectives that move data from GPU to GPU, between ranks of one host that
 // have a barrier (comm/node/barrier.h) and map each other's memory. A rank
 // publishes the places of its memory in the preflight, then follows its plan
-// (direct_run.h). GIL released by the caller, engine lock not held.
+// (direct_exec.h). GIL released by the caller, engine lock not held.
 #ifndef WM_COMM_COLL_DIRECT_DIRECT_H
 #define WM_COMM_COLL_DIRECT_DIRECT_H
 
@@ -13,7 +13,7 @@
 #include "array/signal.h"
 #include "comm/coll/direct/plan.h"
 #include "comm/comm/comm.h"
-#include "comm/node/place.h"
+#include "comm/node/rkey.h"
 #include "comm/transfer/strided_desc.h"
 
 // The way in which others read the send buffer: without gaps, by one layout
@@ -28,7 +28,7 @@ typedef enum {
 
 // The data that a rank publishes in the preflight after its numbers.
 typedef struct {
-    wm_place_t sends, receives;
+    wm_rkey_t sends, receives;
     wm_thresholds_t thresholds; // the thresholds of one rank are used by all
     bool aliased;               // it receives over the data that others read
     bool overwrites; // it receives over its send data: others may read a copy
@@ -68,7 +68,7 @@ typedef struct {
 } wm_given_t;
 
 // The memory of one rank in a call. Owns the streams of both sides, the copies
-// and the signal, until wm_direct_end(). The caller's buffers are borrowed.
+// and the signal, until wm_direct_drop(). The caller's buffers are borrowed.
 typedef struct {
     wm_comm_t *comm;
     wm_barrier_t *barrier; // of the communicator
@@ -107,7 +107,7 @@ WM_MUST_CHECK int
 wm_direct_order(wm_direct_t *direct, const wm_given_t *given, wm_error_t *err);
 
 // Releases the streams. Returns true if wm_direct_reopen() can follow, as
-// there is no memory of ours. Call wm_direct_end() in any case.
+// there is no memory of ours. Call wm_direct_drop() in any case.
 WM_MUST_CHECK bool
 wm_direct_close(wm_direct_t *direct);
 
@@ -132,6 +132,6 @@ wm_direct_facts(const wm_direct_t *direct, wm_facts_t *facts);
 
 // Waits for work of ours under way after an error, and frees our memory.
 void
-wm_direct_end(wm_direct_t *direct);
+wm_direct_drop(wm_direct_t *direct);
 
 #endif

@@ -455,7 +455,7 @@ wm_by_mpi_store(wm_by_mpi_t *by, wm_error_t *err)
 }
 
 void
-wm_by_mpi_end(wm_by_mpi_t *by)
+wm_by_mpi_finish(wm_by_mpi_t *by)
 {
     wm_access_t *access = by->access;
     free(by->sides);
@@ -523,6 +523,6 @@ wm_by_mpi_call(const wm_comm_t *comm, const wm_coll_t *call, bool *called,
         by_mpi_average(&by);
     if (code == 0)
         code = by_mpi_copy(call->receive, by.received, false, err);
-    wm_by_mpi_end(&by);
+    wm_by_mpi_finish(&by);
     return code;
 }

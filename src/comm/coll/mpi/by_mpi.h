@@ -65,6 +65,6 @@ wm_by_mpi_call(const wm_comm_t *comm, const wm_coll_t *call, bool *called,
 
 // Frees the staging copies. After an error, waits for copies under way.
 void
-wm_by_mpi_end(wm_by_mpi_t *by);
+wm_by_mpi_finish(wm_by_mpi_t *by);
 
 #endif

@@ -73,7 +73,7 @@ fetch(wm_coll_op_t *op, bool *waits, wm_error_t *err)
     if (code == 0) {
         code = wm_by_mpi_fetch(&own->by, &op->participant, &why);
         if (code < 0)
-            wm_by_mpi_end(&own->by);
+            wm_by_mpi_finish(&own->by);
     }
     if (code < 0) {
         if (op->wrong.code == 0)
@@ -146,7 +146,7 @@ mpi_step(wm_coll_op_t *op, bool *waits, wm_error_t *err)
 static void
 mpi_drop(wm_coll_op_t *op)
 {
-    wm_by_mpi_end(&mpi_state(op)->by);
+    wm_by_mpi_finish(&mpi_state(op)->by);
 }
 
 const wm_coll_engine_t wm_mpi_engine = {

@@ -119,11 +119,11 @@ staged_device_of(const wm_buffer_t *buffer)
 }
 
 int
-wm_staged_settle(const wm_buffer_t *buffer, wm_producer_t *producer,
-                 bool to_write, wm_error_t *err)
+wm_staged_await(const wm_buffer_t *buffer, wm_producer_t *producer,
+                bool to_write, wm_error_t *err)
 {
     wm_envelope_t nowhere = {.stream_device = -1};
-    return wm_settle_producer(buffer, producer, &nowhere, to_write, err);
+    return wm_await_producer(buffer, producer, &nowhere, to_write, err);
 }
 
 int
@@ -131,7 +131,7 @@ wm_staged_copy(wm_buffer_t *buffer, const wm_staged_t *staged, bool to_host,
                wm_error_t *err)
 {
     wm_access_t access;
-    int code = wm_staged_settle(buffer, &buffer->producer, !to_host, err);
+    int code = wm_staged_await(buffer, &buffer->producer, !to_host, err);
     if (!wm_buffer_on_device(buffer))
         return code < 0
                    ? code
@@ -292,7 +292,7 @@ wm_staged_begin(wm_comm_t *comm, wm_buffer_t *buffer, wm_staged_t *staged,
     staged->status.MPI_SOURCE = MPI_ANY_SOURCE;
     staged->status.MPI_TAG = MPI_ANY_TAG;
     if (staged->count > 0
-        && wm_staged_settle(buffer, &call->access.producer, true, err) < 0) {
+        && wm_staged_await(buffer, &call->access.producer, true, err) < 0) {
         wm_op_fail(&call->op, err); // raised at its end
         staged->count = 0;
     }

@@ -36,8 +36,8 @@ wm_runs_fit(const wm_strided_t *runs, size_t count, const char *staging,
 
 // Waits for the producer of host memory, and marks the producer.
 WM_MUST_CHECK int
-wm_staged_settle(const wm_buffer_t *buffer, wm_producer_t *producer,
-                 bool to_write, wm_error_t *err);
+wm_staged_await(const wm_buffer_t *buffer, wm_producer_t *producer,
+                bool to_write, wm_error_t *err);
 
 // Copies the runs from a buffer to its staging copy, or back, after the
 // producer's work. Waits for the copies. Also waits for a producer without a

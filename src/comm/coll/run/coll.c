@@ -11,7 +11,7 @@ wm_coll_barrier(wm_comm_t *comm, wm_error_t *err)
 {
     wm_preflight_t preflight = {.call = WM_COLL_BARRIER}, last = preflight;
     wm_engine_lock();
-    preflight.notices = wm_place_notify() != 0;
+    preflight.notices = wm_rkey_notify() != 0;
     wm_engine_unlock();
     int code = wm_preflight_run(comm, &preflight, err);
     if (code < 0)

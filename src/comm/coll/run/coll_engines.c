@@ -312,5 +312,5 @@ void
 wm_coll_op_drop(wm_coll_op_t *op)
 {
     wm_coll_op_leave(op);
-    wm_direct_end(&op->participant.direct);
+    wm_direct_drop(&op->participant.direct);
 }

@@ -51,7 +51,7 @@ coll_on_stream_enqueue(wm_comm_t *comm, wm_coll_kind_t kind,
                             "shared memory, and fewer than %d communicators "
                             "in use; call this communicator without "
                             "on(stream)",
-                            WM_BARRIER_RANKS, WM_BARRIER_SLOTS);
+                            WM_BARRIER_RANKS, WM_BARRIER_ROWS);
     }
     const wm_coll_on_stream_t *row = (*engine)->on_stream;
     *err = wrong;

@@ -2,7 +2,7 @@
 #include "comm/coll/run/nonblocking_call.h"
 
 #include "comm/coll/call/preflight_values.h"
-#include "comm/coll/direct/direct_run.h"
+#include "comm/coll/direct/direct_exec.h"
 #include "comm/comm/failure.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/pool.h"
@@ -247,7 +247,7 @@ void
 wm_nonblocking_call_free(wm_nonblocking_call_t *call)
 {
     wm_coll_op_drop(&call->coll);
-    wm_pool_give(&call_pool, call);
+    wm_pool_put(&call_pool, call);
 }
 
 static void
@@ -297,7 +297,7 @@ wm_nonblocking_call_t *
 wm_nonblocking_call_new(wm_nonblocking_t *nonblocking, wm_comm_t *comm,
                         const wm_coll_t *asked)
 {
-    wm_nonblocking_call_t *call = wm_pool_take(&call_pool);
+    wm_nonblocking_call_t *call = wm_pool_get(&call_pool);
     if (call == NULL)
         return NULL;
     call->nonblocking = nonblocking;

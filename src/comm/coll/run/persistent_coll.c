@@ -9,7 +9,7 @@
 #include "comm/diagnostics/drain.h"
 
 // Slots that persistent collectives leave to the program's communicators.
-#define SLOTS_LEFT (WM_BARRIER_SLOTS / 4)
+#define SLOTS_LEFT (WM_BARRIER_ROWS / 4)
 
 // A communicator that was closed while its last call was under way.
 typedef struct closing {
@@ -63,7 +63,7 @@ wm_persistent_coll_engines(wm_comm_t *comm, const wm_coll_t *call)
 {
     wm_coll_op_t op;
     wm_engine_lock();
-    bool left = wm_barrier_slots_left() > SLOTS_LEFT;
+    bool left = wm_barrier_rows_left() > SLOTS_LEFT;
     wm_engine_unlock();
     if (!left || call == NULL)
         return 0;

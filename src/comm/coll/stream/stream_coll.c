@@ -174,7 +174,7 @@ stream_coll_refuse(wm_symm_t *symm, const wm_coll_desc_t *desc, int code)
     if (wm_symm_begin(symm, desc, stream, NULL) == 0) {
         if (desc != NULL)
             code = wm_symm_leave_turn(symm, NULL);
-        (void)!wm_symm_end(symm, code, NULL);
+        (void)!wm_symm_finish(symm, code, NULL);
     }
     if (ours)
         wm_stream_release(device, stream);
@@ -272,7 +272,7 @@ capture(run_t *run, int code, wm_error_t *err)
     code = wm_symm_begin_captured(run->symm, run->capture, run->desc.stream,
                                   err);
     if (code == 0)
-        code = wm_symm_end(run->symm, stream_coll_enqueue(run, err), err);
+        code = wm_symm_finish(run->symm, stream_coll_enqueue(run, err), err);
     code = exchange_captured_code(run->desc.comm, code, err);
     if (code < 0)
         wm_symm_forget(run->symm);
@@ -315,7 +315,7 @@ give(run_t *run, int code, wm_error_t *err)
     code = wm_symm_begin(run->symm, &run->desc, run->desc.stream, err);
     return code < 0
                ? code
-               : wm_symm_end(run->symm, stream_coll_enqueue(run, err), err);
+               : wm_symm_finish(run->symm, stream_coll_enqueue(run, err), err);
 }
 
 static int

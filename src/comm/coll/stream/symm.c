@@ -55,7 +55,7 @@ wm_symm_begin(wm_symm_t *symm, const wm_coll_desc_t *desc, CUstream stream,
     code = code < 0 ? code : follows;
     if (code == 0)
         code = wm_symm_await_late(symm, err);
-    return code < 0 ? wm_symm_end(symm, code, err) : 0;
+    return code < 0 ? wm_symm_finish(symm, code, err) : 0;
 }
 
 int
@@ -69,7 +69,7 @@ wm_symm_begin_captured(wm_symm_t *symm, uint64_t capture, CUstream stream,
         symm->turns = 0;
     }
     int code = wm_symm_follow_captured(symm, first, stream, err);
-    return code < 0 ? wm_symm_end(symm, code, err) : 0;
+    return code < 0 ? wm_symm_finish(symm, code, err) : 0;
 }
 
 uint64_t
@@ -206,7 +206,7 @@ wm_symm_enqueue_kernel(wm_symm_t *symm, const wm_coll_desc_t *desc,
 }
 
 int
-wm_symm_end(wm_symm_t *symm, int code, wm_error_t *err)
+wm_symm_finish(wm_symm_t *symm, int code, wm_error_t *err)
 {
     if (code == 0 && symm->captured)
         code = wm_event_record(symm->device, symm->ended, symm->stream, err);

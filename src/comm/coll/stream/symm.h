@@ -50,8 +50,8 @@ wm_symm_serves(const wm_symm_t *symm, int device);
 // call has failed. Raises if the ranks' arguments differ, or if a rank has
 // failed: then no call goes on until all ranks have recovered. If a rank has
 // died, raises MPI's error for good (comm/coll/stream/stream_failure.h). After
-// 0 the thread holds a lock until wm_symm_end, and the call takes a turn, or
-// exchanges, once.
+// 0 the thread holds a lock until wm_symm_finish, and the call takes a turn,
+// or exchanges, once.
 WM_MUST_CHECK int
 wm_symm_begin(wm_symm_t *symm, const wm_coll_desc_t *desc, CUstream stream,
               wm_error_t *err);
@@ -104,7 +104,7 @@ wm_symm_keep(wm_symm_t *symm, wm_block_t *memory, wm_error_t *err);
 // Ends the enqueueing of a call. If that failed (`code`), other ranks will
 // raise. Returns `code`, or an error of its own.
 WM_MUST_CHECK int
-wm_symm_end(wm_symm_t *symm, int code, wm_error_t *err);
+wm_symm_finish(wm_symm_t *symm, int code, wm_error_t *err);
 
 // Returns true if this rank knows of a failure: the next call recovers.
 bool

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "comm/node/place.h"
+#include "comm/node/rkey.h"
 
 #include <stdlib.h>
 
@@ -58,14 +58,14 @@ find_handle(const wm_pointer_t *memory, CUipcMemHandle *handle,
     exports[at] = (export_t){memory->buffer_id, memory->base, *handle};
     // Also bounds the table in a program without barriers.
     if (++export_count >= export_scan_at) {
-        wm_place_notify();
+        wm_rkey_notify();
         export_scan_at = 2 * export_count > 64 ? 2 * export_count : 64;
     }
     return 0;
 }
 
 void
-wm_place_set(const void *data, const wm_pointer_t *memory, wm_place_t *place)
+wm_rkey_set(const void *data, const wm_pointer_t *memory, wm_rkey_t *place)
 {
     place->address = (uintptr_t)data;
     place->base = memory->base;
@@ -74,17 +74,17 @@ wm_place_set(const void *data, const wm_pointer_t *memory, wm_place_t *place)
 }
 
 int
-wm_place_export(const void *data, const wm_pointer_t *memory,
-                wm_place_t *place, wm_error_t *err)
+wm_rkey_export(const void *data, const wm_pointer_t *memory, wm_rkey_t *place,
+               wm_error_t *err)
 {
     int code = find_handle(memory, &place->handle, err);
     if (code == 0)
-        wm_place_set(data, memory, place);
+        wm_rkey_set(data, memory, place);
     return code;
 }
 
 bool
-wm_place_holds(const wm_place_t *place, uint64_t nbytes)
+wm_rkey_holds(const wm_rkey_t *place, uint64_t nbytes)
 {
     uint64_t offset = place->address - place->base;
     return place->address >= place->base && offset <= place->size
@@ -92,7 +92,7 @@ wm_place_holds(const wm_place_t *place, uint64_t nbytes)
 }
 
 bool
-wm_place_notify(void)
+wm_rkey_notify(void)
 {
     export_t *old = exports;
     size_t room = export_room;

@@ -15,7 +15,7 @@
 
 // Returns the GPU of the buffers; -1: not contiguous memory of one GPU.
 static int
-symm_coll_device_of(const wm_coll_t *call)
+kernels_device_of(const wm_coll_t *call)
 {
     const wm_buffer_t *sides[] = {call->send, call->receive};
     int device = -1;
@@ -47,7 +47,7 @@ kernels_serve(const wm_coll_op_t *op)
     const wm_comm_t *comm = participant->comm;
     const wm_coll_t *call = participant->call;
     bool may = op->form == WM_COLL_FORM_BLOCKING && participant->reducible;
-    int device = may ? symm_coll_device_of(call) : -1;
+    int device = may ? kernels_device_of(call) : -1;
     if (device < 0
         || (wm_coll_shape(call->kind)->uneven && call->receives == NULL))
         return false;
@@ -56,7 +56,7 @@ kernels_serve(const wm_coll_op_t *op)
 }
 
 static int
-symm_coll_look(void *context, wm_error_t *err)
+kernels_have_ended(void *context, wm_error_t *err)
 {
     return wm_access_look(context, WM_LOOK_TRIES, err);
 }
@@ -64,7 +64,7 @@ symm_coll_look(void *context, wm_error_t *err)
 // Waits for the stream, which uses our buffers, after a rank has died. Poisons
 // words until the stream comes to its end.
 static void
-symm_coll_lead_on(wm_comm_t *comm, wm_access_t *access)
+kernels_lead_on(wm_comm_t *comm, wm_access_t *access)
 {
     for (unsigned turn = 1; wm_access_look(access, 1, NULL) == 0; ++turn) {
         wm_engine_lock();
@@ -76,12 +76,12 @@ symm_coll_lead_on(wm_comm_t *comm, wm_access_t *access)
 
 // Enqueues the call on a stream of ours, and waits for its end.
 static int
-symm_coll_run(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err)
+kernels_run(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err)
 {
     wm_access_t access;
     wm_error_t later;
     const wm_producer_t nobody = {.kind = WM_PRODUCER_NONE};
-    wm_access_begin(&access, &nobody, true, symm_coll_device_of(call));
+    wm_access_begin(&access, &nobody, true, kernels_device_of(call));
     int code = wm_access_open(&access, err);
     if (code < 0) // the call must still end on the other ranks
         later = *err;
@@ -90,10 +90,10 @@ symm_coll_run(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err)
                                     code < 0 ? &later : err);
     code = code < 0 ? code : begun;
     if (access.opened) {
-        int ended = wm_coll_wait(comm, symm_coll_look, &access,
+        int ended = wm_coll_wait(comm, kernels_have_ended, &access,
                                  WM_LOOKS_AT_STREAM, code < 0 ? &later : err);
         if (ended < 0)
-            symm_coll_lead_on(comm, &access);
+            kernels_lead_on(comm, &access);
         code = code < 0 ? code : ended;
     }
     // Raises a failure in this call, not in a later one.
@@ -123,7 +123,7 @@ kernels_start(wm_coll_op_t *op, wm_error_t *err)
     int code = all_see_it ? 0 : wm_preflight_run(comm, &preflight, err);
     if (code < 0)
         return (wm_coll_result_t)code;
-    code = symm_coll_run(comm, call, err);
+    code = kernels_run(comm, call, err);
     preflight = (wm_preflight_t){.call = call->kind, .code = code};
     return (wm_coll_result_t)wm_preflight_run(comm, &preflight, err);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "comm/coll/direct/direct_run.h"
+#include "comm/coll/direct/direct_exec.h"
 
 #include "comm/coll/call/preflight_values.h"
 #include "comm/coll/call/coll_wait.h"
@@ -12,7 +12,7 @@ _Static_assert(MOVED + WM_PLAN_PHASES == WM_DIRECT_STEPS, "and the others");
 
 // Fills the regions of the plan: the memory that the ranks have published.
 static void
-run_fill(wm_direct_run_t *run)
+run_fill(wm_direct_exec_t *run)
 {
     const wm_direct_t *direct = run->direct;
     const wm_comm_t *comm = direct->comm;
@@ -44,7 +44,7 @@ run_fill(wm_direct_run_t *run)
 // Refuses published numbers if a move would leave the memory of a rank. Called
 // before any memory is mapped.
 static int
-run_check_published(wm_direct_run_t *run)
+run_check_published(wm_direct_exec_t *run)
 {
     const wm_comm_t *comm = run->direct->comm;
     int damaged = wm_transfer_set_find_damaged(&run->set);
@@ -56,7 +56,7 @@ run_check_published(wm_direct_run_t *run)
 // Takes memory without gaps if some moves cannot step over the gaps of both
 // sides.
 static int
-land(wm_direct_run_t *run)
+land(wm_direct_exec_t *run)
 {
     wm_direct_t *direct = run->direct;
     wm_transfer_region_t *target =
@@ -72,13 +72,13 @@ land(wm_direct_run_t *run)
 // Returns the step of the current phase. Each rank publishes its state and
 // arrives at a step before the first phase, and at the end of each phase.
 static int
-step_of(const wm_direct_run_t *run)
+step_of(const wm_direct_exec_t *run)
 {
     return MOVED + run->phase;
 }
 
 static void
-run_publish(wm_direct_run_t *run)
+run_publish(wm_direct_exec_t *run)
 {
     wm_barrier_t *barrier = run->direct->barrier;
     wm_published_t *mine = wm_preflight_own_data(barrier);
@@ -116,7 +116,7 @@ find_written(const wm_plan_t *plan, size_t at, size_t *end)
 
 // Unpacks the received bytes only; bytes between them are not written.
 static int
-unpack(const wm_direct_run_t *run, wm_error_t *err)
+unpack(const wm_direct_exec_t *run, wm_error_t *err)
 {
     const wm_direct_t *direct = run->direct;
     int code = 0;
@@ -132,7 +132,7 @@ unpack(const wm_direct_run_t *run, wm_error_t *err)
 }
 
 static int
-enqueue_phase(wm_direct_run_t *run, wm_error_t *err)
+enqueue_phase(wm_direct_exec_t *run, wm_error_t *err)
 {
     bool unpacks = run->phase == run->plan->phases - 1
                    && run->direct->landing != NULL && run->plan->count > 0;
@@ -143,7 +143,7 @@ enqueue_phase(wm_direct_run_t *run, wm_error_t *err)
 }
 
 static void
-direct_run_follow(wm_direct_run_t *run)
+direct_run_follow(wm_direct_exec_t *run)
 {
     if (run->why.code == 0)
         (void)!enqueue_phase(run, &run->why);
@@ -154,11 +154,11 @@ direct_run_follow(wm_direct_run_t *run)
 // Publishes that this rank is ready. If others write into its target, it is
 // ready when the work that uses the target has ended.
 static void
-allow(wm_direct_run_t *run)
+allow(wm_direct_exec_t *run)
 {
     wm_direct_t *direct = run->direct;
     bool idle = !run->plan->writes_peers || !direct->into.opened
-                || direct->into.settled;
+                || direct->into.after_nothing;
     if (!idle && run->why.code == 0)
         (void)!wm_producer_idle(&direct->into.producer, true, &idle,
                                 &run->why);
@@ -168,7 +168,7 @@ allow(wm_direct_run_t *run)
 }
 
 void
-wm_direct_restart(wm_direct_run_t *run)
+wm_direct_restart(wm_direct_exec_t *run)
 {
     run->busy = run->ended = false;
     run->phase = run->waits ? -1 : 0;
@@ -180,7 +180,7 @@ wm_direct_restart(wm_direct_run_t *run)
 }
 
 void
-wm_direct_start(wm_direct_run_t *run, wm_direct_t *direct,
+wm_direct_start(wm_direct_exec_t *run, wm_direct_t *direct,
                 const wm_plan_t *plan, wm_reduce_type_t type,
                 wm_reduce_op_t op, bool fuses, const wm_error_t *wrong)
 {
@@ -216,7 +216,7 @@ wm_direct_start(wm_direct_run_t *run, wm_direct_t *direct,
 }
 
 bool
-wm_direct_look(wm_direct_run_t *run)
+wm_direct_look(wm_direct_exec_t *run)
 {
     wm_error_t why;
     if (!run->busy)
@@ -228,7 +228,7 @@ wm_direct_look(wm_direct_run_t *run)
 }
 
 bool
-wm_direct_go_on(wm_direct_run_t *run)
+wm_direct_go_on(wm_direct_exec_t *run)
 {
     if (run->busy) {
         run->busy = false;
@@ -250,7 +250,7 @@ wm_direct_go_on(wm_direct_run_t *run)
 // Returns the result if a rank has failed: 1 if the host can do the call, else
 // an error, on all ranks.
 static int
-direct_run_explain(const wm_direct_run_t *run, wm_error_t *err)
+direct_run_explain(const wm_direct_exec_t *run, wm_error_t *err)
 {
     int failed = -1;
     const wm_direct_t *direct = run->direct;
@@ -276,13 +276,13 @@ direct_run_explain(const wm_direct_run_t *run, wm_error_t *err)
 }
 
 void
-wm_direct_unmap(wm_direct_run_t *run)
+wm_direct_unmap(wm_direct_exec_t *run)
 {
     wm_transfer_set_drop(&run->set);
 }
 
 bool
-wm_direct_rest(wm_direct_run_t *run)
+wm_direct_rest(wm_direct_exec_t *run)
 {
     if (run->gapped || !wm_direct_close(run->direct))
         return false;
@@ -291,13 +291,13 @@ wm_direct_rest(wm_direct_run_t *run)
 }
 
 bool
-wm_direct_resume(wm_direct_run_t *run)
+wm_direct_resume(wm_direct_exec_t *run)
 {
     return wm_transfer_set_resume(&run->set);
 }
 
 int
-wm_direct_finish(const wm_direct_run_t *run, wm_error_t *err)
+wm_direct_finish(const wm_direct_exec_t *run, wm_error_t *err)
 {
     if (run->ended && run->result == 0)
         wm_stat_add(WM_STAT_ipc_collectives, 1);
