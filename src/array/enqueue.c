@@ -101,7 +101,7 @@ copy_2d(const wm_layout_t *layout, const route_t *route, wm_error_t *err)
         .WidthInBytes = (size_t)layout->run,
         .Height = (size_t)layout->shape[0],
     };
-    return WM_CU(err, Memcpy2DAsync, &copy, route->stream);
+    return WM_CU_ON(route->device, err, Memcpy2DAsync, &copy, route->stream);
 }
 
 static int
@@ -124,20 +124,14 @@ copy_3d(const wm_layout_t *layout, const route_t *route, wm_error_t *err)
         .Height = (size_t)layout->shape[1],
         .Depth = (size_t)layout->shape[0],
     };
-    return WM_CU(err, Memcpy3DAsync, &copy, route->stream);
+    return WM_CU_ON(route->device, err, Memcpy3DAsync, &copy, route->stream);
 }
 
 static int
 copy_pitched(const wm_layout_t *layout, const route_t *route, wm_error_t *err)
 {
-    wm_scope_t scope;
-    int status = wm_device_enter(route->device, &scope, err);
-    if (status < 0)
-        return status;
-    status = layout->ndim == 1 ? copy_2d(layout, route, err)
-                               : copy_3d(layout, route, err);
-    wm_device_leave(&scope);
-    return status;
+    return layout->ndim == 1 ? copy_2d(layout, route, err)
+                             : copy_3d(layout, route, err);
 }
 
 static int

@@ -146,14 +146,10 @@ block_spare_lock_held(memory_t *memory, size_t bound, bool keep_slab,
 static void
 return_region(int device, wm_region_t *region)
 {
-    wm_scope_t scope;
     void (*freeing)(uint64_t) = atomic_load(&freeing_hook);
     if (freeing != NULL)
         freeing(region->facts.buffer_id);
-    if (wm_device_enter(device, &scope, NULL) == 0) {
-        wm_cu.MemFree((CUdeviceptr)region->facts.base);
-        wm_device_leave(&scope);
-    }
+    (void)!WM_CU_ON(device, NULL, MemFree, (CUdeviceptr)region->facts.base);
     wm_region_free(region);
 }
 

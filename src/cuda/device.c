@@ -259,14 +259,9 @@ wm_device_go(void)
 int
 wm_device_synchronize(int ordinal, wm_error_t *err)
 {
-    wm_scope_t scope;
-    int status = wm_device_enter(ordinal, &scope, err);
-    if (status < 0)
-        return status;
-    status = wm_cu_check(wm_cu.CtxSynchronize(), "cuCtxSynchronize()", err);
-    wm_device_leave(&scope);
-    return status < 0 ? wm_error_context(err, "synchronizing cuda:%d", ordinal)
-                      : 0;
+    return WM_CU_ON_OR(ordinal, err,
+                       wm_error_context(err, "synchronizing cuda:%d", ordinal),
+                       CtxSynchronize);
 }
 
 int

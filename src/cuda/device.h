@@ -59,6 +59,11 @@ wm_device_leave(const wm_scope_t *scope);
 // Makes a driver call on a device:
 // WM_CU_ON(device, err, EventSynchronize, event).
 #define WM_CU_ON(device, err, name, ...)                                      \
+    WM_CU_ON_OR(device, err, code_, name, __VA_ARGS__)
+
+// The same; returns `failure` if the driver call fails, such as
+// wm_error_context(err, ...).
+#define WM_CU_ON_OR(device, err, failure, name, ...)                          \
     ({                                                                        \
         wm_scope_t scope_;                                                    \
         int code_ = wm_device_enter(device, &scope_, err);                    \
@@ -66,6 +71,7 @@ wm_device_leave(const wm_scope_t *scope);
             code_ = wm_cu_check(wm_cu.name(__VA_ARGS__),                      \
                                 "cu" #name "(" #__VA_ARGS__ ")", err);        \
             wm_device_leave(&scope_);                                         \
+            code_ = code_ < 0 ? (failure) : 0;                                \
         }                                                                     \
         code_;                                                                \
     })

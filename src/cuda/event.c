@@ -33,27 +33,20 @@ static pool_t pools[WM_MAX_DEVICES] = {
 int
 wm_event_create(int device, CUevent *event, wm_error_t *err)
 {
-    wm_scope_t scope;
-    int status = wm_device_enter(device, &scope, err);
-    if (status < 0)
-        return status;
     CUevent made;
-    status = WM_CU(err, EventCreate, &made, CU_EVENT_DISABLE_TIMING);
-    wm_device_leave(&scope);
-    if (status < 0)
-        return wm_error_context(err, "making an event on cuda:%d", device);
-    *event = made;
-    return 0;
+    int status = WM_CU_ON_OR(
+        device, err,
+        wm_error_context(err, "making an event on cuda:%d", device),
+        EventCreate, &made, CU_EVENT_DISABLE_TIMING);
+    if (status == 0)
+        *event = made;
+    return status;
 }
 
 void
 wm_event_destroy(int device, CUevent event)
 {
-    wm_scope_t scope;
-    if (wm_device_enter(device, &scope, NULL) == 0) {
-        wm_cu.EventDestroy(event);
-        wm_device_leave(&scope);
-    }
+    (void)!WM_CU_ON(device, NULL, EventDestroy, event);
 }
 
 int
@@ -129,15 +122,10 @@ wm_event_release(int device, CUevent event)
 int
 wm_event_record(int device, CUevent event, CUstream stream, wm_error_t *err)
 {
-    wm_scope_t scope;
-    int status = wm_device_enter(device, &scope, err);
-    if (status < 0)
-        return status;
-    status = WM_CU(err, EventRecord, event, stream);
-    wm_device_leave(&scope);
-    return status < 0 ? wm_error_context(err, "on stream %p of cuda:%d",
-                                         (void *)stream, device)
-                      : 0;
+    return WM_CU_ON_OR(device, err,
+                       wm_error_context(err, "on stream %p of cuda:%d",
+                                        (void *)stream, device),
+                       EventRecord, event, stream);
 }
 
 int

@@ -108,17 +108,12 @@ any_device(void)
 static int
 driver_alloc(size_t size, void **ptr, wm_error_t *err)
 {
-    int status = wm_driver_load(err);
-    if (status < 0)
-        return status;
-    wm_scope_t scope;
-    status = wm_device_enter(any_device(), &scope, err);
-    if (status < 0)
-        return status;
     void *made;
-    status = WM_CU(err, MemHostAlloc, &made, size,
-                   CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP);
-    wm_device_leave(&scope);
+    int status = wm_driver_load(err);
+    if (status == 0)
+        status = WM_CU_ON(any_device(), err, MemHostAlloc, &made, size,
+                          CU_MEMHOSTALLOC_PORTABLE
+                              | CU_MEMHOSTALLOC_DEVICEMAP);
     if (status == WM_ERR_MEMORY && err != NULL)
         err->detail = 0; // the host's memory is exhausted, not a device's
     if (status == 0)
@@ -129,11 +124,7 @@ driver_alloc(size_t size, void **ptr, wm_error_t *err)
 static void
 driver_free(void *ptr)
 {
-    wm_scope_t scope;
-    if (wm_device_enter(any_device(), &scope, NULL) == 0) {
-        wm_cu.MemFreeHost(ptr);
-        wm_device_leave(&scope);
-    }
+    (void)!WM_CU_ON(any_device(), NULL, MemFreeHost, ptr);
 }
 
 static void *

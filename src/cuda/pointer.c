@@ -136,9 +136,8 @@ wm_pointer_home(const void *ptr)
 uint64_t
 wm_pointer_buffer_id(uintptr_t base)
 {
-    wm_pointer_t pointer;
-    if (wm_pointer_describe((const void *)base, &pointer, NULL) < 0)
-        return 0;
+    wm_pointer_t pointer = {0};
+    (void)!wm_pointer_describe((const void *)base, &pointer, NULL);
     return pointer.buffer_id;
 }
 
@@ -146,84 +145,59 @@ int
 wm_memory_export(int device, uintptr_t base, CUipcMemHandle *handle,
                  wm_error_t *err)
 {
-    wm_scope_t scope;
-    int status = wm_device_enter(device, &scope, err);
-    if (status < 0)
-        return status;
     CUipcMemHandle made;
-    status = WM_CU(err, IpcGetMemHandle, &made, (CUdeviceptr)base);
-    wm_device_leave(&scope);
-    if (status < 0) {
-        return wm_error_context(err,
-                                "exporting the memory at 0x%zx of "
-                                "cuda:%d",
-                                (size_t)base, device);
-    }
-    *handle = made;
-    return 0;
+    int status = WM_CU_ON_OR(
+        device, err,
+        wm_error_context(err, "exporting the memory at 0x%zx of cuda:%d",
+                         (size_t)base, device),
+        IpcGetMemHandle, &made, (CUdeviceptr)base);
+    if (status == 0)
+        *handle = made;
+    return status;
 }
 
 int
 wm_memory_map(int device, const CUipcMemHandle *handle, void **ptr,
               wm_error_t *err)
 {
-    wm_scope_t scope;
-    int status = wm_device_enter(device, &scope, err);
-    if (status < 0)
-        return status;
     CUdeviceptr mapped;
-    status = WM_CU(err, IpcOpenMemHandle, &mapped, *handle,
-                   CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
-    wm_device_leave(&scope);
-    if (status < 0) {
-        return wm_error_context(err, "mapping a peer's memory for cuda:%d",
-                                device);
-    }
-    *ptr = (void *)mapped;
-    return 0;
+    int status = WM_CU_ON_OR(
+        device, err,
+        wm_error_context(err, "mapping a peer's memory for cuda:%d", device),
+        IpcOpenMemHandle, &mapped, *handle,
+        CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+    if (status == 0)
+        *ptr = (void *)mapped;
+    return status;
 }
 
 void
 wm_memory_unmap(int device, void *ptr)
 {
-    wm_scope_t scope;
-    if (wm_device_enter(device, &scope, NULL) == 0) {
-        wm_cu.IpcCloseMemHandle((CUdeviceptr)ptr);
-        wm_device_leave(&scope);
-    }
+    (void)!WM_CU_ON(device, NULL, IpcCloseMemHandle, (CUdeviceptr)ptr);
 }
 
 int
 wm_host_register(int device, void *ptr, size_t size, wm_error_t *err)
 {
-    wm_scope_t scope;
-    int status = wm_device_enter(device, &scope, err);
-    if (status < 0)
-        return status;
-    status = WM_CU(err, MemHostRegister, ptr, size,
-                   CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
-    wm_device_leave(&scope);
-    return status < 0 ? wm_error_context(err, "page-locking %zu bytes at %p",
-                                         size, ptr)
-                      : 0;
+    return WM_CU_ON_OR(
+        device, err,
+        wm_error_context(err, "page-locking %zu bytes at %p", size, ptr),
+        MemHostRegister, ptr, size,
+        CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
 }
 
 int
 wm_memory_copy(int device, void *dst, const void *src, size_t size,
                CUstream stream, wm_error_t *err)
 {
-    wm_scope_t scope;
-    if (size == 0)
-        return 0;
-    int status = wm_device_enter(device, &scope, err);
-    if (status < 0)
-        return status;
-    status = WM_CU(err, MemcpyAsync, (CUdeviceptr)dst, (CUdeviceptr)src, size,
-                   stream);
-    wm_device_leave(&scope);
-    return status < 0 ? wm_error_context(err,
-                                         "copying %zu bytes from %p to "
-                                         "%p on cuda:%d",
-                                         size, src, dst, device)
-                      : 0;
+    return size == 0 ? 0
+                     : WM_CU_ON_OR(
+                         device, err,
+                         wm_error_context(err,
+                                          "copying %zu bytes from %p to %p on "
+                                          "cuda:%d",
+                                          size, src, dst, device),
+                         MemcpyAsync, (CUdeviceptr)dst, (CUdeviceptr)src, size,
+                         stream);
 }

@@ -41,18 +41,14 @@ static pool_t pools[WM_MAX_DEVICES] = {
 static int
 create(int device, int priority, CUstream *stream, wm_error_t *err)
 {
-    wm_scope_t scope;
-    int status = wm_device_enter(device, &scope, err);
-    if (status < 0)
-        return status;
     CUstream made;
-    status = WM_CU(err, StreamCreateWithPriority, &made,
-                   CU_STREAM_NON_BLOCKING, priority);
-    wm_device_leave(&scope);
-    if (status < 0)
-        return wm_error_context(err, "making a stream on cuda:%d", device);
-    *stream = made;
-    return 0;
+    int status = WM_CU_ON_OR(
+        device, err,
+        wm_error_context(err, "making a stream on cuda:%d", device),
+        StreamCreateWithPriority, &made, CU_STREAM_NON_BLOCKING, priority);
+    if (status == 0)
+        *stream = made;
+    return status;
 }
 
 int
@@ -64,11 +60,7 @@ wm_stream_create(int device, CUstream *stream, wm_error_t *err)
 void
 wm_stream_destroy(int device, CUstream stream)
 {
-    wm_scope_t scope;
-    if (wm_device_enter(device, &scope, NULL) == 0) {
-        wm_cu.StreamDestroy(stream);
-        wm_device_leave(&scope);
-    }
+    (void)!WM_CU_ON(device, NULL, StreamDestroy, stream);
 }
 
 // Sets *done to true if the stream is idle. A query of a stream that is being
@@ -199,7 +191,7 @@ wm_stream_release_idle(int device, CUstream stream)
 // Finds the context of a stream. Some drivers want a context to be current:
 // any existing one will do.
 static CUresult
-stream_context(CUstream stream, CUcontext *context)
+context_of(CUstream stream, CUcontext *context)
 {
     CUresult result = wm_cu.StreamGetCtx(stream, context);
     int count = wm_device_count();
@@ -225,7 +217,7 @@ wm_stream_device(CUstream stream, int *ordinal, wm_error_t *err)
     bool any = wm_stream_is_default(stream);
     CUcontext context = NULL;
     CUresult result = any ? wm_cu.CtxGetCurrent(&context)
-                          : stream_context(stream, &context);
+                          : context_of(stream, &context);
     status = wm_cu_check(result, "cuStreamGetCtx(stream, &context)", err);
     if (status < 0) {
         return wm_error_context(err, "finding the device of stream %p",
@@ -256,6 +248,14 @@ wm_stream_id(int device, CUstream stream)
     return result == CUDA_SUCCESS ? id : 0;
 }
 
+// Names the stream in an error.
+static int
+stream_context(int device, CUstream stream, wm_error_t *err)
+{
+    return wm_error_context(err, "stream %p of cuda:%d", (void *)stream,
+                            device);
+}
+
 int
 wm_stream_idle(int device, CUstream stream, bool *idle, wm_error_t *err)
 {
@@ -268,8 +268,7 @@ wm_stream_idle(int device, CUstream stream, bool *idle, wm_error_t *err)
     wm_device_leave(&scope);
     if (result != CUDA_SUCCESS) {
         (void)!wm_cu_check(result, "cuStreamQuery(stream)", err);
-        return wm_error_context(err, "stream %p of cuda:%d", (void *)stream,
-                                device);
+        return stream_context(device, stream, err);
     }
     *idle = done;
     return 0;
@@ -289,8 +288,7 @@ wm_stream_spin(int device, CUstream stream, int tries, bool *idle,
     wm_device_leave(&scope);
     if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) {
         (void)!wm_cu_check(result, "cuStreamQuery(stream)", err);
-        return wm_error_context(err, "stream %p of cuda:%d", (void *)stream,
-                                device);
+        return stream_context(device, stream, err);
     }
     *idle = result == CUDA_SUCCESS;
     return 0;
@@ -299,15 +297,8 @@ wm_stream_spin(int device, CUstream stream, int tries, bool *idle,
 int
 wm_stream_synchronize(int device, CUstream stream, wm_error_t *err)
 {
-    wm_scope_t scope;
-    int status = wm_device_enter(device, &scope, err);
-    if (status < 0)
-        return status;
-    status = WM_CU(err, StreamSynchronize, stream);
-    wm_device_leave(&scope);
-    return status < 0 ? wm_error_context(err, "stream %p of cuda:%d",
-                                         (void *)stream, device)
-                      : 0;
+    return WM_CU_ON_OR(device, err, stream_context(device, stream, err),
+                       StreamSynchronize, stream);
 }
 
 static CUstream
@@ -341,15 +332,8 @@ int
 wm_stream_wait_event(int device, CUstream stream, CUevent event,
                      wm_error_t *err)
 {
-    wm_scope_t scope;
-    int status = wm_device_enter(device, &scope, err);
-    if (status < 0)
-        return status;
-    status = WM_CU(err, StreamWaitEvent, stream, event, CU_EVENT_WAIT_DEFAULT);
-    wm_device_leave(&scope);
-    return status < 0 ? wm_error_context(err, "stream %p of cuda:%d",
-                                         (void *)stream, device)
-                      : 0;
+    return WM_CU_ON_OR(device, err, stream_context(device, stream, err),
+                       StreamWaitEvent, stream, event, CU_EVENT_WAIT_DEFAULT);
 }
 
 int
