@@ -192,7 +192,7 @@ void
 wm_storage_free_kept(void)
 {
     if (atomic_load_explicit(&lingering, memory_order_relaxed) != NULL
-        && !wm_device_forked())
+        && !wm_driver_forked())
         free_lingering();
     wm_memory_return_kept();
 }

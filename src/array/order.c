@@ -81,7 +81,7 @@ nothing_pending(wm_order_t *order)
 static int
 refuse_forked(wm_error_t *err)
 {
-    return wm_device_forked() ? wm_driver_load(err) : 0;
+    return wm_driver_forked() ? wm_driver_load(err) : 0;
 }
 
 static void
@@ -115,7 +115,7 @@ drop_all_lock_held(wm_order_t *order)
 void
 wm_order_free(wm_order_t *order)
 {
-    if (order == NULL || wm_device_forked())
+    if (order == NULL || wm_driver_forked())
         return;
     (void)!wm_order_wait(order, true, NULL);
     drop_all_lock_held(order);
@@ -434,7 +434,7 @@ int
 wm_order_detach(wm_order_t *order, int room, CUevent *events, int *devices)
 {
     int count = 0;
-    if (nothing_pending(order) || wm_device_forked())
+    if (nothing_pending(order) || wm_driver_forked())
         return 0;
     wm_lock(&order->lock);
     while (order->written || order->reads > 0) {

@@ -10,6 +10,7 @@
 
 #include "cuda/driver.h"
 #include "cuda/heap.h"
+#include "cuda/list.h"
 #include "cuda/lock.h"
 
 #define SLAB_SIZE ((size_t)16 << 20)
@@ -75,28 +76,14 @@ events_happened(wm_block_t *block)
 static void
 pending_append(memory_t *memory, wm_block_t *block)
 {
-    block->next = NULL;
-    block->prev = memory->pending_last;
-    if (memory->pending_last != NULL)
-        memory->pending_last->next = block;
-    else
-        memory->pending_first = block;
-    memory->pending_last = block;
+    WM_LIST_APPEND(memory->pending_first, memory->pending_last, block);
     memory->pending_count++;
 }
 
 static void
 pending_remove(memory_t *memory, wm_block_t *block)
 {
-    if (block->prev != NULL)
-        block->prev->next = block->next;
-    else
-        memory->pending_first = block->next;
-    if (block->next != NULL)
-        block->next->prev = block->prev;
-    else
-        memory->pending_last = block->prev;
-    block->prev = block->next = NULL;
+    WM_LIST_REMOVE(memory->pending_first, memory->pending_last, block);
     memory->pending_count--;
 }
 
@@ -133,14 +120,13 @@ static wm_region_t *
 block_spare_lock_held(memory_t *memory, size_t bound, bool keep_slab,
                       bool urgent)
 {
-    size_t idle = memory->heap.idle_bytes;
-    if (idle <= bound)
+    if (memory->heap.idle_bytes <= bound)
         return NULL;
     if (wm_memory_would_wait(urgent)) {
         wm_memory_keep();
         return NULL;
     }
-    return wm_heap_spare(&memory->heap, idle - 1, keep_slab);
+    return wm_heap_spare(&memory->heap, keep_slab);
 }
 
 static void
@@ -384,7 +370,7 @@ wm_block_free(wm_block_t *block, int count, const CUevent *events,
               const int *devices)
 {
     // In a forked child the memory is the parent's.
-    if (block == NULL || wm_device_forked())
+    if (block == NULL || wm_driver_forked())
         return;
     int device = block->region->facts.device;
     memory_t *memory = &memories[device];
@@ -429,7 +415,7 @@ wm_block_describe(const wm_block_t *block, wm_pointer_t *pointer)
 void
 wm_memory_trim(int device)
 {
-    if (wm_device_forked())
+    if (wm_driver_forked())
         return;
     int count = wm_device_count();
     for (int i = 0; i < count; i++)
@@ -442,7 +428,7 @@ wm_memory_return_kept(void)
 {
     const wm_device_t *facts;
     if (!atomic_load_explicit(&kept, memory_order_relaxed)
-        || wm_device_forked() || wm_memory_would_wait(false))
+        || wm_driver_forked() || wm_memory_would_wait(false))
         return;
     atomic_store(&kept, false);
     for (int i = 0; i < wm_device_count(); i++)
@@ -498,7 +484,7 @@ void
 wm_memory_stats(wm_memory_stats_t *stats)
 {
     *stats = (wm_memory_stats_t){0};
-    for (int i = 0; i < WM_MAX_DEVICES && !wm_device_forked(); i++) {
+    for (int i = 0; i < WM_MAX_DEVICES && !wm_driver_forked(); i++) {
         memory_t *memory = &memories[i];
         wm_lock(&memory->lock);
         stats->device_bytes += memory->heap.bytes;

@@ -28,12 +28,6 @@ wm_device_count(void)
     return count < WM_MAX_DEVICES ? count : WM_MAX_DEVICES;
 }
 
-bool
-wm_device_forked(void)
-{
-    return wm_driver_forked();
-}
-
 static int
 describe_lock_held(int ordinal, wm_error_t *err)
 {
@@ -92,7 +86,7 @@ wm_device_describe(int ordinal, const wm_device_t **device, wm_error_t *err)
 {
     wm_error_t local;
     err = err != NULL ? err : &local;
-    if (wm_device_forked())
+    if (wm_driver_forked())
         return wm_driver_load(err);
     if (ordinal < 0 || ordinal >= WM_MAX_DEVICES
         || !atomic_load_explicit(&entries[ordinal].described,
@@ -182,7 +176,7 @@ wm_device_enter(int ordinal, wm_scope_t *scope, wm_error_t *err)
         scope->stayed = true;
         return 0;
     }
-    if (ordinal >= 0 && ordinal < WM_MAX_DEVICES && !wm_device_forked()) {
+    if (ordinal >= 0 && ordinal < WM_MAX_DEVICES && !wm_driver_forked()) {
         context = atomic_load_explicit(&entries[ordinal].context,
                                        memory_order_acquire);
     }
@@ -392,7 +386,7 @@ int
 wm_device_current(void)
 {
     CUcontext context;
-    if (wm_device_forked() || !wm_driver_in_process()
+    if (wm_driver_forked() || !wm_driver_in_process()
         || wm_cu.CtxGetCurrent(&context) != CUDA_SUCCESS || context == NULL)
         return -1;
     return wm_device_of_context(context);

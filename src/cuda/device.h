@@ -129,9 +129,4 @@ wm_device_default(void);
 int
 wm_device_current(void);
 
-// Returns true in a process forked after CUDA was initialised in its parent.
-// The functions above that can fail then fail with WM_ERR_STATE.
-bool
-wm_device_forked(void);
-
 #endif

@@ -40,7 +40,7 @@ int
 wm_driver_device_count(void);
 
 // Returns true in a process forked after the driver was initialised in its
-// parent.
+// parent. Functions of this layer that can fail then fail with WM_ERR_STATE.
 bool
 wm_driver_forked(void);
 

@@ -52,7 +52,7 @@ wm_event_destroy(int device, CUevent event)
 int
 wm_event_acquire(int device, CUevent *event, wm_error_t *err)
 {
-    if (device < 0 || device >= WM_MAX_DEVICES || wm_device_forked()) {
+    if (device < 0 || device >= WM_MAX_DEVICES || wm_driver_forked()) {
         const wm_device_t *facts;
         return wm_device_get(device, &facts, err);
     }
@@ -106,7 +106,7 @@ leave_shared_lock_held(pool_t *pool, CUevent event)
 void
 wm_event_release(int device, CUevent event)
 {
-    if (wm_device_forked())
+    if (wm_driver_forked())
         return;
     pool_t *pool = &pools[device];
     wm_lock(&pool->lock);

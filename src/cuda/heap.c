@@ -3,6 +3,8 @@
 
 #include <stdlib.h>
 
+#include "cuda/list.h"
+
 // The number of blocks of one bin that are searched for the best fit.
 #define BIN_TRIES 64
 
@@ -43,29 +45,15 @@ static void
 idle_add(wm_heap_t *heap, wm_region_t *region)
 {
     region->idle = true;
-    region->next = NULL;
-    region->prev = heap->idle_last;
-    if (heap->idle_last != NULL)
-        heap->idle_last->next = region;
-    else
-        heap->idle_first = region;
-    heap->idle_last = region;
+    WM_LIST_APPEND(heap->idle_first, heap->idle_last, region);
     heap->idle_bytes += region->facts.size;
 }
 
 static void
 idle_remove(wm_heap_t *heap, wm_region_t *region)
 {
-    if (region->prev != NULL)
-        region->prev->next = region->next;
-    else
-        heap->idle_first = region->next;
-    if (region->next != NULL)
-        region->next->prev = region->prev;
-    else
-        heap->idle_last = region->prev;
+    WM_LIST_REMOVE(heap->idle_first, heap->idle_last, region);
     region->idle = false;
-    region->prev = region->next = NULL;
     heap->idle_bytes -= region->facts.size;
 }
 
@@ -220,29 +208,19 @@ wm_heap_free(wm_heap_t *heap, wm_block_t *block)
 }
 
 wm_region_t *
-wm_heap_spare(wm_heap_t *heap, size_t bound, bool keep_slab)
+wm_heap_spare(wm_heap_t *heap, bool keep_slab)
 {
-    wm_region_t *taken = NULL;
-    wm_region_t *kept = NULL;
-    for (wm_region_t *region = heap->idle_last; keep_slab && region != NULL;
-         region = region->prev) {
-        if (region->slab) {
-            kept = region;
-            break;
-        }
-    }
+    wm_region_t *kept = keep_slab ? heap->idle_last : NULL;
+    while (kept != NULL && !kept->slab)
+        kept = kept->prev;
     wm_region_t *region = heap->idle_first;
-    while (region != NULL && heap->idle_bytes > bound) {
-        wm_region_t *next = region->next;
-        if (region != kept) {
-            idle_remove(heap, region);
-            if (region->slab)
-                bin_remove(heap, region->first);
-            heap->bytes -= region->facts.size;
-            region->next = taken;
-            taken = region;
-        }
-        region = next;
-    }
-    return taken;
+    if (region != NULL && region == kept)
+        region = region->next;
+    if (region == NULL)
+        return NULL;
+    idle_remove(heap, region);
+    if (region->slab)
+        bin_remove(heap, region->first);
+    heap->bytes -= region->facts.size;
+    return region;
 }

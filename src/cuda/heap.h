@@ -72,9 +72,9 @@ wm_heap_retire(wm_heap_t *heap, wm_block_t *block);
 void
 wm_heap_free(wm_heap_t *heap, wm_block_t *block);
 
-// Takes idle regions out, oldest first, until at most `bound` bytes are idle;
-// if `keep_slab`, the last idle slab stays. Returns them linked by `next`.
+// Takes the oldest idle region out; if `keep_slab`, the last idle slab stays.
+// Returns NULL if there is none to take.
 wm_region_t *
-wm_heap_spare(wm_heap_t *heap, size_t bound, bool keep_slab);
+wm_heap_spare(wm_heap_t *heap, bool keep_slab);
 
 #endif

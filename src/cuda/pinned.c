@@ -228,7 +228,7 @@ wm_pinned_alloc(size_t size, void **ptr, wm_error_t *err)
 {
     wm_error_t local;
     err = err != NULL ? err : &local;
-    if (wm_device_forked())
+    if (wm_driver_forked())
         return wm_driver_load(err);
     if (size > (size_t)1 << (CLASSES - 1)) {
         return wm_error_set(err, WM_ERR_MEMORY, 0,
@@ -256,7 +256,7 @@ wm_pinned_alloc(size_t size, void **ptr, wm_error_t *err)
 void
 wm_pinned_free(void *ptr)
 {
-    if (ptr == NULL || wm_device_forked())
+    if (ptr == NULL || wm_driver_forked())
         return;
     wm_lock(&lock);
     size_t at = extent_above((uintptr_t)ptr);
@@ -288,7 +288,7 @@ wm_pinned_trim(void)
 void
 wm_pinned_stats(wm_memory_stats_t *stats)
 {
-    if (wm_device_forked())
+    if (wm_driver_forked())
         return;
     wm_lock(&lock);
     stats->pinned_bytes += total_bytes;

@@ -119,7 +119,7 @@ static CUstream
 acquire_idle(int device)
 {
     CUstream found = NULL;
-    if (device < 0 || device >= WM_MAX_DEVICES || wm_device_forked())
+    if (device < 0 || device >= WM_MAX_DEVICES || wm_driver_forked())
         return NULL;
     pool_t *pool = &pools[device];
     wm_lock(&pool->lock);
@@ -162,7 +162,7 @@ wm_stream_acquire(int device, CUstream *stream, wm_error_t *err)
 static void
 stream_give_back(int device, CUstream stream, bool idle)
 {
-    if (wm_device_forked())
+    if (wm_driver_forked())
         return;
     pool_t *pool = &pools[device];
     wm_lock(&pool->lock);

@@ -569,7 +569,7 @@ a_forked_child_is_refused(void)
     void *ptr;
     pid_t child = fork();
     if (child == 0) {
-        CHECK(wm_device_forked());
+        CHECK(wm_driver_forked());
         CHECK(wm_block_alloc(0, 8, &other, &err) == WM_ERR_STATE);
         CHECK(wm_stream_acquire(0, &stream, &err) == WM_ERR_STATE);
         CHECK(wm_event_acquire(0, &event, &err) == WM_ERR_STATE);
@@ -581,7 +581,7 @@ a_forked_child_is_refused(void)
     }
     int status;
     CHECK(waitpid(child, &status, 0) == child && status == 0);
-    CHECK(!wm_device_forked());
+    CHECK(!wm_driver_forked());
     release(block);
     return 0;
 }

@@ -3,7 +3,6 @@
 #include "comm/engine/engine.h"
 
 #include <sched.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -15,6 +14,7 @@
 #include "comm/engine/modules.h"
 #include "comm/engine/progress.h"
 #include "comm/engine/progress_mpi.h"
+#include "cuda/list.h"
 #include "cuda/lock.h"
 
 // A program that was outside our code for so long computes.
@@ -154,9 +154,7 @@ sleep_us(int64_t us)
 void
 wm_engine_remove_lock_held(wm_op_t *op)
 {
-    *(op->previous != NULL ? &op->previous->next : &first) = op->next;
-    *(op->next != NULL ? &op->next->previous : &last) = op->previous;
-    op->next = op->previous = NULL;
+    WM_LIST_REMOVE(first, last, op);
     atomic_fetch_sub(&active, 1);
     atomic_fetch_add(&events, 1);
     wm_op_finish(op);
@@ -318,9 +316,7 @@ void
 wm_engine_add_lock_held(wm_op_t *op)
 {
     wm_op_retain(op);
-    op->previous = last;
-    *(last != NULL ? &last->next : &first) = op;
-    last = op;
+    WM_LIST_APPEND(first, last, op);
     atomic_fetch_add(&active, 1);
     atomic_fetch_add(&events, 1);
 }
@@ -474,6 +470,11 @@ engine_serve(void *unused)
 {
     (void)unused;
     background = true;
+    // mpirun usually binds a rank to one core, where this thread and the
+    // program would take turns. So the thread may run on any core.
+    cpu_set_t everywhere;
+    memset(&everywhere, 0xff, sizeof everywhere);
+    (void)sched_setaffinity(0, sizeof everywhere, &everywhere);
     prctl(PR_SET_TIMERSLACK, 1000);
     unsigned seen = 0, visited = 0, stepped = 0;
     int64_t quiet_since = wm_engine_now(), left = quiet_since,
@@ -601,21 +602,7 @@ start_thread(void)
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_cond_init(&wake, &monotonic);
     pthread_condattr_destroy(&monotonic);
-    // mpirun usually binds a rank to one core, where this thread and the
-    // program would take turns. So the thread may run on any core.
-    pthread_attr_t attributes;
-    cpu_set_t everywhere;
-    memset(&everywhere, 0xff, sizeof everywhere);
-    pthread_attr_init(&attributes);
-    pthread_attr_setaffinity_np(&attributes, sizeof everywhere, &everywhere);
-    sigset_t all, old;
-    sigfillset(&all);
-    // Signals go to the program's threads.
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    threaded = pthread_create(&thread, &attributes, engine_serve, NULL) == 0
-               || pthread_create(&thread, NULL, engine_serve, NULL) == 0;
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    pthread_attr_destroy(&attributes);
+    threaded = wm_thread_start(engine_serve, &thread);
     if (threaded)
         pthread_setname_np(thread, "warpmpi");
 }

@@ -85,10 +85,10 @@ typedef struct {
 
 struct wm_op {
     const wm_op_kind_t *kind;
-    wm_op_t *next, *previous; // on the engine's list
-    wm_op_t *finished;        // on the list of operations to release
-    _Atomic int done;         // wm_done_t; 0: not done
-    _Atomic int news;         // wakes the caller: done, or kind->synchronize
+    wm_op_t *next, *prev; // on the engine's list
+    wm_op_t *finished;    // on the list of operations to release
+    _Atomic int done;     // wm_done_t; 0: not done
+    _Atomic int news;     // wakes the caller: done, or kind->synchronize
     _Atomic int references;
     bool holds_comm; // see wm_op_fail
     bool has_request;

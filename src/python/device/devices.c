@@ -291,7 +291,7 @@ PyDoc_STRVAR(
 static PyObject *
 forked(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
-    return PyBool_FromLong(wm_device_forked());
+    return PyBool_FromLong(wm_driver_forked());
 }
 
 PyDoc_STRVAR(active_doc,
