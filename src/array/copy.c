@@ -4,12 +4,6 @@
 
 #include "array/kernels.h"
 
-int
-wm_copy_prepare(int device, wm_error_t *err)
-{
-    return wm_kernels_load(device, err);
-}
-
 static int
 check_match(const wm_array_t *dst, const wm_array_t *src, wm_error_t *err)
 {

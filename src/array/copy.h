@@ -9,11 +9,6 @@
 
 #include "array/layout.h"
 
-// Loads the copy kernels for `device`, so that nothing is loaded later, during
-// a capture. Idempotent.
-WM_MUST_CHECK int
-wm_copy_prepare(int device, wm_error_t *err);
-
 // Enqueues the copy on `stream` of `device`, which is the device of dst or of
 // src. Ignores orders: the caller has ordered the stream. A copy between host
 // memories is done before the return; if one of them is pinned and `device` is

@@ -90,14 +90,6 @@ memory_of(const wm_eager_ll_t *message)
     return memory;
 }
 
-int
-wm_eager_ll_clear(int device, void *buffers, size_t size, CUstream stream,
-                  wm_error_t *err)
-{
-    return WM_CU_ON(device, err, MemsetD8Async, (CUdeviceptr)buffers, 0, size,
-                    stream);
-}
-
 static wm_eager_ll_post_t
 post_of(const wm_eager_ll_t *message)
 {
@@ -138,27 +130,20 @@ any_long(const wm_eager_ll_t *messages, int count)
 }
 
 static int
-eager_ll_launch(_Atomic(CUfunction) *function, unsigned int grid, bool large,
-                void *params, CUstream stream, wm_error_t *err)
-{
-    return WM_CU(err, LaunchKernel, atomic_load(function), grid, 1, 1,
-                 large ? LARGE_BLOCK : SMALL_BLOCK, 1, 1, 0, stream, &params,
-                 NULL);
-}
-
-static int
 launch_pair(int device, wm_eager_ll_pair_params_t *pair, bool large,
             unsigned int count, CUstream stream, wm_error_t *err)
 {
     _Atomic(CUfunction) *wide = &functions[device].wide;
     bool groups = large && atomic_load(wide) != NULL;
     if (groups
-        && eager_ll_launch(wide, count * WM_EAGER_LL_WIDTH, false, pair,
-                           stream, NULL)
+        && wm_kernels_launch_function(device, atomic_load(wide),
+                                      count * WM_EAGER_LL_WIDTH, SMALL_BLOCK,
+                                      pair, stream, NULL)
                == 0)
         return 0;
-    int code = eager_ll_launch(&functions[device].pair, count, large, pair,
-                               stream, err);
+    int code = wm_kernels_launch_function(
+        device, atomic_load(&functions[device].pair), count,
+        large ? LARGE_BLOCK : SMALL_BLOCK, pair, stream, err);
     if (code == 0 && groups)
         atomic_store(wide, NULL); // no room for it in a part of a device
     return code;
@@ -171,10 +156,7 @@ wm_eager_ll_launch(int device, const wm_eager_ll_t *posts, int post_count,
 {
     wm_eager_ll_params_t many;
     wm_eager_ll_pair_params_t pair;
-    wm_scope_t scope;
     int code = wm_eager_ll_prepare(device, err);
-    if (code == 0)
-        code = wm_device_enter(device, &scope, err);
     if (code < 0)
         return code;
     bool few = post_count <= 1 && fetch_count <= 1;
@@ -188,9 +170,8 @@ wm_eager_ll_launch(int device, const wm_eager_ll_t *posts, int post_count,
     many.patience_us = pair.patience_us = patience_us;
     bool large = any_long(posts, post_count) || any_long(fetches, fetch_count);
     unsigned int count = (unsigned int)(post_count + fetch_count);
-    code = few ? launch_pair(device, &pair, large, count, stream, err)
-               : eager_ll_launch(&functions[device].many, count, large, &many,
-                                 stream, err);
-    wm_device_leave(&scope);
-    return code;
+    return few ? launch_pair(device, &pair, large, count, stream, err)
+               : wm_kernels_launch_function(
+                   device, atomic_load(&functions[device].many), count,
+                   large ? LARGE_BLOCK : SMALL_BLOCK, &many, stream, err);
 }

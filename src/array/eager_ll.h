@@ -38,11 +38,6 @@ wm_eager_ll_takes(const wm_strided_t *strided);
 WM_MUST_CHECK int
 wm_eager_ll_prepare(int device, wm_error_t *err);
 
-// Enqueues the zeroing of eager LL buffers.
-WM_MUST_CHECK int
-wm_eager_ll_clear(int device, void *buffers, size_t size, CUstream stream,
-                  wm_error_t *err);
-
 // Enqueues one kernel for up to WM_EAGER_LL_MESSAGES messages in all. It
 // writes the bytes of each post into the post's lines, under its flag, then
 // its word. It reads the lines of each fetch: the status becomes

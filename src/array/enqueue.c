@@ -25,26 +25,11 @@ static int
 is_reachable(int device, const wm_pointer_t *memory, bool *reachable,
              wm_error_t *err)
 {
-    switch (memory->kind) {
-    case WM_MEMORY_PINNED:
-    case WM_MEMORY_MANAGED:
-        *reachable = true;
+    bool on_device = memory->kind == WM_MEMORY_DEVICE;
+    *reachable = on_device ? memory->device == device
+                           : memory->kind != WM_MEMORY_HOST;
+    if (!on_device || *reachable || !memory->exportable)
         return 0;
-    case WM_MEMORY_DEVICE:
-        break;
-    case WM_MEMORY_HOST:
-    default:
-        *reachable = false;
-        return 0;
-    }
-    if (memory->device == device) {
-        *reachable = true;
-        return 0;
-    }
-    if (!memory->exportable) {
-        *reachable = false;
-        return 0;
-    }
     int status = wm_device_can_access(device, memory->device, reachable, err);
     if (status == 0 && *reachable)
         status = wm_device_enable_peer(device, memory->device, err);

@@ -10,12 +10,6 @@
 
 _Static_assert(sizeof(wm_fused_params_t) <= 4096, "what a kernel is given");
 
-int
-wm_fused_prepare(int device, wm_error_t *err)
-{
-    return wm_kernels_prepare(device, WM_KERNELS_FUSED, err);
-}
-
 bool
 wm_fused_add(wm_fused_t *fused, const wm_reduction_t *reduction)
 {

@@ -12,16 +12,13 @@ typedef struct {
     wm_fused_params_t params;
 } wm_fused_t;
 
-// Loads the kernels, which may wait for the device. Idempotent.
-WM_MUST_CHECK int
-wm_fused_prepare(int device, wm_error_t *err);
-
 // Adds a reduction, without its signal. Returns false if the reduction cannot
 // share a kernel with those added before, or needs no computing kernel.
 bool
 wm_fused_add(wm_fused_t *fused, const wm_reduction_t *reduction);
 
-// Enqueues one kernel for the reductions that were added. Then, and after an
+// Enqueues one kernel (WM_KERNELS_FUSED, which is prepared) for the reductions
+// that were added. Then, and after an
 // error too, `fused` is empty.
 WM_MUST_CHECK int
 wm_fused_launch(int device, wm_fused_t *fused, const wm_signal_t *signal,

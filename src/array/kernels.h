@@ -12,7 +12,8 @@
 // older major version cannot load them.
 extern const int wm_kernels_cuda;
 
-// Loads all kernels on `device`, a module for each file; idempotent.
+// Loads all kernels on `device`, a module for each file, so that nothing is
+// loaded later, during a capture; idempotent.
 WM_MUST_CHECK int
 wm_kernels_load(int device, wm_error_t *err);
 

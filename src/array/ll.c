@@ -2,7 +2,6 @@
 #include "array/ll.h"
 
 #include "array/kernels.h"
-#include "array/eager_ll.h"
 #include "cuda/stream.h"
 
 #define WARP 32
@@ -40,18 +39,26 @@ wm_ll_prepare(int device, wm_error_t *err)
     return code;
 }
 
+// Waits for the work on a stream, unless it failed, and releases the stream.
+static int
+end_work(int device, CUstream stream, int code, wm_error_t *err)
+{
+    if (code == 0)
+        code = wm_stream_synchronize(device, stream, err);
+    wm_stream_release(device, stream);
+    return code;
+}
+
 int
-wm_ll_clear(int device, char *memory, size_t nbytes, wm_error_t *err)
+wm_ll_clear(int device, char *memory, size_t size, wm_error_t *err)
 {
     CUstream stream;
     int code = wm_stream_acquire(device, &stream, err);
     if (code < 0)
         return code;
-    code = wm_eager_ll_clear(device, memory, nbytes, stream, err);
-    if (code == 0)
-        code = wm_stream_synchronize(device, stream, err);
-    wm_stream_release(device, stream);
-    return code;
+    code = WM_CU_ON(device, err, MemsetD8Async, (CUdeviceptr)memory, 0, size,
+                    stream);
+    return end_work(device, stream, code, err);
 }
 
 int
@@ -64,10 +71,7 @@ wm_ll_introduce(int device, wm_ll_own_t *own, const wm_ll_rank_t *ranks,
         return code;
     code = wm_memory_copy(device, (char *)own->ranks, ranks,
                           (size_t)size * sizeof *ranks, stream, err);
-    if (code == 0)
-        code = wm_stream_synchronize(device, stream, err);
-    wm_stream_release(device, stream);
-    return code;
+    return end_work(device, stream, code, err);
 }
 
 static uint64_t

@@ -29,10 +29,10 @@ wm_ll_room(const wm_ll_t *ll, int size);
 WM_MUST_CHECK int
 wm_ll_prepare(int device, wm_error_t *err);
 
-// Zeroes LL buffers, or their state, and waits until this is done. Called
-// before any rank writes there.
+// Zeroes LL buffers, eager LL buffers, or their state, and waits until this is
+// done. Called before any rank writes there.
 WM_MUST_CHECK int
-wm_ll_clear(int device, char *memory, size_t nbytes, wm_error_t *err);
+wm_ll_clear(int device, char *memory, size_t size, wm_error_t *err);
 
 // Writes the table of all ranks for this rank's kernels, and waits until this
 // is done. Called before the first kernel.

@@ -383,18 +383,13 @@ wm_order_wait(wm_order_t *order, bool to_write, wm_error_t *err)
 }
 
 static int
-mark_done(const mark_t *mark, bool *done, wm_error_t *err)
-{
-    return wm_event_done(mark->device, mark->event, done, err);
-}
-
-static int
 idle_lock_held(wm_order_t *order, bool to_write, bool *idle, wm_error_t *err)
 {
     bool done = true;
     int status = 0;
     if (order->written) {
-        status = mark_done(&order->write, &done, err);
+        status = wm_event_done(order->write.device, order->write.event, &done,
+                               err);
         if (status == 0 && done) {
             drop_lock_held(order, &order->write);
             order->written = false;
@@ -402,7 +397,7 @@ idle_lock_held(wm_order_t *order, bool to_write, bool *idle, wm_error_t *err)
     }
     while (to_write && status == 0 && done && order->reads > 0) {
         mark_t *last = &order->read[order->reads - 1];
-        status = mark_done(last, &done, err);
+        status = wm_event_done(last->device, last->event, &done, err);
         if (status == 0 && done) {
             drop_lock_held(order, last);
             order->reads--;

@@ -76,12 +76,6 @@ wm_reduce_size(wm_reduce_type_t type)
     return elements[types[type].kernel].size;
 }
 
-int
-wm_reduce_prepare(int device, wm_error_t *err)
-{
-    return wm_kernels_prepare(device, WM_KERNELS_REDUCE, err);
-}
-
 // Returns the number that kernels and folds have for the operation.
 static uint32_t
 operation(wm_reduce_type_t type, wm_reduce_op_t op)
@@ -163,7 +157,7 @@ reduce_launch(int device, int kernel, wm_reduce_params_t *params,
               CUstream stream, wm_error_t *err)
 {
     const wm_device_t *facts;
-    int code = wm_reduce_prepare(device, err);
+    int code = wm_kernels_prepare(device, WM_KERNELS_REDUCE, err);
     if (code == 0)
         code = wm_device_get(device, &facts, err);
     if (code < 0)

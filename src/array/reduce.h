@@ -24,10 +24,6 @@ wm_reduce_takes(wm_reduce_type_t type, wm_reduce_op_t op);
 size_t
 wm_reduce_size(wm_reduce_type_t type);
 
-// Loads the kernels, which may wait for the device. Idempotent.
-WM_MUST_CHECK int
-wm_reduce_prepare(int device, wm_error_t *err);
-
 // Returns the row of WM_REDUCE_KERNEL_ROWS that serves a type. Sets *called to
 // the operation's number in this row's kernels, and *average to what they
 // divide the result of `n` sources by. For operations whose result depends on

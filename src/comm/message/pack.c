@@ -3,8 +3,8 @@
 
 #include <stdlib.h>
 
-#include "array/copy.h"
 #include "array/eager_ll.h"
+#include "array/kernels.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/stats.h"
 #include "comm/message/protocol.h"
@@ -111,7 +111,7 @@ int
 wm_pack_prepare(wm_end_t *end, wm_error_t *err)
 {
     if (by_kernel(end))
-        return wm_copy_prepare(end->access.device, err);
+        return wm_kernels_load(end->access.device, err);
     if (!by_host(end))
         return 0;
     if (wm_buffer_on_device(&end->buffer))
@@ -232,7 +232,7 @@ const wm_sending_t wm_sending_packed = {
 int
 wm_unpack_prepare(wm_end_t *end, wm_error_t *err)
 {
-    return by_kernel(end) ? wm_copy_prepare(end->access.device, err) : 0;
+    return by_kernel(end) ? wm_kernels_load(end->access.device, err) : 0;
 }
 
 int

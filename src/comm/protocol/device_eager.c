@@ -3,6 +3,7 @@
 #include "comm/protocol/device_eager.h"
 
 #include "array/eager_ll.h"
+#include "array/ll.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/modules.h"
 #include "comm/message/pack.h"
@@ -43,20 +44,13 @@ device_eager_make(int device, device_buffers_t *buffers, wm_error_t *err)
 {
     const size_t size = (size_t)BUFFERS * WM_EAGER_LL_BUFFER_BYTES;
     wm_block_t *block;
-    CUstream stream;
     int code = wm_eager_ll_prepare(device, err);
     if (code == 0)
         code = wm_block_alloc(device, size, &block, err);
     if (code < 0)
         return code;
     char *memory = wm_block_pointer(block);
-    code = wm_stream_acquire(device, &stream, err);
-    if (code == 0) {
-        code = wm_eager_ll_clear(device, memory, size, stream, err);
-        if (code == 0)
-            code = wm_stream_synchronize(device, stream, err);
-        wm_stream_release(device, stream);
-    }
+    code = wm_ll_clear(device, memory, size, err);
     if (code < 0) {
         wm_block_free(block, 0, NULL, NULL);
         return code;

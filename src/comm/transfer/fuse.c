@@ -2,6 +2,7 @@
 #include "comm/transfer/fuse.h"
 
 #include "array/fused.h"
+#include "array/kernels.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/modules.h"
 #include "comm/engine/stats.h"
@@ -23,7 +24,8 @@ fuse_open_stream(int on)
     CUstream stream;
     if (fuse_streams[on].stream != NULL)
         return true;
-    if (wm_fused_prepare(on, NULL) < 0 // usually done before
+    if (wm_kernels_prepare(on, WM_KERNELS_FUSED, NULL)
+            < 0 // usually done before
         || wm_stream_acquire(on, &stream, NULL) < 0)
         return false;
     if (!wm_signal_acquire(&fuse_streams[on].signal)) {
@@ -38,7 +40,7 @@ void
 wm_fuse_prepare(int on)
 {
     // Loads without the lock, as this may wait for the device.
-    if (wm_fused_prepare(on, NULL) < 0)
+    if (wm_kernels_prepare(on, WM_KERNELS_FUSED, NULL) < 0)
         return;
     wm_engine_lock();
     (void)fuse_open_stream(on); // on failure, no kernel is shared

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "array/kernels.h"
 #include "array/pull.h"
-#include "array/reduce.h"
 #include "comm/coll/direct/preflight.h"
 #include "comm/coll/call/coll_wait.h"
 #include "comm/coll/stream/stream_failure.h"
@@ -126,7 +126,7 @@ symm_prepare(wm_symm_t *symm, published_t *published, wm_error_t *err)
     // Kernels are loaded here: later, streams that wait for others could block
     // that.
     if (code == 0)
-        code = wm_reduce_prepare(symm->device, err);
+        code = wm_kernels_prepare(symm->device, WM_KERNELS_REDUCE, err);
     if (code == 0)
         code = wm_kernel_coll_prepare(symm->device, err);
     if (code == 0) // for messages
