@@ -239,7 +239,7 @@ def test_damaged_chunks_instead_of_a_ring_are_refused(tmp_path, damage):
 SAID = r"""
     #include <sched.h>
 
-    #include "comm/coll/call/preflight_values.h"
+    #include "comm/coll/direct/preflight.h"
     #include "comm/coll/direct/direct.h"
     #include "comm/node/node.h"
 

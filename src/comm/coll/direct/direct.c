@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "comm/coll/call/preflight_values.h"
+#include "comm/coll/direct/preflight.h"
 #include "comm/coll/call/coll_wait.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/stats.h"
@@ -13,6 +13,8 @@
 // Above this size contiguous memory is not copied: the call goes through the
 // host. Memory with gaps is packed in any case.
 #define STAND_IN_BYTES ((size_t)32 << 20)
+
+_Static_assert(sizeof(wm_published_t) <= WM_PREFLIGHT_BYTES, "it has room");
 
 bool
 wm_direct_is_reached(const wm_comm_t *comm)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/coll/direct/direct_exec.h"
 
-#include "comm/coll/call/preflight_values.h"
+#include "comm/coll/direct/preflight.h"
 #include "comm/coll/call/coll_wait.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/stats.h"

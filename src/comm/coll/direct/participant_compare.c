@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/coll/direct/participant.h"
 
-#include "comm/coll/call/preflight_values.h"
+#include "comm/coll/direct/preflight.h"
 #include "comm/coll/call/reducible.h"
 
 // Returns the bytes of the blocks of some ranks, as published, or SIZE_MAX on

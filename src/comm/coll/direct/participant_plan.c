@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/coll/direct/participant.h"
 
-#include "comm/coll/call/preflight_values.h"
+#include "comm/coll/direct/preflight.h"
 
 // Returns the block of `from` for `to`, as published.
 static wm_span_t

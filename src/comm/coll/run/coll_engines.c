@@ -214,7 +214,7 @@ wm_coll_op_preflight(const wm_coll_op_t *op, int code)
         .call = op->participant.call->kind,
         .code = code,
         .all = op->engines,
-        .direct = &op->participant.direct,
+        .data = &op->participant.direct.published,
         .nbytes = wm_participant_nbytes(&op->participant),
     };
 }

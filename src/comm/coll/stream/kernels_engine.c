@@ -117,15 +117,15 @@ kernels_start(wm_coll_op_t *op, wm_error_t *err)
         return WM_COLL_BY_MPI;
     if (wrong.code < 0)
         *err = wrong;
-    wm_preflight_t preflight = {.call = call->kind, .code = wrong.code};
     bool all_see_it = !shape->varies
                       && (shape->reduces || call->kind == WM_COLL_BCAST);
-    int code = all_see_it ? 0 : wm_preflight_run(comm, &preflight, err);
+    int code = all_see_it
+                   ? 0
+                   : wm_preflight_tell(comm, call->kind, wrong.code, err);
     if (code < 0)
         return (wm_coll_result_t)code;
     code = kernels_run(comm, call, err);
-    preflight = (wm_preflight_t){.call = call->kind, .code = code};
-    return (wm_coll_result_t)wm_preflight_run(comm, &preflight, err);
+    return (wm_coll_result_t)wm_preflight_tell(comm, call->kind, code, err);
 }
 
 static uint64_t

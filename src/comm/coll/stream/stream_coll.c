@@ -219,14 +219,6 @@ compare_captured(const captured_t *mine, const captured_t *other, int rank,
     return 0;
 }
 
-// Raises on all ranks if one could not capture the call.
-static int
-exchange_captured_code(wm_comm_t *comm, int code, wm_error_t *err)
-{
-    wm_preflight_t preflight = {.call = WM_COLL_CAPTURED, .code = code};
-    return wm_preflight_run(comm, &preflight, err);
-}
-
 // Exchanges the call of this rank; `code` is 0 or its error, then `err` is
 // written. Raises on all ranks if one has failed or if the calls differ. On
 // success `fragments` is the maximum over all ranks.
@@ -235,11 +227,9 @@ exchange_captured(wm_comm_t *comm, captured_t *captured, int code,
                   wm_error_t *err)
 {
     const captured_t mine = *captured;
-    wm_preflight_values_t maxima = {.all = 0};
-    int exchanged = exchange_captured_code(comm, code, err);
+    int exchanged = wm_preflight_tell(comm, WM_COLL_CAPTURED, code, err);
     if (exchanged == 0)
-        exchanged = wm_preflight_values_exchange(comm, &maxima, &mine,
-                                                 sizeof mine, err);
+        exchanged = wm_preflight_share(comm, &mine, sizeof mine, err);
     for (int rank = 0; rank < comm->size && exchanged == 0; ++rank) {
         const captured_t other = *(const captured_t *)wm_preflight_data(
             comm->barrier, rank);
@@ -273,7 +263,7 @@ capture(run_t *run, int code, wm_error_t *err)
                                   err);
     if (code == 0)
         code = wm_symm_finish(run->symm, stream_coll_enqueue(run, err), err);
-    code = exchange_captured_code(run->desc.comm, code, err);
+    code = wm_preflight_tell(run->desc.comm, WM_COLL_CAPTURED, code, err);
     if (code < 0)
         wm_symm_forget(run->symm);
     return code;

@@ -48,15 +48,8 @@ symm_exchange(wm_comm_t *comm, int code, unsigned *all, wm_error_t *err)
     return code;
 }
 
-// Raises on all ranks if one has failed.
-static int
-exchange_code(wm_comm_t *comm, int code, wm_error_t *err)
-{
-    wm_preflight_t preflight = {.call = WM_COLL_ON_STREAM, .code = code};
-    return wm_preflight_run(comm, &preflight, err);
-}
-
-// Raises likewise. *unreached becomes true if it is on any rank.
+// Raises on all ranks if one has failed. *unreached becomes true if it is on
+// any rank.
 static int
 exchange_unreached(wm_comm_t *comm, int code, bool *unreached, wm_error_t *err)
 {
@@ -77,9 +70,7 @@ static int
 group_publish(const wm_symm_group_t *group, const void *data, size_t nbytes,
               wm_error_t *err)
 {
-    wm_preflight_values_t maxima = {.all = 0};
-    return wm_preflight_values_exchange(group->context, &maxima, data, nbytes,
-                                        err);
+    return wm_preflight_share(group->context, data, nbytes, err);
 }
 
 static const void *
@@ -238,7 +229,6 @@ symm_make(wm_comm_t *comm, wm_symm_t *symm, bool on_host, bool *unreached,
           wm_error_t *err)
 {
     published_t published = {.streams = 0};
-    wm_preflight_values_t maxima = {.all = 0};
     int code = symm == NULL
                    ? wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory")
                    : symm_prepare(symm, &published, err);
@@ -249,8 +239,7 @@ symm_make(wm_comm_t *comm, wm_symm_t *symm, bool on_host, bool *unreached,
         return code;
     wm_thresholds_find(symm->device, symm->memory->linked, symm->size,
                        &published.thresholds);
-    code = wm_preflight_values_exchange(comm, &maxima, &published,
-                                        sizeof published, err);
+    code = wm_preflight_share(comm, &published, sizeof published, err);
     if (code < 0)
         return code;
     code = symm_find_all(symm, comm, err);
@@ -356,16 +345,15 @@ static int
 symm_begin_anew(wm_symm_t *symm, wm_error_t *err)
 {
     published_t published;
-    wm_preflight_values_t maxima = {.all = 0};
     const struct timespec linger = {.tv_nsec = LINGER_NS};
     nanosleep(&linger, NULL); // data may arrive after the words
     wm_lock(&symm->lock);
     int code = symm_clear(symm, &published, err);
     pthread_mutex_unlock(&symm->lock);
-    code = exchange_code(symm->comm, code, err);
+    code = wm_preflight_tell(symm->comm, WM_COLL_ON_STREAM, code, err);
     if (code == 0)
-        code = wm_preflight_values_exchange(symm->comm, &maxima, &published,
-                                            sizeof published, err);
+        code = wm_preflight_share(symm->comm, &published, sizeof published,
+                                  err);
     if (code < 0)
         return code;
     wm_lock(&symm->lock);
@@ -374,7 +362,7 @@ symm_begin_anew(wm_symm_t *symm, wm_error_t *err)
     if (code == 0)
         code = open_kernels(symm, err);
     pthread_mutex_unlock(&symm->lock);
-    return exchange_code(symm->comm, code, err);
+    return wm_preflight_tell(symm->comm, WM_COLL_ON_STREAM, code, err);
 }
 
 int
@@ -400,7 +388,7 @@ wm_symm_recover(wm_symm_t *symm, wm_error_t *err)
         symm->lost_at = first;
     pthread_mutex_unlock(&symm->lock);
     code = wm_coll_wait(symm->comm, look_for_end, symm, 0, err);
-    code = exchange_code(symm->comm, code, err);
+    code = wm_preflight_tell(symm->comm, WM_COLL_ON_STREAM, code, err);
     if (code == 0)
         code = symm_begin_anew(symm, err);
     if (code < 0)
