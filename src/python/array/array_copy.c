@@ -214,11 +214,9 @@ broadcast(wm_array_t *src, const wm_array_t *dst)
 static int
 check_writable(const wm_array_t *array)
 {
-    if (array->readonly) {
-        PyErr_SetString(PyExc_BufferError,
-                        "the array is read-only: write to a .copy() of it");
-        return -1;
-    }
+    if (array->readonly)
+        return wm_py_fail(PyExc_BufferError,
+                          "the array is read-only: write to a .copy() of it");
     return 0;
 }
 
@@ -229,13 +227,11 @@ fill_nogil(const wm_array_t *dst, const void *value, const how_t *how)
     int status;
     wm_error_t err;
     int device = dst->storage->memory.device;
-    if (how->stream != NULL && device >= 0 && how->device != device) {
-        PyErr_Format(PyExc_ValueError,
-                     "stream: the stream is on cuda:%d, and the array on "
-                     "cuda:%d: use a stream of the array's GPU",
-                     how->device, device);
-        return -1;
-    }
+    if (how->stream != NULL && device >= 0 && how->device != device)
+        return wm_py_fail(PyExc_ValueError,
+                          "stream: the stream is on cuda:%d, and the array on "
+                          "cuda:%d: use a stream of the array's GPU",
+                          how->device, device);
     WM_PY_UNLOCKED(
         status = wm_fill(dst, value, how->stream, how->blocking, &err));
     return wm_py_result(status, &err);

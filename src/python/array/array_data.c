@@ -88,13 +88,11 @@ wm_py_array_view_data(PyObject *data, const wm_dtype_t *dtype,
     wm_py_view_release(view);
     if (settled < 0)
         return -1;
-    if (!host) {
-        PyErr_Format(PyExc_TypeError,
-                     "%s: the elements are %s, not %s: convert the array on "
-                     "its device first",
-                     argument, wm_dtype_info(given)->name,
-                     wm_dtype_info(*dtype)->name);
-        return -1;
-    }
+    if (!host)
+        return wm_py_fail(PyExc_TypeError,
+                          "%s: the elements are %s, not %s: convert the array "
+                          "on its device first",
+                          argument, wm_dtype_info(given)->name,
+                          wm_dtype_info(*dtype)->name);
     return wm_py_array_view_host_data(data, dtype, argument, view);
 }

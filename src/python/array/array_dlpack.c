@@ -51,12 +51,10 @@ tensor_init(export_t *export, const wm_array_t *array, wm_dl_tensor_t *tensor)
     const wm_dtype_info_t *info = wm_dtype_info(array->dtype);
     int64_t itemsize = info->itemsize;
     for (int i = 0; i < array->ndim; i++) {
-        if (array->strides[i] % itemsize != 0) {
-            PyErr_SetString(PyExc_BufferError,
-                            "__dlpack__: DLPack has no strides that are not "
-                            "multiples of the element size: use .copy()");
-            return -1;
-        }
+        if (array->strides[i] % itemsize != 0)
+            return wm_py_fail(PyExc_BufferError,
+                              "__dlpack__: DLPack has no strides that are not "
+                              "multiples of the element size: use .copy()");
         export->shape[i] = array->shape[i];
         export->strides[i] = array->strides[i] / itemsize;
     }
@@ -130,21 +128,17 @@ order_consumer(const wm_array_t *array, PyObject *object)
     }
     if (number == -1)
         return 0;
-    if (device < 0 && object != Py_None) {
-        PyErr_SetString(
+    if (device < 0 && object != Py_None)
+        return wm_py_fail(
             PyExc_ValueError,
             "stream: an array in host memory has no stream: give None");
-        return -1;
-    }
     if (device < 0)
         return wm_py_array_wait_nogil(array);
-    if (number <= 0) {
-        PyErr_Format(PyExc_ValueError,
-                     "stream: %lld is not -1, 1 (the legacy default stream), "
-                     "2 (the per-thread one) or a handle",
-                     number);
-        return -1;
-    }
+    if (number <= 0)
+        return wm_py_fail(PyExc_ValueError,
+                          "stream: %lld is not -1, 1 (the legacy default "
+                          "stream), 2 (the per-thread one) or a handle",
+                          number);
     CUstream ours;
     CUstream stream = (CUstream)(uintptr_t)number;
     wm_error_t err;
@@ -167,9 +161,8 @@ parse_max_version(PyObject *object, bool *versioned)
     if (!PyTuple_Check(object)
         || !PyArg_ParseTuple(object, "ll", &major, &minor)) {
         PyErr_Clear();
-        PyErr_SetString(PyExc_TypeError,
-                        "max_version: expected None or (major, minor)");
-        return -1;
+        return wm_py_fail(PyExc_TypeError,
+                          "max_version: expected None or (major, minor)");
     }
     *versioned = major >= 1;
     return 0;
@@ -188,24 +181,19 @@ parse_dl_device(PyObject *object, const wm_array_t *array, int *ordinal)
     if (pair == NULL || !PyArg_ParseTuple(pair, "ii", &type, &id)) {
         Py_XDECREF(pair);
         PyErr_Clear();
-        PyErr_SetString(PyExc_TypeError,
-                        "dl_device: expected None or (type, id)");
-        return -1;
+        return wm_py_fail(PyExc_TypeError,
+                          "dl_device: expected None or (type, id)");
     }
     Py_DECREF(pair);
-    if (type == WM_DL_CUDA) {
+    if (type == WM_DL_CUDA)
         *ordinal = id;
-    }
     else if (type == WM_DL_CPU
              || (type == WM_DL_CUDA_HOST
-                 && array->storage->memory.kind == WM_MEMORY_PINNED)) {
+                 && array->storage->memory.kind == WM_MEMORY_PINNED))
         *ordinal = -1;
-    }
-    else {
-        PyErr_Format(PyExc_BufferError,
-                     "dl_device: device type %d is not supported", type);
-        return -1;
-    }
+    else
+        return wm_py_fail(PyExc_BufferError,
+                          "dl_device: device type %d is not supported", type);
     return 0;
 }
 
@@ -265,20 +253,16 @@ wm_py_array_dlpack(PyObject *self, PyObject *args, PyObject *kwargs)
     int copy = copying == Py_None ? elsewhere : PyObject_IsTrue(copying);
     if (copy < 0)
         return NULL;
-    if (elsewhere && !copy) {
-        PyErr_SetString(PyExc_BufferError,
-                        "copy: an array on another device needs a copy: give "
-                        "copy=True or None");
-        return NULL;
-    }
+    if (elsewhere && !copy)
+        return PyErr_Format(PyExc_BufferError,
+                            "copy: an array on another device needs a copy: "
+                            "give copy=True or None");
     if (copy)
         return export_copy(self, ordinal, versioned);
-    if (array->readonly && !versioned) {
-        PyErr_SetString(PyExc_BufferError,
-                        "a read-only array can be exported only by DLPack 1 "
-                        "(max_version=(1, 0)): use that, or a .copy()");
-        return NULL;
-    }
+    if (array->readonly && !versioned)
+        return PyErr_Format(PyExc_BufferError,
+                            "a read-only array can be exported only by DLPack "
+                            "1 (max_version=(1, 0)): use that, or a .copy()");
     if (order_consumer(array, stream) < 0)
         return NULL;
     give_away(array);

@@ -168,12 +168,10 @@ wm_py_array_get_buffer(PyObject *self, Py_buffer *buffer, int flags)
     const wm_dtype_info_t *info = wm_dtype_info(array->dtype);
     const char *why = refusal(array, flags);
     buffer->obj = NULL;
-    if (array->storage->memory.device < 0 && info->format == NULL) {
-        PyErr_Format(PyExc_BufferError,
-                     "the buffer protocol has no %s: use .numpy()",
-                     info->name);
-        return -1;
-    }
+    if (array->storage->memory.device < 0 && info->format == NULL)
+        return wm_py_fail(PyExc_BufferError,
+                          "the buffer protocol has no %s: use .numpy()",
+                          info->name);
     if (why != NULL) {
         PyErr_SetString(PyExc_BufferError, why);
         return -1;

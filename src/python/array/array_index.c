@@ -12,21 +12,18 @@ typedef struct {
 static int
 too_many(const walk_t *walk)
 {
-    PyErr_Format(PyExc_IndexError,
-                 "too many indices for an array of %d dimensions",
-                 walk->source->ndim);
-    return -1;
+    return wm_py_fail(PyExc_IndexError,
+                      "too many indices for an array of %d dimensions",
+                      walk->source->ndim);
 }
 
 static int
 add_dimension(walk_t *walk, int64_t shape, int64_t stride)
 {
     wm_array_t *view = walk->view;
-    if (view->ndim == WM_MAX_NDIM) {
-        PyErr_Format(PyExc_IndexError, "at most %d dimensions are supported",
-                     WM_MAX_NDIM);
-        return -1;
-    }
+    if (view->ndim == WM_MAX_NDIM)
+        return wm_py_fail(PyExc_IndexError,
+                          "at most %d dimensions are supported", WM_MAX_NDIM);
     view->shape[view->ndim] = shape;
     view->strides[view->ndim++] = stride;
     return 0;
@@ -35,11 +32,10 @@ add_dimension(walk_t *walk, int64_t shape, int64_t stride)
 static int
 no_index(PyObject *key)
 {
-    PyErr_Format(PyExc_IndexError,
-                 "an index is an int, a slice, ... or None, not %.200s: index "
-                 "with CuPy, Warp or NumPy on the same memory",
-                 Py_TYPE(key)->tp_name);
-    return -1;
+    return wm_py_fail(PyExc_IndexError,
+                      "an index is an int, a slice, ... or None, not %.200s: "
+                      "index with CuPy, Warp or NumPy on the same memory",
+                      Py_TYPE(key)->tp_name);
 }
 
 static int
@@ -52,13 +48,11 @@ take_int(walk_t *walk, PyObject *key)
         return PyErr_ExceptionMatches(PyExc_TypeError) ? no_index(key) : -1;
     int64_t extent = walk->source->shape[walk->next];
     int64_t at = index < 0 ? index + extent : index;
-    if (at < 0 || at >= extent) {
-        PyErr_Format(PyExc_IndexError,
-                     "index %zd is out of bounds for dimension %d of extent "
-                     "%lld",
-                     index, walk->next, (long long)extent);
-        return -1;
-    }
+    if (at < 0 || at >= extent)
+        return wm_py_fail(
+            PyExc_IndexError,
+            "index %zd is out of bounds for dimension %d of extent %lld",
+            index, walk->next, (long long)extent);
     walk->view->data += at * walk->source->strides[walk->next++];
     return 0;
 }
@@ -125,11 +119,9 @@ take_keys(walk_t *walk, PyObject *const *keys, Py_ssize_t count)
 {
     bool ellipsis = false;
     for (Py_ssize_t i = 0; i < count; i++) {
-        if (keys[i] == Py_Ellipsis && ellipsis) {
-            PyErr_SetString(PyExc_IndexError,
-                            "an index can have only one ellipsis (...)");
-            return -1;
-        }
+        if (keys[i] == Py_Ellipsis && ellipsis)
+            return wm_py_fail(PyExc_IndexError,
+                              "an index can have only one ellipsis (...)");
         ellipsis |= keys[i] == Py_Ellipsis;
         if (take_key(walk, keys[i], count_keys(keys, i + 1, count)) < 0)
             return -1;
@@ -170,10 +162,8 @@ int
 wm_py_array_ass_subscript(PyObject *self, PyObject *key, PyObject *value)
 {
     wm_array_t view;
-    if (value == NULL) {
-        PyErr_SetString(PyExc_TypeError, "elements cannot be deleted");
-        return -1;
-    }
+    if (value == NULL)
+        return wm_py_fail(PyExc_TypeError, "elements cannot be deleted");
     if (index_view(self, key, &view) < 0)
         return -1;
     int status = wm_py_array_assign_object(&view, value);

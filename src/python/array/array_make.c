@@ -20,13 +20,11 @@ parse_device(PyObject *object, int pinned, int *device)
     if (wm_py_device_from_object(object != NULL ? object : Py_None, device)
         < 0)
         return -1;
-    if (pinned && *device >= 0) {
-        PyErr_Format(PyExc_ValueError,
-                     "pinned: memory of cuda:%d cannot be pinned, only "
-                     "device=\"cpu\" can",
-                     *device);
-        return -1;
-    }
+    if (pinned && *device >= 0)
+        return wm_py_fail(PyExc_ValueError,
+                          "pinned: memory of cuda:%d cannot be pinned, only "
+                          "device=\"cpu\" can",
+                          *device);
     return 0;
 }
 
@@ -141,14 +139,11 @@ parse_value(PyObject *value, PyObject *type, wm_dtype_t *dtype, char *bytes)
         return -1;
     int status = 0;
     *dtype = view.array.dtype;
-    if (wm_array_count(&view.array) != 1 || view.memory.device >= 0) {
-        PyErr_SetString(PyExc_ValueError,
-                        "fill_value: give one scalar on the host");
-        status = -1;
-    }
-    else {
+    if (wm_array_count(&view.array) != 1 || view.memory.device >= 0)
+        status = wm_py_fail(PyExc_ValueError,
+                            "fill_value: give one scalar on the host");
+    else
         memcpy(bytes, view.array.data, wm_dtype_info(*dtype)->itemsize);
-    }
     wm_py_view_release(&view);
     return status;
 }

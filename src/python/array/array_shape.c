@@ -24,23 +24,19 @@ wm_py_array_parse_shape(PyObject *object, const char *argument, int *ndim,
         return extent(object, argument, &shape[0]);
     }
     if (PyUnicode_Check(object)
-        || (Py_TYPE(object)->tp_iter == NULL && !PySequence_Check(object))) {
-        PyErr_Format(PyExc_TypeError,
-                     "%s: expected an int or a tuple of ints, not %.100s",
-                     argument, Py_TYPE(object)->tp_name);
-        return -1;
-    }
+        || (Py_TYPE(object)->tp_iter == NULL && !PySequence_Check(object)))
+        return wm_py_fail(PyExc_TypeError,
+                          "%s: expected an int or a tuple of ints, not %.100s",
+                          argument, Py_TYPE(object)->tp_name);
     PyObject *fast = PySequence_Tuple(object);
     if (fast == NULL)
         return -1;
     int status = 0;
     Py_ssize_t count = PyTuple_GET_SIZE(fast);
-    if (count > WM_MAX_NDIM) {
-        PyErr_Format(PyExc_ValueError,
-                     "%s: %zd dimensions, at most %d are supported", argument,
-                     count, WM_MAX_NDIM);
-        status = -1;
-    }
+    if (count > WM_MAX_NDIM)
+        status = wm_py_fail(PyExc_ValueError,
+                            "%s: %zd dimensions, at most %d are supported",
+                            argument, count, WM_MAX_NDIM);
     for (Py_ssize_t i = 0; status == 0 && i < count; i++) {
         PyObject *item = PyTuple_GET_ITEM(fast, i); // borrowed
         if (extent(item, argument, &shape[i]) < 0) {

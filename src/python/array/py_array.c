@@ -200,20 +200,16 @@ static Py_ssize_t
 array_length(PyObject *self)
 {
     const wm_array_t *array = wm_py_array_of(self);
-    if (array->ndim == 0) {
-        PyErr_SetString(PyExc_TypeError, "len() of a 0-d array");
-        return -1;
-    }
+    if (array->ndim == 0)
+        return wm_py_fail(PyExc_TypeError, "len() of a 0-d array");
     return (Py_ssize_t)array->shape[0];
 }
 
 static PyObject *
 array_iter(PyObject *self)
 {
-    if (wm_py_array_of(self)->ndim == 0) {
-        PyErr_SetString(PyExc_TypeError, "iteration over a 0-d array");
-        return NULL;
-    }
+    if (wm_py_array_of(self)->ndim == 0)
+        return PyErr_Format(PyExc_TypeError, "iteration over a 0-d array");
     return PySeqIter_New(self);
 }
 

@@ -15,11 +15,10 @@ wm_py_average_is(PyObject *object)
 static int
 refuse(const char *elements)
 {
-    PyErr_Format(PyExc_TypeError,
-                 "op: wm.AVG averages integers, floats and complex numbers, "
-                 "not %s: give MPI.SUM, and divide the result",
-                 elements);
-    return -1;
+    return wm_py_fail(PyExc_TypeError,
+                      "op: wm.AVG averages integers, floats and complex "
+                      "numbers, not %s: give MPI.SUM, and divide the result",
+                      elements);
 }
 
 int
@@ -27,13 +26,12 @@ wm_py_average_check(const wm_coll_t *call)
 {
     wm_reduce_type_t type;
     wm_reduce_op_t op;
-    if (wm_coll_shape(call->kind)->prefix) {
-        PyErr_Format(PyExc_TypeError,
-                     "op: %s has no wm.AVG, as each rank reduces another "
-                     "number of ranks: give MPI.SUM, and divide the result",
-                     wm_call_name(call->kind));
-        return -1;
-    }
+    if (wm_coll_shape(call->kind)->prefix)
+        return wm_py_fail(
+            PyExc_TypeError,
+            "op: %s has no wm.AVG, as each rank reduces another number of "
+            "ranks: give MPI.SUM, and divide the result",
+            wm_call_name(call->kind));
     return call->type == MPI_DATATYPE_NULL
                    || wm_coll_reducible(call, &type, &op)
                ? 0

@@ -203,10 +203,8 @@ dispatch_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     PyObject *stock, *rows, *base, *ours, *method;
     int messages;
-    if (kwargs != NULL && PyDict_GET_SIZE(kwargs) > 0) {
-        PyErr_SetString(PyExc_TypeError, "_Dispatch() takes no keywords");
-        return NULL;
-    }
+    if (kwargs != NULL && PyDict_GET_SIZE(kwargs) > 0)
+        return PyErr_Format(PyExc_TypeError, "_Dispatch() takes no keywords");
     if (!PyArg_ParseTuple(args, "OO!p:_Dispatch", &stock, &PyTuple_Type, &rows,
                           &messages))
         return NULL;

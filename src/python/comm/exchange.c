@@ -58,12 +58,12 @@ parse(const char *function, PyObject *self, PyObject *const *args,
     exchange->out.envelope = wm_py_channel_envelope(channel, dest, sendtag,
                                                     blocking);
     exchange->out.envelope.paired = blocking;
-    if (wm_comm_check(channel->comm, "dest", dest, sendtag, false, &err) == 0
-        && wm_comm_check(channel->comm, "source", source, recvtag, true, &err)
-               == 0)
-        return 0;
-    wm_py_raise(&err);
-    return -1;
+    int code = wm_comm_check(channel->comm, "dest", dest, sendtag, false,
+                             &err);
+    if (code == 0)
+        code = wm_comm_check(channel->comm, "source", source, recvtag, true,
+                             &err);
+    return wm_py_result(code, &err);
 }
 
 static void

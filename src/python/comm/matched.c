@@ -142,9 +142,9 @@ wm_py_matched_refuse_null(PyObject *object)
     const message_t *self = (const message_t *)object;
     if (self->matched != NULL || self->base.ob_mpi != MPI_MESSAGE_NULL)
         return 0;
-    return wm_py_mpi_fail(
-        MPI_ERR_REQUEST, "the message has been received already, or was never "
-                         "matched: take one from Mprobe or Improbe");
+    return wm_py_mpi_fail(MPI_ERR_REQUEST,
+                          "the message has been received already, or was "
+                          "never matched: take one from Mprobe or Improbe");
 }
 
 int
@@ -164,12 +164,9 @@ wm_py_matched_begin(PyObject *object, wm_buffer_t *buffer, bool blocking,
     self->matched = NULL;
     WM_PY_UNLOCKED(code = wm_receive_begin(self->channel.comm, buffer,
                                            &envelope, op, &err));
-    if (code < 0) {
+    if (code < 0)
         self->matched = envelope.matched;
-        wm_py_raise(&err);
-        return -1;
-    }
-    return 0;
+    return wm_py_result(code, &err);
 }
 
 static PyObject *
@@ -260,9 +257,8 @@ message_reduce(PyObject *object, PyObject *Py_UNUSED(unused))
 {
     if (((message_t *)object)->matched == NULL)
         return call_base(object, "__reduce__", NULL, 0, NULL);
-    PyErr_SetString(PyExc_ValueError,
-                    "a matched message cannot be pickled: receive it");
-    return NULL;
+    return PyErr_Format(PyExc_ValueError,
+                        "a matched message cannot be pickled: receive it");
 }
 
 static PyMethodDef message_methods[] = {

@@ -21,13 +21,12 @@ refuse_number(PyObject *stream)
     long number = PyLong_AsLongAndOverflow(stream, &overflow);
     if (overflow != 0 || number >= NO_ADDRESS)
         return 0;
-    PyErr_Format(PyExc_ValueError,
-                 "stream: %ld is no stream: give a stream, such as "
-                 "wm.Stream() or cupy.cuda.Stream(); wm.Stream(cuda_stream=0) "
-                 "is the default stream. The GPU is that of the stream, and "
-                 "wm.set_device chooses it",
-                 number);
-    return -1;
+    return wm_py_fail(
+        PyExc_ValueError,
+        "stream: %ld is no stream: give a stream, such as wm.Stream() or "
+        "cupy.cuda.Stream(); wm.Stream(cuda_stream=0) is the default stream. "
+        "The GPU is that of the stream, and wm.set_device chooses it",
+        number);
 }
 
 PyObject *
@@ -43,14 +42,12 @@ wm_py_on_stream(PyObject *comm, PyObject *stream)
     if (code == 0)
         code = wm_py_stream_from_object(stream, "stream", &bound->device,
                                         &bound->stream);
-    if (code == 0 && bound->stream == CU_STREAM_PER_THREAD) {
-        PyErr_SetString(
+    if (code == 0 && bound->stream == CU_STREAM_PER_THREAD)
+        code = wm_py_fail(
             PyExc_ValueError,
             "stream: the per-thread default stream is another one on each "
             "thread, and any thread may serve a message; use a stream of its "
             "own, such as wm.Stream(), or the legacy default stream");
-        code = -1;
-    }
     if (code < 0)
         Py_CLEAR(bound);
     else

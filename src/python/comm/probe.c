@@ -28,11 +28,7 @@ begin(const char *function, bool matched, PyObject *self,
         return NULL;
     WM_PY_UNLOCKED(
         code = wm_probe_begin(channel.comm, source, tag, matched, &op, &err));
-    if (code < 0) {
-        wm_py_raise(&err);
-        return NULL;
-    }
-    return op;
+    return wm_py_result(code, &err) < 0 ? NULL : op;
 }
 
 // Ends a probe; returns 0 or -1. If the wait was interrupted, a message that

@@ -168,9 +168,9 @@ claim(partitioned_t *self, const long *partitions, Py_ssize_t count)
     if (check(self, false, 0) < 0)
         return -1;
     if (!wm_py_request_is_active(&self->base.request) || self->base.starting)
-        return wm_py_mpi_fail(MPI_ERR_REQUEST,
-                              "the partitioned request is not active: "
-                              "Start() it first");
+        return wm_py_mpi_fail(
+            MPI_ERR_REQUEST,
+            "the partitioned request is not active: Start() it first");
     for (Py_ssize_t i = 0; i < count; ++i) {
         int code = check(self, false, partitions[i]);
         if (code == 0 && self->ready[partitions[i]])
@@ -381,11 +381,10 @@ check_partitions(const wm_message_t *message, int partitions)
            count = size > 0 ? message->buffer.nbytes / size : 0;
     if (count % (size_t)partitions == 0)
         return 0;
-    PyErr_Format(
+    return wm_py_fail(
         PyExc_ValueError,
         "buf: %zu elements cannot be divided into %d equal partitions", count,
         partitions);
-    return -1;
 }
 
 // Makes an inactive request from valid arguments.
@@ -456,11 +455,10 @@ make(const char *function, PyObject *comm, PyObject *const *args,
         || wm_py_argument_int(values[2], rank_name, &rank) < 0
         || wm_py_argument_int(values[3], "tag", &tag) < 0)
         return NULL;
-    if (partitions < 1) {
-        PyErr_Format(PyExc_ValueError,
-                     "partitions=%d: there must be at least one", partitions);
-        return NULL;
-    }
+    if (partitions < 1)
+        return PyErr_Format(PyExc_ValueError,
+                            "partitions=%d: there must be at least one",
+                            partitions);
     if (wm_comm_check(channel.comm, rank_name, rank, tag,
                       receives && rank == MPI_PROC_NULL, &err)
         < 0)

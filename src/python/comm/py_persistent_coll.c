@@ -389,11 +389,9 @@ read_arguments(making_t *making, PyObject *self, PyObject *const *args,
                           making->comm,
                           &wm_py_direct_asked(making->read)->call)
                                            : 0;
-    if (making->lacking && taken == NULL) {
-        PyErr_Format(PyExc_TypeError, "%s_init: too many arguments",
-                     wm_call_name(making->kind));
-        return -1;
-    }
+    if (making->lacking && taken == NULL)
+        return wm_py_fail(PyExc_TypeError, "%s_init: too many arguments",
+                          wm_call_name(making->kind));
     // Without a persistent form MPI hears of the call at its start only.
     return making->lacking && making->engines == 0
                ? ask_mpi(again, Py_None, self, taken, names)

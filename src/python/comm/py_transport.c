@@ -21,20 +21,17 @@ wm_py_comm_transport(PyObject *self, PyObject *const *args, Py_ssize_t given)
     int rank;
     char reason[320] = "";
     wm_pointer_t into = {.kind = WM_MEMORY_HOST, .device = -1};
-    if (given != 2) {
-        PyErr_SetString(PyExc_TypeError, "_transport() takes 2 arguments");
-        return NULL;
-    }
+    if (given != 2)
+        return PyErr_Format(PyExc_TypeError, "_transport() takes 2 arguments");
     if (wm_py_channel_get(self, &channel) < 0
         || wm_py_argument_int(args[0], "rank", &rank) < 0)
         return NULL;
     if (rank < 0
-        || wm_comm_check(channel.comm, "rank", rank, 0, false, &err) < 0) {
-        PyErr_Format(PyExc_ValueError,
-                     "rank=%d is not a rank of this communicator: use 0 to %d",
-                     rank, channel.comm->size - 1);
-        return NULL;
-    }
+        || wm_comm_check(channel.comm, "rank", rank, 0, false, &err) < 0)
+        return PyErr_Format(
+            PyExc_ValueError,
+            "rank=%d is not a rank of this communicator: use 0 to %d", rank,
+            channel.comm->size - 1);
     if (args[1] == Py_None) {
         int device;
         if (wm_py_device_from_object(Py_None, &device) < 0)

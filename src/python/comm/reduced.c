@@ -25,10 +25,10 @@ untyped(PyObject *object)
 static int
 refuse(const char *argument, const char *name)
 {
-    PyErr_Format(PyExc_TypeError,
-                 "%s: MPI has no reduction for %s; convert to float32 first",
-                 argument, name);
-    return -1;
+    return wm_py_fail(
+        PyExc_TypeError,
+        "%s: MPI has no reduction for %s; convert to float32 first", argument,
+        name);
 }
 
 // Returns 1 if a buffer of a reduction is GPU memory, else 0. Returns -1 with

@@ -11,12 +11,10 @@ wm_py_arguments(const char *function, const char *const *names, int count,
                 int required, PyObject *const *args, Py_ssize_t given,
                 PyObject *keywords, PyObject **values)
 {
-    if (given > count) {
-        PyErr_Format(PyExc_TypeError,
-                     "%s() takes at most %d arguments (%zd given)", function,
-                     count, given);
-        return -1;
-    }
+    if (given > count)
+        return wm_py_fail(PyExc_TypeError,
+                          "%s() takes at most %d arguments (%zd given)",
+                          function, count, given);
     for (int i = 0; i < count; ++i)
         values[i] = i < given ? args[i] : NULL;
     Py_ssize_t named = keywords != NULL ? PyTuple_GET_SIZE(keywords) : 0;
@@ -26,23 +24,19 @@ wm_py_arguments(const char *function, const char *const *names, int count,
         while (i < count
                && PyUnicode_CompareWithASCIIString(name, names[i]) != 0)
             ++i;
-        if (i == count || values[i] != NULL) {
-            PyErr_Format(PyExc_TypeError,
-                         i == count
-                             ? "%s() got an unexpected keyword argument %R"
-                             : "%s() got multiple values for argument %R",
-                         function, name);
-            return -1;
-        }
+        if (i == count || values[i] != NULL)
+            return wm_py_fail(
+                PyExc_TypeError,
+                i == count ? "%s() got an unexpected keyword argument %R"
+                           : "%s() got multiple values for argument %R",
+                function, name);
         values[i] = args[given + k];
     }
     for (int i = 0; i < required; ++i)
-        if (values[i] == NULL) {
-            PyErr_Format(PyExc_TypeError,
-                         "%s() missing required argument '%s' (pos %d)",
-                         function, names[i], i + 1);
-            return -1;
-        }
+        if (values[i] == NULL)
+            return wm_py_fail(PyExc_TypeError,
+                              "%s() missing required argument '%s' (pos %d)",
+                              function, names[i], i + 1);
     return 0;
 }
 
@@ -62,9 +56,8 @@ as_int(PyObject *object, const char *argument)
                 && Py_TYPE(object) != wm_py_state->array_type))
             return number;
     }
-    PyErr_Format(PyExc_TypeError, "%s: expected an int, not %.100s", argument,
-                 Py_TYPE(object)->tp_name);
-    return NULL;
+    return PyErr_Format(PyExc_TypeError, "%s: expected an int, not %.100s",
+                        argument, Py_TYPE(object)->tp_name);
 }
 
 int

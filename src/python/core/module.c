@@ -178,16 +178,12 @@ static int
 execute(PyObject *module)
 {
     static bool executed;
-    if (PyInterpreterState_Get() != PyInterpreterState_Main()) {
-        PyErr_SetString(PyExc_ImportError,
-                        "warpmpi does not support sub-interpreters");
-        return -1;
-    }
-    if (executed) {
-        PyErr_SetString(PyExc_ImportError,
-                        "warpmpi._core can be loaded only once a process");
-        return -1;
-    }
+    if (PyInterpreterState_Get() != PyInterpreterState_Main())
+        return wm_py_fail(PyExc_ImportError,
+                          "warpmpi does not support sub-interpreters");
+    if (executed)
+        return wm_py_fail(PyExc_ImportError,
+                          "warpmpi._core can be loaded only once a process");
     wm_py_state = PyModule_GetState(module);
     if (wm_py_watch_gil() < 0 || wm_py_add_exceptions(module) < 0
         || wm_py_watch_children() < 0 || wm_py_mpi_import() < 0

@@ -149,17 +149,16 @@ WM_PY_FUNCTIONS(X)
 PyObject *
 wm_py_raise(const wm_error_t *err);
 
-// Makes wm.CudaError, wm.OutOfMemoryError. Returns 0, or -1 with an exception.
-WM_MUST_CHECK int
-wm_py_add_exceptions(PyObject *module);
-
 // Convert a code: to 0, or -1 with the exception set; to None, or NULL.
 int
 wm_py_result(int code, const wm_error_t *err);
 PyObject *
 wm_py_none(int code, const wm_error_t *err);
 
-// Raise the error behind its argument's name; one of an MPI class. Return -1.
+// Raise an exception; the error behind its argument's name; one of an MPI
+// class. Return -1.
+int
+wm_py_fail(PyObject *type, const char *format, ...);
 int
 wm_py_raise_of(const char *argument, wm_error_t *err);
 int
@@ -184,17 +183,18 @@ wm_py_cold(const char *module, const char *function, const char *format, ...);
 WM_MUST_CHECK int
 wm_py_check_running(void);
 
-// Registers the handler of forked children. Returns 0 or -1, as below.
+// For the import: make wm.CudaError and wm.OutOfMemoryError; register the
+// handler of forked children; make the layers below release the GIL where they
+// wait. Return 0, or -1 with an exception.
+WM_MUST_CHECK int
+wm_py_add_exceptions(PyObject *module);
 WM_MUST_CHECK int
 wm_py_watch_children(void);
+WM_MUST_CHECK int
+wm_py_watch_gil(void);
 
 // Returns true if this thread holds the GIL; any thread, at any time.
 bool
 wm_py_holds_gil(void);
-
-// Makes the layers below release the GIL where they wait, from this call on.
-// Returns 0, or -1 with an exception.
-WM_MUST_CHECK int
-wm_py_watch_gil(void);
 
 #endif

@@ -104,9 +104,8 @@ wm_py_mpi_import(void)
 static int
 wrong_type(PyObject *object, const char *argument, const char *wanted)
 {
-    PyErr_Format(PyExc_TypeError, "%s: expected %s, not %.100s", argument,
-                 wanted, Py_TYPE(object)->tp_name);
-    return -1;
+    return wm_py_fail(PyExc_TypeError, "%s: expected %s, not %.100s", argument,
+                      wanted, Py_TYPE(object)->tp_name);
 }
 
 int

@@ -179,6 +179,16 @@ wm_py_none(int code, const wm_error_t *err)
 }
 
 int
+wm_py_fail(PyObject *type, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    PyErr_FormatV(type, format, args);
+    va_end(args);
+    return -1;
+}
+
+int
 wm_py_raise_of(const char *argument, wm_error_t *err)
 {
     (void)wm_error_context(err, "%s", argument);

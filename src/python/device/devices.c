@@ -135,11 +135,9 @@ wm_py_cuda_device(PyObject *object, const char *what, int *ordinal)
     int device;
     if (wm_py_device_from_object(object, &device) < 0)
         return -1;
-    if (device < 0) {
-        PyErr_Format(PyExc_ValueError, "%s needs a CUDA device, not 'cpu'",
-                     what);
-        return -1;
-    }
+    if (device < 0)
+        return wm_py_fail(PyExc_ValueError,
+                          "%s needs a CUDA device, not 'cpu'", what);
     *ordinal = device;
     return 0;
 }
@@ -192,10 +190,8 @@ set_device(PyObject *Py_UNUSED(module), PyObject *ident)
     PyObject *thread = PyThreadState_GetDict(); // borrowed
     PyObject *key = (PyObject *)wm_py_state->device_type;
     int ordinal;
-    if (thread == NULL) {
-        PyErr_SetString(PyExc_RuntimeError, "no thread state");
-        return NULL;
-    }
+    if (thread == NULL)
+        return PyErr_Format(PyExc_RuntimeError, "no thread state");
     if (ident == Py_None) {
         if (PyDict_DelItem(thread, key) < 0) {
             if (!PyErr_ExceptionMatches(PyExc_KeyError))
@@ -242,10 +238,8 @@ facts_of(PyObject *object)
     int device;
     if (wm_py_cuda_device(object, "this", &device) < 0)
         return NULL;
-    if (wm_device_describe(device, &facts, &err) == 0)
-        return facts;
-    wm_py_raise(&err);
-    return NULL;
+    int code = wm_device_describe(device, &facts, &err);
+    return wm_py_result(code, &err) < 0 ? NULL : facts;
 }
 
 PyDoc_STRVAR(facts_doc,

@@ -91,12 +91,10 @@ stream_view(stream_t *self, PyObject *given, PyObject *device)
         if (wm_py_cuda_device(device, "a stream", &self->device) < 0)
             return -1;
         bool anywhere = wm_stream_is_default(self->handle);
-        if (own != self->device && !(anywhere && PyLong_Check(given))) {
-            PyErr_Format(PyExc_ValueError,
-                         "cuda_stream belongs to cuda:%d, not cuda:%d", own,
-                         self->device);
-            return -1;
-        }
+        if (own != self->device && !(anywhere && PyLong_Check(given)))
+            return wm_py_fail(PyExc_ValueError,
+                              "cuda_stream belongs to cuda:%d, not cuda:%d",
+                              own, self->device);
     }
     if (!PyLong_Check(given))
         self->owner = Py_NewRef(given);

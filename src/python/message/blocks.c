@@ -54,10 +54,9 @@ static int
 split_separate(PyObject *list, items_t *items)
 {
     Py_ssize_t rest = PySequence_Fast_GET_SIZE(list) - 1;
-    if (rest < 1) {
-        PyErr_SetString(PyExc_ValueError, "datatypes: give one for each rank");
-        return -1;
-    }
+    if (rest < 1)
+        return wm_py_fail(PyExc_ValueError,
+                          "datatypes: give one for each rank");
     items->types = item_of(list, rest);
     if (rest == 2 || rest == 3)
         items->counts = item_of(list, 1);
@@ -77,13 +76,11 @@ split(PyObject *list, wm_block_form_t form, items_t *items)
         items->types = item_of(list, 1);
         return 0;
     }
-    if (rest > 3) {
-        PyErr_Format(PyExc_ValueError,
-                     "expected [array, counts, displs, datatype], not %zd "
-                     "items",
-                     rest + 1);
-        return -1;
-    }
+    if (rest > 3)
+        return wm_py_fail(
+            PyExc_ValueError,
+            "expected [array, counts, displs, datatype], not %zd items",
+            rest + 1);
     if (rest > 0)
         items->counts = item_of(list, 1);
     if (rest > 1)
@@ -102,14 +99,12 @@ name_type(PyObject **type)
 {
     if (PyUnicode_Check(*type))
         Py_XSETREF(*type, wm_py_mpi_datatype_from_code(*type));
-    else if (!wm_py_mpi_is_datatype(*type)) {
-        PyErr_Format(PyExc_TypeError,
-                     "datatype: %R is not a datatype; give displacements with "
-                     "their counts, as a tuple: [array, (counts, displs), "
-                     "datatype]",
-                     *type);
-        return -1;
-    }
+    else if (!wm_py_mpi_is_datatype(*type))
+        return wm_py_fail(
+            PyExc_TypeError,
+            "datatype: %R is not a datatype; give displacements with their "
+            "counts, as a tuple: [array, (counts, displs), datatype]",
+            *type);
     return *type != NULL ? 0 : -1;
 }
 
@@ -145,22 +140,18 @@ is_number(PyObject *object)
 static int
 numbers_of(PyObject *object, numbers_t *numbers)
 {
-    if (object == NULL) {
-        PyErr_SetString(PyExc_TypeError,
-                        "counts: give displacements with their counts");
-        return -1;
-    }
+    if (object == NULL)
+        return wm_py_fail(PyExc_TypeError,
+                          "counts: give displacements with their counts");
     if (is_number(object)) {
         numbers->first = PyNumber_AsSsize_t(object, PyExc_OverflowError);
         return numbers->first == -1 && PyErr_Occurred() ? -1 : 0;
     }
     if (!is_listed(object) && PyObject_CheckBuffer(object)
-        && wm_py_message_on_device(object)) {
-        PyErr_SetString(PyExc_TypeError,
-                        "counts: the numbers lie in GPU memory, which the "
-                        "host cannot read: give a list, or a NumPy array");
-        return -1;
-    }
+        && wm_py_message_on_device(object))
+        return wm_py_fail(PyExc_TypeError,
+                          "counts: the numbers lie in GPU memory, which the "
+                          "host cannot read: give a list, or a NumPy array");
     numbers->sequence = PySequence_Tuple(object);
     return numbers->sequence != NULL ? 0 : -1;
 }
@@ -177,17 +168,15 @@ numbers_match(const numbers_t *numbers, int *count)
         *count = (int)length;
     if (length == *count)
         return 0;
-    PyErr_Format(PyExc_ValueError, "counts: expected %d numbers, not %zd",
-                 *count, length);
-    return -1;
+    return wm_py_fail(PyExc_ValueError, "counts: expected %d numbers, not %zd",
+                      *count, length);
 }
 
 static int
 refuse_overflow(void)
 {
-    PyErr_SetString(PyExc_OverflowError,
-                    "counts: the blocks end beyond the address space");
-    return -1;
+    return wm_py_fail(PyExc_OverflowError,
+                      "counts: the blocks end beyond the address space");
 }
 
 static int
@@ -286,11 +275,9 @@ read_separate(items_t *items, int count, wm_py_blocks_t *blocks)
     if (read_numbers(items, false, count, 1, (numbers_t){.first = 1}, blocks)
         < 0)
         return -1;
-    if (PyList_GET_SIZE(types) != blocks->count) {
-        PyErr_Format(PyExc_ValueError, "expected %d datatypes, not %zd",
-                     blocks->count, PyList_GET_SIZE(types));
-        return -1;
-    }
+    if (PyList_GET_SIZE(types) != blocks->count)
+        return wm_py_fail(PyExc_ValueError, "expected %d datatypes, not %zd",
+                          blocks->count, PyList_GET_SIZE(types));
     for (int i = 0; i < blocks->count; ++i) {
         wm_py_block_t *block = &blocks->blocks[i];
         PyObject **type = &((PyListObject *)types)->ob_item[i];
@@ -310,10 +297,8 @@ read_varying(const items_t *items, int count, Py_ssize_t nbytes,
              Py_ssize_t extent, wm_py_blocks_t *blocks)
 {
     numbers_t counts = {0};
-    if (items->counts == NULL && (extent <= 0 || count < 0)) {
-        PyErr_SetString(PyExc_ValueError, "counts: give one for each rank");
-        return -1;
-    }
+    if (items->counts == NULL && (extent <= 0 || count < 0))
+        return wm_py_fail(PyExc_ValueError, "counts: give one for each rank");
     if (items->counts == NULL && count > 0) { // as even as possible
         counts.first = nbytes / extent / count;
         counts.longer = nbytes / extent % count;
@@ -344,10 +329,8 @@ read_all(const items_t *items, wm_block_form_t form, int count,
         return refuse_overflow();
     if (items->counts != NULL)
         return 0;
-    if (extent <= 0) {
-        PyErr_SetString(PyExc_ValueError, "give a count");
-        return -1;
-    }
+    if (extent <= 0)
+        return wm_py_fail(PyExc_ValueError, "give a count");
     block->count = block->at > nbytes ? -1 : (nbytes - block->at) / extent;
     return 0;
 }

@@ -24,15 +24,13 @@ wm_py_channel_get(PyObject *self, wm_channel_t *channel)
         return wm_py_mpi_fail(
             MPI_ERR_COMM, "this communicator is MPI.COMM_NULL, or was freed");
     channel->comm = wm_comm_find(handle);
-    if (channel->comm == NULL) {
-        PyErr_SetString(
+    if (channel->comm == NULL)
+        return wm_py_fail(
             PyExc_RuntimeError,
             "this communicator is not attached to warpmpi: either none of its "
             "ranks has a GPU, and mpi4py makes all its calls, or all its "
             "ranks must call wm.Comm(comm); if another library initialized "
             "MPI after install(), call install() again");
-        return -1;
-    }
     return 0;
 }
 

@@ -38,14 +38,12 @@ wm_py_elements_slice(wm_strided_t *strided, const wm_extent_t *of,
     size_t length = wm_strided_nbytes(strided);
     if (first == 0 && (size_t)count * (size_t)of->size == length)
         return 0;
-    if (strided->ndim != 1 || strided->run != of->size) {
-        PyErr_Format(PyExc_ValueError,
-                     "%s: the array is not contiguous, so a count or a "
-                     "displacement does not say where its elements are; "
-                     "slice the array instead",
-                     argument);
-        return -1;
-    }
+    if (strided->ndim != 1 || strided->run != of->size)
+        return wm_py_fail(
+            PyExc_ValueError,
+            "%s: the array is not contiguous, so a count or a displacement "
+            "does not say where its elements are; slice the array instead",
+            argument);
     strided->data += first * strided->strides[0];
     strided->shape[0] = count;
     return 0;
@@ -151,13 +149,12 @@ is_host(MPI_Aint at)
 int
 wm_py_elements_refuse_mix(const char *argument)
 {
-    PyErr_Format(
+    return wm_py_fail(
         PyExc_ValueError,
         "%s: the addresses are in several allocations, and some of these are "
         "GPU memory: MPI.BOTTOM takes host memory, or one allocation of GPU "
         "memory; give each of them a datatype and a call of its own",
         argument);
-    return -1;
 }
 
 // Finds the memory that addresses from `low` to `high`, with a datatype at
@@ -219,23 +216,19 @@ wm_py_elements_absolute(const wm_extent_t *of, MPI_Datatype type,
     __int128 low, high;
     span(of, displacement, count, &low, &high);
     __int128 nbytes = (__int128)count * of->size;
-    if (nbytes > PY_SSIZE_T_MAX || high > PY_SSIZE_T_MAX) {
-        PyErr_Format(PyExc_ValueError,
-                     "%s: %zd elements of the datatype end beyond the address "
-                     "space; give a smaller count",
-                     argument, count);
-        return -1;
-    }
+    if (nbytes > PY_SSIZE_T_MAX || high > PY_SSIZE_T_MAX)
+        return wm_py_fail(PyExc_ValueError,
+                          "%s: %zd elements of the datatype end beyond the "
+                          "address space; give a smaller count",
+                          argument, count);
     buffer->nbytes = (size_t)nbytes;
     if (nbytes == 0)
         return 0;
-    if (low <= 0) {
-        PyErr_Format(PyExc_ValueError,
-                     "%s: the datatype has no absolute addresses "
-                     "(MPI.Get_address), which MPI.BOTTOM needs",
-                     argument);
-        return -1;
-    }
+    if (low <= 0)
+        return wm_py_fail(PyExc_ValueError,
+                          "%s: the datatype has no absolute addresses "
+                          "(MPI.Get_address), which MPI.BOTTOM needs",
+                          argument);
     // NOLINTNEXTLINE(performance-no-int-to-ptr): addresses are what was given
     buffer->data = (char *)(intptr_t)((__int128)displacement * of->extent);
     return take_memory(low, high, type, argument, buffer);

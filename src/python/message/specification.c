@@ -28,21 +28,19 @@ split(PyObject *object, const char *argument, parts_t *parts)
         return 0;
     Py_ssize_t length = PySequence_Fast_GET_SIZE(object);
     PyObject **items = PySequence_Fast_ITEMS(object);
-    if (length < 1 || length > 4) {
-        PyErr_Format(PyExc_ValueError,
-                     "%s: expected [array, count, datatype], not %zd items",
-                     argument, length);
-        return -1;
-    }
+    if (length < 1 || length > 4)
+        return wm_py_fail(
+            PyExc_ValueError,
+            "%s: expected [array, count, datatype], not %zd items", argument,
+            length);
     parts->array = items[0];
-    if (PyLong_Check(items[0]) || PyFloat_Check(items[0])) {
-        PyErr_Format(PyExc_TypeError,
-                     "%s: a list or tuple is [array, count, datatype], and "
-                     "holds no data: give numpy.array() of the numbers, or "
-                     "the list to a lower-case call, such as send()",
-                     argument);
-        return -1;
-    }
+    if (PyLong_Check(items[0]) || PyFloat_Check(items[0]))
+        return wm_py_fail(
+            PyExc_TypeError,
+            "%s: a list or tuple is [array, count, datatype], and holds no "
+            "data: give numpy.array() of the numbers, or the list to a "
+            "lower-case call, such as send()",
+            argument);
     if (length == 2)
         *(wm_py_mpi_names_datatype(items[1]) ? &parts->datatype
                                              : &parts->count) = items[1];
@@ -63,15 +61,12 @@ split(PyObject *object, const char *argument, parts_t *parts)
         parts->displacement = NULL;
     if (parts->datatype == Py_None)
         parts->datatype = NULL;
-    if (parts->datatype != NULL
-        && !wm_py_mpi_names_datatype(parts->datatype)) {
-        PyErr_Format(PyExc_TypeError,
-                     "%s: the datatype must be an MPI.Datatype or a type "
-                     "code, not %.100s (a list is [array, count, datatype]; "
-                     "send() takes any object)",
-                     argument, Py_TYPE(parts->datatype)->tp_name);
-        return -1;
-    }
+    if (parts->datatype != NULL && !wm_py_mpi_names_datatype(parts->datatype))
+        return wm_py_fail(PyExc_TypeError,
+                          "%s: the datatype must be an MPI.Datatype or a type "
+                          "code, not %.100s (a list is [array, count, "
+                          "datatype]; send() takes any object)",
+                          argument, Py_TYPE(parts->datatype)->tp_name);
     return 0;
 }
 
@@ -94,12 +89,10 @@ number(PyObject *object, const char *argument, const char *what,
                          what, object);
         return -1;
     }
-    if (result < 0) {
-        PyErr_Format(PyExc_ValueError,
-                     "%s: the %s is %zd, and must be 0 or more", argument,
-                     what, result);
-        return -1;
-    }
+    if (result < 0)
+        return wm_py_fail(PyExc_ValueError,
+                          "%s: the %s is %zd, and must be 0 or more", argument,
+                          what, result);
     *value = result;
     return 0;
 }
@@ -279,11 +272,11 @@ measure(const parts_t *parts, const char *argument, const wm_owner_t *owner,
                                   "%s: the datatype is MPI.DATATYPE_NULL, or "
                                   "was freed: give a datatype",
                                   argument);
-        PyErr_Format(PyExc_ValueError,
-                     "%s: the datatype is MPI.DATATYPE_NULL, or was freed, "
-                     "and has no size to count with: give a datatype",
-                     argument);
-        return -1;
+        return wm_py_fail(
+            PyExc_ValueError,
+            "%s: the datatype is MPI.DATATYPE_NULL, or was freed, and has no "
+            "size to count with: give a datatype",
+            argument);
     }
     return wm_py_datatype_measure(message->type, argument, of);
 }
@@ -346,51 +339,40 @@ apply(const parts_t *parts, const room_t *room, wm_strided_t *strided,
                < 0)
         return -1;
     if (strided != NULL
-        && (of.low != 0 || of.high != of.size || of.extent != of.size)) {
-        PyErr_Format(
+        && (of.low != 0 || of.high != of.size || of.extent != of.size))
+        return wm_py_fail(
             PyExc_ValueError,
             "%s: the datatype has gaps, and the array is not contiguous; give "
             "a datatype without gaps, or a contiguous array",
             argument);
-        return -1;
-    }
-    if (of.extent <= 0 && (displacement > 0 || (count < 0 && length > 0))) {
-        PyErr_Format(
+    if (of.extent <= 0 && (displacement > 0 || (count < 0 && length > 0)))
+        return wm_py_fail(
             PyExc_ValueError,
             "%s: the datatype's extent is %lld, so no count can be found and "
             "no displacement used; give a count, without a displacement",
             argument, (long long)of.extent);
-        return -1;
-    }
     size_t step = of.extent > 0 ? (size_t)of.extent : 1;
     size_t left = length - (size_t)displacement * step;
     size_t told = room->address ? room->told : length;
-    if (displacement > 0 && (size_t)displacement > told / step) {
-        PyErr_Format(PyExc_ValueError,
-                     "%s: displacement %zd is beyond the end of the buffer of "
-                     "%zu bytes",
-                     argument, displacement, told);
-        return -1;
-    }
-    if (count < 0 && left % step != 0) {
-        PyErr_Format(PyExc_ValueError,
-                     "%s: %zu bytes are not a whole number of elements of %zu "
-                     "bytes; give a count",
-                     argument, left, step);
-        return -1;
-    }
+    if (displacement > 0 && (size_t)displacement > told / step)
+        return wm_py_fail(PyExc_ValueError,
+                          "%s: displacement %zd is beyond the end of the "
+                          "buffer of %zu bytes",
+                          argument, displacement, told);
+    if (count < 0 && left % step != 0)
+        return wm_py_fail(PyExc_ValueError,
+                          "%s: %zu bytes are not a whole number of elements "
+                          "of %zu bytes; give a count",
+                          argument, left, step);
     if (count < 0)
         count = (Py_ssize_t)(left / step);
-    if (!wm_py_elements_fit(&of, displacement, count, room->before, length)) {
-        PyErr_Format(PyExc_ValueError,
-                     "%s: %zd elements of %zu bytes do not fit the %s of "
-                     "%zu bytes",
-                     argument, count, step,
-                     room->address ? "allocation, from the address on,"
-                                   : "buffer",
-                     left);
-        return -1;
-    }
+    if (!wm_py_elements_fit(&of, displacement, count, room->before, length))
+        return wm_py_fail(
+            PyExc_ValueError,
+            "%s: %zd elements of %zu bytes do not fit the %s of %zu bytes",
+            argument, count, step,
+            room->address ? "allocation, from the address on," : "buffer",
+            left);
     message->buffer.nbytes = (size_t)count * (size_t)of.size;
     message->size = (size_t)(of.size / inner);
     message->extent = step / (size_t)inner;
@@ -423,13 +405,11 @@ follow(const parts_t *parts, bool writable, bool flat, const char *argument,
     Py_ssize_t displacement = 0, count = 0;
     wm_extent_t of;
     MPI_Count inner;
-    if (parts->datatype == NULL || flat) {
-        PyErr_Format(PyExc_TypeError,
-                     "%s: MPI.BOTTOM %s; give the array itself", argument,
-                     flat ? "is not supported by this call"
-                          : "needs a count and a datatype");
-        return -1;
-    }
+    if (parts->datatype == NULL || flat)
+        return wm_py_fail(PyExc_TypeError,
+                          "%s: MPI.BOTTOM %s; give the array itself", argument,
+                          flat ? "is not supported by this call"
+                               : "needs a count and a datatype");
     if (measure(parts, argument, message->buffer.owner, message, &of, &inner)
             < 0
         || number(parts->count, argument, "count", &count) < 0
@@ -460,11 +440,10 @@ look_at_strides(const wm_owner_t *owner, bool flat, const char *argument,
         return 0;
     if (!flat && wm_strided_from_array(strided, array))
         return 1;
-    PyErr_Format(PyExc_ValueError,
-                 "%s: the array is not contiguous, which this call does not "
-                 "support; give a contiguous copy (.copy())",
-                 argument);
-    return -1;
+    return wm_py_fail(PyExc_ValueError,
+                      "%s: the array is not contiguous, which this call does "
+                      "not support; give a contiguous copy (.copy())",
+                      argument);
 }
 
 static int
@@ -495,11 +474,10 @@ parse(PyObject *object, bool writable, wm_with_gaps_t taken,
     wm_py_owner_release_waiting();
     if (split(object, argument, &parts) < 0)
         return -1;
-    if (wm_py_mpi_is_in_place(parts.array)) {
-        PyErr_Format(PyExc_TypeError,
-                     "%s: give the array itself, not MPI.IN_PLACE", argument);
-        return -1;
-    }
+    if (wm_py_mpi_is_in_place(parts.array))
+        return wm_py_fail(PyExc_TypeError,
+                          "%s: give the array itself, not MPI.IN_PLACE",
+                          argument);
     if (make_empty(message) < 0)
         return -1;
     wm_owner_t *owner = message->buffer.owner;
@@ -565,11 +543,10 @@ wm_py_message_parse_for(int rank, PyObject *object, bool writable,
         return wm_py_message_of_none(NULL, message);
     if (object != Py_None)
         return wm_py_message_parse(object, writable, argument, message);
-    PyErr_Format(PyExc_TypeError,
-                 "%s: None is not an array: give an array, or [None, 0, "
-                 "datatype] for an empty message",
-                 argument);
-    return -1;
+    return wm_py_fail(PyExc_TypeError,
+                      "%s: None is not an array: give an array, or [None, 0, "
+                      "datatype] for an empty message",
+                      argument);
 }
 
 int

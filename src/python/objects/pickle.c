@@ -20,14 +20,11 @@ static int
 check_rank(const wm_channel_t *channel, int dest, int tag)
 {
     wm_error_t err;
-    if (wm_comm_check(channel->comm, "dest", dest, tag, false, &err) == 0) {
-        if (dest != MPI_PROC_NULL)
-            return 0;
-        wm_error_set(&err, WM_ERR_VALUE, 0,
-                     "dest: MPI.PROC_NULL cannot receive arrays");
-    }
-    wm_py_raise(&err);
-    return -1;
+    int code = wm_comm_check(channel->comm, "dest", dest, tag, false, &err);
+    if (code == 0 && dest == MPI_PROC_NULL)
+        code = wm_error_set(&err, WM_ERR_VALUE, 0,
+                            "dest: MPI.PROC_NULL cannot receive arrays");
+    return wm_py_result(code, &err);
 }
 
 PyDoc_STRVAR(numbers_doc,

@@ -121,10 +121,8 @@ handles_show_persistent(wm_request_t *self)
     wm_error_t err;
     int code;
     WM_PY_UNLOCKED(code = wm_handle_new(&self->base.ob_mpi, &handle, &err));
-    if (code < 0) {
-        wm_py_raise(&err);
+    if (wm_py_result(code, &err) < 0)
         return -1;
-    }
     if (self->handle != NULL) { // another thread was first
         WM_PY_UNLOCKED(wm_handle_free(handle));
         return 0;
@@ -141,7 +139,7 @@ handles_show_persistent(wm_request_t *self)
         wm_py_request_free(former);
     }
     wm_handle_watch(handles_started);
-    return code < 0 ? (wm_py_raise(&err), -1) : 0;
+    return wm_py_result(code, &err);
 }
 
 int

@@ -132,8 +132,8 @@ wm_py_prequest_prepare(wm_prequest_t *self)
         return -1;
     if (self->starting || wm_py_prequest_is_under_way(self))
         return wm_py_mpi_fail(MPI_ERR_REQUEST,
-                              "the persistent request is active: wait for "
-                              "it before it is started again");
+                              "the persistent request is active: wait for it "
+                              "before it is started again");
     self->starting = true;
     wm_py_request_forget(request); // MPI itself has waited for it
     return 0;
@@ -322,12 +322,10 @@ prequest_startall(PyObject *Py_UNUSED(type), PyObject *given)
     int code = 0;
     for (Py_ssize_t i = 0; i < count && code == 0; ++i)
         if (!PyObject_TypeCheck(PyTuple_GET_ITEM(list, i),
-                                wm_py_mpi_prequest_type())) {
-            PyErr_Format(PyExc_TypeError,
-                         "requests[%zd]: %.200s is no persistent request", i,
-                         Py_TYPE(PyTuple_GET_ITEM(list, i))->tp_name);
-            code = -1;
-        }
+                                wm_py_mpi_prequest_type()))
+            code = wm_py_fail(PyExc_TypeError,
+                              "requests[%zd]: %.200s is no persistent request",
+                              i, Py_TYPE(PyTuple_GET_ITEM(list, i))->tp_name);
     for (Py_ssize_t i = 0, run; i < count && code == 0; i += run) {
         PyObject **items = ((PyTupleObject *)list)->ob_item + i;
         wm_py_start_t *begins = start_of(items[0]);
@@ -416,9 +414,8 @@ prequest_reduce(PyObject *object, PyObject *Py_UNUSED(unused))
     if (!prequest_bool(object))
         return wm_py_mpi_call(wm_py_mpi_request_type(), "__reduce__", object,
                               NULL);
-    PyErr_SetString(PyExc_ValueError,
-                    "a persistent request cannot be pickled");
-    return NULL;
+    return PyErr_Format(PyExc_ValueError,
+                        "a persistent request cannot be pickled");
 }
 
 static PyObject *

@@ -40,9 +40,7 @@ wm_py_wait_unlocked(wm_op_t *op, MPI_Status *status, wm_error_t *err)
 int
 wm_py_waited(int code, wm_error_t *err)
 {
-    if (code < 0 && code != WM_ERR_PYTHON)
-        wm_py_raise(err);
-    return code < 0 ? -1 : 0;
+    return code == WM_ERR_PYTHON ? -1 : wm_py_result(code, err);
 }
 
 // Tells the error handler of the communicator, unless this was freed. Only an
@@ -147,7 +145,7 @@ wm_py_request_begun(wm_request_t *self, wm_op_t *op, MPI_Request handle)
         WM_PY_UNLOCKED(
             code = wm_py_request_begin_unlocked(self, op, &handle, &err));
     wm_py_request_set(self, op, handle);
-    return code < 0 ? (wm_py_raise(&err), -1) : 0;
+    return wm_py_result(code, &err);
 }
 
 // Drops an operation. The payload gives back the buffer that it received into.

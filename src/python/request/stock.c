@@ -141,10 +141,9 @@ stock_call(const stock_t *method, PyObject *object, PyObject *const *args,
 {
     PyObject *words[MOST], *result = NULL;
     Py_ssize_t count = given + (names != NULL ? PyTuple_GET_SIZE(names) : 0);
-    if (count >= MOST) {
-        PyErr_Format(PyExc_TypeError, "%s: too many arguments", method->name);
-        return NULL;
-    }
+    if (count >= MOST)
+        return PyErr_Format(PyExc_TypeError, "%s: too many arguments",
+                            method->name);
     PyObject *other = stock_find(method, object);
     if (other == NULL && PyErr_Occurred())
         return NULL;

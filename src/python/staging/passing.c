@@ -485,10 +485,8 @@ passing_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     PyObject *again = Py_None, *paired = Py_None, *op = Py_None;
     const char *direct = "";
     int begins = 0, computes = 0, mpis = 0;
-    if (kwargs != NULL && PyDict_GET_SIZE(kwargs) > 0) {
-        PyErr_SetString(PyExc_TypeError, "_Passing() takes no keywords");
-        return NULL;
-    }
+    if (kwargs != NULL && PyDict_GET_SIZE(kwargs) > 0)
+        return PyErr_Format(PyExc_TypeError, "_Passing() takes no keywords");
     if (!PyArg_ParseTuple(args, "OOOO!|pspOOpO:_Passing", &method, &other,
                           &explains, &PyTuple_Type, &where, &begins, &direct,
                           &computes, &again, &paired, &mpis, &op)

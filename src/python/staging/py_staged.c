@@ -67,13 +67,11 @@ stage(PyObject *Py_UNUSED(module), PyObject *args)
     int64_t count = wm_array_count(&view.array) * each;
     wm_dtype_t dtype = each > 1 ? WM_UINT8 : view.array.dtype;
     int code = 0;
-    if (!is_taken(&view, writable, strided)) {
-        PyErr_Format(
+    if (!is_taken(&view, writable, strided))
+        code = wm_py_fail(
             PyExc_ValueError, "%s: the array is not contiguous; %s", name,
             writable ? "receive into a contiguous array and assign that"
                      : "give a contiguous copy (.copy())");
-        code = -1;
-    }
     bool pinned = !spoilt && wm_memory_on_device(&view.memory);
     if (code == 0)
         code = wm_py_array_new_nogil(-1, pinned, dtype, 1, &count, &staging);
@@ -91,10 +89,8 @@ static int
 look(PyObject *object, PyObject *staging, PyObject *runs, bool writable,
      const char *name, wm_message_t *message, wm_staged_t **staged)
 {
-    if (!PyObject_TypeCheck(staging, wm_py_state->array_type)) {
-        PyErr_SetString(PyExc_TypeError, "staging: a wm.Array is expected");
-        return -1;
-    }
+    if (!PyObject_TypeCheck(staging, wm_py_state->array_type))
+        return wm_py_fail(PyExc_TypeError, "staging: a wm.Array is expected");
     if (wm_py_message_parse_gaps(object, writable, name, WM_GAPS_OF_ANY_ARRAYS,
                                  message)
         < 0)
@@ -129,8 +125,7 @@ read_average(PyObject *average, wm_staged_t *staged)
     staged->average.type = (wm_reduce_type_t)type;
     if (wm_reduce_takes(staged->average.type, WM_REDUCE_AVG))
         return 0;
-    PyErr_SetString(PyExc_ValueError, "average: no such type");
-    return -1;
+    return wm_py_fail(PyExc_ValueError, "average: no such type");
 }
 
 PyDoc_STRVAR(
@@ -232,10 +227,8 @@ staged(PyObject *Py_UNUSED(module), PyObject *args)
     if (comm != Py_None && wm_py_channel_get(comm, &channel) < 0)
         return NULL;
     if (into != Py_None
-        && !PyObject_TypeCheck(into, wm_py_state->request_type)) {
-        PyErr_SetString(PyExc_TypeError, "into: a wm.Request is expected");
-        return NULL;
-    }
+        && !PyObject_TypeCheck(into, wm_py_state->request_type))
+        return PyErr_Format(PyExc_TypeError, "into: a wm.Request is expected");
     PyObject *kind = NULL, *value = NULL, *trace = NULL;
     if (staging != Py_None
         && look(object, staging, runs, true, name, &message, &staged) < 0) {
