@@ -45,16 +45,12 @@ static int
 view_by_numpy(PyObject *data, const wm_dtype_t *dtype, const char *argument,
               wm_view_t *view)
 {
-    PyObject *type, *value, *traceback;
-    PyErr_Fetch(&type, &value, &traceback);
+    PyObject *refusal = PyErr_GetRaisedException();
     if (view_made("native_array", data, dtype, argument, view) < 0) {
-        PyErr_Clear();
-        PyErr_Restore(type, value, traceback);
+        PyErr_SetRaisedException(refusal);
         return -1;
     }
-    Py_XDECREF(type);
-    Py_XDECREF(value);
-    Py_XDECREF(traceback);
+    Py_DECREF(refusal);
     return 0;
 }
 

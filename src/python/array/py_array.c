@@ -87,12 +87,11 @@ array_dealloc(PyObject *self)
     if (object->weakrefs != NULL)
         PyObject_ClearWeakRefs(self);
     // The end of a foreign owner must not swallow a pending exception.
-    PyObject *error_type, *error, *traceback;
-    PyErr_Fetch(&error_type, &error, &traceback);
+    PyObject *raised = PyErr_GetRaisedException();
     if (object->base == NULL)
         wm_array_clear(&object->array);
     Py_CLEAR(object->base);
-    PyErr_Restore(error_type, error, traceback);
+    PyErr_SetRaisedException(raised);
     PyObject_GC_Del(self);
     Py_DECREF(type);
 }

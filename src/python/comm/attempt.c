@@ -66,14 +66,12 @@ refuses(PyObject *exception)
 void
 wm_py_attempt_note(const PyObject *result)
 {
-    PyObject *kind, *value, *trace;
-    if (result == NULL) {
-        PyErr_Fetch(&kind, &value, &trace);
-        PyErr_NormalizeException(&kind, &value, &trace);
-    }
-    made = result != NULL || !refuses(value);
-    if (result == NULL)
-        PyErr_Restore(kind, value, trace);
+    made = true;
+    if (result != NULL)
+        return;
+    PyObject *error = PyErr_GetRaisedException();
+    made = !refuses(error);
+    PyErr_SetRaisedException(error);
 }
 
 static PyObject *

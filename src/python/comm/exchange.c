@@ -135,14 +135,13 @@ take_sent(exchange_t *exchange, wm_buffer_t *taken)
 static void
 take_back(wm_op_t *receiving)
 {
-    PyObject *kind, *value, *trace;
-    PyErr_Fetch(&kind, &value, &trace);
+    PyObject *raised = PyErr_GetRaisedException();
     Py_BEGIN_ALLOW_THREADS;
     wm_op_cancel(receiving);
     (void)!wm_op_wait(receiving, NULL, NULL);
     Py_END_ALLOW_THREADS;
     wm_op_release_told(receiving);
-    PyErr_Restore(kind, value, trace);
+    PyErr_SetRaisedException(raised);
 }
 
 // Begins both, the receive first. The sent buffer is taken before, because a

@@ -404,10 +404,9 @@ static wm_coll_result_t
 open_own(const making_t *making, bool failed, wm_comm_t **own,
          MPI_Comm *handle)
 {
-    PyObject *type, *value, *trace;
     wm_error_t err;
     wm_coll_result_t result;
-    PyErr_Fetch(&type, &value, &trace);
+    PyObject *raised = PyErr_GetRaisedException();
     wm_waiting_call = (wm_waiting_call_t){.name = wm_call_name(making->kind),
                                           .collective = true};
     WM_PY_UNLOCKED(result = wm_persistent_coll_open(
@@ -417,7 +416,7 @@ open_own(const making_t *making, bool failed, wm_comm_t **own,
     if (result < 0 && !failed)
         wm_py_raise(&err);
     else
-        PyErr_Restore(type, value, trace);
+        PyErr_SetRaisedException(raised);
     return result;
 }
 
@@ -445,13 +444,11 @@ make(making_t *making, PyObject *self, PyObject *again, wm_comm_t *own,
 static void
 free_mpis(PyObject *request)
 {
-    PyObject *type, *value, *trace;
     if (request == NULL)
         return;
-    PyErr_Fetch(&type, &value, &trace);
+    PyObject *raised = PyErr_GetRaisedException();
     Py_XDECREF(PyObject_CallMethod(request, "Free", NULL));
-    PyErr_Clear();
-    PyErr_Restore(type, value, trace);
+    PyErr_SetRaisedException(raised);
     Py_DECREF(request);
 }
 

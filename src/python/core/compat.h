@@ -24,4 +24,33 @@ PyObject_GetOptionalAttr(PyObject *object, PyObject *name, PyObject **value)
 
 #endif
 
+#if PY_VERSION_HEX < 0x030C0000
+
+// Returns the exception that is set, and clears it; NULL if none is set.
+static inline PyObject *
+PyErr_GetRaisedException(void)
+{
+    PyObject *type, *error, *trace;
+    PyErr_Fetch(&type, &error, &trace);
+    PyErr_NormalizeException(&type, &error, &trace);
+    if (trace != NULL)
+        PyException_SetTraceback(error, trace);
+    Py_XDECREF(type);
+    Py_XDECREF(trace);
+    return error;
+}
+
+// Sets an exception in place of the present one, and takes over the reference;
+// NULL: sets none.
+static inline void
+PyErr_SetRaisedException(PyObject *error)
+{
+    PyObject *type = Py_XNewRef(error != NULL ? (PyObject *)Py_TYPE(error)
+                                              : NULL);
+    PyErr_Restore(type, error,
+                  error != NULL ? PyException_GetTraceback(error) : NULL);
+}
+
+#endif
+
 #endif

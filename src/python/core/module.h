@@ -5,7 +5,7 @@
 #define WM_PYTHON_CORE_MODULE_H
 
 #define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "python/core/compat.h"
 
 #include <stdbool.h>
 

@@ -75,18 +75,15 @@ call_handler(MPI_Comm comm, PyObject *exception)
 void
 wm_py_mpi_call_handler(MPI_Comm comm, bool of_mpi)
 {
-    PyObject *kind, *value, *trace;
     if (!PyErr_ExceptionMatches(wm_py_state->mpi_exception))
         return;
-    PyErr_Fetch(&kind, &value, &trace);
-    PyErr_NormalizeException(&kind, &value, &trace);
-    bool untold = PyObject_HasAttrString(value, UNTOLD);
-    if (untold && PyObject_SetAttrString(value, UNTOLD, NULL) < 0)
+    PyObject *error = PyErr_GetRaisedException();
+    bool untold = PyObject_HasAttrString(error, UNTOLD);
+    if (untold && PyObject_SetAttrString(error, UNTOLD, NULL) < 0)
         PyErr_Clear();
     if ((untold || of_mpi) && wm_py_check_running() == 0)
-        call_handler(comm, value);
-    PyErr_Clear();
-    PyErr_Restore(kind, value, trace);
+        call_handler(comm, error);
+    PyErr_SetRaisedException(error);
 }
 
 // Raises a CudaError or a subclass; `code` and `name` stay None if the driver

@@ -70,15 +70,13 @@ void
 wm_py_send_failure(wm_comm_t *comm, const wm_envelope_t *envelope,
                    const char *otherwise)
 {
-    PyObject *kind, *value, *trace;
-    PyErr_Fetch(&kind, &value, &trace);
-    PyObject *text = value != NULL ? PyObject_Str(value) : NULL;
+    PyObject *error = PyErr_GetRaisedException();
+    PyObject *text = error != NULL ? PyObject_Str(error) : NULL;
     const char *told = text != NULL ? PyUnicode_AsUTF8(text) : NULL;
     WM_PY_UNLOCKED(
         wm_send_failure(comm, envelope, told != NULL ? told : otherwise));
-    PyErr_Clear();
     Py_XDECREF(text);
-    PyErr_Restore(kind, value, trace);
+    PyErr_SetRaisedException(error);
 }
 
 void

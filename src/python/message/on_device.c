@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Tells whether a message is GPU memory, before the message is parsed.
 #include "cuda/device.h"
-#include "python/core/compat.h"
 #include "python/message/raw.h"
 #include "python/message/specification.h"
 #include "python/view/dlpack.h"
@@ -115,11 +114,9 @@ wm_py_message_claims_device(PyObject *object)
 bool
 wm_py_message_on_device(PyObject *object)
 {
-    PyObject *kind, *value, *trace;
-    PyErr_Fetch(&kind, &value, &trace);
+    PyObject *raised = PyErr_GetRaisedException();
     int device = wm_py_message_claims_device(object);
-    PyErr_Clear();
-    PyErr_Restore(kind, value, trace);
+    PyErr_SetRaisedException(raised);
     return device != 0;
 }
 

@@ -103,31 +103,26 @@ wm_py_raw_is_bytes(PyObject *array)
 void
 wm_py_raw_judge(PyObject *array, bool writable)
 {
-    PyObject *type, *value, *traceback;
     // mpi4py reads peculiar arrays as something else, if at all.
     if (PyErr_ExceptionMatches(PyExc_TypeError)
             ? wm_py_view_is_peculiar(array)
             : !PyErr_ExceptionMatches(PyExc_ValueError)
                   && !PyErr_ExceptionMatches(PyExc_BufferError))
         return;
-    PyErr_Fetch(&type, &value, &traceback);
-    PyErr_NormalizeException(&type, &value, &traceback);
+    PyObject *error = PyErr_GetRaisedException();
     PyObject *kind = wm_py_cold("warpmpi._raw", "class_of_refusal", "(OOO)",
-                                value, array, writable ? Py_True : Py_False);
-    PyObject *text = kind != NULL && kind != Py_None ? PyObject_Str(value)
+                                error, array, writable ? Py_True : Py_False);
+    PyObject *text = kind != NULL && kind != Py_None ? PyObject_Str(error)
                                                      : NULL;
     bool judged = wm_py_drop_refusal() < 0;
     if (text != NULL) {
         PyErr_SetObject(kind, text);
         judged = true;
     }
-    if (judged) {
-        Py_XDECREF(type);
-        Py_XDECREF(value);
-        Py_XDECREF(traceback);
-    }
+    if (judged)
+        Py_DECREF(error);
     else
-        PyErr_Restore(type, value, traceback);
+        PyErr_SetRaisedException(error);
     Py_XDECREF(text);
     Py_XDECREF(kind);
 }

@@ -142,14 +142,13 @@ look(const parts_t *parts, bool writable, const char *argument,
         *length = wm_array_nbytes(&view->array);
         return 0;
     }
-    PyObject *kind, *value, *trace;
     if (PyErr_ExceptionMatches(PyExc_BufferError) // for example read-only
         || PyErr_ExceptionMatches(wm_py_state->cuda_error)
         || wm_py_view_is_peculiar(
             parts->array)) // bytes do not say what it means
         return -1;
-    PyErr_Fetch(&kind, &value, &trace);
-    PyErr_Restore(Py_XNewRef(kind), Py_XNewRef(value), Py_XNewRef(trace));
+    PyObject *refusal = PyErr_GetRaisedException();
+    PyErr_SetRaisedException(Py_NewRef(refusal));
     // mpi4py does not ask the code of an object with the buffer protocol.
     bool reads = wm_py_drop_refusal() == 0
                  || (PyObject_CheckBuffer(parts->array)
@@ -159,12 +158,10 @@ look(const parts_t *parts, bool writable, const char *argument,
     int code = reads ? look_raw(parts, writable, argument, owner, message)
                      : -1;
     if (code < 0 && !PyErr_Occurred()) {
-        PyErr_Restore(kind, value, trace);
+        PyErr_SetRaisedException(refusal);
         return -1;
     }
-    Py_XDECREF(kind);
-    Py_XDECREF(value);
-    Py_XDECREF(trace);
+    Py_DECREF(refusal);
     *length = (size_t)owner->raw.len;
     return code;
 }

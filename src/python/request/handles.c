@@ -192,8 +192,7 @@ wm_py_handles_adopt(PyObject *object)
         link = &(*link)->next;
     *link = self->next;
     --count;
-    PyObject *kind, *value, *trace;
-    PyErr_Fetch(&kind, &value, &trace);
+    PyObject *raised = PyErr_GetRaisedException();
     // A finalizer that keeps the object would be shorter, but programs free
     // requests by weak references, which must see the object go.
     PyTypeObject *type = handles_type_of(object);
@@ -205,7 +204,7 @@ wm_py_handles_adopt(PyObject *object)
         PyErr_WriteUnraisable(NULL);
         self->known = false;
     }
-    PyErr_Restore(kind, value, trace);
+    PyErr_SetRaisedException(raised);
     if (heir == NULL)
         return;
     // Moves all members but mpi4py's, which the deallocator needs.
@@ -252,7 +251,7 @@ handles_by_age(const void *one, const void *other)
 int
 wm_py_handles_begin_started(void)
 {
-    PyObject *kind = NULL, *value = NULL, *trace = NULL;
+    PyObject *first = NULL;
     PyObject *list = handles_persistent();
     if (list == NULL)
         return -1;
@@ -260,18 +259,15 @@ wm_py_handles_begin_started(void)
     size_t length = (size_t)PyList_GET_SIZE(list);
     if (length > 0)
         qsort(items, length, sizeof *items, handles_by_age);
-    for (size_t i = 0; i < length; ++i)
-        if (wm_py_prequest_begin_started((wm_prequest_t *)items[i]) < 0) {
-            if (kind == NULL)
-                PyErr_Fetch(&kind, &value, &trace);
-            else
-                PyErr_Clear();
-        }
+    for (size_t i = 0; i < length; ++i) {
+        if (wm_py_prequest_begin_started((wm_prequest_t *)items[i]) < 0
+            && first == NULL)
+            first = PyErr_GetRaisedException();
+        PyErr_Clear();
+    }
     Py_DECREF(list);
-    if (kind == NULL)
-        return 0;
-    PyErr_Restore(kind, value, trace);
-    return -1;
+    PyErr_SetRaisedException(first);
+    return first != NULL ? -1 : 0;
 }
 
 // Constructors of mpi4py's objects, which copy the handle.

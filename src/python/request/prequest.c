@@ -195,8 +195,7 @@ start(wm_prequest_t **requests, int count)
         ++prepared;
     wm_prequest_t *failed = prepared < count && taken ? requests[prepared]
                                                       : NULL;
-    PyObject *kind, *value, *trace; // of the one that failed
-    PyErr_Fetch(&kind, &value, &trace);
+    PyObject *error = PyErr_GetRaisedException(); // of the one that failed
     Py_BEGIN_ALLOW_THREADS;
     begun = begin(requests, buffers, prepared, ops, &err);
     if (begun > 0)
@@ -220,15 +219,13 @@ start(wm_prequest_t **requests, int count)
     for (int i = 0; i < begun; ++i)
         wm_py_request_set(&requests[i]->request, ops[i], handles[i]);
     if (begun < prepared || code < 0) {
-        Py_XDECREF(kind);
-        Py_XDECREF(value);
-        Py_XDECREF(trace);
+        Py_XDECREF(error);
         if (failed != NULL)
             failed->starting = false;
         wm_py_raise(&err);
         return -1;
     }
-    PyErr_Restore(kind, value, trace);
+    PyErr_SetRaisedException(error);
     if (prepared == count)
         return 0;
     if (failed != NULL) {

@@ -235,12 +235,11 @@ static void
 warn_of_lost_object(const wm_request_t *self)
 {
     const wm_op_t *op = self->op;
-    PyObject *kind, *value, *trace;
     if (self->payload == NULL || op == NULL || !atomic_load(&op->done)
         || op->result.cancelled || op->error.code != 0
         || op->result.nbytes == 0 || self->base.ob_mpi != MPI_REQUEST_NULL)
         return;
-    PyErr_Fetch(&kind, &value, &trace);
+    PyObject *raised = PyErr_GetRaisedException();
     if (PyErr_WarnEx(PyExc_RuntimeWarning,
                      "an object that irecv of a wm.Comm received was lost: "
                      "MPI.Request.waitall and mpi4py's other waits return "
@@ -249,7 +248,7 @@ warn_of_lost_object(const wm_request_t *self)
                      1)
         < 0) // a warning that raises; `self` is being freed
         PyErr_WriteUnraisable((PyObject *)Py_TYPE(self));
-    PyErr_Restore(kind, value, trace);
+    PyErr_SetRaisedException(raised);
 }
 
 // Visits the objects that an ended operation keeps, if nobody else refers to

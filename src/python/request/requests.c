@@ -63,7 +63,7 @@ for_each(PyObject *list, void (*visit)(wm_request_t *request))
 static int
 raise_errors(PyObject *list)
 {
-    PyObject *kind = NULL, *value, *trace;
+    PyObject *first = NULL;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(list); ++i) {
         PyObject *item = PyTuple_GET_ITEM(list, i);
         wm_op_t *op = op_of(item);
@@ -73,14 +73,12 @@ raise_errors(PyObject *list)
         wm_op_retain(op);
         int code = wm_py_wait(op, NULL);
         wm_op_release(op);
-        if (code < 0 && kind == NULL)
-            PyErr_Fetch(&kind, &value, &trace);
+        if (code < 0 && first == NULL)
+            first = PyErr_GetRaisedException();
         PyErr_Clear();
     }
-    if (kind == NULL)
-        return 0;
-    PyErr_Restore(kind, value, trace);
-    return -1;
+    PyErr_SetRaisedException(first);
+    return first != NULL ? -1 : 0;
 }
 
 // Retires the requests that MPI has waited for.
@@ -95,18 +93,17 @@ forget_ended(wm_request_t *request)
 static PyObject *
 call_stock(const char *name, PyObject *list, PyObject *other)
 {
-    PyObject *kind, *value, *trace;
     for_each(list, wm_py_request_lend);
     bool before = wm_request_keep_errors(true);
     PyObject *result = wm_py_mpi_call(wm_py_mpi_request_type(), name, list,
                                       other);
     (void)wm_request_keep_errors(before);
     int code = result != NULL ? raise_errors(list) : 0;
-    PyErr_Fetch(&kind, &value, &trace);
+    PyObject *raised = PyErr_GetRaisedException();
     for_each(list, wm_py_request_take_back);
     if (result != NULL)
         for_each(list, forget_ended);
-    PyErr_Restore(kind, value, trace);
+    PyErr_SetRaisedException(raised);
     if (code < 0)
         Py_CLEAR(result);
     return result;
@@ -129,7 +126,7 @@ pass_on(const char *name, PyObject *args, PyObject *kwargs)
 static PyObject *
 wait_for_each(const char *name, PyObject *list, PyObject *statuses)
 {
-    PyObject *kind = NULL, *value = NULL, *trace = NULL;
+    PyObject *first = NULL; // error
     wm_waiting_call = (wm_waiting_call_t){.name = name,
                                           .type = MPI_DATATYPE_NULL};
     bool ended = wait_for_all(list) == 0; // false: interrupted
@@ -154,24 +151,21 @@ wait_for_each(const char *name, PyObject *list, PyObject *statuses)
         if (ended && (code < 0 || statuses == Py_None))
             taken_over[taken++] = wm_py_request_take_ended(
                 (wm_request_t *)item);
-        if (code == 0)
-            continue;
         // MPI also waits for all, and then raises the first error.
-        if (kind == NULL)
-            PyErr_Fetch(&kind, &value, &trace);
-        else
-            PyErr_Clear();
+        if (code < 0 && first == NULL)
+            first = PyErr_GetRaisedException();
+        PyErr_Clear();
     }
     PyObject *result = NULL;
-    if (kind == NULL && PyErr_Occurred())
-        PyErr_Fetch(&kind, &value, &trace); // interrupted
+    if (first == NULL) // perhaps interrupted
+        first = PyErr_GetRaisedException();
     wm_py_end_requests(taken_over, taken);
     if (ended) // our requests are freed, if MPI is not asked
         result = ask_mpi ? call_stock(name, list, statuses)
                          : Py_NewRef(Py_True);
-    if (kind != NULL) {
+    if (first != NULL) {
         Py_CLEAR(result);
-        PyErr_Restore(kind, value, trace);
+        PyErr_SetRaisedException(first);
     }
     return result;
 }

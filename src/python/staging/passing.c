@@ -138,7 +138,6 @@ static void
 explain(const passing_t *self, PyObject *const *args, Py_ssize_t given,
         PyObject *names)
 {
-    PyObject *kind, *value, *trace;
     if (self->explain == Py_None
         || (!PyErr_ExceptionMatches(wm_py_state->mpi_exception)
             && !PyErr_ExceptionMatches(PyExc_TypeError)
@@ -146,19 +145,17 @@ explain(const passing_t *self, PyObject *const *args, Py_ssize_t given,
             && !PyErr_ExceptionMatches(PyExc_BufferError)
             && !PyErr_ExceptionMatches(PyExc_OverflowError)))
         return;
-    PyErr_Fetch(&kind, &value, &trace);
-    PyErr_NormalizeException(&kind, &value, &trace);
+    PyObject *error = PyErr_GetRaisedException();
     Py_ssize_t count = given + (names != NULL ? PyTuple_GET_SIZE(names) : 0);
     PyObject **words = PyMem_New(PyObject *, (size_t)count + 1);
     if (words != NULL) {
-        words[0] = value;
+        words[0] = error;
         memcpy(words + 1, args, (size_t)count * sizeof *words);
         Py_XDECREF(PyObject_Vectorcall(self->explain, words, (size_t)given + 1,
                                        names));
         PyMem_Free(words);
     }
-    PyErr_Clear();
-    PyErr_Restore(kind, value, trace);
+    PyErr_SetRaisedException(error);
 }
 
 // Keeps a value, and exports its memory so that nobody can resize it.

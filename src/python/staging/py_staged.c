@@ -229,11 +229,11 @@ staged(PyObject *Py_UNUSED(module), PyObject *args)
     if (into != Py_None
         && !PyObject_TypeCheck(into, wm_py_state->request_type))
         return PyErr_Format(PyExc_TypeError, "into: a wm.Request is expected");
-    PyObject *kind = NULL, *value = NULL, *trace = NULL;
+    PyObject *failure = NULL;
     if (staging != Py_None
         && look(object, staging, runs, true, name, &message, &staged) < 0) {
         // MPI's request is under way nevertheless, and completes by itself.
-        PyErr_Fetch(&kind, &value, &trace);
+        failure = PyErr_GetRaisedException();
         staging = Py_None;
     }
     if (staging == Py_None
@@ -252,9 +252,9 @@ staged(PyObject *Py_UNUSED(module), PyObject *args)
     staged->cancels = cancels;
     PyObject *result = begin(channel.comm, &message, staged,
                              (PyMPIRequestObject *)inner, into);
-    if (kind != NULL) {
+    if (failure != NULL) {
         Py_CLEAR(result);
-        PyErr_Restore(kind, value, trace);
+        PyErr_SetRaisedException(failure);
     }
     return result;
 }

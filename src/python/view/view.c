@@ -3,7 +3,6 @@
 
 #include <string.h>
 
-#include "python/core/compat.h"
 #include "python/view/array_object.h"
 #include "python/view/view_parts.h"
 
@@ -58,14 +57,13 @@ wm_py_view_own_object(wm_view_t *view, PyObject *object)
 void
 wm_py_view_release_owner(void (*release)(void *owner), void *owner)
 {
-    PyObject *type, *value, *traceback;
     if (release == wm_py_release_object && Py_REFCNT((PyObject *)owner) > 1) {
         Py_DECREF((PyObject *)owner);
         return;
     }
-    PyErr_Fetch(&type, &value, &traceback);
+    PyObject *raised = PyErr_GetRaisedException();
     release(owner);
-    PyErr_Restore(type, value, traceback);
+    PyErr_SetRaisedException(raised);
 }
 
 void
@@ -96,8 +94,7 @@ library_of(PyTypeObject *type)
     if (entry->type == type)
         return *entry;
     wm_library_of_type_t fresh = {.type = (PyTypeObject *)Py_NewRef(type)};
-    PyObject *kind, *value, *trace; // a pending exception stays
-    PyErr_Fetch(&kind, &value, &trace);
+    PyObject *raised = PyErr_GetRaisedException();
     for (size_t i = 0; i < sizeof(libraries) / sizeof(*libraries); i++) {
         if (libraries[i]->claims(type, &fresh.found)) {
             fresh.library = libraries[i];
@@ -107,7 +104,7 @@ library_of(PyTypeObject *type)
     PyTypeObject *old = entry->type;
     *entry = fresh;
     Py_XDECREF(old);
-    PyErr_Restore(kind, value, trace);
+    PyErr_SetRaisedException(raised);
     return fresh;
 }
 
@@ -152,16 +149,13 @@ parse_cai_or_better(PyObject *object, bool writable, const char *argument,
     else if (viewed == WM_VIEW_FAILED
              && PyErr_ExceptionMatches(PyExc_TypeError)) {
         // DLPack knows element types that typestrings lack (bfloat16).
-        PyObject *type, *value, *traceback;
-        PyErr_Fetch(&type, &value, &traceback);
+        PyObject *refusal = PyErr_GetRaisedException();
         viewed = wm_py_view_parse_dlpack(object, writable, argument, view);
         if (viewed == WM_VIEW_FOUND || wm_py_drop_refusal() < 0) {
-            Py_XDECREF(type);
-            Py_XDECREF(value);
-            Py_XDECREF(traceback);
+            Py_DECREF(refusal);
             return viewed;
         }
-        PyErr_Restore(type, value, traceback);
+        PyErr_SetRaisedException(refusal);
         viewed = WM_VIEW_FAILED;
     }
     return viewed;

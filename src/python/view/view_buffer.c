@@ -209,13 +209,10 @@ parse_words(PyObject *object, wm_dtype_t dtype, bool writable,
 static wm_viewed_t
 refused(PyObject *object, bool writable, const char *argument, wm_view_t *view)
 {
-    PyObject *type, *value, *traceback;
-    PyErr_Fetch(&type, &value, &traceback);
+    PyObject *error = PyErr_GetRaisedException();
     wm_dtype_t dtype;
     if (is_of_ml_dtypes(object, &dtype)) {
-        Py_XDECREF(type);
-        Py_XDECREF(value);
-        Py_XDECREF(traceback);
+        Py_DECREF(error);
         return parse_words(object, dtype, writable, argument, view);
     }
     Py_buffer probe;
@@ -223,24 +220,19 @@ refused(PyObject *object, bool writable, const char *argument, wm_view_t *view)
         && PyObject_GetBuffer(object, &probe, PyBUF_STRIDES | PyBUF_FORMAT)
                == 0) {
         PyBuffer_Release(&probe);
-        Py_XDECREF(type);
-        Py_XDECREF(value);
-        Py_XDECREF(traceback);
+        Py_DECREF(error);
         return wm_py_view_fail(PyExc_BufferError, argument,
                                "%.200s is read-only: receive into a writable "
                                "array, such as numpy.empty(shape, dtype)",
                                Py_TYPE(object)->tp_name);
     }
     PyErr_Clear();
-    PyErr_NormalizeException(&type, &value, &traceback);
     // NumPy raises ValueError for elements without a letter.
-    wm_py_view_fail(PyErr_GivenExceptionMatches(type, PyExc_ValueError)
+    wm_py_view_fail(PyErr_GivenExceptionMatches(error, PyExc_ValueError)
                         ? PyExc_TypeError
-                        : type,
-                    argument, "%S", value != NULL ? value : Py_None);
-    Py_XDECREF(type);
-    Py_XDECREF(value);
-    Py_XDECREF(traceback);
+                        : (PyObject *)Py_TYPE(error),
+                    argument, "%S", error);
+    Py_DECREF(error);
     return WM_VIEW_FAILED;
 }
 

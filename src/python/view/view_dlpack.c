@@ -459,17 +459,14 @@ ask_device(PyObject *object, const char *argument, wm_dl_device_t *device)
 static void
 tell_refusal(PyObject *object, const char *argument)
 {
-    PyObject *type, *value, *traceback;
     if (!PyErr_ExceptionMatches(PyExc_BufferError))
         return;
-    PyErr_Fetch(&type, &value, &traceback);
+    PyObject *refusal = PyErr_GetRaisedException();
     wm_py_view_fail(PyExc_BufferError, argument,
                     "%.200s does not share its memory (%S): use an array that "
                     "does, such as wm.empty(shape, dtype)",
-                    Py_TYPE(object)->tp_name, value != NULL ? value : type);
-    Py_XDECREF(type);
-    Py_XDECREF(value);
-    Py_XDECREF(traceback);
+                    Py_TYPE(object)->tp_name, refusal);
+    Py_DECREF(refusal);
 }
 
 static wm_viewed_t

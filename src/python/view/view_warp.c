@@ -49,20 +49,16 @@ inner_of_warp(PyObject *object, const wm_array_t *array)
 static void
 refuse_struct(PyObject *object, const char *argument)
 {
-    PyObject *type, *value, *traceback;
     if (!PyErr_ExceptionMatches(PyExc_TypeError))
         return;
-    PyErr_Fetch(&type, &value, &traceback);
+    PyObject *error = PyErr_GetRaisedException();
     PyObject *none = wm_py_cold("warpmpi._foreign", "refuse_struct", "(Os)",
                                 object, argument);
-    if (none != NULL) {
-        Py_DECREF(none);
-        PyErr_Restore(type, value, traceback);
-        return;
-    }
-    Py_XDECREF(type);
-    Py_XDECREF(value);
-    Py_XDECREF(traceback);
+    if (none != NULL)
+        PyErr_SetRaisedException(error);
+    else
+        Py_DECREF(error);
+    Py_XDECREF(none);
 }
 
 // Parses the interface, whose version 2 names no stream, and takes the stream
