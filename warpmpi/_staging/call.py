@@ -13,17 +13,11 @@ from mpi4py import MPI
 from .. import _core, _docs
 from .._raw import refuse_bytes
 from . import averages, halves, notes, table
-from .given import listed, looked_at
+from .given import Looked, listed, read_once
 from .layout import recounted
 from .neighbours import Pairs
 from .rehearsal import rehearse
-from .staging_copies import (
-    Settled,
-    StagingCopy,
-    concerns_us,
-    has_staging_copy,
-    on_device_reduced,
-)
+from .staging_copies import Settled, StagingCopy
 from .table import Buffer, Row
 
 
@@ -54,6 +48,7 @@ class Call:
         self.average = average
         self.error: Exception | None = None
         self.copies: list[StagingCopy | Settled] = []
+        self._looked: dict[str, Looked] = {}
         for buffer in row.buffers:
             if buffer.form in ("v", "w"):
                 value = self.argument(buffer.name)
@@ -63,22 +58,26 @@ class Call:
         if "recvcounts" in row.positions:
             refuse_bytes(self.argument("recvcounts"), "recvcounts")
 
-    def used(self) -> Iterator[tuple[Buffer, Any]]:
-        """Give each buffer that MPI looks at on this rank, and its value."""
+    def look(self, buffer: Buffer) -> Looked:
+        """Look at a buffer, once."""
+        name = buffer.name
+        if name not in self._looked:
+            reduces = self.row.name in table.REDUCTIONS
+            found = _core._look(
+                self.argument(name), buffer.form, name, reduces
+            )
+            self._looked[name] = Looked(*found)
+        return self._looked[name]
+
+    def concerns(self) -> bool:
+        """Return True if mpi4py cannot take all buffers as they are."""
+        buffers = [*self.row.buffers]
         if self.family.partial & self.row.positions.keys():
             buffers = [buffer for buffer, *_ in self.family.roles(self)]
-        else:
-            buffers = [*self.row.buffers]
-        for buffer in buffers:
-            yield buffer, self.argument(buffer.name)
-
-    def concerns(self, look: Callable[[Any, Buffer], bool]) -> bool:
-        """Return True if mpi4py cannot take all buffers as they are."""
-        found, runs_code = self.average, False
-        for buffer, value in self.used():
-            found = look(value, buffer) or found
-            runs_code = runs_code or _core._runs_code(value)
-        return found or runs_code
+        looked = list(map(self.look, buffers))
+        return self.average or any(
+            each.concerns or each.runs_code for each in looked
+        )
 
     def stage(self) -> bool:
         """Make the staging copies; return True if there are any."""
@@ -86,7 +85,7 @@ class Call:
         average = self.average
         arrays: list[Any] = []
         for buffer, role, blocks, datatype in family.roles(self):
-            value = self.argument(buffer.name)
+            value, looked = self.argument(buffer.name), self.look(buffer)
             if datatype is None:
                 value = self.named(value, buffer, role, blocks)
             packs = family.collective or family.of_messages
@@ -95,11 +94,10 @@ class Call:
                 kind = _core._averaged(row.name, value, buffer.name)
             if role == "<":
                 kind = None
-            if kind is not None or has_staging_copy(
-                value, buffer, packs, family.of_messages
-            ):
+            refused = looked.gaps or (family.of_messages and looked.concerns)
+            if kind is not None or looked.on_device or (packs and refused):
                 copy = StagingCopy(
-                    value, buffer, role, blocks, datatype, packs
+                    value, buffer, role, blocks, datatype, packs, looked
                 )
                 if kind is not None:
                     copy.average = kind, averages.ranks_of(owner)
@@ -112,10 +110,11 @@ class Call:
                 continue
             if average:
                 arrays.append(value[0] if isinstance(value, list) else value)
-            given = looked_at(value, buffer, role, not family.takes_lists)
-            if given is not value:
+            given = value
+            if looked.runs_code:
+                given = read_once(value, buffer, role, not family.takes_lists)
                 self.replace(buffer, given)
-            if _core._is_awaited(value):
+            if looked.awaited:
                 settled = Settled(value, buffer)
                 settled.given = given
                 self.copies.append(settled)
@@ -341,9 +340,7 @@ def staged_call(
     attempt = _core._attempting(method)
     if nonblocking is not None:
         nonblocking = _core._attempting(nonblocking)
-    reduces = row.name in table.REDUCTIONS
     computes = halves.concerns(row)
-    look = on_device_reduced if reduces else concerns_us
 
     def explain(
         error: Exception, owner: Any, *args: Any, **kwargs: Any
@@ -365,7 +362,7 @@ def staged_call(
             self, args, kwargs = halves.replaced(row, self, args, kwargs)
         try:
             made = Call(family, attempt, row, self, args, kwargs, average)
-            if made.concerns(look) and made.stage():
+            if made.concerns() and made.stage():
                 return end(made)
             return attempt(self, *made.args, **made.kwargs)
         except _EXPLAINED as error:
@@ -382,7 +379,7 @@ def staged_call(
         if computes:
             self, args, kwargs = halves.replaced(row, self, args, kwargs)
         made = Call(family, nonblocking, row, self, args, kwargs, average)
-        made.concerns(look)  # refuses what is not reduced
+        made.concerns()  # refuses what is not reduced
         try:
             staged = made.stage()
             if request is None:

@@ -7,13 +7,24 @@ then tell another address, so mpi4py is given what it has read before.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from mpi4py import MPI
 
 from .. import _core
 from .._raw import has_bytes, read, refuse_bytes
 from .table import Buffer
+
+
+class Looked(NamedTuple):
+    """What _core._look has found of a buffer."""
+
+    origin: int | None
+    on_device: bool
+    concerns: bool
+    awaited: bool
+    gaps: bool
+    runs_code: bool
 
 
 def is_type(item: Any) -> bool:
@@ -55,14 +66,13 @@ def _read(array: Any, typed: bool, role: str) -> Any:
     return read(array, typed, False, True)
 
 
-def looked_at(value: Any, buffer: Buffer, role: str, alone: bool) -> Any:
+def read_once(value: Any, buffer: Buffer, role: str, alone: bool) -> Any:
     """Return a buffer in host memory as mpi4py reads it, which is once.
 
-    alone: the call takes memory, and no list. Raises what mpi4py raises, and
-    TypeError for GPU memory.
+    Only the code of the array's class tells its memory. alone: the call takes
+    memory, and no list. Raises what mpi4py raises, and TypeError for GPU
+    memory.
     """
-    if not _core._runs_code(value):
-        return value
     in_list = isinstance(value, (list, tuple)) and value
     array, *rest = value if in_list else (value,)
     typed = buffer.form == "w" or any(map(is_type, rest))

@@ -23,6 +23,7 @@ from .table import Buffer, rows_of
 
 class _OfMessages(Family):
     of_messages = True
+    partial = frozenset({"dest", "source"})
 
     def roles(self, call: Call) -> Iterator[tuple[Buffer, str, int, Any]]:
         """Leave out the buffers at which mpi4py does not look."""

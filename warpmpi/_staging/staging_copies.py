@@ -14,6 +14,7 @@ from typing import Any
 from mpi4py import MPI
 
 from .. import _core
+from .given import Looked
 from .table import Buffer
 
 
@@ -27,49 +28,6 @@ class Memory:
             "typestr": "|u1",
             "data": (address, False),
         }
-
-
-def _place(value: Any, buffer: Buffer) -> int:
-    """Return 1 for GPU memory, also relative to MPI.BOTTOM, and 0 for host.
-
-    2: addresses lead to GPU and to other memory, which has no staging copy.
-    """
-    origin = _core._origin(value, buffer.form)
-    if origin is None:
-        return int(_core.is_on_device(value))
-    return _core._place(value, origin, buffer.form, buffer.name)
-
-
-def has_staging_copy(
-    value: Any, buffer: Buffer, packs: bool, messages: bool
-) -> bool:
-    """Return True if MPI gets a staging copy of a buffer.
-
-    GPU memory has a copy. packs: so has host memory with gaps. messages: so
-    has each array that mpi4py refuses.
-    """
-    place = _place(value, buffer)
-    if place > 1:
-        _core._refuse_mix(buffer.name)
-    if place or not packs or _core._origin(value, buffer.form) is not None:
-        return bool(place)
-    return _core._has_gaps(value) or (messages and _core._concerns_us(value))
-
-
-def concerns_us(value: Any, buffer: Buffer) -> bool:
-    """Return True if mpi4py cannot take the buffer as it is."""
-    if _core._origin(value, buffer.form) is None:
-        return _core._concerns_us(value)
-    return _place(value, buffer) > 0
-
-
-def on_device_reduced(value: Any, buffer: Buffer) -> bool:
-    """Return the same; refuse elements that MPI would reduce as bytes."""
-    if _core._origin(value, buffer.form) is not None:
-        return _place(value, buffer) > 0
-    return _core._is_on_device_reduced(
-        value, buffer.name
-    ) or _core._concerns_us(value)
 
 
 def _has_gaps(item: Any) -> bool:
@@ -112,11 +70,12 @@ class StagingCopy:
         blocks: int,
         datatype: MPI.Datatype | None,
         strided: bool,
+        looked: Looked,
     ) -> None:
         listed = isinstance(value, (list, tuple))
         self.array = value[0] if listed else value
         rest = list(value[1:]) if listed else []
-        told, origin = None, _core._origin(value, buffer.form)
+        told, origin = None, looked.origin
         if origin is not None:
             told = _core._runs(value, origin, buffer.form, blocks, buffer.name)
             assert told is not None  # its addresses were found
@@ -154,7 +113,7 @@ class StagingCopy:
         self.written: Any = self.runs  # what of them is copied back
         # The element type and the number of ranks of an average.
         self.average: tuple[int, int] | None = None
-        self.on_device = _core.is_on_device(self.array)
+        self.on_device = looked.on_device
 
     def transfer(self, to_host: bool) -> None:
         _core._stage_copy(

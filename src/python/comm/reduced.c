@@ -31,22 +31,17 @@ refuse(const char *argument, const char *name)
         name);
 }
 
-// Returns 1 if a buffer of a reduction is GPU memory, else 0. Returns -1 with
-// a TypeError naming `argument` if no datatype is given and MPI has none for
-// the elements (float8 and similar; for Accumulate and its like also
-// bfloat16), in any memory.
-static int
-is_on_device(PyObject *object, const char *argument)
+int
+wm_py_reduced_refuse_bytes(PyObject *object, const char *argument)
 {
     PyObject *array = untyped(object);
     wm_view_t view;
     if (array == NULL)
-        return wm_py_message_claims_device(object);
+        return 0;
     Py_INCREF(array); // reading it may change the list
     int result = wm_py_view_parse(array, false, argument, &view);
     if (result == 0) {
         wm_dtype_t dtype = view.array.dtype;
-        result = wm_memory_on_device(&view.memory);
         wm_py_view_release(&view);
         if (wm_py_datatype_of(dtype) == MPI_DATATYPE_NULL)
             result = refuse(argument, wm_dtype_info(dtype)->name);
@@ -55,8 +50,6 @@ is_on_device(PyObject *object, const char *argument)
         result = wm_py_raw_is_bytes(array);
         if (result > 0)
             result = refuse(argument, "elements of this type");
-        else if (result == 0)
-            result = wm_py_message_claims_device(object);
     }
     Py_DECREF(array);
     return result;
@@ -187,28 +180,7 @@ half(PyObject *Py_UNUSED(module), PyObject *args)
                          wm_py_mpi_op_new(wm_half_op(type, op)), inner);
 }
 
-PyDoc_STRVAR(
-    on_device_doc,
-    "_is_on_device_reduced(obj, name, /)\n--\n\n"
-    "Do is_on_device for a buffer of a reduction.\n\n"
-    "Raises TypeError, naming `name`, if MPI cannot compute with the\n"
-    "elements and would treat them as bytes.");
-
-static PyObject *
-on_device(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t given)
-{
-    const char *name = given == 2 ? PyUnicode_AsUTF8(args[1]) : NULL;
-    if (name == NULL) {
-        if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_TypeError, "obj and name are expected");
-        return NULL;
-    }
-    int result = is_on_device(args[0], name);
-    return result < 0 ? NULL : PyBool_FromLong(result);
-}
-
 PyMethodDef wm_py_reduced_functions[] = {
-    WM_PY_ROW("_is_on_device_reduced", on_device, METH_FASTCALL),
     {"_half", half, METH_VARARGS, half_doc},
     {0},
 };

@@ -10,6 +10,13 @@
 bool
 wm_py_reduced_is_bytes(const wm_message_t *message);
 
+// Returns -1 with a TypeError naming `argument` if a buffer of a reduction
+// names no datatype and MPI has none for its elements (float8 and similar; for
+// Accumulate and its like also bfloat16); or with the exception of the array's
+// own code. Else returns 0.
+int
+wm_py_reduced_refuse_bytes(PyObject *object, const char *argument);
+
 // Gives a message our datatype if its elements are float16 or bfloat16 and MPI
 // may be asked for `op` of them. Returns 0, or -1 with an exception.
 int

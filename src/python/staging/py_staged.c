@@ -8,6 +8,7 @@
 #include "comm/coll/mpi/staged.h"
 #include "comm/engine/stats.h"
 #include "python/array/py_array.h"
+#include "python/comm/reduced.h"
 #include "python/core/mpi4py.h"
 #include "python/message/channel.h"
 #include "python/message/datatype.h"
@@ -315,22 +316,6 @@ refuse_copies(PyObject *value, const char *name)
     return code;
 }
 
-PyDoc_STRVAR(has_gaps_doc,
-             "_has_gaps(value, /)\n--\n\n"
-             "Return True if a buffer is an array in host memory with gaps,\n"
-             "which mpi4py refuses.");
-
-static PyObject *
-has_gaps_of(PyObject *Py_UNUSED(module), PyObject *value)
-{
-    int64_t count;
-    odd_t odd;
-    int64_t each = inner_of(value, "buffer", &count, &odd);
-    if (each < 0 && wm_py_drop_refusal() < 0) // the call itself reports others
-        return NULL;
-    return PyBool_FromLong(odd.gaps);
-}
-
 // Returns true for host memory that work on a device may use. mpi4py waits
 // for our own work, by the buffer protocol.
 static bool
@@ -341,48 +326,75 @@ is_awaited(const wm_pointer_t *memory, const wm_producer_t *producer)
                || producer->kind == WM_PRODUCER_DEVICE);
 }
 
-PyDoc_STRVAR(
-    concerns_doc,
-    "_concerns_us(value, /)\n--\n\n"
-    "Return True if a buffer must not go to MPI unchecked: GPU\n"
-    "memory, host memory that a device uses, an array of Warp, with a\n"
-    "mask or with gaps, an array that exports a copy of its memory, or\n"
-    "elements that mpi4py would count in bytes. Raises what the\n"
-    "array's own code raises.");
-
-static PyObject *
-concerns(PyObject *Py_UNUSED(module), PyObject *value)
+static bool
+runs_code(PyObject *array)
 {
-    int64_t count;
-    odd_t odd;
-    wm_pointer_t memory;
-    wm_producer_t producer;
-    if (wm_py_view_is_peculiar(wm_py_message_array(value)))
-        Py_RETURN_TRUE;
-    if (wm_py_message_look(value, &memory, &producer) < 0)
-        return NULL;
-    if (wm_memory_on_device(&memory) || is_awaited(&memory, &producer))
-        Py_RETURN_TRUE;
-    int64_t each = inner_of(value, "buffer", &count, &odd);
-    return each < 0 ? NULL
-                    : PyBool_FromLong(each > 1 || odd.copied || odd.gaps);
+    return array != Py_None && !wm_py_mpi_is_in_place(array)
+           && !wm_py_mpi_is_bottom(array) && wm_py_view_runs_code(array);
 }
 
-PyDoc_STRVAR(is_awaited_doc,
-             "_is_awaited(value, /)\n--\n\n"
-             "Return True if a buffer is host memory with a stream or a\n"
-             "device whose work MPI must not overtake.");
-
+// Looks at a buffer that has no origin.
 static PyObject *
-is_awaited_of(PyObject *Py_UNUSED(module), PyObject *value)
+look_at_array(PyObject *value)
 {
+    int64_t count, each = 1;
+    odd_t odd = {false, false};
     wm_pointer_t memory;
     wm_producer_t producer;
-    if (wm_py_view_is_plain(wm_py_message_array(value), false))
-        Py_RETURN_FALSE;
-    return wm_py_message_look(value, &memory, &producer) < 0
-               ? NULL
-               : PyBool_FromLong(is_awaited(&memory, &producer));
+    bool peculiar = wm_py_view_is_peculiar(wm_py_message_array(value));
+    if (wm_py_message_look(value, &memory, &producer) < 0)
+        return NULL;
+    bool on_device = wm_memory_on_device(&memory);
+    bool awaited = is_awaited(&memory, &producer);
+    if (!on_device)
+        each = inner_of(value, "buffer", &count, &odd);
+    if (each < 0 && wm_py_drop_refusal() < 0) // the call reports others
+        return NULL;
+    bool concerns = on_device || awaited || peculiar || each > 1 || odd.copied
+                    || odd.gaps;
+    bool told = runs_code(wm_py_message_array(value));
+    return Py_BuildValue("ONNNNN", Py_None, PyBool_FromLong(on_device),
+                         PyBool_FromLong(concerns), PyBool_FromLong(awaited),
+                         PyBool_FromLong(odd.gaps), PyBool_FromLong(told));
+}
+
+PyDoc_STRVAR(
+    look_doc,
+    "_look(value, form, name, reduces, /)\n--\n\n"
+    "Look at a buffer of a call of MPI's, once for all: (origin, on_device,\n"
+    "concerns, awaited, gaps, runs_code).\n\n"
+    "origin: that of _origin. on_device: it is GPU memory. concerns: it must\n"
+    "not go to MPI unchecked, being GPU memory, host memory that a device\n"
+    "uses (awaited), an array of Warp, with a mask or in host memory with\n"
+    "gaps (gaps), an array that exports a copy of its memory, or elements\n"
+    "that mpi4py would count in bytes. runs_code: only the code of the\n"
+    "array's own class tells its memory. form: as for _runs. Raises what the\n"
+    "array's own code raises, ValueError for addresses in GPU memory and in\n"
+    "other allocations, and, if the call reduces, TypeError for elements\n"
+    "that MPI would reduce as bytes.");
+
+static PyObject *
+look_at(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *value, *result = NULL;
+    const char *form, *name;
+    int reduces;
+    if (!PyArg_ParseTuple(args, "Ossp:_look", &value, &form, &name, &reduces))
+        return NULL;
+    PyObject *origin = wm_py_runs_origin(value, form);
+    if (origin == Py_None
+        && (!reduces || wm_py_reduced_refuse_bytes(value, name) == 0))
+        result = look_at_array(value);
+    else if (origin != NULL && origin != Py_None) {
+        int on_device = wm_py_runs_on_device(value, PyLong_AsSsize_t(origin),
+                                             form, name);
+        if (on_device >= 0)
+            result = Py_BuildValue(
+                "ONNOOO", origin, PyBool_FromLong(on_device),
+                PyBool_FromLong(on_device), Py_False, Py_False, Py_False);
+    }
+    Py_XDECREF(origin);
+    return result;
 }
 
 PyDoc_STRVAR(
@@ -419,20 +431,6 @@ settle(PyObject *Py_UNUSED(module), PyObject *value)
     return looked < 0 ? NULL : wm_py_none(code, &err);
 }
 
-PyDoc_STRVAR(runs_code_doc,
-             "_runs_code(value, /)\n--\n\n"
-             "Return True if only the code of an array's own class tells the\n"
-             "memory of a buffer.");
-
-static PyObject *
-runs_code(PyObject *Py_UNUSED(module), PyObject *value)
-{
-    PyObject *array = wm_py_message_array(value);
-    return PyBool_FromLong(array != Py_None && !wm_py_mpi_is_in_place(array)
-                           && !wm_py_mpi_is_bottom(array)
-                           && wm_py_view_runs_code(array));
-}
-
 PyDoc_STRVAR(copy_datatype_doc,
              "_copy_datatype(datatype, /)\n--\n\n"
              "Return a datatype with the same elements, without attributes,\n"
@@ -446,20 +444,6 @@ copy_datatype(PyObject *Py_UNUSED(module), PyObject *datatype)
         || wm_py_datatype_copy(type, "datatype", &copy) < 0)
         return NULL;
     return wm_py_mpi_datatype_new(copy);
-}
-
-PyDoc_STRVAR(refuse_mix_doc,
-             "_refuse_mix(name, /)\n--\n\n"
-             "Raise ValueError for addresses in GPU memory and in other\n"
-             "allocations.");
-
-static PyObject *
-refuse_mix(PyObject *Py_UNUSED(module), PyObject *name)
-{
-    const char *text = PyUnicode_AsUTF8(name);
-    if (text != NULL)
-        wm_py_elements_refuse_mix(text);
-    return NULL;
 }
 
 PyDoc_STRVAR(
@@ -504,12 +488,8 @@ PyMethodDef wm_py_staged_functions[] = {
     {"_stage", stage, METH_VARARGS, stage_doc},
     {"_stage_copy", stage_copy, METH_VARARGS, stage_copy_doc},
     {"_staged", staged, METH_VARARGS, staged_doc},
-    {"_concerns_us", concerns, METH_O, concerns_doc},
-    {"_has_gaps", has_gaps_of, METH_O, has_gaps_doc},
-    {"_is_awaited", is_awaited_of, METH_O, is_awaited_doc},
+    {"_look", look_at, METH_VARARGS, look_doc},
     {"_settle", settle, METH_O, settle_doc},
-    {"_runs_code", runs_code, METH_O, runs_code_doc},
-    {"_refuse_mix", refuse_mix, METH_O, refuse_mix_doc},
     {"_copy_datatype", copy_datatype, METH_O, copy_datatype_doc},
     {"_inner", inner, METH_VARARGS, inner_doc},
     {"_count_staged", count_staged, METH_O, count_staged_doc},

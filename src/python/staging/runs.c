@@ -198,6 +198,20 @@ runs_of(PyObject *Py_UNUSED(module), PyObject *args)
     return code > 0 || drop_wrong() < 0 ? NULL : Py_NewRef(Py_None);
 }
 
+PyObject *
+wm_py_runs_origin(PyObject *buffer, const char *form)
+{
+    PyObject *first = wm_py_message_array(buffer);
+    if (first == buffer) // no list
+        Py_RETURN_NONE;
+    if (first == Py_None || wm_py_mpi_is_bottom(first))
+        return PyLong_FromLong(0);
+    return wm_py_mpi_is_address(first)
+                   && wm_py_blocks_has_counts(buffer, wm_py_blocks_form(form))
+               ? PyObject_GetAttrString(first, "address")
+               : Py_NewRef(Py_None);
+}
+
 PyDoc_STRVAR(
     origin_doc,
     "_origin(buffer, form, /)\n--\n\n"
@@ -211,17 +225,9 @@ origin_of(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *buffer;
     const char *form;
-    if (!PyArg_ParseTuple(args, "Os:_origin", &buffer, &form))
-        return NULL;
-    PyObject *first = wm_py_message_array(buffer);
-    if (first == buffer) // no list
-        Py_RETURN_NONE;
-    if (first == Py_None || wm_py_mpi_is_bottom(first))
-        return PyLong_FromLong(0);
-    return wm_py_mpi_is_address(first)
-                   && wm_py_blocks_has_counts(buffer, wm_py_blocks_form(form))
-               ? PyObject_GetAttrString(first, "address")
-               : Py_NewRef(Py_None);
+    return PyArg_ParseTuple(args, "Os:_origin", &buffer, &form)
+               ? wm_py_runs_origin(buffer, form)
+               : NULL;
 }
 
 enum { HOST, GPU, MIXED };
@@ -232,9 +238,8 @@ static int
 find_place(const wm_py_blocks_t *blocks, Py_ssize_t origin, const char *name)
 {
     uintptr_t first = 0;
-    int place = HOST;
     bool any = false;
-    for (int i = 0; i < blocks->count && place != MIXED; ++i) {
+    for (int i = 0; i < blocks->count; ++i) {
         const wm_py_block_t *block = &blocks->blocks[i];
         wm_extent_t of;
         wm_pointer_t memory;
@@ -249,38 +254,26 @@ find_place(const wm_py_blocks_t *blocks, Py_ssize_t origin, const char *name)
             return -1;
         uintptr_t base = wm_memory_on_device(&memory) ? memory.base : 0;
         if (code > 0 || (any && base != first))
-            place = MIXED;
-        else
-            place = base != 0 ? GPU : HOST;
+            return MIXED;
         first = base;
         any = true;
     }
-    return place;
+    return first != 0 ? GPU : HOST;
 }
 
-PyDoc_STRVAR(place_doc,
-             "_place(buffer, origin, form, name, /)\n--\n\n"
-             "Return 0 for a buffer with an origin (_origin) in host memory,\n"
-             "1 if it is in one allocation of a GPU, and 2 if it is in\n"
-             "several allocations, one of them a GPU's.");
-
-static PyObject *
-place_of(PyObject *Py_UNUSED(module), PyObject *args)
+int
+wm_py_runs_on_device(PyObject *buffer, Py_ssize_t origin, const char *form,
+                     const char *name)
 {
-    PyObject *buffer;
-    Py_ssize_t origin;
-    const char *form, *name;
     wm_py_blocks_t blocks;
-    if (!PyArg_ParseTuple(args, "Onss:_place", &buffer, &origin, &form, &name))
-        return NULL;
     int place = wm_py_blocks_read(buffer, wm_py_blocks_form(form), -1, 1, 0,
                                   &blocks);
     if (place == 0)
         place = find_place(&blocks, origin, name);
     wm_py_blocks_free(&blocks);
-    if (place < 0)
-        place = drop_wrong();
-    return place < 0 ? NULL : PyLong_FromLong(place);
+    if (place == MIXED)
+        return wm_py_elements_refuse_mix(name);
+    return place < 0 ? drop_wrong() : place;
 }
 
 PyDoc_STRVAR(
@@ -355,7 +348,6 @@ wm_py_runs_read(PyObject *object, char *staging, size_t nbytes)
 PyMethodDef wm_py_runs_functions[] = {
     {"_blocks", blocks_of, METH_VARARGS, blocks_doc},
     {"_origin", origin_of, METH_VARARGS, origin_doc},
-    {"_place", place_of, METH_VARARGS, place_doc},
     {"_runs", runs_of, METH_VARARGS, runs_doc},
     {0},
 };

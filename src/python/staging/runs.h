@@ -13,4 +13,15 @@
 wm_staged_t *
 wm_py_runs_read(PyObject *runs, char *staging, size_t nbytes);
 
+// Returns what _core._origin does.
+PyObject *
+wm_py_runs_origin(PyObject *buffer, const char *form);
+
+// Returns 1 if a buffer with an origin is GPU memory, else 0; or -1 with an
+// exception naming `name`: ValueError for addresses in GPU memory and in other
+// allocations.
+int
+wm_py_runs_on_device(PyObject *buffer, Py_ssize_t origin, const char *form,
+                     const char *name);
+
 #endif
