@@ -25,7 +25,9 @@ static float field[SIDE][SIDE], other[SIDE][SIDE];
 static char window[WINDOW], origin[WINDOW];
 static int pulls, copies, kernels, fused; // launches
 static uint32_t word;
-static bool ended; // the stream has
+static bool ended;        // the stream has
+static bool marked_ended; // the work before the mark has
+static int marks;
 
 // What transfer_*.c need of the rest.
 int
@@ -96,8 +98,29 @@ wm_access_open(wm_access_t *access, wm_error_t *err)
 int
 wm_access_look(wm_access_t *access, int tries, wm_error_t *err)
 {
-    (void)access, (void)tries, (void)err;
-    return ended;
+    (void)tries, (void)err;
+    return access->end != NULL ? marked_ended : ended;
+}
+
+bool
+wm_access_is_named(const wm_access_t *access)
+{
+    return access->user_device >= 0;
+}
+
+int
+wm_access_mark_end(wm_access_t *access, wm_error_t *err)
+{
+    (void)err;
+    access->end = (CUevent)&marks;
+    ++marks;
+    return 0;
+}
+
+void
+wm_access_forget_end(wm_access_t *access)
+{
+    access->end = NULL;
 }
 
 bool
@@ -243,7 +266,7 @@ column(float (*of)[SIDE], int number)
     return pattern;
 }
 
-static wm_access_t access_;
+static wm_access_t access_ = {.user_device = -1};
 static wm_signal_t signal_;
 
 static wm_transfer_set_t
@@ -443,11 +466,42 @@ test_many_targets(void)
     assert(err.code == WM_ERR_CUDA && set.failure.code == 0);
 }
 
+// On a stream of the program, which has more to do, a set ends by a mark of
+// its own, unless its kernel signals, more comes, or it is in a capture.
+static void
+test_named_stream(void)
+{
+    static char first[64], second[64];
+    wm_transfer_region_t regions[] = {{.memory = first}, {.memory = second}};
+    const wm_transfer_t copy = {
+        .sources = {0, 1},
+        .targets = {1, 1},
+        .nbytes = sizeof first,
+    };
+    wm_transfer_set_t set = make(regions, 2, &copy, 1);
+    wm_error_t err;
+    bool begun = false;
+    access_.user_device = 0;
+    ended = marked_ended = false;
+    assert(wm_transfer_set_enqueue(&set, 0, false, &begun, &err) == 0);
+    assert(marks == 1 && wm_transfer_set_look(&set, 1, &err) == 0);
+    marked_ended = true; // and not the stream
+    assert(wm_transfer_set_look(&set, 1, &err) == 1);
+    assert(wm_transfer_set_enqueue(&set, 0, true, &begun, &err) == 0);
+    assert(marks == 1 && access_.end == NULL);
+    set.captured = true;
+    assert(wm_transfer_set_enqueue(&set, 0, false, &begun, &err) == 0);
+    assert(marks == 1 && !set.signals);
+    assert(wm_transfer_set_look(&set, 1, &err) == WM_ERR_STATE);
+    access_.user_device = -1;
+}
+
 int
 main(void)
 {
     test_halo();
     test_puts();
     test_many_targets();
+    test_named_stream();
     return 0;
 }

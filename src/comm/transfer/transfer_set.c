@@ -307,11 +307,21 @@ telling(const wm_transfer_set_t *set, const phase_t *phase, bool more)
     bool one = phase->pulls > 0
                    ? phase->others == 0 && phase->pulls <= WM_PULLS
                    : phase->others == 1 && phase->kernel;
-    if (!one || more || signal == NULL
+    if (!one || more || signal == NULL || set->captured
         || (signal->word == NULL && !wm_signal_acquire(signal)))
         return (wm_signal_t){.word = NULL};
     wm_signal_renew(signal);
     return *signal;
+}
+
+// Marks the end of a phase on a stream that the program may give more work.
+static int
+mark_end(const wm_transfer_set_t *set, bool more, wm_error_t *err)
+{
+    return more || set->signals || set->captured
+                   || !wm_access_is_named(set->access)
+               ? 0
+               : wm_access_mark_end(set->access, err);
 }
 
 int
@@ -337,19 +347,23 @@ wm_transfer_set_enqueue(wm_transfer_set_t *set, int number, bool more,
     // Also after an error, as work may be under way.
     *begun = true;
     set->access->idle = false;
+    wm_access_forget_end(set->access); // of the phase before
     if (phase.pulls > 0)
         code = enqueue_pulls(set, &phase, &signal, err);
     if (code == 0 && phase.others > 0)
         code = enqueue_others(set, &phase, &signal, err);
     // After an error there may be no kernel.
     set->signals = signal.word != NULL && code == 0;
-    return code;
+    return code < 0 ? code : mark_end(set, more, err);
 }
 
 int
 wm_transfer_set_look(wm_transfer_set_t *set, int tries, wm_error_t *err)
 {
     int code = 0;
+    if (set->captured)
+        return wm_error_set(err, WM_ERR_STATE, 0,
+                            "captured transfers end when their graph has run");
     if (set->signals && wm_signal_is_set(&set->awaited)) {
         set->access->idle = true; // the kernel has signalled its end
         code = 1;

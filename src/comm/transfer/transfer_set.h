@@ -41,9 +41,10 @@ typedef struct {
     wm_reduce_type_t type; // of all reductions
     wm_reduce_op_t op;
     // The users of this rank's targets, and the stream behind them: one of
-    // ours, opened when there is work for it; or, after wm_access_use(), one
-    // of the program, which is not counted as named (wm_access_name_stream).
+    // ours, opened when there is work for it; or one that the program named
+    // (wm_access_name_stream, wm_access_open_named).
     wm_access_t *access;
+    bool captured; // the named stream is in a capture: nobody looks at the set
     // By this a phase of one kernel tells its end; its word is taken when it
     // is needed. NULL: the stream tells.
     wm_signal_t *signal;
@@ -76,8 +77,9 @@ wm_transfer_set_can_copy(const wm_transfer_set_t *set);
 // Enqueues the transfers of a phase. Short copies without gaps share a kernel.
 // *begun becomes true if work may be under way, also after an error; then look
 // at it until it has ended. `more`: the caller enqueues more behind it, on the
-// open stream, in any case. With or without the engine lock; with it if the
-// set shares kernels.
+// open stream, in any case; on a named stream he then marks the end
+// (wm_access_mark_end). With or without the engine lock; with it if the set
+// shares kernels.
 WM_MUST_CHECK int
 wm_transfer_set_enqueue(wm_transfer_set_t *set, int phase, bool more,
                         bool *begun, wm_error_t *err);
