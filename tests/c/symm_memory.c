@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Memory that all ranks of a group share: numbers that another rank
-// published are not used where they cannot be right.
+// Memory that all ranks of a group share: its size may differ by rank, and
+// numbers that another rank published are not used where they cannot be right.
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +17,7 @@ typedef struct {
     int multiprocessors;
     bool mps;
     int pinned_symm;
+    uint64_t nbytes;
 } published_t;
 
 static wm_device_t device;
@@ -202,13 +203,15 @@ clear(const wm_symm_memory_t *symm, char *memory, wm_error_t *err)
     return 0;
 }
 
-// Returns true if an error was set, and nothing was reached.
+// Returns true if an error was set, and nothing was reached. Else both ranks'
+// sizes are known.
 static bool
-is_refused(bool on_host)
+is_refused(bool on_host, size_t least)
 {
     wm_peer_t *both[] = {&peers[0], &peers[1]};
     const wm_symm_group_t group = {
         .size = 2,
+        .least = least,
         .peers = both,
         .exchange = exchange,
         .publish = publish,
@@ -223,8 +226,12 @@ is_refused(bool on_host)
                                    &unreached, &err);
     assert(!unreached);
     assert(code < 0 ? reached == 0 : reached == 1);
-    if (code == 0)
+    assert(own.nbytes == NBYTES);
+    if (code == 0) {
+        assert(symm->ranks[0].nbytes == NBYTES);
+        assert(symm->ranks[1].nbytes == other.nbytes);
         wm_symm_memory_free(symm);
+    }
     return code == WM_ERR_STATE;
 }
 
@@ -237,20 +244,32 @@ main(void)
         .base = NBYTES,
         .size = 2 * NBYTES,
     };
-    other.pinned_symm = WM_PINNED_SYMM_COUNT - 1;
-    assert(!is_refused(true));
+    static const size_t sizes[] = {NBYTES, 2 * NBYTES, NBYTES / 2, 0};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; ++i) {
+        other.nbytes = sizes[i];
+        other.pinned_symm = WM_PINNED_SYMM_COUNT - 1;
+        assert(!is_refused(true, 0));
+        assert(is_refused(true, NBYTES) == (sizes[i] < NBYTES));
+        other.place = place;
+        other.place.size = NBYTES + sizes[i];
+        assert(!is_refused(false, 0));
+        assert(is_refused(false, NBYTES) == (sizes[i] < NBYTES));
+    }
+    other.nbytes = WM_PINNED_SYMM_BYTES + 1;
+    assert(is_refused(true, 0));
+    other.nbytes = NBYTES;
     for (size_t i = 0; i < sizeof indices / sizeof *indices; ++i) {
         other.pinned_symm = indices[i];
-        assert(is_refused(true));
+        assert(is_refused(true, 0));
     }
     other.place = place;
-    assert(!is_refused(false));
+    assert(!is_refused(false, 0));
     other.place.size = 2 * NBYTES - 1;
-    assert(is_refused(false));
+    assert(is_refused(false, 0));
     other.place = place;
     other.place.address = NBYTES - 1;
-    assert(is_refused(false));
+    assert(is_refused(false, 0));
     other.place.address = UINT64_MAX;
-    assert(is_refused(false));
+    assert(is_refused(false, 0));
     return 0;
 }

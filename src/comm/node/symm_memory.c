@@ -20,6 +20,7 @@ typedef struct {
     int multiprocessors;
     bool mps;
     int pinned_symm;
+    uint64_t nbytes;
 } published_t;
 
 // Exchanges if all ranks are reached so far, unless one has failed.
@@ -42,6 +43,12 @@ symm_memory_allocate_on_host(wm_symm_memory_t *symm,
 {
     wm_peer_t *self = group->peers[group->rank];
     int code = 0;
+    if (symm->nbytes > WM_PINNED_SYMM_BYTES)
+        return wm_error_set(
+            err, WM_ERR_MEMORY, 0,
+            "symmetric memory in host memory has room for %zu MiB of a rank, "
+            "and this rank wants %zu bytes: make it smaller",
+            WM_PINNED_SYMM_BYTES >> 20, symm->nbytes);
     wm_engine_lock();
     published->pinned_symm = symm->pinned_symm = wm_pinned_symm_acquire();
     if (symm->pinned_symm < 0)
@@ -102,7 +109,9 @@ symm_memory_prepare(wm_symm_memory_t *symm, const wm_symm_group_t *group,
     published->device = device->uuid;
     published->multiprocessors = device->multiprocessors;
     published->mps = device->mps;
+    published->nbytes = symm->nbytes;
     symm->ranks[group->rank].memory = own;
+    symm->ranks[group->rank].nbytes = symm->nbytes;
     *unreached = !symm_memory_export(symm, own, published);
     return 0;
 }
@@ -144,6 +153,19 @@ are_linked(wm_symm_memory_t *symm, const wm_symm_group_t *group,
     return code;
 }
 
+// Returns true if a rank published impossible numbers.
+static bool
+is_damaged(const wm_symm_memory_t *symm, const wm_symm_group_t *group,
+           const published_t *published)
+{
+    int index = published->pinned_symm;
+    bool holds = symm->on_host
+                     ? index >= 0 && index < WM_PINNED_SYMM_COUNT
+                           && published->nbytes <= WM_PINNED_SYMM_BYTES
+                     : wm_rkey_holds(&published->place, published->nbytes);
+    return !holds || published->nbytes < group->least;
+}
+
 // Maps the memory of a rank. Sets `damaged`, and fails, if the rank published
 // impossible numbers; then no other kind of memory is tried.
 static int
@@ -157,8 +179,8 @@ symm_memory_map_one(wm_symm_memory_t *symm, const wm_symm_group_t *group,
     wm_mapping_t **mapping = &symm->ranks[rank].mapping;
     char **memory = &symm->ranks[rank].memory;
     int index = published.pinned_symm, code;
-    *damaged = symm->on_host ? index < 0 || index >= WM_PINNED_SYMM_COUNT
-                             : !wm_rkey_holds(place, symm->nbytes);
+    *damaged = is_damaged(symm, group, &published);
+    symm->ranks[rank].nbytes = published.nbytes;
     if (*damaged)
         return group->damaged(group, rank, err);
     if (symm->on_host) {

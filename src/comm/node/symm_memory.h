@@ -13,6 +13,7 @@
 // exchange data: given by the user, and needed until the memory is made.
 typedef struct wm_symm_group {
     int rank, size;
+    size_t least;            // bytes that each rank has at least
     wm_peer_t *const *peers; // by rank
     void *context;           // the user's
     // Raises on all ranks if one has failed (`code`). *all are bits; on
@@ -31,7 +32,7 @@ typedef struct wm_symm_group {
 
 typedef struct {
     int device, size;
-    size_t nbytes; // bytes of each rank
+    size_t nbytes; // bytes of this rank
     bool on_host;
     // Multiprocessors that the kernels of each rank can have at once, on any
     // of the GPUs. 0 if processes share a GPU in turns: then a kernel must not
@@ -43,6 +44,7 @@ typedef struct {
     struct {
         wm_mapping_t *mapping; // NULL: our own memory
         char *memory;          // address in this process
+        size_t nbytes;
     } ranks[];
 } wm_symm_memory_t;
 
@@ -50,10 +52,10 @@ typedef struct {
 typedef int (*wm_symm_memory_clear_t)(const wm_symm_memory_t *symm,
                                       char *memory, wm_error_t *err);
 
-// Makes `nbytes` of each rank for streams of `device`; on the host at most
-// WM_PINNED_SYMM_BYTES. *unreached becomes true on all ranks, and nothing is
-// made, if a rank does not reach another's memory. If one rank fails, all
-// raise.
+// Makes `nbytes` of this rank, which may differ by rank, for streams of
+// `device`; more than WM_PINNED_SYMM_BYTES on the host is an error. *unreached
+// becomes true on all ranks, and nothing is made, if a rank does not reach
+// another's memory. If one rank fails, all raise.
 WM_MUST_CHECK int
 wm_symm_memory_make(const wm_symm_group_t *group, int device, bool on_host,
                     size_t nbytes, wm_symm_memory_clear_t clear,

@@ -91,9 +91,12 @@ static int
 symm_make_memory(wm_comm_t *comm, wm_symm_t *symm, bool on_host,
                  bool *unreached, wm_error_t *err)
 {
+    size_t nbytes = on_host ? WM_KERNEL_COLL_BYTES_ON_HOST
+                            : WM_KERNEL_COLL_BYTES;
     const wm_symm_group_t group = {
         .rank = comm->rank,
         .size = comm->size,
+        .least = nbytes,
         .peers = comm->peers,
         .context = comm,
         .exchange = group_exchange,
@@ -101,10 +104,9 @@ symm_make_memory(wm_comm_t *comm, wm_symm_t *symm, bool on_host,
         .published_by = group_published_by,
         .damaged = group_damaged,
     };
-    return wm_symm_memory_make(
-        &group, symm->device, on_host,
-        on_host ? WM_KERNEL_COLL_BYTES_ON_HOST : WM_KERNEL_COLL_BYTES,
-        wm_kernel_coll_clear, &symm->memory, unreached, err);
+    return wm_symm_memory_make(&group, symm->device, on_host, nbytes,
+                               wm_kernel_coll_clear, &symm->memory, unreached,
+                               err);
 }
 
 // Prepares the state that belongs to this rank alone.
