@@ -294,11 +294,12 @@ def test_locks_are_taken_without_the_gil(path):
         assert "pthread_mutex_lock(" not in path.read_text()
 
 
-# Of messages, and of collectives.
+# Of messages, of collectives, and of neighbours.
 SHARED_WORDS = {
     "slot.c": "ready|posted|staged|failed|taken|answer|submitted|claim|push",
     "barrier.c": "arrived",
     "stream_words.c": "streams|round|epochs",
+    "epochs.c": "post|completion",
     "signature.c": "mark|block|failure|captures",
 }
 

@@ -21,6 +21,14 @@
 #define WM_PINNED_SYMM_COUNT 8 // after the staging rings
 #define WM_PINNED_SYMM_BYTES ((size_t)16u << 20)
 
+#define WM_EPOCH_WORDS 1024
+
+// Words for epochs with a neighbour (transfer/epochs.h), which sets them: not
+// 0 when it has posted, or completed.
+typedef struct {
+    _Alignas(64) _Atomic uint32_t post, completion;
+} wm_epoch_words_t;
+
 typedef struct {
     uint64_t magic;
     uint8_t id[16];           // random, of the process
@@ -34,6 +42,7 @@ typedef struct {
     _Atomic uint64_t notices[WM_NOTICES];
     wm_slot_t slots[WM_SLOTS];
     wm_barrier_row_t barrier_rows[WM_BARRIER_ROWS];
+    wm_epoch_words_t epoch_words[WM_EPOCH_WORDS];
     // Arrival words of bank 0 of each slot of this rank (barrier.h). They are
     // side by side, as a rank that reads one reads several.
     _Alignas(64) _Atomic uint32_t arrived[WM_BARRIER_ROWS];

@@ -1,0 +1,510 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// A halo exchange between two ranks on their streams, by a kept set of
+// transfers and epochs of neighbours: `halo CASE` runs one case. Both ranks
+// are acted out in one process, on a device each if there are two; nothing but
+// their words orders their streams.
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "array/pull.h"
+#include "comm/transfer/epochs.h"
+#include "comm/transfer/fuse.h"
+#include "comm/transfer/transfer_set.h"
+#include "cuda/memory.h"
+#include "cuda/stream.h"
+
+#define CHECK(condition)                                                      \
+    do {                                                                      \
+        if (!(condition)) {                                                   \
+            fprintf(stderr, "%s:%d: %s (last error: %s)\n", __FILE__,         \
+                    __LINE__, #condition, err.text);                          \
+            exit(1);                                                          \
+        }                                                                     \
+    } while (0)
+
+#define ROUNDS 6
+#define EDGE 5 // elements
+#define GHOSTS_LOW 0
+#define EDGE_LOW (1 * EDGE)
+#define EDGE_HIGH (2 * EDGE)
+#define GHOSTS_HIGH (3 * EDGE)
+#define FIELD (4 * EDGE)
+
+static wm_error_t err;
+static wm_peer_t peers[2];
+static int self; // the rank that is acted out
+
+typedef struct {
+    int device;
+    CUstream stream;
+    float *field;                        // on the rank's device
+    float (*sent)[FIELD], (*got)[FIELD]; // page-locked, by round
+    wm_epochs_t *epochs;
+    wm_access_t access;
+    wm_transfer_set_t set;
+    wm_transfer_region_t regions[2];
+} rank_t;
+
+static rank_t ranks[2];
+
+// What transfer_*.c and epochs.c need of the rest.
+wm_peer_t *
+wm_node_self(void)
+{
+    return &peers[self];
+}
+
+int
+wm_node_register(wm_peer_t *peer, bool staging, int device, wm_error_t *why)
+{
+    (void)peer, (void)staging, (void)device, (void)why;
+    return 0; // it is page-locked
+}
+
+bool
+wm_pull_serves(const wm_pull_t *pull)
+{
+    (void)pull;
+    return false; // copy engines do all
+}
+
+int
+wm_pull_launch(int device, wm_pull_params_t *params, CUstream stream,
+               wm_error_t *why)
+{
+    (void)device, (void)params, (void)stream, (void)why;
+    abort();
+}
+
+size_t
+wm_reduce_size(wm_reduce_type_t type)
+{
+    (void)type;
+    abort();
+}
+
+int
+wm_reduce_enqueue(int device, const wm_reduction_t *reduction, CUstream stream,
+                  wm_error_t *why)
+{
+    (void)device, (void)reduction, (void)stream, (void)why;
+    abort();
+}
+
+bool
+wm_fuse_add(wm_transfer_set_t *set, const wm_reduction_t *reduction)
+{
+    (void)set, (void)reduction;
+    abort();
+}
+
+bool
+wm_signal_acquire(wm_signal_t *signal)
+{
+    (void)signal;
+    abort();
+}
+
+void
+wm_signal_renew(wm_signal_t *signal)
+{
+    (void)signal;
+    abort();
+}
+
+bool
+wm_signal_is_set(const wm_signal_t *signal)
+{
+    (void)signal;
+    abort();
+}
+
+int
+wm_transfer_region_map(wm_transfer_region_t *region, int device,
+                       wm_error_t *why)
+{
+    (void)device, (void)why;
+    return region->memory != NULL ? 0 : WM_ERR_STATE;
+}
+
+bool
+wm_transfer_region_holds(const wm_transfer_region_t *region, size_t at,
+                         size_t nbytes)
+{
+    (void)region, (void)at, (void)nbytes;
+    return true;
+}
+
+bool
+wm_transfer_region_are_dense(const wm_transfer_region_t *into,
+                             const wm_transfer_region_t *from)
+{
+    (void)into, (void)from;
+    return true;
+}
+
+bool
+wm_transfer_region_can_copy(const wm_transfer_region_t *into, size_t at,
+                            const wm_transfer_region_t *from, size_t begin,
+                            size_t nbytes)
+{
+    (void)into, (void)at, (void)from, (void)begin, (void)nbytes;
+    return true;
+}
+
+int
+wm_transfer_region_copy(const wm_transfer_region_t *into, size_t at,
+                        const wm_transfer_region_t *from, size_t begin,
+                        size_t nbytes, int device, CUstream stream,
+                        wm_error_t *why)
+{
+    return wm_memory_copy(device, into->memory + at, from->memory + begin,
+                          nbytes, stream, why);
+}
+
+void
+wm_mapping_release(wm_mapping_t *mapping)
+{
+    (void)mapping;
+    abort();
+}
+
+void
+wm_mapping_rest(wm_mapping_t *mapping)
+{
+    (void)mapping;
+    abort();
+}
+
+bool
+wm_mapping_is_there(const wm_mapping_t *mapping)
+{
+    (void)mapping;
+    abort();
+}
+
+void
+wm_mapping_resume(wm_mapping_t *mapping)
+{
+    (void)mapping;
+    abort();
+}
+
+void
+wm_mapping_forget(wm_mapping_t *mapping)
+{
+    (void)mapping;
+    abort();
+}
+
+static void *
+pinned(size_t nbytes)
+{
+    void *memory;
+    CHECK(wm_pinned_alloc(nbytes, &memory, &err) == 0);
+    memset(memory, 0, nbytes);
+    return memory;
+}
+
+static void
+rank_open(int number)
+{
+    rank_t *rank = &ranks[number];
+    wm_block_t *block;
+    self = number;
+    rank->device = number % wm_device_count();
+    CHECK(wm_stream_create(rank->device, &rank->stream, &err) == 0);
+    CHECK(wm_block_alloc(rank->device, FIELD * sizeof(float), &block, &err)
+          == 0);
+    rank->field = wm_block_pointer(block);
+    rank->sent = pinned(ROUNDS * sizeof *rank->sent);
+    rank->got = pinned(ROUNDS * sizeof *rank->got);
+    peers[number].segment = pinned(sizeof(wm_segment_t));
+    for (int round = 0; round < ROUNDS; ++round)
+        for (int i = 0; i < FIELD; ++i)
+            rank->sent[round][i] = (float)(1000 * number + 100 * round + i);
+}
+
+// Both of a rank's neighbours are the other rank, as in a ring of two.
+static void
+rank_connect(int number)
+{
+    static const wm_transfer_t transfers[] = {
+        {.sources = {0, 1},
+         .targets = {1, 1},
+         .from = EDGE_LOW * sizeof(float),
+         .into = GHOSTS_HIGH * sizeof(float),
+         .nbytes = EDGE * sizeof(float)},
+        {.sources = {0, 1},
+         .targets = {1, 1},
+         .from = EDGE_HIGH * sizeof(float),
+         .into = GHOSTS_LOW * sizeof(float),
+         .nbytes = EDGE * sizeof(float)},
+    };
+    const wm_producer_t none = {.kind = WM_PRODUCER_NONE};
+    rank_t *rank = &ranks[number];
+    wm_peer_t *other = &peers[1 - number];
+    self = number;
+    CHECK(wm_epochs_connect(rank->epochs, 0,
+                            ranks[1 - number].epochs->neighbors[0].index,
+                            rank->device, &err)
+          == 0);
+    CHECK(wm_epochs_connect(rank->epochs, 0, -1, rank->device, &err)
+          == WM_ERR_STATE);
+    rank->regions[0] = (wm_transfer_region_t){.memory = (char *)rank->field};
+    rank->regions[1] = (wm_transfer_region_t){
+        .peer = other,
+        .memory = (char *)ranks[1 - number].field,
+    };
+    wm_access_begin(&rank->access, &none, true, rank->device);
+    wm_access_name_stream(&rank->access, rank->device, rank->stream);
+    CHECK(wm_access_open_named(&rank->access, &err) == 0);
+    wm_transfer_set_init(&rank->set);
+    rank->set.device = rank->device;
+    rank->set.regions = rank->regions;
+    rank->set.region_count = 2;
+    rank->set.transfers = transfers;
+    rank->set.count = 2;
+    rank->set.access = &rank->access;
+    CHECK(wm_transfer_set_map(&rank->set, &err) == 0);
+}
+
+static void
+open_both(void)
+{
+    CHECK(wm_driver_load(&err) == 0);
+    for (int i = 0; i < 2; ++i)
+        rank_open(i);
+    for (int i = 0; i < 2; ++i) {
+        wm_peer_t *other = &peers[1 - i];
+        self = i;
+        CHECK(wm_epochs_new(&other, 1, &ranks[i].epochs, &err) == 0);
+    }
+    for (int i = 0; i < 2; ++i)
+        rank_connect(i);
+}
+
+static void
+copy(int number, void *into, const void *from)
+{
+    const rank_t *rank = &ranks[number];
+    CHECK(wm_memory_copy(rank->device, into, from, FIELD * sizeof(float),
+                         rank->stream, &err)
+          == 0);
+}
+
+// A halo: the whole of what an exchange on a stream does.
+static void
+exchange(int number)
+{
+    rank_t *rank = &ranks[number];
+    bool begun = false;
+    self = number;
+    CHECK(wm_epochs_enqueue(rank->epochs, WM_EPOCHS_POST | WM_EPOCHS_START,
+                            rank->device, rank->stream, &err)
+          == 0);
+    CHECK(wm_transfer_set_enqueue(&rank->set, 0, true, &begun, &err) == 0);
+    CHECK(begun);
+    CHECK(wm_epochs_enqueue(rank->epochs, WM_EPOCHS_COMPLETE | WM_EPOCHS_WAIT,
+                            rank->device, rank->stream, &err)
+          == 0);
+}
+
+static void
+check_round(int round)
+{
+    for (int number = 0; number < 2; ++number)
+        for (int i = 0; i < EDGE; ++i) {
+            const float *got = ranks[number].got[round];
+            const float *sent = ranks[1 - number].sent[round];
+            CHECK(got[GHOSTS_HIGH + i] == sent[EDGE_LOW + i]);
+            CHECK(got[GHOSTS_LOW + i] == sent[EDGE_HIGH + i]);
+            CHECK(got[EDGE_LOW + i]
+                  == ranks[number].sent[round][EDGE_LOW + i]);
+        }
+}
+
+static void
+synchronize_both(void)
+{
+    for (int i = 0; i < 2; ++i)
+        CHECK(wm_stream_synchronize(ranks[i].device, ranks[i].stream, &err)
+              == 0);
+}
+
+// One rank gives its stream all rounds before the other gives the first.
+static void
+rounds_on_a_stream(void)
+{
+    for (int number = 0; number < 2; ++number)
+        for (int round = 0; round < ROUNDS; ++round) {
+            copy(number, ranks[number].field, ranks[number].sent[round]);
+            exchange(number);
+            copy(number, ranks[number].got[round], ranks[number].field);
+        }
+    synchronize_both();
+    for (int round = 0; round < ROUNDS; ++round)
+        check_round(round);
+}
+
+// The set ends though its stream has more to do, which waits for the host.
+static void
+a_busy_stream(void)
+{
+    _Atomic uint32_t *word = pinned(64);
+    bool busy = true;
+    int ended = 0;
+    for (int i = 0; i < 2; ++i) {
+        exchange(i);
+        CHECK(wm_access_mark_end(&ranks[i].access, &err) == 0);
+        CHECK(wm_word_wait(ranks[i].device, ranks[i].stream, word, 1, &err)
+              == 0);
+    }
+    for (int i = 0; i < 2; ++i) {
+        while (ended == 0)
+            ended = wm_transfer_set_look(&ranks[i].set, 1, &err);
+        CHECK(ended == 1);
+        CHECK(wm_stream_idle(ranks[i].device, ranks[i].stream, &busy, &err)
+                  == 0
+              && !busy);
+        ended = 0;
+    }
+    CHECK(wm_access_any_named());
+    atomic_store(word, 1);
+    synchronize_both();
+    for (int i = 0; i < 2; ++i)
+        wm_access_close(&ranks[i].access);
+    CHECK(!wm_access_any_named());
+}
+
+// A graph makes the calls of an exchange with the same values in each replay,
+// in turn with exchanges on the stream and on the host.
+static void
+replays(void)
+{
+    const char *name = getenv("WARPMPI_CUDA_DRIVER");
+    void *driver = dlopen(name != NULL ? name : "libcuda.so.1", RTLD_NOW);
+    CUgraphExec execs[2];
+    wm_scope_t scope;
+#define FIND(name, symbol)                                                    \
+    __typeof__(&cu##name) name = (__typeof__(name))dlsym(driver, symbol)
+    FIND(StreamBeginCapture, "cuStreamBeginCapture_v2");
+    FIND(StreamEndCapture, "cuStreamEndCapture");
+    FIND(GraphInstantiateWithFlags, "cuGraphInstantiateWithFlags");
+    FIND(GraphLaunch, "cuGraphLaunch");
+    for (int i = 0; i < 2; ++i) {
+        CUgraph graph;
+        CUstream stream = ranks[i].stream;
+        ranks[i].set.captured = true;
+        CHECK(wm_device_enter(ranks[i].device, &scope, &err) == 0);
+        CHECK(StreamBeginCapture(stream, 0) == 0);
+        exchange(i);
+        CHECK(StreamEndCapture(stream, &graph) == 0);
+        CHECK(GraphInstantiateWithFlags(&execs[i], graph, 0) == 0);
+        wm_device_leave(&scope);
+        CHECK(wm_transfer_set_look(&ranks[i].set, 1, &err) == WM_ERR_STATE);
+        ranks[i].set.captured = false;
+    }
+    for (int i = 0; i < 2; ++i) {
+        CHECK(wm_device_enter(ranks[i].device, &scope, &err) == 0);
+        for (int round = 0; round < ROUNDS; ++round) {
+            copy(i, ranks[i].field, ranks[i].sent[round]);
+            if (round == ROUNDS / 2)
+                exchange(i);
+            else
+                CHECK(GraphLaunch(execs[i], ranks[i].stream) == 0);
+            copy(i, ranks[i].got[round], ranks[i].field);
+        }
+        wm_device_leave(&scope);
+    }
+    synchronize_both();
+    for (int round = 0; round < ROUNDS; ++round)
+        check_round(round);
+}
+
+// The host makes the calls, in the order of MPI's, of one neighbour that
+// accesses and one that is accessed.
+static void
+on_the_host(void)
+{
+    wm_epochs_t *target = ranks[0].epochs, *origin = ranks[1].epochs;
+    target->neighbors[0].is_accessed = false;
+    origin->neighbors[0].accesses_us = false;
+    for (int turn = 0; turn < 3; ++turn) {
+        CHECK(!wm_epochs_try(origin, WM_EPOCHS_START));
+        CHECK(wm_epochs_try(origin, WM_EPOCHS_POST | WM_EPOCHS_WAIT));
+        CHECK(wm_epochs_try(target, WM_EPOCHS_POST | WM_EPOCHS_START));
+        CHECK(wm_epochs_try(origin, WM_EPOCHS_START));
+        CHECK(!wm_epochs_try(target, WM_EPOCHS_WAIT));
+        CHECK(wm_epochs_try(origin, WM_EPOCHS_COMPLETE));
+        CHECK(wm_epochs_try(target, WM_EPOCHS_COMPLETE | WM_EPOCHS_WAIT));
+    }
+}
+
+// A stream does not wait for a dead neighbour.
+static void
+a_dead_neighbor(void)
+{
+    exchange(0);
+    wm_epochs_release(ranks[0].epochs, false);
+    CHECK(!wm_word_reached(&ranks[0].epochs->neighbors[0].own->post, 1));
+    peers[1].dead = true;
+    bool idle = false;
+    while (!idle) { // the stream clears each word that it passes
+        wm_epochs_release(ranks[0].epochs, false);
+        CHECK(wm_stream_idle(0, ranks[0].stream, &idle, &err) == 0);
+    }
+}
+
+static void
+words_run_out(void)
+{
+    wm_peer_t *many[WM_EPOCH_WORDS];
+    wm_epochs_t *all, *more;
+    self = 0;
+    for (int i = 0; i < WM_EPOCH_WORDS; ++i)
+        many[i] = &peers[1];
+    wm_epochs_free(ranks[0].epochs);
+    wm_epochs_free(ranks[1].epochs); // of one process here
+    CHECK(wm_epochs_new(many, WM_EPOCH_WORDS, &all, &err) == 0);
+    CHECK(wm_epochs_new(many, 1, &more, &err) == WM_ERR_MEMORY);
+    wm_epochs_free(all);
+    CHECK(wm_epochs_new(many, 1, &more, &err) == 0);
+    // Hundreds of operations go in several batches.
+    CHECK(wm_epochs_new(many, 300, &all, &err) == 0);
+    self = 1;
+    for (int i = 0; i < 300; ++i) {
+        all->neighbors[i].its = all->neighbors[i].own;
+        all->neighbors[i].peer = &peers[0];
+    }
+    CHECK(wm_epochs_enqueue(all, 15, 0, ranks[0].stream, &err) == 0);
+    CHECK(wm_stream_synchronize(0, ranks[0].stream, &err) == 0);
+    for (int i = 0; i < 300; ++i)
+        CHECK(!wm_word_reached(&all->neighbors[i].own->completion, 1));
+}
+
+static const struct {
+    const char *name;
+    void (*run)(void);
+} cases[] = {
+#define CASE(name)                                                            \
+    {                                                                         \
+#name, name                                                           \
+    }
+    CASE(rounds_on_a_stream), CASE(a_busy_stream),   CASE(replays),
+    CASE(on_the_host),        CASE(a_dead_neighbor), CASE(words_run_out),
+};
+
+int
+main(int argc, char **argv)
+{
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i)
+        if (argc == 2 && strcmp(argv[1], cases[i].name) == 0) {
+            open_both();
+            cases[i].run();
+            return 0;
+        }
+    return 2;
+}
