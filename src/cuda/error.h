@@ -37,7 +37,8 @@ wm_error_set(wm_error_t *err, int code, int detail, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
 // Prepends the formatted text and ": " to the text of an error already
-// written. Returns the error's code, WM_ERR_STATE if `err` is NULL.
+// written. Returns the error's code, WM_ERR_STATE if `err` is NULL: a caller
+// whose callers need the code returns the code itself.
 int
 wm_error_context(wm_error_t *err, const char *format, ...)
     __attribute__((format(printf, 2, 3)));

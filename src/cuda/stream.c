@@ -31,6 +31,9 @@ typedef struct {
     int made; // in the pool or handed out
     int count;
     entry_t entries[POOL_ROOM];
+    CUstream last;   // handed out last: not in the pool if the pool is empty
+    CUstream shared; // has several owners; NULL: none
+    int sharers;     // owners of `shared` besides the first
 } pool_t;
 
 static pool_t pools[WM_MAX_DEVICES] = {
@@ -124,9 +127,27 @@ acquire_idle(int device)
     pool_t *pool = &pools[device];
     wm_lock(&pool->lock);
     if (pool->count > 0 && pool->entries[pool->count - 1].idle)
-        found = pool_remove_lock_held(pool, pool->count - 1);
+        found = pool->last = pool_remove_lock_held(pool, pool->count - 1);
     pthread_mutex_unlock(&pool->lock);
     return found;
+}
+
+// Finds a stream that exists, when the device has no memory for a new one: a
+// busy one, one that has an owner, or else the legacy default stream, as a
+// message that has come must be taken.
+static CUstream
+stream_find_any_lock_held(pool_t *pool)
+{
+    if (pool->count > 0)
+        return pool_remove_lock_held(pool, 0);
+    if (pool->last == NULL)
+        return CU_STREAM_LEGACY;
+    if (pool->shared == NULL) {
+        pool->shared = pool->last;
+        pool->sharers = 0;
+    }
+    pool->sharers++;
+    return pool->shared;
 }
 
 int
@@ -144,19 +165,43 @@ wm_stream_acquire(int device, CUstream *stream, wm_error_t *err)
     pool_t *pool = &pools[device];
     wm_lock(&pool->lock);
     found = stream_find_lock_held(pool);
+    if (found != NULL)
+        pool->last = found;
     pthread_mutex_unlock(&pool->lock);
     wm_device_leave(&scope);
     if (found != NULL) {
         *stream = found;
         return 0;
     }
-    status = create(device, POOL_PRIORITY, stream, err);
-    if (status < 0) {
-        wm_lock(&pool->lock);
+    status = create(device, POOL_PRIORITY, &found, err);
+    wm_lock(&pool->lock);
+    if (status < 0)
         pool->made--;
-        pthread_mutex_unlock(&pool->lock);
+    if (status == WM_ERR_MEMORY) {
+        found = stream_find_any_lock_held(pool);
+        status = 0;
     }
+    if (status == 0 && found != CU_STREAM_LEGACY)
+        pool->last = found;
+    pthread_mutex_unlock(&pool->lock);
+    if (status == 0)
+        *stream = found;
     return status;
+}
+
+// Removes one owner. Returns true if other owners remain, or the stream is not
+// the pool's.
+static bool
+leave_stream_lock_held(pool_t *pool, CUstream stream)
+{
+    if (stream == CU_STREAM_LEGACY)
+        return true;
+    if (stream != pool->shared)
+        return false;
+    if (pool->sharers-- > 0)
+        return true;
+    pool->shared = NULL;
+    return false;
 }
 
 static void
@@ -166,6 +211,11 @@ stream_give_back(int device, CUstream stream, bool idle)
         return;
     pool_t *pool = &pools[device];
     wm_lock(&pool->lock);
+    idle = idle && stream != pool->shared; // other owners gave it work
+    if (leave_stream_lock_held(pool, stream)) {
+        pthread_mutex_unlock(&pool->lock);
+        return;
+    }
     bool kept = pool->count < POOL_ROOM;
     if (kept)
         pool->entries[pool->count++] = (entry_t){stream, idle};

@@ -18,7 +18,9 @@ wm_stream_destroy(int device, CUstream stream);
 
 // Takes a stream of the pool for the caller alone: an idle one, or a new one.
 // If very many are busy, the stream may have pending work of an earlier owner;
-// this work ends, because pool streams wait only for submitted work.
+// this work ends, because pool streams wait only for submitted work. Without
+// memory for a new stream, the stream is shared with another owner, or is the
+// device's legacy default stream.
 WM_MUST_CHECK int
 wm_stream_acquire(int device, CUstream *stream, wm_error_t *err);
 

@@ -433,6 +433,70 @@ many_busy_streams_are_bounded(void)
     return 0;
 }
 
+static CUresult
+no_room(CUstream *stream, unsigned flags, int priority)
+{
+    (void)stream, (void)flags, (void)priority;
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static CUresult
+no_room_for_an_event(CUevent *event, unsigned flags)
+{
+    (void)event, (void)flags;
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+// Also a caller that wants no text learns that memory is short.
+static int
+the_code_does_not_need_the_text(void)
+{
+    CUstream stream;
+    CUevent event;
+    CHECK(wm_device_get(0, &(const wm_device_t *){NULL}, &err) == 0);
+    wm_cu.StreamCreateWithPriority = no_room;
+    wm_cu.EventCreate = no_room_for_an_event;
+    CHECK(wm_stream_create(0, &stream, NULL) == WM_ERR_MEMORY);
+    CHECK(wm_event_create(0, &event, NULL) == WM_ERR_MEMORY);
+    CHECK(wm_event_look_for_errors(0, NULL) == 0);
+    return 0;
+}
+
+// A message that has come must be taken, also on a GPU that is full.
+static int
+without_memory_a_stream_is_shared(void)
+{
+    CUstream first, streams[3], made;
+    CHECK(wm_device_get(0, &(const wm_device_t *){NULL}, &err) == 0);
+    __typeof__(wm_cu.StreamCreateWithPriority) make =
+        wm_cu.StreamCreateWithPriority;
+    wm_cu.StreamCreateWithPriority = no_room;
+    CHECK(wm_stream_create(0, &made, &err) == WM_ERR_MEMORY);
+    for (int i = 0; i < 2; i++) {
+        CHECK(wm_stream_acquire(0, &streams[i], NULL) == 0);
+        CHECK(streams[i] == CU_STREAM_LEGACY);
+    }
+    wm_stream_release(0, streams[0]);
+    wm_stream_release_idle(0, streams[1]);
+    wm_cu.StreamCreateWithPriority = make;
+    CHECK(wm_stream_acquire(0, &first, &err) == 0);
+    CHECK(first != CU_STREAM_LEGACY);
+    wm_cu.StreamCreateWithPriority = no_room;
+    for (int i = 0; i < 3; i++)
+        CHECK(wm_stream_acquire(0, &streams[i], &err) == 0
+              && streams[i] == first);
+    wm_stream_release_idle(0, first);
+    wm_stream_release(0, streams[0]);
+    wm_stream_release(0, streams[1]);
+    wm_cu.StreamCreateWithPriority = make;
+    CHECK(wm_stream_acquire(0, &made, &err) == 0 && made != first);
+    wm_stream_release_idle(0, streams[2]); // the last owner
+    CHECK(wm_stream_acquire(0, &streams[0], &err) == 0 && streams[0] == first);
+    CHECK(wm_stream_acquire(0, &streams[1], &err) == 0);
+    CHECK(streams[1] != first && streams[1] != made);
+    return 0;
+}
+
 static int
 a_stream_follows_another(void)
 {
@@ -643,6 +707,8 @@ static const struct {
     CASE(pinned_memory_is_pooled),
     CASE(a_busy_stream_is_not_handed_out),
     CASE(many_busy_streams_are_bounded),
+    CASE(the_code_does_not_need_the_text),
+    CASE(without_memory_a_stream_is_shared),
     CASE(a_stream_follows_another),
     CASE(entering_leaves_the_current_context_alone),
     CASE(a_thread_stays_until_it_goes),

@@ -94,6 +94,35 @@ NEITHER = """
     assert comm.recv(source=other)[0].size == 800
 """
 
+NO_STREAM = """
+    import ctypes, os
+    from mpi4py import MPI
+    import warpmpi as wm
+
+    comm = wm.Comm(MPI.COMM_WORLD)
+    rank, other = comm.rank, 1 - comm.rank
+    sizes = (8, 1000, 65536, 3_000_000)
+    arrays = [wm.full(n, n % 251, dtype="u1") for n in sizes]
+    into = [wm.zeros(n, "u1") for n in sizes]
+    driver = ctypes.CDLL(os.environ["WARPMPI_CUDA_DRIVER"])
+    for array in into + arrays:
+        array.numpy()
+    comm.Barrier()
+    driver.simcuda_fail(b"StreamCreateWithPriority", ctypes.c_long(-1), 2)
+    for turn in range(2):
+        requests = [comm.Irecv(array, other, 1) for array in into]
+        comm.Barrier()
+        for array in arrays:
+            comm.Send(array, other, 1)
+        wm.Request.Waitall(requests)
+        for array in into:
+            comm.Sendrecv(array, other, 2, array.copy(), other, 2)
+            comm.Bcast(array, 0)
+            assert (array.numpy() == array.size % 251).all(), array.size
+            array.fill_(0)
+    print("done", flush=True)
+"""
+
 
 def run(folder, program, **environment):
     text = BEGIN + program
@@ -115,6 +144,15 @@ def test_memory_of_a_gpu_is_full(tmp_path, transport):
 def test_neither_memory_has_room_for_an_object(tmp_path):
     """Both ranks raise it, and go on."""
     assert run(tmp_path, NEITHER) == ["no-room"] * 2 + ["told"] * 2
+
+
+@pytest.mark.programs
+@simulated
+@pytest.mark.parametrize("transport", ["ipc", "host"])
+def test_no_memory_for_a_stream(tmp_path, transport):
+    """Messages share a stream that exists."""
+    done = ranks.run_text(tmp_path, NO_STREAM, WARPMPI_TRANSPORT=transport)
+    assert done.split() == ["done"] * 2
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ namespace sim {
 
 struct Counter {
     long calls = 0;
-    long fail_at = 0; // the call number that fails, 0: none
+    long fail_at = 0; // the call number that fails, 0: none, -1: all
     CUresult code = CUDA_SUCCESS;
 };
 
@@ -49,11 +49,11 @@ static void
 arm(const char *name, long n, int code)
 {
     bool all = name == nullptr || strcmp(name, "*") == 0;
-    if (all && n <= 0) // disarms all
+    if (all && n == 0) // disarms all
         for (auto &item : counters)
             item.second.fail_at = 0;
     Counter &c = all ? any : counters[plain(name)];
-    c.fail_at = n > 0 ? c.calls + n : 0;
+    c.fail_at = n > 0 ? c.calls + n : n;
     c.code = code != 0 ? (CUresult)code
              : all     ? CUDA_ERROR_UNKNOWN
                        : default_code(plain(name));
@@ -144,7 +144,7 @@ count_call(const char *name, bool after_init)
         c.calls++;
         trace("cu%s", called.c_str());
         any.calls += after_init;
-        if (c.calls == c.fail_at)
+        if (c.calls == c.fail_at || c.fail_at < 0)
             code = c.code;
         else if (after_init && any.calls == any.fail_at)
             code = any.code;
