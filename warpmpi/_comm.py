@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import warnings
@@ -151,6 +152,16 @@ def _guard_stock_calls() -> None:
     _core._patch(MPI.Win, "Create", classmethod(create_window))
 
 
+@contextlib.contextmanager
+def _counted() -> Iterator[None]:
+    """Count this thread among those that make a communicator, for reports."""
+    _core._count_makers(1)
+    try:
+        yield
+    finally:
+        _core._count_makers(-1)
+
+
 class _Communicator(
     BufferedSends, ObjectMessages, ObjectCollectives, _core.CommMethods
 ):
@@ -165,7 +176,8 @@ class _Communicator(
 
     def __init__(self, comm: MPI.Comm | None = None) -> None:
         if self != MPI.COMM_NULL:
-            self._begin(None)
+            with _counted():
+                self._begin(None)
 
     def _begin(self, parent: MPI.Comm | None) -> None:
         """Attach what ours need, if they do; collective."""
@@ -297,8 +309,9 @@ def _making(base: type, name: str) -> Any:
     @functools.wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         _core._check_running()
-        made = method(self, *args, **kwargs)
-        return _ours(made, _is_known(name, self), _parent(name, self))
+        with _counted():
+            made = method(self, *args, **kwargs)
+            return _ours(made, _is_known(name, self), _parent(name, self))
 
     return call
 

@@ -150,9 +150,11 @@ def tell(seconds: float, asked: bool) -> str | None:
         if not _core._check_wanted()
         else ""
     )
+    makers = _core._count_makers(0)
     return (
         f": {call} has waited {seconds:.0f} s inside MPI ({place}). SIGUSR1 "
         f"tells where the other ranks are{checks}"
+        + (f"; {makers}" if makers else "")
     )
 
 

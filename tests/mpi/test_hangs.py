@@ -533,6 +533,38 @@ def test_nothing_is_said_before_its_time(tmp_path, seconds):
     assert "warpmpi:" not in printed
 
 
+def test_threads_that_make_communicators_are_all_told(tmp_path):
+    """Open MPI 5 does not always finish both, so that the program aborts."""
+    if not wm.is_cuda_available():
+        pytest.skip("needs a GPU")
+    body = """
+        both = plain.Dup(), plain.Dup()
+        for each, name in zip(both, ("first", "second")):
+            each.Set_name(name)
+        if plain.rank == 0:
+            makers = [
+                threading.Thread(target=wm.Comm, args=(each,)) for each in both
+            ]
+            for maker in makers:
+                maker.start()
+                time.sleep(0.1)
+            for maker in makers:
+                maker.join()
+        else:
+            until_told()
+            plain.Abort(1)
+        """
+    told = (
+        "rank 0 of first (size 2): wm.Comm has waited ",
+        " s for the other ranks: do all ranks make this wm.Comm?; 2 threads "
+        "of this rank have made communicators at the same time, after which "
+        "Open MPI 5 may hang: make them in one thread at a time",
+    )
+    printed = run(tmp_path, body, "wrap", wanted=told, died=True)
+    lines = printed.splitlines()
+    assert any(all(part in line for part in told) for line in lines), printed
+
+
 def test_a_wait_in_which_something_moves_is_no_hang(tmp_path):
     body = """
         if comm.rank == 0:

@@ -248,7 +248,7 @@ hang_serve(bool waited)
         report_pending();
 }
 
-static _Thread_local bool watched; // the thread makes a communicator
+static _Thread_local int watched; // number of the watched call; 0: none
 
 static void
 hang_wait_begin(MPI_Comm user)

@@ -10,40 +10,59 @@
 #include "comm/diagnostics/report.h"
 #include "cuda/lock.h"
 
-// The call that is watched; `lock`.
+#define WATCHED 8 // calls of so many threads; of others nothing is reported
+
+// The calls that are watched; `lock`.
 static struct {
     int64_t began, due; // time of the next report
     char call[400];     // with the rank, as the thread may not ask MPI
-    const char *advice;
-} watched;
+    const char *advice; // NULL: the place is free
+} watched[WATCHED];
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int64_t wakes_at;
 static wm_watchdog_look_t *_Atomic look;
 static _Atomic int calls;    // under way
+static _Atomic int makers;   // threads that make a communicator
+static _Atomic int most;     // of these at a time
 static _Atomic bool running; // the thread, until it has nothing to watch
 static _Atomic bool asked;   // by the signal
 static sem_t news;           // wakes the thread before its time
 
-// Reports the watched call if that is due, or asked for. Returns the time of
-// the next look.
-static int64_t
-watchdog_look_lock_held(int64_t now, bool is_asked)
+// Reports a watched call if that is due, or asked for.
+static void
+watchdog_report_lock_held(int at, int64_t now, bool is_asked)
 {
-    bool some = atomic_load(&calls) > 0, late = some && watched.due <= now;
-    double waited = (double)(now - watched.began) / 1e6;
+    bool late = watched[at].due <= now;
+    double waited = (double)(now - watched[at].began) / 1e6;
     wm_words_t words = {.length = 0};
     if (late)
         wm_words_add(&words, "%s has waited %.*f s for the other ranks: %s",
-                     watched.call, waited < 9.5, waited, watched.advice);
-    else if (some && is_asked)
-        wm_words_add(&words, "%s waits for the other ranks", watched.call);
+                     watched[at].call, waited < 9.5, waited,
+                     watched[at].advice);
+    else if (is_asked)
+        wm_words_add(&words, "%s waits for the other ranks", watched[at].call);
+    if (words.length > 0 && atomic_load(&most) > 1)
+        wm_words_add(&words, "; " WM_WATCHDOG_MAKERS, atomic_load(&most));
     if (words.length > 0)
         wm_words_print(&words);
     if (late)
-        watched.due = now + WM_WATCHDOG_AGAIN_US;
+        watched[at].due = now + WM_WATCHDOG_AGAIN_US;
+}
+
+// Reports the watched calls. Returns the time of the next look.
+static int64_t
+watchdog_look_lock_held(int64_t now, bool is_asked)
+{
+    bool some = atomic_load(&calls) > 0;
+    int64_t due = INT64_MAX;
+    for (int i = 0; i < WATCHED; ++i) {
+        if (watched[i].advice == NULL)
+            continue;
+        watchdog_report_lock_held(i, now, is_asked);
+        due = watched[i].due < due ? watched[i].due : due;
+    }
     wm_watchdog_look_t *other = atomic_load(&look);
-    int64_t due = some ? watched.due : INT64_MAX;
     int64_t next = other != NULL ? other(now, is_asked && !some, some) : due;
     return next < due ? next : due;
 }
@@ -93,7 +112,7 @@ watchdog_wake_lock_held(int64_t due)
         atomic_store(&running, wm_thread_start(watchdog_run, NULL));
 }
 
-bool
+int
 wm_watchdog_begin(MPI_Comm user, int64_t limit, const char *call,
                   const char *advice)
 {
@@ -101,26 +120,47 @@ wm_watchdog_begin(MPI_Comm user, int64_t limit, const char *call,
     wm_words_t words = {.length = 0};
     MPI_Comm_size(user, &size);
     if (limit == 0 || size < 2)
-        return false;
+        return 0;
     MPI_Comm_rank(user, &rank);
     wm_words_add(&words, "rank %d of ", rank);
     wm_report_comm(&words, user);
     wm_words_add(&words, " (size %d): %s", size, call);
     wm_lock(&lock);
-    snprintf(watched.call, sizeof watched.call, "%.399s", words.text);
-    watched.advice = advice;
-    watched.began = wm_engine_now();
-    watched.due = watched.began + limit;
-    atomic_fetch_add(&calls, 1);
-    watchdog_wake_lock_held(watched.due);
+    int at = 0;
+    while (at < WATCHED && watched[at].advice != NULL)
+        ++at;
+    if (at < WATCHED) {
+        snprintf(watched[at].call, sizeof watched[at].call, "%.399s",
+                 words.text);
+        watched[at].advice = advice;
+        watched[at].began = wm_engine_now();
+        watched[at].due = watched[at].began + limit;
+        atomic_fetch_add(&calls, 1);
+        watchdog_wake_lock_held(watched[at].due);
+    }
     pthread_mutex_unlock(&lock);
-    return true;
+    return at < WATCHED ? at + 1 : 0;
 }
 
 void
-wm_watchdog_end(bool was_watched)
+wm_watchdog_end(int number)
 {
-    atomic_fetch_sub(&calls, was_watched);
+    if (number == 0)
+        return;
+    wm_lock(&lock);
+    watched[number - 1].advice = NULL;
+    atomic_fetch_sub(&calls, 1);
+    pthread_mutex_unlock(&lock);
+}
+
+int
+wm_watchdog_count_makers(int change)
+{
+    int now = atomic_fetch_add(&makers, change) + change;
+    int before = atomic_load(&most);
+    while (now > before && !atomic_compare_exchange_weak(&most, &before, now))
+        ;
+    return atomic_load(&most);
 }
 
 bool

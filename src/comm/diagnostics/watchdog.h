@@ -7,18 +7,27 @@
 #include "comm/engine/engine.h"
 
 #define WM_WATCHDOG_AGAIN_US 60000000 // between two reports of a wait
+#define WM_WATCHDOG_MAKERS                                                    \
+    "%d threads of this rank have made communicators at the same time, "      \
+    "after "                                                                  \
+    "which Open MPI 5 may hang: make them in one thread at a time"
 
 // Called before and after a call that all ranks of `user` make. After `limit`
 // microseconds (0: never) the report says that `call` waits for the other
-// ranks, and adds the advice, which is never freed. Of calls in several
-// threads the last one is reported. Returns true if it is watched, which
-// wm_watchdog_end() is told.
-bool
+// ranks, and adds the advice, which is never freed. Returns the number to give
+// to wm_watchdog_end(); 0: the call is not watched.
+int
 wm_watchdog_begin(MPI_Comm user, int64_t limit, const char *call,
                   const char *advice);
 
 void
-wm_watchdog_end(bool was_watched);
+wm_watchdog_end(int number);
+
+// Adds to the number of threads that make a communicator, by any call of MPI.
+// Returns the largest number so far; reports tell the number if it is above 1,
+// as those may wait in vain that come after.
+int
+wm_watchdog_count_makers(int change);
 
 // Looks for other waits, on the thread; may take the GIL. `asked`: SIGUSR1 has
 // come. `watched`: the wait is reported here. Returns the time of the next

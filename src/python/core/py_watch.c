@@ -109,7 +109,25 @@ watch_end(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
     Py_RETURN_NONE;
 }
 
+PyDoc_STRVAR(count_makers_doc,
+             "_count_makers(change, /)\n--\n\n"
+             "Add to the number of threads that make a communicator, and\n"
+             "return what to say if there were several at a time, or None.");
+
+static PyObject *
+count_makers(PyObject *Py_UNUSED(module), PyObject *change)
+{
+    long by = PyLong_AsLong(change);
+    if (by == -1 && PyErr_Occurred())
+        return NULL;
+    int makers = wm_watchdog_count_makers((int)by);
+    if (makers < 2)
+        Py_RETURN_NONE;
+    return PyUnicode_FromFormat(WM_WATCHDOG_MAKERS, makers);
+}
+
 PyMethodDef wm_py_watch_functions[] = {
+    {"_count_makers", count_makers, METH_O, count_makers_doc},
     {"_watch", watch, METH_NOARGS, watch_doc},
     {"_watch_end", watch_end, METH_NOARGS, watch_end_doc},
     {0},
