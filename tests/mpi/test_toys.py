@@ -156,6 +156,26 @@ def test_a_capture_is_refused_by_name(tmp_path):
     assert [counts["ring"] for counts in found.values()] == [1, 1]
 
 
+def test_on_a_stream_type_and_operation_choose_the_engine(tmp_path):
+    """A rank with wrong arguments tells the others, whichever they use."""
+    program = """
+    stream = wm.Stream()
+    given, got = wm.zeros(100, "float32"), wm.zeros(100, "float32")
+    comm.on(stream).Allreduce(given, got, op=MPI.MAX)  # by kernels
+    comm.on(stream).Allreduce(given, got)  # by the ring
+    stream.synchronize()
+    try:
+        comm.on(stream).Allreduce(given, got[: 100 - rank])
+        raise AssertionError("rank 1 has one element too few")
+    except (RuntimeError, TypeError, ValueError):
+        pass
+    comm.on(stream).Allreduce(given, got)
+    stream.synchronize()
+"""
+    found = engines(tmp_path, program, TOY_RING="sums")
+    assert [counts["ring"] for counts in found.values()] == [2, 2]
+
+
 def test_between_hosts_each_class_of_calls_has_its_engine(tmp_path):
     """The first call asks, also ranks with host memory; short calls do not."""
     program = """

@@ -4,7 +4,8 @@
 // coll_engine.h, and that a step may begin other operations.
 //
 // TOY_RING chooses it. "unopened": it cannot be opened on the last rank;
-// "dies": it fails there in its second call, in a step.
+// "dies": it fails there in its second call, in a step. "sums": it does sums
+// alone.
 #include <stdlib.h>
 #include <string.h>
 
@@ -75,9 +76,15 @@ ring_spans(const wm_comm_t *comm)
 static bool
 ring_serves(const wm_coll_op_t *op)
 {
-    const wm_coll_t *call = op->participant.call;
-    return call->kind == WM_COLL_ALLREDUCE && op->participant.reducible
-           && (call->on_device || call->on_host);
+    (void)op;
+    return true;
+}
+
+static bool
+ring_does(const wm_coll_facts_t *facts)
+{
+    return facts->kind == WM_COLL_ALLREDUCE
+           && !(is_asked("sums") && facts->op != WM_REDUCE_SUM);
 }
 
 static int
@@ -336,12 +343,6 @@ ring_drop(wm_coll_op_t *op)
         wm_pinned_free(ring->blocks);
 }
 
-static bool
-ring_does(wm_coll_kind_t kind)
-{
-    return kind == WM_COLL_ALLREDUCE;
-}
-
 // Waits for the stream: a toy. All ranks hear of a refused call.
 static int
 ring_enqueue(wm_comm_t *comm, const wm_coll_t *call, int device,
@@ -383,7 +384,6 @@ ring_fail(wm_comm_t *comm)
 }
 
 static const wm_coll_on_stream_t ring_on_stream = {
-    .does = ring_does,
     .enqueue = ring_enqueue,
     .place = ring_place,
     .look = ring_look,
@@ -393,6 +393,8 @@ static const wm_coll_on_stream_t ring_on_stream = {
 const wm_coll_engine_t wm_ring_engine = {
     .name = "ring",
     .in_order = true,
+    .takes = WM_COLL_TAKES_DEVICE | WM_COLL_TAKES_HOST | WM_COLL_TAKES_GAPS,
+    .does = ring_does,
     .spans = ring_spans,
     .open = ring_open,
     .comm_drop = ring_comm_drop,

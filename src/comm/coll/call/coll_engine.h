@@ -29,6 +29,21 @@
 
 typedef struct wm_coll_op wm_coll_op_t; // comm/coll/direct/coll_op.h
 
+// The facts of a call that all its ranks know alike. type, op: of a reduction
+// that kernels know, as engines do no others; else 0.
+typedef struct {
+    wm_coll_kind_t kind;
+    wm_reduce_type_t type;
+    wm_reduce_op_t op;
+} wm_coll_facts_t;
+
+// The memory that an engine takes in a call; both buffers are alike.
+enum {
+    WM_COLL_TAKES_DEVICE = 1, // of a GPU
+    WM_COLL_TAKES_HOST = 2,   // contiguous memory that no GPU is using
+    WM_COLL_TAKES_GAPS = 4,   // of a GPU, also with gaps
+};
+
 // The forms of a collective, whose calls have numbers of their own; a
 // persistent one, when it is made, has one among the blocking ones. Calls on a
 // stream are a fourth form, without numbers and without a wm_coll_op_t.
@@ -65,10 +80,9 @@ typedef struct {
 // host for another one.
 typedef struct {
     bool captures; // its calls may be captured into a graph
-    // Returns true if the engine does such calls, on all ranks alike.
-    bool (*does)(wm_coll_kind_t kind);
     // Enqueues a call. `call` is NULL if this rank's arguments are wrong and
-    // `err` is written: then the others must hear of it.
+    // `err` is written: then the others must hear of it, in this call or, if
+    // another engine does this call there, in the next one of this engine.
     int (*enqueue)(wm_comm_t *comm, const wm_coll_t *call, int device,
                    CUstream stream, wm_error_t *err);
     // For the request of a call. place: marks the last call. look: the stream
@@ -87,6 +101,9 @@ typedef struct {
     // Orders its work behind the buffers' users itself; else `direct` of the
     // participant does (direct.h).
     bool orders;
+    unsigned takes; // WM_COLL_TAKES_…
+    // Returns true if the engine does such calls. NULL: it does all.
+    bool (*does)(const wm_coll_facts_t *facts);
     // Returns true if the engine may serve calls of a communicator: by facts
     // that all its ranks know alike.
     bool (*spans)(const wm_comm_t *comm);
@@ -104,7 +121,8 @@ typedef struct {
     // what waits for them. May come more than once.
     void (*abort)(wm_comm_t *comm, void *state);
     // Returns true if the engine can serve this rank in a call of this form,
-    // as far as is known without work. Cheap.
+    // which it does, and whose memory it takes, as far as is known without
+    // work. Cheap.
     bool (*serves)(const wm_coll_op_t *op);
     // Begins to make this rank's data ready for an engine that serves it, and
     // fills what others need to know of it. Clears the engine's bit of

@@ -25,9 +25,7 @@ copies_state(wm_coll_op_t *op)
 static bool
 copies_serve(const wm_coll_op_t *op)
 {
-    const wm_participant_t *participant = &op->participant;
-    return participant->call->on_device && participant->reducible
-           && wm_direct_is_reached(participant->comm);
+    return wm_direct_is_reached(op->participant.comm);
 }
 
 static int
@@ -142,6 +140,7 @@ static const wm_coll_restart_t restarting = {
 
 const wm_coll_engine_t wm_copies_engine = {
     .name = "copies",
+    .takes = WM_COLL_TAKES_DEVICE | WM_COLL_TAKES_GAPS,
     .spans = wm_comm_is_one_host,
     .serves = copies_serve,
     .prepare = copies_prepare,

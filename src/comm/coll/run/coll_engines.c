@@ -100,37 +100,60 @@ wm_coll_engines_open(wm_comm_t *comm, wm_coll_kind_t kind, unsigned *among,
     return code;
 }
 
-// Returns the number of an engine that does such calls on streams; -1: none.
-static int
-find_on_stream(wm_comm_t *comm, wm_coll_kind_t kind)
+// Returns true if an engine does some call of this kind.
+static bool
+may_do(const wm_coll_engine_t *engine, wm_coll_kind_t kind)
 {
-    unsigned span = wm_coll_engines_span(comm);
-    for (int i = 0; i < ENGINES; ++i) {
-        const wm_coll_on_stream_t *row = engines[i]->on_stream;
-        if ((span & 1u << i) != 0 && row != NULL
-            && (row->does == NULL || row->does(kind)))
-            return i;
-    }
-    return -1;
+    wm_coll_facts_t facts = {.kind = kind};
+    if (engine->does == NULL || !wm_coll_shape(kind)->reduces)
+        return engine->does == NULL || engine->does(&facts);
+    for (int type = 0; type < WM_REDUCE_TYPES; ++type)
+        for (int op = 0; op < WM_REDUCE_OPS; ++op) {
+            facts.type = (wm_reduce_type_t)type;
+            facts.op = (wm_reduce_op_t)op;
+            if (wm_reduce_takes(facts.type, facts.op) && engine->does(&facts))
+                return true;
+        }
+    return false;
+}
+
+unsigned
+wm_coll_engines_on_stream(wm_comm_t *comm, wm_coll_kind_t kind)
+{
+    unsigned found = 0, span = wm_coll_engines_span(comm);
+    for (int i = 0; i < ENGINES; ++i)
+        if ((span & 1u << i) != 0 && engines[i]->on_stream != NULL
+            && may_do(engines[i], kind))
+            found |= 1u << i;
+    return found;
 }
 
 const wm_coll_engine_t *
-wm_coll_engines_on_stream(wm_comm_t *comm, wm_coll_kind_t kind)
+wm_coll_engines_first_on_stream(unsigned among, const wm_coll_t *call)
 {
-    int found = find_on_stream(comm, kind);
-    return found < 0 ? NULL : engines[found];
+    wm_coll_facts_t facts = {.kind = call->kind};
+    int first = __builtin_ctz(among);
+    if (wm_coll_shape(call->kind)->reduces
+        && !wm_coll_reducible(call, &facts.type, &facts.op))
+        return engines[first]; // it refuses the call
+    while (first < ENGINES
+           && ((among & 1u << first) == 0
+               || (engines[first]->does != NULL
+                   && !engines[first]->does(&facts))))
+        ++first;
+    return first < ENGINES ? engines[first] : NULL;
 }
 
 int
 wm_coll_engines_open_on_stream(wm_comm_t *comm, wm_coll_kind_t kind,
-                               const wm_coll_engine_t **engine,
-                               wm_error_t *err)
+                               unsigned *among, wm_error_t *err)
 {
-    int code = 0, found;
-    while ((found = find_on_stream(comm, kind)) >= 0 && code == 0
-           && !is_open(comm, found))
-        code = engine_open(comm, kind, found, err);
-    *engine = found < 0 ? NULL : engines[found];
+    int code = 0;
+    *among = wm_coll_engines_on_stream(comm, kind);
+    for (int i = 0; i < ENGINES && code == 0; ++i)
+        if ((*among & 1u << i) != 0 && !is_open(comm, i))
+            code = engine_open(comm, kind, i, err);
+    *among &= wm_coll_engines_span(comm);
     return code;
 }
 
@@ -152,6 +175,29 @@ coll_engines_drop(wm_comm_t *comm)
 
 const wm_module_t wm_coll_engines_module = {.drop = coll_engines_drop};
 
+// Returns true if an engine takes the memory of this rank.
+static bool
+engine_takes(const wm_coll_engine_t *engine, const wm_coll_t *call)
+{
+    bool gaps = (call->send != NULL && call->send->pattern != NULL)
+                || (call->receive != NULL && call->receive->pattern != NULL);
+    unsigned needs = call->on_host ? WM_COLL_TAKES_HOST
+                     : gaps        ? WM_COLL_TAKES_GAPS
+                                   : WM_COLL_TAKES_DEVICE;
+    return (call->on_device || call->on_host) && (engine->takes & needs) != 0;
+}
+
+static bool
+engine_serves(const wm_coll_engine_t *engine, const wm_coll_op_t *op)
+{
+    const wm_participant_t *participant = &op->participant;
+    wm_coll_facts_t facts = {participant->call->kind, participant->type,
+                             participant->op};
+    return engine_takes(engine, participant->call)
+           && (engine->does == NULL || engine->does(&facts))
+           && engine->serves(op);
+}
+
 void
 wm_coll_op_init(wm_coll_op_t *op, wm_comm_t *comm, wm_barrier_t *barrier,
                 const wm_coll_t *call, wm_coll_form_t form)
@@ -164,10 +210,10 @@ wm_coll_op_init(wm_coll_op_t *op, wm_comm_t *comm, wm_barrier_t *barrier,
     op->asks = WM_ASKS_NOTHING;
     op->wrong.code = 0;
     wm_participant_init(&op->participant, comm, barrier, call);
-    for (int i = 0; i < ENGINES; ++i)
+    for (int i = 0; i < ENGINES && op->participant.reducible; ++i)
         if ((span & 1u << i) != 0
             && (is_open(comm, i) || form != WM_COLL_FORM_NONBLOCKING)
-            && engines[i]->serves(op))
+            && engine_serves(engines[i], op))
             op->engines |= 1u << i;
 }
 

@@ -22,17 +22,19 @@ wm_coll_engines_started(int number);
 unsigned
 wm_coll_engines_span(wm_comm_t *comm);
 
-// Returns the first engine that does such calls on streams of a communicator;
-// NULL: none. All ranks alike.
-const wm_coll_engine_t *
+// Returns the bits of the engines that do some calls of this kind on streams
+// of a communicator. All ranks alike.
+unsigned
 wm_coll_engines_on_stream(wm_comm_t *comm, wm_coll_kind_t kind);
 
-// Opens that engine, if it is not open; collective. If it cannot be opened on
-// some rank, all ranks get the next one.
+// Opens those that are not open; collective. *among: the bits of open ones.
 WM_MUST_CHECK int
 wm_coll_engines_open_on_stream(wm_comm_t *comm, wm_coll_kind_t kind,
-                               const wm_coll_engine_t **engine,
-                               wm_error_t *err);
+                               unsigned *among, wm_error_t *err);
+
+// Returns the first of these engines that does a call; NULL: none.
+const wm_coll_engine_t *
+wm_coll_engines_first_on_stream(unsigned among, const wm_coll_t *call);
 
 // Returns the bit of the first engine of these bits.
 unsigned

@@ -10,7 +10,7 @@
 bool
 wm_coll_on_stream_serves(wm_comm_t *comm, wm_coll_kind_t kind)
 {
-    return wm_coll_engines_on_stream(comm, kind) != NULL;
+    return wm_coll_engines_on_stream(comm, kind) != 0;
 }
 
 static int
@@ -28,8 +28,36 @@ coll_on_stream_refuse_capture(const wm_coll_engine_t *engine, int device,
                               engine->name);
 }
 
-// Enqueues a call by the first engine that serves the communicator's streams,
-// which all ranks find alike.
+static int
+coll_on_stream_refuse(wm_error_t *err)
+{
+    return wm_error_set(err, WM_ERR_VALUE, 0,
+                        "a collective on a stream needs at most %d ranks, all "
+                        "on one host and able to open each other's shared "
+                        "memory, and fewer than %d communicators in use; call "
+                        "this communicator without on(stream)",
+                        WM_BARRIER_RANKS, WM_BARRIER_ROWS);
+}
+
+// Tells the other ranks that this rank's arguments are wrong: through all
+// engines, as only these arguments tell which one the others use.
+static int
+coll_on_stream_tell(wm_comm_t *comm, unsigned among, int device,
+                    CUstream stream, wm_error_t *err)
+{
+    wm_error_t wrong = *err;
+    int code = err->code;
+    for (; among != 0; among &= among - 1) {
+        const wm_coll_engine_t *engine = wm_coll_engines_at(
+            __builtin_ctz(among));
+        *err = wrong;
+        code = engine->on_stream->enqueue(comm, NULL, device, stream, err);
+    }
+    return code;
+}
+
+// Enqueues a call by the first engine that does it, which all ranks find
+// alike.
 static int
 coll_on_stream_enqueue(wm_comm_t *comm, wm_coll_kind_t kind,
                        const wm_coll_t *call, int device, CUstream stream,
@@ -40,22 +68,20 @@ coll_on_stream_enqueue(wm_comm_t *comm, wm_coll_kind_t kind,
                             "an intercommunicator has no collectives on "
                             "streams; use it without on(stream)");
     wm_error_t wrong = *err, why;
-    int code = wm_coll_engines_open_on_stream(comm, kind, engine, &why);
-    if (code < 0 || *engine == NULL) {
+    unsigned among;
+    int code = wm_coll_engines_open_on_stream(comm, kind, &among, &why);
+    if (code < 0 || among == 0) {
         *err = why;
-        return code < 0 ? code
-                        : wm_error_set(
-                            err, WM_ERR_VALUE, 0,
-                            "a collective on a stream needs at most %d ranks, "
-                            "all on one host and able to open each other's "
-                            "shared memory, and fewer than %d communicators "
-                            "in use; call this communicator without "
-                            "on(stream)",
-                            WM_BARRIER_RANKS, WM_BARRIER_ROWS);
+        return code < 0 ? code : coll_on_stream_refuse(err);
     }
-    const wm_coll_on_stream_t *row = (*engine)->on_stream;
     *err = wrong;
-    if (call != NULL && !row->captures
+    if (call == NULL)
+        return coll_on_stream_tell(comm, among, device, stream, err);
+    *engine = wm_coll_engines_first_on_stream(among, call);
+    if (*engine == NULL)
+        return coll_on_stream_refuse(err);
+    const wm_coll_on_stream_t *row = (*engine)->on_stream;
+    if (!row->captures
         && coll_on_stream_refuse_capture(*engine, device, stream, err) < 0)
         call = NULL;
     return row->enqueue(comm, call, device, stream, err);

@@ -13,7 +13,7 @@
 #include "comm/coll/stream/symm.h"
 #include "comm/engine/engine.h"
 
-// Returns the GPU of the buffers; -1: not contiguous memory of one GPU.
+// Returns the GPU of the buffers; -1: not memory of one GPU.
 static int
 kernels_device_of(const wm_coll_t *call)
 {
@@ -23,8 +23,7 @@ kernels_device_of(const wm_coll_t *call)
         if (sides[i] == NULL)
             continue;
         int its = sides[i]->memory.device;
-        if (!wm_buffer_on_device(sides[i]) || sides[i]->pattern != NULL
-            || (device >= 0 && its != device))
+        if (device >= 0 && its != device)
             return -1;
         device = its;
     }
@@ -46,8 +45,8 @@ kernels_serve(const wm_coll_op_t *op)
     const wm_participant_t *participant = &op->participant;
     const wm_comm_t *comm = participant->comm;
     const wm_coll_t *call = participant->call;
-    bool may = op->form == WM_COLL_FORM_BLOCKING && participant->reducible;
-    int device = may ? kernels_device_of(call) : -1;
+    int device = op->form == WM_COLL_FORM_BLOCKING ? kernels_device_of(call)
+                                                    : -1;
     if (device < 0
         || (wm_coll_shape(call->kind)->uneven && call->receives == NULL))
         return false;
@@ -172,6 +171,7 @@ static const wm_coll_on_stream_t kernels_on_stream = {
 const wm_coll_engine_t wm_kernels_engine = {
     .name = "kernels",
     .orders = true,
+    .takes = WM_COLL_TAKES_DEVICE,
     .spans = kernels_span,
     .comm_drop = kernels_comm_drop,
     .abort = kernels_abort,
