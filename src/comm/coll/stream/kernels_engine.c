@@ -46,7 +46,7 @@ kernels_serve(const wm_coll_op_t *op)
     const wm_comm_t *comm = participant->comm;
     const wm_coll_t *call = participant->call;
     int device = op->form == WM_COLL_FORM_BLOCKING ? kernels_device_of(call)
-                                                    : -1;
+                                                   : -1;
     if (device < 0
         || (wm_coll_shape(call->kind)->uneven && call->receives == NULL))
         return false;
