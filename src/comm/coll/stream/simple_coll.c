@@ -5,21 +5,15 @@
 
 #include "comm/coll/direct/plan.h"
 
-typedef struct {
-    const wm_kernel_coll_t *kernels;
-    const wm_coll_desc_t *desc;
-    const wm_kernel_coll_words_t *words;
-} run_t;
-
-static wm_simple_params_t
-simple_coll_begin(const run_t *run, const char *src, char *dst)
+static void
+simple_coll_begin(const wm_kernel_coll_t *kernels, const wm_coll_desc_t *desc,
+                  const wm_kernel_coll_words_t *words,
+                  wm_simple_params_t *params)
 {
-    const wm_kernel_coll_t *kernels = run->kernels;
-    const wm_kernel_coll_words_t *words = run->words;
-    wm_simple_params_t params = {
+    *params = (wm_simple_params_t){
         .own = &kernels->own->simple,
-        .src = src,
-        .dst = dst,
+        .src = desc->source,
+        .dst = desc->target,
         .many = kernels->own->ll.ranks,
         .before = kernels->before,
         .word = words->own,
@@ -32,17 +26,7 @@ simple_coll_begin(const run_t *run, const char *src, char *dst)
         .from = WM_SIMPLE_NOBODY,
         .onto = WM_SIMPLE_NOBODY,
     };
-    memcpy(params.few, kernels->few, sizeof params.few);
-    return params;
-}
-
-static int
-simple_coll_launch(const run_t *run, wm_simple_params_t *params,
-                   wm_simple_work_t work, wm_error_t *err)
-{
-    const wm_coll_desc_t *desc = run->desc;
-    return wm_simple_launch(desc->device, &run->kernels->simple, work,
-                            desc->type, desc->op, params, desc->stream, err);
+    memcpy(params->few, kernels->few, sizeof params->few);
 }
 
 static void
@@ -56,20 +40,18 @@ fill(wm_simple_span_t *spans, const wm_ll_side_t *ranks,
     }
 }
 
+// The functions below fill the spans of a call, and return the kernel's work.
+
 // Sends each rank's block to the ranks that want it.
-static int
-whole(const run_t *run, wm_error_t *err)
+static wm_simple_work_t
+whole(const wm_coll_desc_t *desc, wm_simple_params_t *params)
 {
-    const wm_coll_desc_t *desc = run->desc;
     wm_ll_side_t gives = {.count = 0}, takes = gives;
     wm_coll_desc_sides(desc, &gives, &takes);
-    bool reduces = wm_coll_desc_reduces(desc, &takes);
-    wm_simple_params_t params = simple_coll_begin(run, desc->source,
-                                                  desc->target);
-    fill(params.gives, &gives, desc->out, desc->shape->scatters);
-    fill(params.takes, &takes, desc->into, desc->shape->gathers);
-    return simple_coll_launch(
-        run, &params, reduces ? WM_SIMPLE_REDUCE : WM_SIMPLE_MOVE, err);
+    fill(params->gives, &gives, desc->out, desc->shape->scatters);
+    fill(params->takes, &takes, desc->into, desc->shape->gathers);
+    return wm_coll_desc_reduces(desc, &takes) ? WM_SIMPLE_REDUCE
+                                              : WM_SIMPLE_MOVE;
 }
 
 static wm_simple_span_t
@@ -81,74 +63,68 @@ simple_coll_part_of(const wm_span_t *all, size_t element, int parts, int index)
 }
 
 // Each rank reduces its part of the vector, then takes the other parts.
-static int
-simple_coll_reduce_parts(const run_t *run, wm_error_t *err)
+static wm_simple_work_t
+simple_coll_reduce_parts(const wm_coll_desc_t *desc,
+                         wm_simple_params_t *params)
 {
-    const wm_coll_desc_t *desc = run->desc;
-    const wm_span_t *out = &desc->out[0], *into = &desc->into[0];
     size_t element = desc->call->size;
     int rank = desc->comm->rank, size = desc->comm->size;
-    wm_simple_params_t params = simple_coll_begin(run, desc->source + out->at,
-                                                  desc->target + into->at);
-    wm_span_t all = {.nbytes = out->nbytes};
+    wm_span_t all = {.nbytes = desc->out[0].nbytes};
+    params->src += desc->out[0].at;
+    params->dst += desc->into[0].at;
     for (int other = 0; other < size; ++other) {
-        params.gives[other] = simple_coll_part_of(&all, element, size, other);
-        params.takes[other] = simple_coll_part_of(&all, element, size, rank);
+        params->gives[other] = simple_coll_part_of(&all, element, size, other);
+        params->takes[other] = simple_coll_part_of(&all, element, size, rank);
     }
-    return simple_coll_launch(run, &params, WM_SIMPLE_ALL, err);
+    return WM_SIMPLE_ALL;
 }
 
 // Each rank but the root reduces a part, and sends the result to the root.
-static int
-reduce_to_root(const run_t *run, wm_error_t *err)
+static wm_simple_work_t
+reduce_to_root(const wm_coll_desc_t *desc, wm_simple_params_t *params)
 {
-    const wm_coll_desc_t *desc = run->desc;
     const wm_span_t *out = &desc->out[0], *into = &desc->into[0];
     size_t element = desc->call->size;
     int rank = desc->comm->rank, size = desc->comm->size;
     int root = desc->call->root, own = (rank - root - 1 + size) % size;
-    wm_simple_params_t params = simple_coll_begin(run, desc->source,
-                                                  desc->target);
     for (int i = 0; i < size - 1; ++i) {
         int other = (root + 1 + i) % size;
-        params.gives[other] = simple_coll_part_of(out, element, size - 1, i);
+        params->gives[other] = simple_coll_part_of(out, element, size - 1, i);
         if (rank == root)
-            params.takes[other] = simple_coll_part_of(into, element, size - 1,
-                                                      i);
+            params->takes[other] = simple_coll_part_of(into, element, size - 1,
+                                                       i);
     }
-    for (int other = 0; other < size && rank != root; ++other)
-        params.takes[other] = simple_coll_part_of(out, element, size - 1, own);
-    if (rank != root)
-        params.onto = (uint32_t)root;
-    return simple_coll_launch(
-        run, &params, rank == root ? WM_SIMPLE_MOVE : WM_SIMPLE_REDUCE, err);
+    if (rank == root)
+        return WM_SIMPLE_MOVE;
+    for (int other = 0; other < size; ++other)
+        params->takes[other] = simple_coll_part_of(out, element, size - 1,
+                                                   own);
+    params->onto = (uint32_t)root;
+    return WM_SIMPLE_REDUCE;
 }
 
 // The root sends a part to each other rank, which passes it on to all ranks
 // but the root.
-static int
-scatter_parts(const run_t *run, wm_error_t *err)
+static wm_simple_work_t
+scatter_parts(const wm_coll_desc_t *desc, wm_simple_params_t *params)
 {
-    const wm_coll_desc_t *desc = run->desc;
     const wm_span_t *out = &desc->out[0], *into = &desc->into[0];
     int rank = desc->comm->rank, size = desc->comm->size;
     int root = desc->call->root, own = (rank - root - 1 + size) % size;
-    wm_simple_params_t params = simple_coll_begin(run, desc->source,
-                                                  desc->target);
     for (int i = 0; i < size - 1; ++i) {
         int other = (root + 1 + i) % size;
         if (rank == root)
-            params.gives[other] = simple_coll_part_of(out, 1, size - 1, i);
+            params->gives[other] = simple_coll_part_of(out, 1, size - 1, i);
         else if (rank == other)
-            params.takes[root] = simple_coll_part_of(into, 1, size - 1, i);
+            params->takes[root] = simple_coll_part_of(into, 1, size - 1, i);
         else {
-            params.gives[other] = simple_coll_part_of(into, 1, size - 1, own);
-            params.takes[other] = simple_coll_part_of(into, 1, size - 1, i);
+            params->gives[other] = simple_coll_part_of(into, 1, size - 1, own);
+            params->takes[other] = simple_coll_part_of(into, 1, size - 1, i);
         }
     }
     if (rank != root)
-        params.from = (uint32_t)root;
-    return simple_coll_launch(run, &params, WM_SIMPLE_MOVE, err);
+        params->from = (uint32_t)root;
+    return WM_SIMPLE_MOVE;
 }
 
 int
@@ -156,14 +132,20 @@ wm_simple_coll_enqueue(const wm_kernel_coll_t *kernels,
                        const wm_coll_desc_t *desc,
                        const wm_kernel_coll_words_t *words, wm_error_t *err)
 {
-    run_t run = {kernels, desc, words};
+    wm_simple_params_t params;
+    wm_simple_work_t work;
+    wm_coll_kind_t kind = desc->call->kind;
     bool several = desc->comm->size > 2;
-    if (several && desc->call->kind == WM_COLL_ALLREDUCE)
-        return simple_coll_reduce_parts(&run, err);
     bool long_one = wm_coll_desc_longest(desc) > kernels->thresholds.parts;
-    if (several && long_one && desc->call->kind == WM_COLL_REDUCE)
-        return reduce_to_root(&run, err);
-    if (several && long_one && desc->call->kind == WM_COLL_BCAST)
-        return scatter_parts(&run, err);
-    return whole(&run, err);
+    simple_coll_begin(kernels, desc, words, &params);
+    if (several && kind == WM_COLL_ALLREDUCE)
+        work = simple_coll_reduce_parts(desc, &params);
+    else if (several && long_one && kind == WM_COLL_REDUCE)
+        work = reduce_to_root(desc, &params);
+    else if (several && long_one && kind == WM_COLL_BCAST)
+        work = scatter_parts(desc, &params);
+    else
+        work = whole(desc, &params);
+    return wm_simple_launch(desc->device, &kernels->simple, work, desc->type,
+                            desc->op, &params, desc->stream, err);
 }

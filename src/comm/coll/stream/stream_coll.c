@@ -6,7 +6,7 @@
 #include "comm/coll/direct/preflight.h"
 #include "comm/coll/stream/coll_desc.h"
 #include "comm/coll/stream/fragmented_coll.h"
-#include "comm/coll/stream/symm.h"
+#include "comm/coll/stream/symm_state.h"
 #include "comm/engine/stats.h"
 #include "comm/message/pattern.h"
 #include "comm/diagnostics/hang.h"
@@ -46,8 +46,7 @@ before(const run_t *run, const wm_buffer_t *buffer, bool to_write,
                                         run->desc.stream, err);
     if (producer->kind == WM_PRODUCER_ORDER)
         return wm_order_before(producer->order, to_write, run->desc.device,
-                               run->desc.stream, wm_symm_stream_id(run->symm),
-                               err);
+                               run->desc.stream, run->symm->last, err);
     return wm_producer_before(producer, to_write, run->desc.device,
                               run->desc.stream, err);
 }
@@ -69,7 +68,7 @@ after(const run_t *run, wm_error_t *err)
                : wm_order_after(stream_coll_order_of(call->send),
                                 stream_coll_order_of(call->receive),
                                 run->desc.device, run->desc.stream,
-                                wm_symm_stream_id(run->symm), err);
+                                run->symm->last, err);
 }
 
 // Packs each rank's block, at `given` in a pattern, into `copies`, or unpacks
@@ -131,7 +130,7 @@ exchange(run_t *run, wm_error_t *err)
     wm_block_t *copy;
     int code = packed_open(&run->desc, &copy, err);
     if (code == 0)
-        code = wm_symm_has_kernels(run->symm)
+        code = run->symm->kernel_coll
                        && run->desc.call->kind != WM_COLL_BARRIER
                    ? wm_symm_enqueue_kernel(run->symm, &run->desc, err)
                    : wm_fragmented_coll_enqueue(run->symm, &run->desc,
@@ -167,7 +166,7 @@ static void
 stream_coll_refuse(wm_symm_t *symm, const wm_coll_desc_t *desc, int code)
 {
     CUstream stream;
-    int device = wm_symm_device(symm);
+    int device = symm->device;
     bool ours = wm_stream_acquire(device, &stream, NULL) == 0;
     if (!ours)
         stream = CU_STREAM_LEGACY; // the legacy stream always exists
@@ -248,7 +247,7 @@ static int
 capture(run_t *run, int code, wm_error_t *err)
 {
     captured_t captured = {
-        .first = !wm_symm_continue(run->symm, run->capture),
+        .first = run->symm->capture != run->capture,
     };
     if (code == 0) {
         captured.kind = (int)run->desc.call->kind;
@@ -265,7 +264,7 @@ capture(run_t *run, int code, wm_error_t *err)
         code = wm_symm_finish(run->symm, stream_coll_enqueue(run, err), err);
     code = wm_preflight_tell(run->desc.comm, WM_COLL_CAPTURED, code, err);
     if (code < 0)
-        wm_symm_forget(run->symm);
+        run->symm->capture = 0;
     return code;
 }
 
@@ -296,7 +295,7 @@ give(run_t *run, int code, wm_error_t *err)
                            code);
         return code;
     }
-    if (wm_symm_is_lost(run->symm)) {
+    if (run->symm->lost.code < 0) {
         name_wait(run->desc.call, "the first after one that failed");
         code = wm_symm_recover(run->symm, err);
         if (code < 0)
@@ -341,18 +340,18 @@ call_on(wm_comm_t *comm, const wm_coll_t *call, int device, CUstream stream,
             return made;
     }
     run.symm = *symm;
-    if (code == 0 && device != wm_symm_device(run.symm))
+    if (code == 0 && device != run.symm->device)
         code = wm_error_set(
             err, WM_ERR_VALUE, 0,
             "stream: the stream is on cuda:%d, and the collectives of this "
             "communicator are on streams of cuda:%d; use a stream of that "
             "GPU, or another communicator (Dup)",
-            device, wm_symm_device(run.symm));
+            device, run.symm->device);
     if (code == 0)
         code = wm_fragmented_coll_count(run.symm, &run.desc, &run.fragments,
                                         err);
     code = run.capture != 0 ? capture(&run, code, err) : give(&run, code, err);
-    bool on_host = wm_symm_is_on_host(run.symm);
+    bool on_host = run.symm->memory->on_host;
     if (code == 0)
         wm_stat_add(
             on_host ? WM_STAT_staged_collectives : WM_STAT_ipc_collectives, 1);

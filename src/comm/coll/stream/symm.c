@@ -15,11 +15,12 @@ int
 wm_symm_begin(wm_symm_t *symm, const wm_coll_desc_t *desc, CUstream stream,
               wm_error_t *err)
 {
-    wm_error_t unused;
+    wm_error_t own;
+    err = err != NULL ? err : &own;
     wm_lock(&symm->lock);
-    int code = wm_symm_find_dead(symm, err != NULL ? err : &unused);
+    int code = wm_symm_find_dead(symm, err);
     if (code < 0 && symm->lost.code == 0) {
-        symm->lost = err != NULL ? *err : unused;
+        symm->lost = *err;
         symm->lost_at = 0;
         symm->stream = stream;
         wm_symm_leave_after(symm, symm->signatures.calls);
@@ -27,9 +28,8 @@ wm_symm_begin(wm_symm_t *symm, const wm_coll_desc_t *desc, CUstream stream,
     if (code == 0 && symm->lost.code < 0) {
         // The call counts, as it does on all other ranks.
         (void)!wm_signatures_begin(&symm->signatures, desc, NULL);
-        code = symm->lost.code;
-        if (err != NULL)
-            *err = symm->lost;
+        *err = symm->lost;
+        code = err->code;
     }
     if (code < 0) {
         pthread_mutex_unlock(&symm->lock);
@@ -44,11 +44,9 @@ wm_symm_begin(wm_symm_t *symm, const wm_coll_desc_t *desc, CUstream stream,
                < 0) {
         symm->stream = stream;
         wm_symm_leave_after(symm, symm->signatures.calls - 1);
-        code = symm->lost.code;
-        if (err != NULL)
-            *err = symm->lost;
+        *err = symm->lost;
         pthread_mutex_unlock(&symm->lock);
-        return code;
+        return err->code;
     }
     int follows = wm_symm_follow(symm, symm->signatures.calls - 1, stream,
                                  code == 0 ? err : NULL);
@@ -70,24 +68,6 @@ wm_symm_begin_captured(wm_symm_t *symm, uint64_t capture, CUstream stream,
     }
     int code = wm_symm_follow_captured(symm, first, stream, err);
     return code < 0 ? wm_symm_finish(symm, code, err) : 0;
-}
-
-uint64_t
-wm_symm_stream_id(const wm_symm_t *symm)
-{
-    return symm->last;
-}
-
-bool
-wm_symm_continue(const wm_symm_t *symm, uint64_t capture)
-{
-    return symm->capture == capture;
-}
-
-void
-wm_symm_forget(wm_symm_t *symm)
-{
-    symm->capture = 0;
 }
 
 // Takes a turn in a graph. All ranks know how many fragments the call before
@@ -226,28 +206,10 @@ wm_symm_place(const wm_symm_t *symm)
     return (uint64_t)symm->epoch << 32 | symm->signatures.calls;
 }
 
-int
-wm_symm_device(const wm_symm_t *symm)
-{
-    return symm->device;
-}
-
 size_t
 wm_symm_half(const wm_symm_t *symm)
 {
     return symm->memory->nbytes / 2 / HALF_ALIGN * HALF_ALIGN;
-}
-
-bool
-wm_symm_has_kernels(const wm_symm_t *symm)
-{
-    return symm->kernel_coll;
-}
-
-bool
-wm_symm_is_on_host(const wm_symm_t *symm)
-{
-    return symm->memory->on_host;
 }
 
 const wm_thresholds_t *
@@ -259,5 +221,5 @@ wm_symm_thresholds(const wm_symm_t *symm)
 bool
 wm_symm_serves(const wm_symm_t *symm, int device)
 {
-    return symm->device == device && !wm_symm_is_lost(symm);
+    return symm->device == device && symm->lost.code == 0;
 }

@@ -23,20 +23,9 @@ WM_MUST_CHECK int
 wm_symm_make(wm_comm_t *comm, int device, bool captured, int code,
              wm_error_t *err);
 
-int
-wm_symm_device(const wm_symm_t *symm);
-
 // Returns the bytes of one half.
 size_t
 wm_symm_half(const wm_symm_t *symm);
-
-bool
-wm_symm_is_on_host(const wm_symm_t *symm);
-
-// Returns true if kernels do the calls, as the kernels of all ranks can run at
-// once.
-bool
-wm_symm_has_kernels(const wm_symm_t *symm);
 
 // Returns the thresholds that all ranks use; borrowed.
 const wm_thresholds_t *
@@ -61,18 +50,6 @@ wm_symm_begin(wm_symm_t *symm, const wm_coll_desc_t *desc, CUstream stream,
 WM_MUST_CHECK int
 wm_symm_begin_captured(wm_symm_t *symm, uint64_t capture, CUstream stream,
                        wm_error_t *err);
-
-// Returns the id of the stream of the last call; 0: not known, or captured.
-uint64_t
-wm_symm_stream_id(const wm_symm_t *symm);
-
-// wm_symm_continue() returns true if a call of this capture came before.
-// wm_symm_forget() forgets the capture.
-bool
-wm_symm_continue(const wm_symm_t *symm, uint64_t capture);
-
-void
-wm_symm_forget(wm_symm_t *symm);
 
 // Takes a turn: the call goes through the halves, in fragments.
 WM_MUST_CHECK int
@@ -105,10 +82,6 @@ wm_symm_keep(wm_symm_t *symm, wm_block_t *memory, wm_error_t *err);
 // raise. Returns `code`, or an error of its own.
 WM_MUST_CHECK int
 wm_symm_finish(wm_symm_t *symm, int code, wm_error_t *err);
-
-// Returns true if this rank knows of a failure: the next call recovers.
-bool
-wm_symm_is_lost(const wm_symm_t *symm);
 
 // Recovers from a failure that this rank knows of; no-op if there is none.
 // Waits on the host until all ranks do the same and their streams have ended,

@@ -103,12 +103,6 @@ wm_symm_fail(wm_symm_t *symm)
     pthread_mutex_unlock(&symm->lock);
 }
 
-bool
-wm_symm_is_lost(const wm_symm_t *symm)
-{
-    return symm->lost.code != 0;
-}
-
 typedef struct {
     const wm_symm_t *symm;
     const char *name;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The struct of wm_symm_t, for the files symm*.c alone: symm_make.c makes and
-// recovers it, symm.c makes calls, symm_order.c orders these by stream words,
-// symm_failure.c raises failures.
+// The struct of wm_symm_t: symm_make.c makes and recovers it, symm.c makes
+// calls, symm_order.c orders these by stream words, symm_failure.c raises
+// failures; stream_coll.c, which calls them, reads it. No other file includes
+// this header.
 #ifndef WM_COMM_COLL_STREAM_SYMM_STATE_H
 #define WM_COMM_COLL_STREAM_SYMM_STATE_H
 
@@ -24,17 +25,20 @@ struct wm_symm {
     CUstream stream;            // of this call, or the last one
     uint64_t last;              // id of that stream; 0: captured, or not known
     CUevent ended;              // for captures: recorded after the last call
-    bool kernel_coll; // kernels use the memory; else it has two halves
+    // Kernels use the memory, as those of all ranks can run at once; else it
+    // has two halves.
+    bool kernel_coll;
     wm_signatures_t signatures; // signatures of the calls that were begun
     wm_kernel_coll_t kernels;   // state of the kernels
     uint32_t turn;              // its parity is the half of the next fragment
-    uint64_t capture;           // of the last call
+    uint64_t capture;           // of the last call; 0: forgotten
     uint32_t turns;             // turns taken so far, in its graph or in all
     uint32_t epochs;            // epochs of its graph so far
     size_t fragments;           // fragments of the last call that took a turn
     wm_block_t **copies;        // memory that graphs read
     size_t copied;
-    // The failure, as it was raised; code 0: none.
+    // The failure, as it was raised; code 0: none. With one, the next call
+    // recovers.
     wm_error_t lost;
     wm_error_t former; // the failure before the last recovery
     // The first call that failed, for both; 0: not known.
