@@ -174,7 +174,7 @@ by_mpi_count(const wm_by_mpi_t *by, size_t nbytes, bool *fits)
 
 // The blocks of one side, as MPI takes them: by rank, or by neighbor.
 typedef struct {
-    wm_neighbors_t neighbors;
+    wm_neighbors_t peers;
     int counts[WM_BARRIER_RANKS], at[WM_BARRIER_RANKS];
     MPI_Aint bytes_at[WM_BARRIER_RANKS];
     MPI_Datatype types[WM_BARRIER_RANKS];
@@ -194,22 +194,13 @@ by_mpi_lay(const wm_by_mpi_t *by, side_t *side, int block, wm_span_t span,
     side->types[block] = by_mpi_type_of(by);
 }
 
-// Lays the blocks of ranks 0 to `ranks` - 1, if they vary.
+// Lays the blocks, if they vary. -1 (MPI_PROC_NULL) gets an empty one.
 static void
-lay_ranks(const wm_by_mpi_t *by, side_t *side, const wm_span_t *spans,
-          int ranks, bool *fits)
+lay_blocks(const wm_by_mpi_t *by, side_t *side, const wm_span_t *spans,
+           bool *fits)
 {
-    for (int i = 0; i < ranks && spans != NULL; ++i)
-        by_mpi_lay(by, side, i, spans[i], fits);
-}
-
-// Lays the blocks of the neighbors. -1 (MPI_PROC_NULL) gets an empty one.
-static void
-lay_neighbors(const wm_by_mpi_t *by, side_t *side, const wm_span_t *spans,
-              bool *fits)
-{
-    for (int i = 0; i < side->neighbors.count; ++i) {
-        int rank = side->neighbors.ranks[i];
+    for (int i = 0; i < side->peers.count && spans != NULL; ++i) {
+        int rank = side->peers.ranks[i];
         by_mpi_lay(by, side, i, rank >= 0 ? spans[rank] : (wm_span_t){0, 0},
                    fits);
     }
@@ -228,25 +219,48 @@ root_of(const wm_by_mpi_t *by)
                                 : root - wm_comm_group(comm, root).first;
 }
 
+// Returns the elements of `nbytes` or, if they are `divided` among the ranks
+// of a side, of one of its blocks.
+static int
+count_of(const wm_by_mpi_t *by, size_t nbytes, bool divided,
+         const side_t *side, bool *fits)
+{
+    size_t blocks = divided ? (size_t)side->peers.count : 1;
+    return blocks > 0 ? by_mpi_count(by, nbytes / blocks, fits) : 0;
+}
+
+// MPI's arguments: a block, one for each rank, or blocks of any lengths.
+#define SENT send, out, type
+#define TAKEN receive, in, type
+#define SENT_V send, sends->counts, sends->at, type
+#define TAKEN_V receive, takes->counts, takes->at, type
+
 // Makes MPI's blocking call, or begins the nonblocking one.
-#define CALL(blocking, begins, ...)                                           \
-    (by->blocks ? MPI_##blocking(__VA_ARGS__)                                 \
-                : MPI_##begins(__VA_ARGS__, &by->request))
+#define CASE(NAME, blocking, begins, ...)                                     \
+    case WM_COLL_##NAME:                                                      \
+        result = by->blocks ? MPI_##blocking(__VA_ARGS__)                     \
+                            : MPI_##begins(__VA_ARGS__, &by->request);        \
+        break
 
 static int
 by_mpi_begin(wm_by_mpi_t *by, bool *fits)
 {
     const wm_coll_t *call = by->call;
-    const wm_shape_t *shape = wm_coll_shape(call->kind);
+    const wm_coll_row_t *row = wm_coll_row(call->kind);
+    const wm_shape_t *shape = &row->shape;
     const wm_comm_t *comm = by->comm;
-    MPI_Comm on = by->blocks ? comm->owner->user : comm->owner->data;
+    const side_t *sends = &by->sides->sends, *takes = &by->sides->receives;
+    // With it, the span of a rank holds all blocks that this rank has for it.
+    bool paired = shape->neighbors && comm->neighbor_rule.paired;
+    MPI_Comm on = by->blocks         ? comm->owner->user
+                  : shape->neighbors ? comm->data
+                                     : comm->owner->data;
     MPI_Datatype type = by_mpi_type_of(by);
     MPI_Op op = wm_half_op(type, call->op);
     int root = root_of(by);
-    size_t blocks = (size_t)wm_comm_others(comm, comm->rank).count;
     bool in_place = call->send == NULL && wm_coll_sends(call, comm->rank);
-    size_t sent = by_mpi_nbytes_of(call->send),
-           got = by_mpi_nbytes_of(call->receive);
+    size_t sent = paired ? 0 : by_mpi_nbytes_of(call->send),
+           got = paired ? 0 : by_mpi_nbytes_of(call->receive);
     // MPI may take two equal addresses, both NULL, for MPI_IN_PLACE.
     static char none;
     void *send = in_place ? MPI_IN_PLACE : by->send != NULL ? by->send : &none;
@@ -257,135 +271,76 @@ by_mpi_begin(wm_by_mpi_t *by, bool *fits)
     bool whole = !shape->scatters && !shape->gathers;
     int all = whole ? by_mpi_count(by, call->send != NULL ? sent : got, fits)
                     : 0;
-    int out = by_mpi_count(by, sent / (shape->scatters ? blocks : 1), fits);
-    int in = by_mpi_count(by, got / (shape->gathers ? blocks : 1), fits);
-    const side_t *sends = &by->sides->sends, *takes = &by->sides->receives;
+    int out = count_of(by, sent, row->sends != WM_WHOLE || shape->uneven,
+                       sends, fits);
+    int in = count_of(by, got, row->receives != WM_WHOLE, takes, fits);
+    if (call->kind == WM_COLL_REDUCE_SCATTER_BLOCK && in_place)
+        in = count_of(by, got, true, sends, fits);
     if (!*fits)
         return MPI_SUCCESS;
-    switch (call->kind) {
-    case WM_COLL_BCAST:
-        return CALL(Bcast, Ibcast, call->send != NULL ? by->send : by->receive,
-                    all, type, root, on);
-    case WM_COLL_GATHER:
-        return CALL(Gather, Igather, send, out, type, receive, in, type, root,
-                    on);
-    case WM_COLL_GATHERV:
-        return CALL(Gatherv, Igatherv, send, out, type, receive, takes->counts,
-                    takes->at, type, root, on);
-    case WM_COLL_SCATTER:
-        return CALL(Scatter, Iscatter, send, out, type, receive, in, type,
-                    root, on);
-    case WM_COLL_SCATTERV:
-        return CALL(Scatterv, Iscatterv, send, sends->counts, sends->at, type,
-                    receive, in, type, root, on);
-    case WM_COLL_ALLGATHER:
-        return CALL(Allgather, Iallgather, send, out, type, receive, in, type,
-                    on);
-    case WM_COLL_ALLGATHERV:
-        return CALL(Allgatherv, Iallgatherv, send, out, type, receive,
-                    takes->counts, takes->at, type, on);
-    case WM_COLL_ALLTOALL:
-        return CALL(Alltoall, Ialltoall, send, out, type, receive, in, type,
-                    on);
-    case WM_COLL_ALLTOALLV:
-        return CALL(Alltoallv, Ialltoallv, send, sends->counts, sends->at,
-                    type, receive, takes->counts, takes->at, type, on);
-    case WM_COLL_ALLTOALLW:
-        return CALL(Alltoallw, Ialltoallw, send, sends->counts, sends->at,
-                    sends->types, receive, takes->counts, takes->at,
-                    takes->types, on);
-    case WM_COLL_REDUCE:
-        return CALL(Reduce, Ireduce, send, receive, all, type, op, root, on);
-    case WM_COLL_ALLREDUCE:
-        return CALL(Allreduce, Iallreduce, send, receive, all, type, op, on);
-    case WM_COLL_REDUCE_SCATTER_BLOCK:
-        in = by_mpi_count(by, got / (in_place ? blocks : 1), fits);
-        return CALL(Reduce_scatter_block, Ireduce_scatter_block, send, receive,
-                    in, type, op, on);
-    case WM_COLL_REDUCE_SCATTER:
-        return CALL(Reduce_scatter, Ireduce_scatter, send, receive,
-                    takes->counts, type, op, on);
-    case WM_COLL_SCAN:
-        return CALL(Scan, Iscan, send, receive, all, type, op, on);
-    case WM_COLL_EXSCAN:
-        return CALL(Exscan, Iexscan, send, receive, all, type, op, on);
-    default:
-        return MPI_ERR_OTHER;
-    }
-}
-
-// Returns the elements of a block, of `all` in blocks of one length.
-static int
-count_each(const side_t *side, int all)
-{
-    return side->neighbors.count > 0 ? all / side->neighbors.count : 0;
-}
-
-// Begins a call of neighbors. `paired`: the span of a rank holds all blocks
-// that this rank has for it.
-static int
-begin_of_neighbors(wm_by_mpi_t *by, bool paired, bool *fits)
-{
-    const wm_coll_t *call = by->call;
-    const side_t *out = &by->sides->sends, *in = &by->sides->receives;
-    MPI_Datatype type = by_mpi_type_of(by);
-    MPI_Comm on = by->comm->data;
-    int all = 0, gives = 0, takes = 0;
-    if (!paired) {
-        all = by_mpi_count(by, call->send->nbytes, fits);
-        gives = count_each(out, all);
-        takes = count_each(in, by_mpi_count(by, call->receive->nbytes, fits));
-    }
-    if (!*fits)
-        return MPI_SUCCESS;
+    int result = MPI_ERR_OTHER;
     switch (paired ? WM_COLL_NEIGHBOR_ALLTOALLW : call->kind) {
-    case WM_COLL_NEIGHBOR_ALLGATHER:
-        return MPI_Ineighbor_allgather(by->send, all, type, by->receive, takes,
-                                       type, on, &by->request);
-    case WM_COLL_NEIGHBOR_ALLGATHERV:
-        return MPI_Ineighbor_allgatherv(by->send, all, type, by->receive,
-                                        in->counts, in->at, type, on,
-                                        &by->request);
-    case WM_COLL_NEIGHBOR_ALLTOALL:
-        return MPI_Ineighbor_alltoall(by->send, gives, type, by->receive,
-                                      takes, type, on, &by->request);
-    case WM_COLL_NEIGHBOR_ALLTOALLV:
-        return MPI_Ineighbor_alltoallv(by->send, out->counts, out->at, type,
-                                       by->receive, in->counts, in->at, type,
-                                       on, &by->request);
-    case WM_COLL_NEIGHBOR_ALLTOALLW:
-        return MPI_Ineighbor_alltoallw(
-            by->send, out->counts, out->bytes_at, out->types, by->receive,
-            in->counts, in->bytes_at, in->types, on, &by->request);
+        CASE(BCAST, Bcast, Ibcast, call->send != NULL ? by->send : by->receive,
+             all, type, root, on);
+        CASE(GATHER, Gather, Igather, SENT, TAKEN, root, on);
+        CASE(GATHERV, Gatherv, Igatherv, SENT, TAKEN_V, root, on);
+        CASE(SCATTER, Scatter, Iscatter, SENT, TAKEN, root, on);
+        CASE(SCATTERV, Scatterv, Iscatterv, SENT_V, TAKEN, root, on);
+        CASE(ALLGATHER, Allgather, Iallgather, SENT, TAKEN, on);
+        CASE(ALLGATHERV, Allgatherv, Iallgatherv, SENT, TAKEN_V, on);
+        CASE(ALLTOALL, Alltoall, Ialltoall, SENT, TAKEN, on);
+        CASE(ALLTOALLV, Alltoallv, Ialltoallv, SENT_V, TAKEN_V, on);
+        CASE(ALLTOALLW, Alltoallw, Ialltoallw, send, sends->counts, sends->at,
+             sends->types, receive, takes->counts, takes->at, takes->types,
+             on);
+        CASE(REDUCE, Reduce, Ireduce, send, receive, all, type, op, root, on);
+        CASE(ALLREDUCE, Allreduce, Iallreduce, send, receive, all, type, op,
+             on);
+        CASE(REDUCE_SCATTER_BLOCK, Reduce_scatter_block, Ireduce_scatter_block,
+             send, receive, in, type, op, on);
+        CASE(REDUCE_SCATTER, Reduce_scatter, Ireduce_scatter, send, receive,
+             takes->counts, type, op, on);
+        CASE(SCAN, Scan, Iscan, send, receive, all, type, op, on);
+        CASE(EXSCAN, Exscan, Iexscan, send, receive, all, type, op, on);
+        CASE(NEIGHBOR_ALLGATHER, Neighbor_allgather, Ineighbor_allgather, SENT,
+             TAKEN, on);
+        CASE(NEIGHBOR_ALLGATHERV, Neighbor_allgatherv, Ineighbor_allgatherv,
+             SENT, TAKEN_V, on);
+        CASE(NEIGHBOR_ALLTOALL, Neighbor_alltoall, Ineighbor_alltoall, SENT,
+             TAKEN, on);
+        CASE(NEIGHBOR_ALLTOALLV, Neighbor_alltoallv, Ineighbor_alltoallv,
+             SENT_V, TAKEN_V, on);
+        CASE(NEIGHBOR_ALLTOALLW, Neighbor_alltoallw, Ineighbor_alltoallw, send,
+             sends->counts, sends->bytes_at, sends->types, receive,
+             takes->counts, takes->bytes_at, takes->types, on);
     default:
-        return MPI_ERR_OTHER;
+        break;
     }
+    return result;
 }
 
 // Lays the blocks in the order in which MPI takes them.
 static int
 by_mpi_lay_blocks(wm_by_mpi_t *by, bool *fits, wm_error_t *err)
 {
-    const wm_coll_t *call = by->call;
     const wm_comm_t *comm = by->comm;
-    const wm_shape_t *shape = wm_coll_shape(call->kind);
+    const wm_shape_t *shape = wm_coll_shape(by->call->kind);
     side_t *sends = &by->sides->sends, *receives = &by->sides->receives;
-    int others = wm_comm_others(comm, comm->rank).count;
     if (!shape->neighbors) {
-        lay_ranks(by, sends, call->sends, others, fits);
-        lay_ranks(by, receives, call->receives,
-                  shape->reduces ? wm_comm_group(comm, comm->rank).count
-                                 : others,
-                  fits);
-        return 0;
+        sends->peers.count = receives->peers.count =
+            wm_comm_others(comm, comm->rank).count;
+        if (shape->reduces)
+            receives->peers.count = wm_comm_group(comm, comm->rank).count;
+        for (int i = 0; i < WM_BARRIER_RANKS; ++i)
+            sends->peers.ranks[i] = receives->peers.ranks[i] = i;
     }
-    if (!wm_neighbor_find(comm->data, comm->size, &receives->neighbors,
-                          &sends->neighbors))
+    else if (!wm_neighbor_find(comm->data, comm->size, &receives->peers,
+                               &sends->peers))
         return wm_error_set(
             err, WM_ERR_MPI, MPI_ERR_TOPOLOGY,
             "the neighbours of the communicator are not known any more");
-    lay_neighbors(by, sends, call->sends, fits);
-    lay_neighbors(by, receives, call->receives, fits);
+    lay_blocks(by, sends, by->call->sends, fits);
+    lay_blocks(by, receives, by->call->receives, fits);
     return 0;
 }
 
@@ -400,10 +355,7 @@ wm_by_mpi_begin(wm_by_mpi_t *by, wm_error_t *err)
     int code = by_mpi_lay_blocks(by, &fits, err);
     if (code < 0)
         return code;
-    by->result = wm_coll_shape(call->kind)->neighbors
-                     ? begin_of_neighbors(by, by->comm->neighbor_rule.paired,
-                                          &fits)
-                     : by_mpi_begin(by, &fits);
+    by->result = by_mpi_begin(by, &fits);
     if (fits)
         return wm_mpi_check(by->result, wm_call_name(call->kind), err);
     return wm_error_set(
