@@ -64,6 +64,17 @@ WM_PY_MESSAGE_CALLS(X)
 WM_PY_PROBE_CALLS(X)
 #undef X
 
+// Returns (name, reason) for (rank, buffer or None); the method that
+// wm.transport() calls.
+extern const char wm_py_comm_transport_doc[];
+PyObject *
+wm_py_comm_transport(PyObject *self, PyObject *const *args, Py_ssize_t given);
+
+// Makes a wm.StreamComm. Returns NULL with an exception if the object is no
+// stream, or is the per-thread default stream.
+PyObject *
+wm_py_on_stream(PyObject *comm, PyObject *stream);
+
 // A row of the table of methods.
 #define WM_PY_CALL_ROW(name)                                                  \
     {#name, (PyCFunction)(void (*)(void))wm_py_comm_call_##name,              \

@@ -31,12 +31,6 @@ wm_py_coll_args_is_separate(wm_coll_kind_t kind)
     return wm_coll_row(kind)->sends == WM_SEPARATE;
 }
 
-int
-wm_py_coll_args_count(wm_coll_kind_t kind)
-{
-    return wm_coll_row(kind)->arguments->count;
-}
-
 static bool
 is_nothing(PyObject *value)
 {

@@ -19,10 +19,6 @@ typedef struct {
 wm_coll_kind_t
 wm_py_coll_args_kind(const char *name);
 
-// Returns the number of positional arguments, without `info`.
-int
-wm_py_coll_args_count(wm_coll_kind_t kind);
-
 // Returns true if each block has a datatype of its own.
 bool
 wm_py_coll_args_is_separate(wm_coll_kind_t kind);

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Messages and collectives of a communicator bound to a stream:
 // comm.on(stream).
-#include "python/comm/on_stream.h"
-
 #include "python/comm/calls.h"
+
 #include "python/comm/direct_call.h"
 #include "python/device/py_stream.h"
 #include "python/message/channel.h"

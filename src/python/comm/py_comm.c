@@ -5,8 +5,6 @@
 #include "comm/comm/host_only.h"
 #include "comm/engine/engine.h"
 #include "python/comm/calls.h"
-#include "python/comm/on_stream.h"
-#include "python/comm/py_transport.h"
 #include "python/message/channel.h"
 
 PyDoc_STRVAR(

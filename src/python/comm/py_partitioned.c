@@ -7,6 +7,7 @@
 #include "comm/engine/engine.h"
 #include "comm/message/partitioned.h"
 #include "python/comm/calls.h"
+#include "python/message/blocks.h"
 #include "python/request/handles.h"
 #include "python/request/prequest.h"
 
@@ -393,8 +394,7 @@ new_request(PyObject *comm, const wm_channel_t *channel, PyObject *given,
             int partitions, bool receives, wm_envelope_t *envelope)
 {
     wm_message_t message;
-    PyObject *buf = wm_py_cold("warpmpi._partitions", "whole", "(Oi)", given,
-                               partitions);
+    PyObject *buf = wm_py_blocks_of_all(given, partitions);
     if (buf == NULL
         || wm_py_message_parse_for(envelope->rank, buf, receives, "buf",
                                    &message)

@@ -367,8 +367,8 @@ read_arguments(making_t *making, PyObject *self, PyObject *const *args,
                PyObject *again)
 {
     if (!plain || making->lacking)
-        take_arguments(wm_py_coll_args_count(making->kind), args, given,
-                       keywords, &making->taken, &making->names);
+        take_arguments(wm_coll_row(making->kind)->arguments->count, args,
+                       given, keywords, &making->taken, &making->names);
     PyObject *taken = making->taken, *names = making->names;
     Py_ssize_t named = names != NULL ? PyTuple_GET_SIZE(names) : 0;
     if (taken != NULL)

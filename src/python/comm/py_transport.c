@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "python/comm/py_transport.h"
+#include "python/comm/calls.h"
 
 #include <stdio.h>
 

@@ -9,41 +9,6 @@
 #include "python/message/elements.h"
 #include "python/message/owner.h"
 
-// Returns a count, or a pair of count and displacement, with the count times
-// `blocks`; other objects unchanged.
-static PyObject *
-times(PyObject *count, int blocks)
-{
-    if (count == Py_None || wm_py_mpi_names_datatype(count))
-        return Py_NewRef(count);
-    if (PyTuple_Check(count) && PyTuple_GET_SIZE(count) == 2)
-        return Py_BuildValue("NO", times(PyTuple_GET_ITEM(count, 0), blocks),
-                             PyTuple_GET_ITEM(count, 1));
-    PyObject *index = PyNumber_Index(count), *by = PyLong_FromLong(blocks);
-    PyObject *product = index != NULL && by != NULL
-                            ? PyNumber_Multiply(index, by)
-                            : NULL;
-    Py_XDECREF(index);
-    Py_XDECREF(by);
-    return product;
-}
-
-// Returns a buffer that counts one block as a buffer that counts all blocks.
-static PyObject *
-of_all(PyObject *value, int blocks)
-{
-    bool listed = PyList_Check(value) || PyTuple_Check(value);
-    if (!listed || PySequence_Fast_GET_SIZE(value) < 2)
-        return Py_NewRef(value);
-    PyObject *list = PySequence_List(value);
-    PyObject *count = list != NULL && PyList_GET_SIZE(list) > 1
-                          ? times(PyList_GET_ITEM(list, 1), blocks)
-                          : NULL;
-    if (count == NULL || PyList_SetItem(list, 1, count) < 0)
-        Py_CLEAR(list);
-    return list;
-}
-
 static int
 read_message(PyObject *value, bool writable, bool reduces, wm_side_t *side)
 {
@@ -313,7 +278,7 @@ wm_py_side_read(PyObject *value, bool writable, bool reduces,
         all.ranks[rank] = rank;
     bool apart = form == WM_VARYING || form == WM_SEPARATE;
     PyObject *array = apart ? Py_NewRef(wm_py_message_array(value))
-                      : form == WM_EQUAL ? of_all(value, blocks)
+                      : form == WM_EQUAL ? wm_py_blocks_of_all(value, blocks)
                                          : Py_NewRef(value);
     int code = read_message(array, writable, reduces, side);
     Py_XDECREF(array);

@@ -390,20 +390,47 @@ wm_py_blocks_free(wm_py_blocks_t *blocks)
 bool
 wm_py_blocks_has_counts(PyObject *buffer, wm_block_form_t form)
 {
-    Py_ssize_t length = is_listed(buffer) ? PySequence_Fast_GET_SIZE(buffer)
-                                          : 0;
-    if (form == WM_SEPARATE)
-        return true;
-    if (length < 2
-        || wm_py_mpi_names_datatype(PySequence_Fast_GET_ITEM(buffer, 1)))
-        return false;
-    PyObject *counts = PySequence_Fast_GET_ITEM(buffer, 1);
-    bool paired = length < 4
-                  && (PyTuple_Check(counts)
-                      || (form != WM_VARYING && PyList_Check(counts)));
-    if (paired && PySequence_Fast_GET_SIZE(counts) > 0)
-        counts = PySequence_Fast_GET_ITEM(counts, 0);
-    return counts != Py_None;
+    items_t items = {NULL, NULL, NULL};
+    bool wrong = is_listed(buffer) && split(buffer, form, &items) < 0;
+    bool given = wrong || form == WM_SEPARATE || items.counts != NULL;
+    PyErr_Clear();
+    items_clear(&items);
+    return given;
+}
+
+// Returns a count, or a pair of a count and a displacement, with the count
+// times `blocks`; other objects unchanged.
+static PyObject *
+times(PyObject *count, int blocks)
+{
+    if (is_listed(count) && PySequence_Fast_GET_SIZE(count) == 2)
+        return Py_BuildValue("NO",
+                             times(PySequence_Fast_GET_ITEM(count, 0), blocks),
+                             PySequence_Fast_GET_ITEM(count, 1));
+    PyObject *index = PyIndex_Check(count) ? PyNumber_Index(count) : NULL;
+    if (index == NULL && PyErr_ExceptionMatches(PyExc_TypeError))
+        PyErr_Clear(); // its reader tells
+    if (index == NULL)
+        return PyErr_Occurred() ? NULL : Py_NewRef(count);
+    PyObject *by = PyLong_FromLong(blocks);
+    PyObject *product = by != NULL ? PyNumber_Multiply(index, by) : NULL;
+    Py_DECREF(index);
+    Py_XDECREF(by);
+    return product;
+}
+
+PyObject *
+wm_py_blocks_of_all(PyObject *buffer, int blocks)
+{
+    if (!is_listed(buffer) || PySequence_Fast_GET_SIZE(buffer) < 2)
+        return Py_NewRef(buffer);
+    PyObject *list = PySequence_List(buffer);
+    PyObject *count = list != NULL && PyList_GET_SIZE(list) > 1
+                          ? times(PyList_GET_ITEM(list, 1), blocks)
+                          : NULL;
+    if (count == NULL || PyList_SetItem(list, 1, count) < 0)
+        Py_CLEAR(list);
+    return list;
 }
 
 wm_block_form_t

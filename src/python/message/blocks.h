@@ -39,6 +39,11 @@ wm_py_blocks_free(wm_py_blocks_t *blocks);
 bool
 wm_py_blocks_has_counts(PyObject *buffer, wm_block_form_t form);
 
+// Returns a buffer that counts one block as a buffer that counts all blocks. A
+// count that is wrong stays as it is. A new reference; NULL with an exception.
+PyObject *
+wm_py_blocks_of_all(PyObject *buffer, int blocks);
+
 // Returns the form that is called "", "n", "v" or "w" in Python.
 wm_block_form_t
 wm_py_blocks_form(const char *name);

@@ -34,20 +34,28 @@ handles_is_live(const wm_request_t *self)
                : wm_py_request_is_active(self);
 }
 
+// Takes a request out of the table. Returns false if it was never inserted, as
+// its operation had ended.
+static bool
+handles_take_out(wm_request_t *self)
+{
+    wm_request_t **link = handles_bucket(self->key);
+    while (*link != NULL && *link != self)
+        link = &(*link)->next;
+    if (*link == NULL)
+        return false;
+    *link = self->next;
+    --count;
+    return true;
+}
+
 void
 wm_py_handles_remove(wm_request_t *self)
 {
     if (!self->known)
         return;
     self->known = false;
-    wm_request_t **link = handles_bucket(self->key);
-    while (*link != NULL && *link != self)
-        link = &(*link)->next;
-    if (*link == NULL)
-        return; // its operation had ended: never inserted
-    *link = self->next;
-    --count;
-    if (!self->adopted)
+    if (!handles_take_out(self) || !self->adopted)
         return;
     self->adopted = false;
     --adopted_count;
@@ -187,11 +195,7 @@ wm_py_handles_adopt(PyObject *object)
     }
     // The table does not find the old object: to make its heir may run Python
     // code.
-    wm_request_t **link = handles_bucket(self->key);
-    while (*link != self)
-        link = &(*link)->next;
-    *link = self->next;
-    --count;
+    (void)handles_take_out(self);
     PyObject *raised = PyErr_GetRaisedException();
     // A finalizer that keeps the object would be shorter, but programs free
     // requests by weak references, which must see the object go.
@@ -275,14 +279,20 @@ enum { REQUEST, PREQUEST, GREQUEST, MESSAGE, COPIED };
 
 static newfunc makers[COPIED];
 
+// Returns the object that is copied, borrowed; NULL if there is none.
+static PyObject *
+handles_given(PyObject *args, PyObject *kwargs, const char *name)
+{
+    return PyTuple_GET_SIZE(args) > 0 ? PyTuple_GET_ITEM(args, 0)
+           : kwargs != NULL           ? PyDict_GetItemString(kwargs, name)
+                                      : NULL;
+}
+
 static PyObject *
 handles_copy(newfunc maker, PyTypeObject *type, PyObject *args,
              PyObject *kwargs)
 {
-    PyObject *given = PyTuple_GET_SIZE(args) > 0 ? PyTuple_GET_ITEM(args, 0)
-                      : kwargs != NULL
-                          ? PyDict_GetItemString(kwargs, "request")
-                          : NULL;
+    PyObject *given = handles_given(args, kwargs, "request");
     if (given != NULL && PyObject_TypeCheck(given, wm_py_state->request_type)
         && wm_py_handles_show((wm_request_t *)given) < 0)
         return NULL;
@@ -305,10 +315,7 @@ MAKER(make_grequest, GREQUEST)
 static PyObject *
 make_message(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    PyObject *given = PyTuple_GET_SIZE(args) > 0 ? PyTuple_GET_ITEM(args, 0)
-                      : kwargs != NULL
-                          ? PyDict_GetItemString(kwargs, "message")
-                          : NULL;
+    PyObject *given = handles_given(args, kwargs, "message");
     PyObject *made = makers[MESSAGE](type, args, kwargs);
     if (made != NULL && given != NULL
         && PyObject_TypeCheck(given, wm_py_state->matched_type)

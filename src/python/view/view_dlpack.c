@@ -260,13 +260,10 @@ static int
 take_legacy(wm_dl_managed_t *managed, const char *argument, wm_view_t *view,
             wm_dl_device_t *device)
 {
-    if (take_tensor(&managed->tensor, argument, view, device) < 0) {
+    int code = take_tensor(&managed->tensor, argument, view, device);
+    if (code < 0)
         wm_py_view_release_owner(delete_legacy, managed);
-        return -1;
-    }
-    view->owner = managed;
-    view->release = delete_legacy;
-    return 0;
+    return code;
 }
 
 // Takes a tensor borrowed from the object, which is kept; or a managed one.
@@ -401,24 +398,18 @@ static int
 take_capsule(PyObject *capsule, const char *argument, wm_view_t *view,
              wm_dl_device_t *device)
 {
-    int status;
-    if (PyCapsule_IsValid(capsule, "dltensor_versioned")) {
-        void *managed = PyCapsule_GetPointer(capsule, "dltensor_versioned");
-        if (PyCapsule_SetName(capsule, USED_VERSIONED) < 0)
-            return -1;
-        status = take_versioned(managed, argument, view, device);
-    }
-    else if (PyCapsule_IsValid(capsule, "dltensor")) {
-        void *managed = PyCapsule_GetPointer(capsule, "dltensor");
-        if (PyCapsule_SetName(capsule, USED_LEGACY) < 0)
-            return -1;
-        status = take_legacy(managed, argument, view, device);
-    }
-    else {
+    bool versioned = PyCapsule_IsValid(capsule, "dltensor_versioned");
+    if (!versioned && !PyCapsule_IsValid(capsule, "dltensor"))
         return wm_py_view_fail(
             PyExc_BufferError, argument,
             "its __dlpack__ did not return an unused DLPack capsule");
-    }
+    void *managed = PyCapsule_GetPointer(
+        capsule, versioned ? "dltensor_versioned" : "dltensor");
+    if (PyCapsule_SetName(capsule, versioned ? USED_VERSIONED : USED_LEGACY)
+        < 0)
+        return -1;
+    int status = versioned ? take_versioned(managed, argument, view, device)
+                           : take_legacy(managed, argument, view, device);
     if (status == 0) {
         view->owner = Py_NewRef(capsule);
         view->release = release_capsule;
