@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import pickle
+import struct
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeAlias
 
@@ -136,16 +137,12 @@ def _op_name(op: Any) -> str:
 def _exchange(comm: Any, said: Said) -> list[Said]:
     """Tell all ranks; messages go on meanwhile."""
     mine = pickle.dumps(tuple(said))
-    lengths = [0] * comm.size
     told = bytearray(8 * comm.size)
     request = _Iallgather(
-        comm,
-        [len(mine).to_bytes(8, "little"), MPI.BYTE],
-        [told, MPI.BYTE],
+        comm, [struct.pack("q", len(mine)), MPI.BYTE], [told, MPI.BYTE]
     )
     _core.Request.Waitall([request])
-    for rank in range(comm.size):
-        lengths[rank] = int.from_bytes(told[8 * rank : 8 * rank + 8], "little")
+    lengths = list(struct.unpack(f"{comm.size}q", told))
     everything = bytearray(sum(lengths))
     request = _Iallgatherv(
         comm, [mine, MPI.BYTE], [everything, lengths, None, MPI.BYTE]

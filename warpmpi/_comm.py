@@ -276,9 +276,10 @@ def of_handle(comm: Any) -> Any:
     return comm if isinstance(comm, ours) else ours.__new__(ours, comm)
 
 
-def _is_known(name: str, comm: Any) -> bool:
-    """Tell if all processes of the maker's communicator run this package."""
-    return name not in _STRANGE and not isinstance(comm, _HostIntercomm)
+def _ours_of(comm: Any, name: str, made: Any) -> Any:
+    """Make what a maker of that name has made one of ours; collective."""
+    known = name not in _STRANGE and not isinstance(comm, _HostIntercomm)
+    return _ours(made, known, None if name in _WIDER else comm)
 
 
 def _made_by(base: type, name: str) -> Any:
@@ -310,15 +311,9 @@ def _making(base: type, name: str) -> Any:
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         _core._check_running()
         with _counted():
-            made = method(self, *args, **kwargs)
-            return _ours(made, _is_known(name, self), _parent(name, self))
+            return _ours_of(self, name, method(self, *args, **kwargs))
 
     return call
-
-
-def _parent(name: str, comm: Any) -> Any:
-    """Give the communicator whose ranks have decided for what is made."""
-    return None if name in _WIDER else comm
 
 
 def making(base: type, name: str) -> Any:
@@ -333,7 +328,7 @@ def making(base: type, name: str) -> Any:
         if name.startswith("Idup"):
             return _duplicating(method)(self, *args, **kwargs)
         made = method(self, *args, **kwargs)
-        ours = _ours(made, _is_known(name, self), _parent(name, self))
+        ours = _ours_of(self, name, made)
         return ours if type(made) in _OWNERS else made
 
     @functools.wraps(method)

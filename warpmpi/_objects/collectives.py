@@ -31,6 +31,7 @@ _STOCK = {
 
 
 def _stock(comm: Any, name: str) -> Any:
+    _core._check_running()
     return _STOCK[name].__get__(comm)
 
 
@@ -188,7 +189,6 @@ class ObjectCollectives:
 
     def bcast(self: Any, obj: Any, root: int = 0) -> Any:
         """Broadcast an object; root's is returned on all ranks."""
-        _core._check_running()
         stock = _stock(self, "bcast")
         if self.Is_inter() or not is_stock():
             return _as_ever(self, stock, obj, root)
@@ -204,7 +204,6 @@ class ObjectCollectives:
 
     def gather(self: Any, sendobj: Any, root: int = 0) -> Any:
         """Gather objects into a list at root; None elsewhere."""
-        _core._check_running()
         stock = _stock(self, "gather")
         if self.Is_inter() or not is_stock():
             return _as_ever(self, stock, sendobj, root)
@@ -219,7 +218,6 @@ class ObjectCollectives:
 
     def scatter(self: Any, sendobj: Any, root: int = 0) -> Any:
         """Scatter a list of root's, an object for each rank."""
-        _core._check_running()
         stock = _stock(self, "scatter")
         if self.Is_inter() or not is_stock():
             return _as_ever(self, stock, sendobj, root)
@@ -237,7 +235,6 @@ class ObjectCollectives:
 
     def allgather(self: Any, sendobj: Any) -> Any:
         """Gather objects into a list on all ranks."""
-        _core._check_running()
         stock = _stock(self, "allgather")
         if self.Is_inter() or not is_stock():
             return _as_ever(self, stock, sendobj)
@@ -256,7 +253,6 @@ class ObjectCollectives:
 
     def alltoall(self: Any, sendobj: Any) -> Any:
         """Send an object to each rank; return the list of received ones."""
-        _core._check_running()
         stock = _stock(self, "alltoall")
         if self.Is_inter() or not is_stock():
             return _as_ever(self, stock, sendobj)

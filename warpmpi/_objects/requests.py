@@ -118,46 +118,32 @@ def _one(ended: _Requests) -> Any:
     return obj
 
 
-def _waitany(
-    requests: Sequence[MPI.Request], status: MPI.Status | None = None
-) -> tuple[int, Any]:
-    """Wait for one of the requests; return (index, object)."""
-    ended = _Requests("waitany", requests, status)
-    return ended.result[0], _one(ended)
+def _any(name: str, told: int) -> Callable[..., Any]:
+    """Make the call that returns so much of (index, flag), and the object."""
+
+    def call(
+        requests: Sequence[MPI.Request], status: MPI.Status | None = None
+    ) -> tuple[Any, ...]:
+        ended = _Requests(name, requests, status)
+        return *ended.result[:told], _one(ended)
+
+    return call
 
 
-def _testany(
-    requests: Sequence[MPI.Request], status: MPI.Status | None = None
-) -> tuple[int, bool, Any | None]:
-    """Return (index, flag, object) of a request that has ended, if any."""
-    ended = _Requests("testany", requests, status)
-    return *ended.result[:2], _one(ended)
+def _some(name: str) -> Callable[..., Any]:
+    """Make the call that returns (indices, objects)."""
 
+    def call(
+        requests: Sequence[MPI.Request],
+        statuses: list[MPI.Status] | None = None,
+    ) -> tuple[list[int] | None, list[Any] | None]:
+        ended = _Requests(name, requests, statuses)
+        indices, objects = ended.result
+        if indices:
+            ended.fill(indices, objects)
+        return indices, objects
 
-def _some(
-    name: str, requests: Any, statuses: Any
-) -> tuple[list[int] | None, list[Any] | None]:
-    ended = _Requests(name, requests, statuses)
-    indices, objects = ended.result
-    if indices:
-        ended.fill(indices, objects)
-    return indices, objects
-
-
-def _waitsome(
-    requests: Sequence[MPI.Request],
-    statuses: list[MPI.Status] | None = None,
-) -> tuple[list[int] | None, list[Any] | None]:
-    """Wait for one request at least; return (indices, objects)."""
-    return _some("waitsome", requests, statuses)
-
-
-def _testsome(
-    requests: Sequence[MPI.Request],
-    statuses: list[MPI.Status] | None = None,
-) -> tuple[list[int] | None, list[Any] | None]:
-    """Return (indices, objects) of the requests that have ended."""
-    return _some("testsome", requests, statuses)
+    return call
 
 
 def _probing(name: str, ours: str) -> Callable[..., Any]:
@@ -178,11 +164,11 @@ def _probing(name: str, ours: str) -> Callable[..., Any]:
 
 _REQUESTS: dict[str, Callable[..., Any]] = {
     "waitall": _waitall,
-    "waitany": _waitany,
-    "waitsome": _waitsome,
+    "waitany": _any("waitany", 1),
+    "waitsome": _some("waitsome"),
     "testall": _testall,
-    "testany": _testany,
-    "testsome": _testsome,
+    "testany": _any("testany", 2),
+    "testsome": _some("testsome"),
 }
 _MESSAGES: dict[str, Callable[..., Any]] = {
     "probe": _probing("probe", "mprobe"),

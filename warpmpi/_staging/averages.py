@@ -21,11 +21,8 @@ def replaced(
     row: Row, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[bool, tuple[Any, ...], dict[str, Any]]:
     """Tell whether a call asks for wm.AVG, and give it MPI.SUM instead."""
-    at = row.positions.get("op", len(args))
-    if at < len(args) and args[at] is AVG:
-        return True, (*args[:at], MPI.SUM, *args[at + 1 :]), kwargs
-    if kwargs.get("op") is AVG:
-        return True, args, {**kwargs, "op": MPI.SUM}
+    if "op" in row.positions and row.argument(args, kwargs, "op") is AVG:
+        return True, *row.replaced(args, kwargs, "op", MPI.SUM)
     return False, args, kwargs
 
 

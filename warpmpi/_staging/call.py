@@ -126,10 +126,7 @@ class Call:
         return bool(self.copies)
 
     def argument(self, name: str, default: Any = None) -> Any:
-        position = self.row.positions[name]
-        if position < len(self.args):
-            return self.args[position]
-        return self.kwargs.get(name, default)
+        return self.row.argument(self.args, self.kwargs, name, default)
 
     def named(self, value: Any, buffer: Buffer, role: str, blocks: int) -> Any:
         """Return a buffer, with counts of elements that MPI knows.
@@ -154,11 +151,9 @@ class Call:
         return value
 
     def replace(self, buffer: Buffer, value: Any) -> None:
-        at = buffer.position
-        if at < len(self.args):
-            self.args = (*self.args[:at], value, *self.args[at + 1 :])
-        else:
-            self.kwargs = {**self.kwargs, buffer.name: value}
+        self.args, self.kwargs = self.row.replaced(
+            self.args, self.kwargs, buffer.name, value
+        )
 
     def fetch(self) -> None:
         """Copy the data that the call reads to its copies; keep any error."""
@@ -178,12 +173,10 @@ class Call:
 
     def run(self, method: Callable[..., Any] | None = None) -> Any:
         """Call mpi4py with staging copies in place of the arrays."""
-        args, kwargs = list(self.args), dict(self.kwargs)
+        args, kwargs = self.args, self.kwargs
         for copy in self.copies:
-            if copy.buffer.position < len(args):
-                args[copy.buffer.position] = copy.given
-            else:
-                kwargs[copy.buffer.name] = copy.given
+            name = copy.buffer.name
+            args, kwargs = self.row.replaced(args, kwargs, name, copy.given)
         return (method or self.method)(self.owner, *args, **kwargs)
 
     def store(self) -> None:
@@ -492,15 +485,12 @@ def keeping_datatypes(call: Callable[..., Any], row: Row) -> Any:
 
     @functools.wraps(call)
     def make(self: Any, *args: Any, **kwargs: Any) -> Any:
-        words = list(args)
         for buffer in row.buffers:
-            there = buffer.position < len(words)
-            where: Any = words if there else kwargs
-            at = buffer.position if there else buffer.name
-            value = where[at] if there else kwargs.get(buffer.name)
+            value = row.argument(args, kwargs, buffer.name)
             if isinstance(value, (list, tuple)) and value:
-                where[at] = [*value[:-1], _kept(value[-1], buffer.form)]
-        return call(self, *words, **kwargs)
+                value = [*value[:-1], _kept(value[-1], buffer.form)]
+                args, kwargs = row.replaced(args, kwargs, buffer.name, value)
+        return call(self, *args, **kwargs)
 
     return make
 

@@ -43,34 +43,22 @@ def replaced(
     row: Row, owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     """Return owner and arguments of a reduction, as passed to MPI."""
-    at = row.positions.get("op")
-    if at is None:
-        op = owner
-    else:
-        op = args[at] if at < len(args) else kwargs.get("op", MPI.SUM)
+    computes = "op" in row.positions  # else by its owner
+    op = row.argument(args, kwargs, "op", MPI.SUM) if computes else owner
     if not isinstance(op, MPI.Op):
         return owner, args, kwargs  # mpi4py refuses it
-    words, named, computed = list(args), dict(kwargs), None
+    computed = None
     for buffer in row.buffers:
-        there = buffer.position < len(words)
-        value = words[buffer.position] if there else named.get(buffer.name)
+        value = row.argument(args, kwargs, buffer.name)
         if value is None or value is MPI.IN_PLACE:
             continue
         half = _core._half(value, op, buffer.name)
         computed = computed or (half[1] if half else op)
-        if half is None:
-            continue
-        value = typed(value, half[0], half[2])
-        if there:
-            words[buffer.position] = value
-        else:
-            named[buffer.name] = value
+        if half is not None:
+            value = typed(value, half[0], half[2])
+            args, kwargs = row.replaced(args, kwargs, buffer.name, value)
     if computed is None or computed is op:
-        return owner, tuple(words), named
-    if at is None:
-        return computed, tuple(words), named
-    if at < len(words):
-        words[at] = computed
-    else:
-        named["op"] = computed
-    return owner, tuple(words), named
+        return owner, args, kwargs
+    if not computes:
+        return computed, args, kwargs
+    return owner, *row.replaced(args, kwargs, "op", computed)

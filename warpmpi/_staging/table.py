@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .. import _core
 
@@ -85,6 +85,30 @@ class Row(NamedTuple):
     name: str
     buffers: tuple[Buffer, ...]
     positions: dict[str, int]
+
+    def argument(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        name: str,
+        default: Any = None,
+    ) -> Any:
+        """Give an argument of a call by its name."""
+        at = self.positions[name]
+        return args[at] if at < len(args) else kwargs.get(name, default)
+
+    def replaced(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        name: str,
+        value: Any,
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Give the arguments of a call with another value of that name."""
+        at = self.positions[name]
+        if at < len(args):
+            return (*args[:at], value, *args[at + 1 :]), kwargs
+        return args, {**kwargs, name: value}
 
 
 def rows_of(table: str) -> Iterator[Row]:
