@@ -95,8 +95,8 @@ def _interface_code(array: Any) -> str | None:
 
 def read(
     array: Any, typed: bool, writable: bool, known: bool = False
-) -> tuple[MPI.buffer, int, int, MPI.Datatype | None]:
-    """(mpi4py's buffer, address, bytes, datatype or None) of an array.
+) -> tuple[MPI.buffer, MPI.Datatype | None]:
+    """(mpi4py's buffer, datatype or None) of an array.
 
     typed: the datatype is given. known: the elements may be ours. Raises
     where mpi4py does not take it.
@@ -109,8 +109,7 @@ def read(
             raise BufferError("not understood")
     elif not typed:
         code = _dlpack_code(array)
-    datatype = None if typed else _type_of_interface(code)
-    return buffer, buffer.address, buffer.nbytes, datatype
+    return buffer, None if typed else _type_of_interface(code)
 
 
 def is_bytes(array: Any) -> bool:

@@ -76,7 +76,7 @@ def read_once(value: Any, buffer: Buffer, role: str, alone: bool) -> Any:
     in_list = isinstance(value, (list, tuple)) and value
     array, *rest = value if in_list else (value,)
     typed = buffer.form == "w" or any(map(is_type, rest))
-    memory, _, _, datatype = _read(array, typed or alone, role)
+    memory, datatype = _read(array, typed or alone, role)
     if _core.is_on_device(memory):
         raise TypeError(
             f"{buffer.name}: the array is GPU memory now, and was host memory "

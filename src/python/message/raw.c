@@ -42,26 +42,20 @@ read_buffer(PyObject *array, PyObject *datatype, bool writable, Py_buffer *raw,
 }
 
 // Reads by mpi4py's own code for DLPack and the CUDA array interface, which
-// gives address and size, but no element type.
+// tells no element type.
 static int
 read_foreign(PyObject *array, PyObject *datatype, bool writable,
              Py_buffer *raw, PyObject **found)
 {
-    PyObject *buffer, *address, *type;
-    Py_ssize_t length;
+    PyObject *buffer, *type;
     int status = -1;
     PyObject *told = wm_py_cold("warpmpi._raw", "read", "(OOO)", array,
                                 datatype != NULL ? Py_True : Py_False,
                                 writable ? Py_True : Py_False);
-    if (told != NULL
-        && PyArg_ParseTuple(told, "OOnO", &buffer, &address, &length, &type)) {
-        void *data = PyLong_AsVoidPtr(address);
-        if (!PyErr_Occurred())
-            status = PyBuffer_FillInfo(raw, buffer, data, length, 0,
-                                       PyBUF_SIMPLE);
-        if (status == 0 && type != Py_None)
-            *found = Py_NewRef(type);
-    }
+    if (told != NULL && PyArg_ParseTuple(told, "OO", &buffer, &type))
+        status = PyObject_GetBuffer(buffer, raw, PyBUF_SIMPLE);
+    if (status == 0 && type != Py_None)
+        *found = Py_NewRef(type);
     (void)wm_py_drop_refusal(); // it names no argument
     Py_XDECREF(told);
     return status;
