@@ -33,7 +33,8 @@ def host_array(data: Any, dtype: Any, argument: str) -> Any:
         raise type(error)(f"{argument}: {error}") from error
 
 
-def _has_buffer(data: Any) -> bool:
+def has_buffer(data: Any) -> bool:
+    """Tell a buffer, also one that refuses a plain request."""
     try:
         memoryview(data)
     except TypeError:
@@ -49,7 +50,7 @@ def native_array(data: Any, dtype: Any, name: str) -> Any:
     That is, elements of another byte order, NumPy's scalars and their like.
     """
     has_type = hasattr(data, "dtype")
-    if not (has_type or hasattr(data, "__array__") or _has_buffer(data)):
+    if not (has_type or hasattr(data, "__array__") or has_buffer(data)):
         return None
     try:
         if dtype is None:

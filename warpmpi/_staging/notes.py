@@ -9,6 +9,7 @@ from typing import Any
 from mpi4py import MPI
 
 from .. import _core
+from .._host_data import has_buffer
 from .table import Buffer, Row
 
 _TEXTS = {
@@ -162,15 +163,8 @@ def _or_objects(call: str, what: str) -> str:
 
 
 def _is_array(value: Any) -> bool:
-    if any(hasattr(value, name) for name in _PROTOCOLS):
-        return True
-    try:
-        memoryview(value)
-    except TypeError:
-        return False
-    except (BufferError, ValueError):
-        pass  # mpi4py asks in another way
-    return True
+    shown = any(hasattr(value, name) for name in _PROTOCOLS)
+    return shown or has_buffer(value)
 
 
 def _is_read_only(value: Any) -> bool:

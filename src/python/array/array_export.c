@@ -92,13 +92,6 @@ done:
 // Raises AttributeError, since other libraries use hasattr() to find out
 // whether an array is on a GPU.
 static PyObject *
-no_interface(const char *why)
-{
-    PyErr_SetString(PyExc_AttributeError, why);
-    return NULL;
-}
-
-static PyObject *
 cannot_say(const char *interface, wm_dtype_t dtype, const char *cure)
 {
     return PyErr_Format(PyExc_AttributeError,
@@ -111,10 +104,10 @@ wm_py_array_cuda_interface(PyObject *self, void *Py_UNUSED(unused))
 {
     CUstream stream;
     const wm_array_t *array = wm_py_array_of(self);
-    if (array->storage->memory.device < 0) {
-        return no_interface("__cuda_array_interface__: this array is on the "
-                            "host");
-    }
+    if (array->storage->memory.device < 0)
+        return PyErr_Format(
+            PyExc_AttributeError,
+            "__cuda_array_interface__: this array is on the host");
     if (wm_dtype_info(array->dtype)->typestr == NULL)
         return cannot_say("__cuda_array_interface__", array->dtype, "DLPack");
     if (wm_py_array_export_stream(array, &stream) < 0)
@@ -127,10 +120,10 @@ PyObject *
 wm_py_array_host_interface(PyObject *self, void *Py_UNUSED(unused))
 {
     const wm_array_t *array = wm_py_array_of(self);
-    if (array->storage->memory.device >= 0) {
-        return no_interface("__array_interface__: this array is on a GPU, "
-                            "use .numpy() for a copy");
-    }
+    if (array->storage->memory.device >= 0)
+        return PyErr_Format(PyExc_AttributeError,
+                            "__array_interface__: this array is on a GPU, use "
+                            ".numpy() for a copy");
     if (wm_dtype_info(array->dtype)->typestr == NULL)
         return cannot_say("__array_interface__", array->dtype, ".numpy()");
     if (wm_py_array_wait_nogil(array) < 0)
@@ -172,10 +165,8 @@ wm_py_array_get_buffer(PyObject *self, Py_buffer *buffer, int flags)
         return wm_py_fail(PyExc_BufferError,
                           "the buffer protocol has no %s: use .numpy()",
                           info->name);
-    if (why != NULL) {
-        PyErr_SetString(PyExc_BufferError, why);
-        return -1;
-    }
+    if (why != NULL)
+        return wm_py_fail(PyExc_BufferError, "%s", why);
     if (wm_py_array_wait_nogil(array) < 0)
         return -1;
     bool strided = (flags & PyBUF_STRIDES) == PyBUF_STRIDES;

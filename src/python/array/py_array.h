@@ -78,11 +78,9 @@ X(fill)
 X(zero)
 X(dlpack)
 #undef X
-#define X(name)                                                               \
-    extern const char wm_py_array_##name##_doc[];                             \
-    PyObject *wm_py_array_##name(PyObject *self, PyObject *args);
-X(dlpack_device)
-#undef X
+extern const char wm_py_array_dlpack_device_doc[];
+PyObject *
+wm_py_array_dlpack_device(PyObject *self, PyObject *unused);
 
 // array_index.c
 PyObject *
