@@ -230,6 +230,26 @@ pready(PyObject *object, PyObject *args, PyObject *kwargs)
     return make_ready((partitioned_t *)object, &partition, 1);
 }
 
+// Marks all partitions of a sequence.
+static PyObject *
+make_all_ready(partitioned_t *self, PyObject *given)
+{
+    PyObject *result = NULL, *list = PySequence_Tuple(given);
+    if (list == NULL)
+        return NULL;
+    Py_ssize_t count = PyTuple_GET_SIZE(list);
+    long *all = PyMem_New(long, (size_t)count + 1);
+    if (all == NULL)
+        PyErr_NoMemory();
+    for (Py_ssize_t i = 0; i < count && !PyErr_Occurred(); ++i)
+        all[i] = PyLong_AsLong(PyTuple_GET_ITEM(list, i));
+    if (!PyErr_Occurred())
+        result = make_ready(self, all, count);
+    PyMem_Free(all);
+    Py_DECREF(list);
+    return result;
+}
+
 PyDoc_STRVAR(pready_range_doc,
              "Pready_range($self, /, partition_low, partition_high)\n--\n\n"
              "Mark the partitions from partition_low to partition_high as\n"
@@ -245,14 +265,10 @@ pready_range(PyObject *object, PyObject *args, PyObject *kwargs)
                                      convert, &low, convert, &high)
         || check(self, false, low) < 0 || check(self, false, high) < 0)
         return NULL;
-    Py_ssize_t count = high >= low ? high - low + 1 : 0;
-    long *all = PyMem_New(long, (size_t)count + 1);
-    if (all == NULL)
-        return PyErr_NoMemory();
-    for (Py_ssize_t i = 0; i < count; ++i)
-        all[i] = low + (long)i;
-    PyObject *result = make_ready(self, all, count);
-    PyMem_Free(all);
+    PyObject *range = PyObject_CallFunction((PyObject *)&PyRange_Type, "ll",
+                                            low, high + 1);
+    PyObject *result = range != NULL ? make_all_ready(self, range) : NULL;
+    Py_XDECREF(range);
     return result;
 }
 
@@ -263,24 +279,11 @@ static PyObject *
 pready_list(PyObject *object, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"partitions", NULL};
-    PyObject *given, *result = NULL;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O:Pready_list", names,
-                                     &given))
-        return NULL;
-    PyObject *list = PySequence_Tuple(given);
-    if (list == NULL)
-        return NULL;
-    Py_ssize_t count = PyTuple_GET_SIZE(list);
-    long *all = PyMem_New(long, (size_t)count + 1);
-    if (all == NULL)
-        PyErr_NoMemory();
-    for (Py_ssize_t i = 0; i < count && !PyErr_Occurred(); ++i)
-        all[i] = PyLong_AsLong(PyTuple_GET_ITEM(list, i));
-    if (!PyErr_Occurred())
-        result = make_ready((partitioned_t *)object, all, count);
-    PyMem_Free(all);
-    Py_DECREF(list);
-    return result;
+    PyObject *given;
+    return PyArg_ParseTupleAndKeywords(args, kwargs, "O:Pready_list", names,
+                                       &given)
+               ? make_all_ready((partitioned_t *)object, given)
+               : NULL;
 }
 
 PyDoc_STRVAR(parrived_doc,
