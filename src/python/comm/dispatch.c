@@ -5,18 +5,16 @@
 // them for all calls. If the handle is one of ours but the object is not, our
 // method gets an object of our type.
 #include <stddef.h>
-#include <string.h>
 #include <structmember.h>
 
 #include "comm/comm/comm.h"
 #include "comm/comm/host_only.h"
 #include "comm/link/link.h"
 #include "cuda/device.h"
+#include "python/core/arguments.h"
 #include "python/core/mpi4py.h"
 #include "python/message/specification.h"
 #include "python/view/view.h"
-
-#define MOST 16 // most arguments of a method, with the object
 
 typedef struct {
     PyObject_HEAD
@@ -48,24 +46,6 @@ dispatch_stand_in(PyTypeObject *type, MPI_Comm handle)
     if (object != NULL && wm_py_mpi_set_comm(object, "self", handle) < 0)
         Py_CLEAR(object);
     return object;
-}
-
-// Calls the method with `object` in place of the first argument.
-static PyObject *
-dispatch_call_with(PyObject *method, PyObject *object, PyObject *const *args,
-                   Py_ssize_t given, PyObject *names)
-{
-    PyObject *some[MOST], **words = some;
-    Py_ssize_t count = given + (names != NULL ? PyTuple_GET_SIZE(names) : 0);
-    if (count > MOST && (words = PyMem_New(PyObject *, (size_t)count)) == NULL)
-        return PyErr_NoMemory();
-    memcpy(words, args, (size_t)count * sizeof *words);
-    words[0] = object;
-    PyObject *result = PyObject_Vectorcall(method, words, (size_t)given,
-                                           names);
-    if (words != some)
-        PyMem_Free(words);
-    return result;
 }
 
 // Returns true for the most common buffers on the host, and for ranks and
@@ -158,7 +138,7 @@ dispatch_stand_in_call(PyObject *method, PyTypeObject *type, MPI_Comm handle,
 {
     PyObject *stand_in = dispatch_stand_in(type, handle), *result = NULL;
     if (stand_in != NULL)
-        result = dispatch_call_with(method, stand_in, args, given, names);
+        result = wm_py_call_with(method, stand_in, args + 1, given - 1, names);
     Py_XDECREF(stand_in);
     return result;
 }

@@ -108,24 +108,17 @@ message_clear(PyObject *object)
     return wm_py_mpi_clear(wm_py_mpi_message_type(), object);
 }
 
-// Calls mpi4py's own method, for a null message or that of PROC_NULL.
+// Calls mpi4py's own method, for the message of PROC_NULL.
 static PyObject *
 call_base(PyObject *self, const char *name, PyObject *const *args,
           Py_ssize_t given, PyObject *keywords)
 {
-    PyObject *words[8] = {self};
-    Py_ssize_t count = given
-                       + (keywords != NULL ? PyTuple_GET_SIZE(keywords) : 0);
-    PyObject *method = wm_py_mpi_method(wm_py_mpi_message_type(), name);
-    if (method == NULL || count > 7) {
-        Py_XDECREF(method);
-        return method == NULL ? NULL : (PyErr_BadArgument(), NULL);
-    }
-    for (Py_ssize_t i = 0; i < count; ++i)
-        words[i + 1] = args[i];
-    PyObject *result = PyObject_Vectorcall(method, words, (size_t)given + 1,
-                                           keywords);
-    Py_DECREF(method);
+    PyObject *method = wm_py_mpi_attribute(wm_py_mpi_message_type(), name,
+                                           NULL);
+    PyObject *result = method != NULL ? wm_py_call_with(method, self, args,
+                                                        given, keywords)
+                                      : NULL;
+    Py_XDECREF(method);
     return result;
 }
 
@@ -256,7 +249,8 @@ static PyObject *
 message_reduce(PyObject *object, PyObject *Py_UNUSED(unused))
 {
     if (((message_t *)object)->matched == NULL)
-        return call_base(object, "__reduce__", NULL, 0, NULL);
+        return wm_py_mpi_call(wm_py_mpi_message_type(), "__reduce__", object,
+                              NULL);
     return PyErr_Format(PyExc_ValueError,
                         "a matched message cannot be pickled: receive it");
 }

@@ -3,8 +3,11 @@
 
 #include <limits.h>
 #include <mpi.h>
+#include <string.h>
 
 #include "python/core/module.h"
+
+#define FEW 15 // arguments that need no allocation
 
 int
 wm_py_arguments(const char *function, const char *const *names, int count,
@@ -38,6 +41,25 @@ wm_py_arguments(const char *function, const char *const *names, int count,
                               "%s() missing required argument '%s' (pos %d)",
                               function, names[i], i + 1);
     return 0;
+}
+
+PyObject *
+wm_py_call_with(PyObject *call, PyObject *first, PyObject *const *args,
+                Py_ssize_t given, PyObject *keywords)
+{
+    PyObject *few[FEW + 1], **words = few;
+    Py_ssize_t named = keywords != NULL ? PyTuple_GET_SIZE(keywords) : 0;
+    size_t count = (size_t)(given + named);
+    if (count > FEW && (words = PyMem_New(PyObject *, count + 1)) == NULL)
+        return PyErr_NoMemory();
+    words[0] = first;
+    if (count > 0)
+        memcpy(words + 1, args, count * sizeof *words);
+    PyObject *result = PyObject_Vectorcall(call, words, (size_t)given + 1,
+                                           keywords);
+    if (words != few)
+        PyMem_Free(words);
+    return result;
 }
 
 // Returns an object that Python's int() converts, except text, as a new int.

@@ -14,6 +14,11 @@ wm_py_arguments(const char *function, const char *const *names, int count,
                 int required, PyObject *const *args, Py_ssize_t given,
                 PyObject *keywords, PyObject **values);
 
+// Calls with another object in front of the arguments.
+PyObject *
+wm_py_call_with(PyObject *call, PyObject *first, PyObject *const *args,
+                Py_ssize_t given, PyObject *keywords);
+
 // Parses an int argument, or an object that int() converts, except text:
 // floats are truncated, as mpi4py does. `value` keeps its default if the
 // object is NULL. Returns 0, or -1 with a TypeError, ValueError (not a number)

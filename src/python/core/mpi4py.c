@@ -67,19 +67,8 @@ wm_py_mpi_attribute(PyTypeObject *type, const char *name, PyObject *object)
 {
     PyObject *found = kept_of(type, name);
     descrgetfunc bind = found != NULL ? Py_TYPE(found)->tp_descr_get : NULL;
-    return bind != NULL ? bind(found, object, (PyObject *)Py_TYPE(object))
+    return bind != NULL ? bind(found, object, (PyObject *)type)
                         : Py_XNewRef(found);
-}
-
-PyObject *
-wm_py_mpi_method(PyTypeObject *type, const char *name)
-{
-    PyObject *method = kept_of(type, name);
-    if (method == NULL)
-        return NULL;
-    descrgetfunc bind = Py_TYPE(method)->tp_descr_get;
-    return bind != NULL ? bind(method, NULL, (PyObject *)type)
-                        : Py_NewRef(method);
 }
 
 int
@@ -233,7 +222,7 @@ PyObject *
 wm_py_mpi_call(PyTypeObject *type, const char *name, PyObject *first,
                PyObject *second)
 {
-    PyObject *method = wm_py_mpi_method(type, name);
+    PyObject *method = wm_py_mpi_attribute(type, name, NULL);
     if (method == NULL)
         return NULL;
     PyObject *result = PyObject_CallFunctionObjArgs(method, first, second,

@@ -81,13 +81,9 @@ wm_py_mpi_traverse(PyTypeObject *base, PyObject *object, visitproc visit,
 int
 wm_py_mpi_clear(PyTypeObject *base, PyObject *object);
 
-// Returns mpi4py's own method of one of its types, as it was before install()
-// replaced it; bound if it is a class method. NULL with an exception.
-PyObject *
-wm_py_mpi_method(PyTypeObject *type, const char *name);
-
-// Returns mpi4py's own attribute of an object of that type, or of a derived
-// one.
+// Returns mpi4py's own attribute of an object of one of its types, or of a
+// derived one, or of the type itself if `object` is NULL: as it was before
+// install() replaced it. NULL with an exception.
 PyObject *
 wm_py_mpi_attribute(PyTypeObject *type, const char *name, PyObject *object);
 

@@ -289,26 +289,17 @@ handles_given(PyObject *args, PyObject *kwargs, const char *name)
 }
 
 static PyObject *
-handles_copy(newfunc maker, PyTypeObject *type, PyObject *args,
-             PyObject *kwargs)
+make_request(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
+    int kind = PyType_IsSubtype(type, wm_py_mpi_prequest_type())   ? PREQUEST
+               : PyType_IsSubtype(type, wm_py_mpi_grequest_type()) ? GREQUEST
+                                                                   : REQUEST;
     PyObject *given = handles_given(args, kwargs, "request");
     if (given != NULL && PyObject_TypeCheck(given, wm_py_state->request_type)
         && wm_py_handles_show((wm_request_t *)given) < 0)
         return NULL;
-    return maker(type, args, kwargs);
+    return makers[kind](type, args, kwargs);
 }
-
-#define MAKER(name, which)                                                    \
-    static PyObject *name(PyTypeObject *type, PyObject *args,                 \
-                          PyObject *kwargs)                                   \
-    {                                                                         \
-        return handles_copy(makers[which], type, args, kwargs);               \
-    }
-
-MAKER(make_request, REQUEST)
-MAKER(make_prequest, PREQUEST)
-MAKER(make_grequest, GREQUEST)
 
 // Copies a message object. A matched message of ours has no handle: the copy
 // keeps our message where mpi4py's keeps its buffer.
@@ -358,8 +349,8 @@ wm_py_handles_watch_copies(void)
     };
     static const newfunc ours[COPIED] = {
         [REQUEST] = make_request,
-        [PREQUEST] = make_prequest,
-        [GREQUEST] = make_grequest,
+        [PREQUEST] = make_request,
+        [GREQUEST] = make_request,
         [MESSAGE] = make_message,
     };
     for (int i = 0; i < COPIED; ++i) {

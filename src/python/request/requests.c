@@ -115,7 +115,8 @@ pass_on(const char *name, PyObject *args, PyObject *kwargs)
 {
     if (wm_py_check_running() < 0)
         return NULL;
-    PyObject *method = wm_py_mpi_method(wm_py_mpi_request_type(), name);
+    PyObject *method = wm_py_mpi_attribute(wm_py_mpi_request_type(), name,
+                                           NULL);
     PyObject *result = method != NULL ? PyObject_Call(method, args, kwargs)
                                       : NULL;
     Py_XDECREF(method);

@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "python/request/stock.h"
 
-#include <string.h>
-
+#include "python/core/arguments.h"
 #include "python/request/handles.h"
 #include "python/request/prequest.h"
-
-#define MOST 8 // most arguments of a method, with its object
 
 static void
 stock_settle_one(PyObject *object, PyObject *other)
@@ -139,24 +136,16 @@ static PyObject *
 stock_call(const stock_t *method, PyObject *object, PyObject *const *args,
            Py_ssize_t given, PyObject *names)
 {
-    PyObject *words[MOST], *result = NULL;
-    Py_ssize_t count = given + (names != NULL ? PyTuple_GET_SIZE(names) : 0);
-    if (count >= MOST)
-        return PyErr_Format(PyExc_TypeError, "%s: too many arguments",
-                            method->name);
     PyObject *other = stock_find(method, object);
-    if (other == NULL && PyErr_Occurred())
-        return NULL;
-    words[0] = other != NULL ? other : object;
-    if (count > 0)
-        memcpy(words + 1, args, (size_t)count * sizeof *words);
-    size_t flags = (size_t)given + 1;
     if (other == NULL)
-        return PyObject_Vectorcall(method->own, words, flags, names);
-    PyObject *name = PyUnicode_FromString(method->name);
-    if (name != NULL)
-        result = PyObject_VectorcallMethod(name, words, flags, names);
-    Py_XDECREF(name);
+        return PyErr_Occurred()
+                   ? NULL
+                   : wm_py_call_with(method->own, object, args, given, names);
+    PyObject *ours = PyObject_GetAttrString(other, method->name);
+    PyObject *result = ours != NULL ? PyObject_Vectorcall(ours, args,
+                                                          (size_t)given, names)
+                                    : NULL;
+    Py_XDECREF(ours);
     if (method->type() != wm_py_mpi_message_type())
         stock_settle_one(object, other);
     Py_DECREF(other);

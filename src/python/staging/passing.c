@@ -146,15 +146,7 @@ explain(const passing_t *self, PyObject *const *args, Py_ssize_t given,
             && !PyErr_ExceptionMatches(PyExc_OverflowError)))
         return;
     PyObject *error = PyErr_GetRaisedException();
-    Py_ssize_t count = given + (names != NULL ? PyTuple_GET_SIZE(names) : 0);
-    PyObject **words = PyMem_New(PyObject *, (size_t)count + 1);
-    if (words != NULL) {
-        words[0] = error;
-        memcpy(words + 1, args, (size_t)count * sizeof *words);
-        Py_XDECREF(PyObject_Vectorcall(self->explain, words, (size_t)given + 1,
-                                       names));
-        PyMem_Free(words);
-    }
+    Py_XDECREF(wm_py_call_with(self->explain, error, args, given, names));
     PyErr_SetRaisedException(error);
 }
 
@@ -339,14 +331,10 @@ static PyObject *
 ask_paired(const passing_t *self, PyObject *on, PyObject *const *args,
            Py_ssize_t given, PyObject *names)
 {
-    PyObject *words[MOST + 1] = {on};
-    Py_ssize_t count = given + (names != NULL ? PyTuple_GET_SIZE(names) : 0);
     if (on == NULL)
         return NULL;
-    memcpy(words + 1, args, (size_t)count * sizeof *words);
     bool outer = wm_py_attempt_begin();
-    PyObject *request = PyObject_Vectorcall(self->paired, words,
-                                            (size_t)given + 1, names);
+    PyObject *request = wm_py_call_with(self->paired, on, args, given, names);
     if (!wm_py_attempt_end(outer) && request == NULL) {
         wm_py_direct_refused(args[0], WM_COLL_FORM_NONBLOCKING);
         if (!self->begins) // it has a number among blocking calls, too
@@ -387,11 +375,9 @@ call_paired(const passing_t *self, PyObject *const *args, Py_ssize_t given,
 
 // Returns true if MPI needs another form of a call of neighbours.
 static bool
-is_paired(const passing_t *self, PyObject *comm, Py_ssize_t given,
-          PyObject *names)
+is_paired(const passing_t *self, PyObject *comm)
 {
     return self->paired != Py_None
-           && given + (names != NULL ? PyTuple_GET_SIZE(names) : 0) <= MOST
            && wm_py_direct_is_paired(comm, !self->begins);
 }
 
@@ -425,7 +411,7 @@ serve(const passing_t *self, PyObject *const *args, size_t flags,
     if (mpis || self->direct == WM_COLL_UNKNOWN || given == 0
         || wm_engine_check(NULL) < 0)
         return pass(self, ours, args, flags, names);
-    bool paired = is_paired(self, args[0], given, names);
+    bool paired = is_paired(self, args[0]);
     if (self->again != Py_None)
         return paired ? init_paired(self, ours, args, flags, names)
                       : init(self, ours, args, flags, names);
