@@ -148,9 +148,8 @@ wm_py_array_to(PyObject *self, PyObject *args, PyObject *kwargs)
         if (pinned < 0)
             return NULL;
     }
-    else if (device < 0) {
+    else if (device < 0)
         pinned = is_pinned;
-    }
     if (device == memory->device && (device >= 0 || pinned == is_pinned))
         return Py_NewRef(self);
     return copied_object(self, device, pinned, &how);
@@ -196,11 +195,10 @@ broadcast(wm_array_t *src, const wm_array_t *dst)
     if (!fits) {
         PyObject *given = wm_py_array_tuple(src->shape, src->ndim);
         PyObject *wanted = wm_py_array_tuple(dst->shape, dst->ndim);
-        if (given != NULL && wanted != NULL) {
+        if (given != NULL && wanted != NULL)
             PyErr_Format(PyExc_ValueError,
                          "source: shape %R cannot be broadcast to %R", given,
                          wanted);
-        }
         Py_XDECREF(given);
         Py_XDECREF(wanted);
         return -1;

@@ -71,11 +71,10 @@ wm_py_array_view_data(PyObject *data, const wm_dtype_t *dtype,
 {
     if (is_plain(data))
         return wm_py_array_view_host_data(data, dtype, argument, view);
-    if (wm_py_view_parse(data, false, argument, view) < 0) {
+    if (wm_py_view_parse(data, false, argument, view) < 0)
         return PyErr_ExceptionMatches(PyExc_TypeError)
                    ? view_by_numpy(data, dtype, argument, view)
                    : -1;
-    }
     if (dtype == NULL || view->array.dtype == *dtype)
         return 0;
     wm_dtype_t given = view->array.dtype;

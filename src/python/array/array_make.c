@@ -317,12 +317,11 @@ view_dlpack(PyObject *object, wm_view_t *view)
         wm_py_view_exchange.claims(Py_TYPE(object), &api)
             ? wm_py_view_exchange.parse(object, api, false, "x", view)
             : wm_py_view_parse_dlpack(object, false, "x", view);
-    if (viewed == WM_VIEW_NONE) {
+    if (viewed == WM_VIEW_NONE)
         PyErr_Format(PyExc_TypeError,
                      "x: %.200s has no __dlpack__: wm.asarray() knows other "
                      "protocols too",
                      Py_TYPE(object)->tp_name);
-    }
     return viewed == WM_VIEW_FOUND ? 0 : -1;
 }
 

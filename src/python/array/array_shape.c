@@ -40,11 +40,10 @@ wm_py_array_parse_shape(PyObject *object, const char *argument, int *ndim,
     for (Py_ssize_t i = 0; status == 0 && i < count; i++) {
         PyObject *item = PyTuple_GET_ITEM(fast, i); // borrowed
         if (extent(item, argument, &shape[i]) < 0) {
-            if (!PyIndex_Check(item)) {
+            if (!PyIndex_Check(item))
                 PyErr_Format(PyExc_TypeError,
                              "%s: expected ints, not %R in dimension %zd",
                              argument, item, i);
-            }
             status = -1;
         }
     }

@@ -100,12 +100,11 @@ event_record(PyObject *self, PyObject *args, PyObject *kwargs)
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O:record", names, &stream)
         || wm_py_stream_from_object(stream, "stream", &device, &handle) < 0)
         return NULL;
-    if (event->device != device) {
+    if (event->device != device)
         return PyErr_Format(PyExc_ValueError,
                             "an event of cuda:%d cannot be recorded on a "
                             "stream of cuda:%d",
                             event->device, device);
-    }
     return wm_py_none(wm_event_record(device, event->handle, handle, &err),
                       &err);
 }

@@ -152,9 +152,8 @@ wm_py_dtype_from_object(PyObject *object, wm_dtype_t *dtype)
     }
     else if (!PyErr_ExceptionMatches(PyExc_TypeError)
              && !PyErr_ExceptionMatches(PyExc_ValueError)
-             && !PyErr_ExceptionMatches(PyExc_SyntaxError)) {
+             && !PyErr_ExceptionMatches(PyExc_SyntaxError))
         return -1; // NumPy raises the latter two for some texts
-    }
     // An unknown object is numpy.dtype("O"), or a TypeError.
     PyErr_Clear();
     if (dtype_of_object_name(object, dtype) == 0)

@@ -108,9 +108,8 @@ dtype_of_format(const char *format, Py_ssize_t itemsize, wm_dtype_t *dtype,
         *dtype = itemsize == 8 ? WM_COMPLEX64 : WM_COMPLEX128;
         status = itemsize == 8 || itemsize == 16 ? 0 : -1;
     }
-    else if (*at != '\0' && at[1] == '\0') {
+    else if (*at != '\0' && at[1] == '\0')
         status = dtype_of_letter(*at, itemsize, dtype);
-    }
     if (status < 0) {
         return wm_py_view_fail(
             PyExc_TypeError, argument,
@@ -118,14 +117,13 @@ dtype_of_format(const char *format, Py_ssize_t itemsize, wm_dtype_t *dtype,
             "integer, float16/32/64, complex64/128 or bfloat16",
             format != NULL ? format : "");
     }
-    if (foreign && itemsize > 1) {
+    if (foreign && itemsize > 1)
         return wm_py_view_fail(
             PyExc_TypeError, argument,
             "its elements (%s) are in big-endian byte order: convert the "
             "array to native byte order first, with "
             "a.astype(a.dtype.newbyteorder(\"=\"))",
             wm_dtype_info(*dtype)->name);
-    }
     return 0;
 }
 
@@ -151,11 +149,10 @@ static int
 take_buffer(const Py_buffer *buffer, const char *argument, wm_view_t *view)
 {
     wm_array_t *array = &view->array;
-    if (buffer->ndim > WM_MAX_NDIM) {
+    if (buffer->ndim > WM_MAX_NDIM)
         return wm_py_view_fail(PyExc_ValueError, argument,
                                "%d dimensions: at most %d are supported",
                                buffer->ndim, WM_MAX_NDIM);
-    }
     if (dtype_of_format(buffer->format, buffer->itemsize, &array->dtype,
                         argument)
         < 0)
@@ -163,10 +160,9 @@ take_buffer(const Py_buffer *buffer, const char *argument, wm_view_t *view)
     array->data = buffer->buf;
     array->readonly = buffer->readonly != 0;
     array->ndim = buffer->ndim;
-    if (buffer->shape == NULL && buffer->ndim > 1) {
+    if (buffer->shape == NULL && buffer->ndim > 1)
         return wm_py_view_fail(PyExc_BufferError, argument,
                                "its buffer has no shape");
-    }
     take_layout(buffer, array);
     return wm_py_view_set_memory(view, argument);
 }

@@ -39,11 +39,10 @@ read_typestr(PyObject *dict, const char *argument, wm_array_t *array)
         text = PyUnicode_AsUTF8(value);
         PyErr_Clear();
     }
-    if (text == NULL) {
+    if (text == NULL)
         return wm_py_view_fail(
             PyExc_TypeError, argument,
             "the typestr of its array interface is not a string");
-    }
     if (wm_dtype_from_typestr(text, &array->dtype, &err) < 0)
         return wm_py_raise_of(argument, &err);
     return 0;
@@ -56,11 +55,10 @@ read_data(PyObject *dict, const char *argument, wm_array_t *array)
     PyObject *value = entry(dict, wm_py_state->names.data); // borrowed
     if (value == NULL)
         return missing(argument, "data");
-    if (!PyTuple_Check(value) || PyTuple_GET_SIZE(value) != 2) {
+    if (!PyTuple_Check(value) || PyTuple_GET_SIZE(value) != 2)
         return wm_py_view_fail(PyExc_TypeError, argument,
                                "the data of its array interface is not "
                                "(address, read-only)");
-    }
     Py_INCREF(value); // code of its items may change the dictionary
     PyObject *address = PyTuple_GET_ITEM(value, 0); // borrowed
     int readonly = PyObject_IsTrue(PyTuple_GET_ITEM(value, 1));
@@ -73,11 +71,10 @@ read_data(PyObject *dict, const char *argument, wm_array_t *array)
     Py_DECREF(value);
     if (readonly < 0)
         return -1;
-    if (PyErr_Occurred()) {
+    if (PyErr_Occurred())
         return wm_py_view_fail(PyExc_ValueError, argument,
                                "the address in its array interface is not "
                                "an int of 64 bits");
-    }
     array->data = (char *)(uintptr_t)number;
     array->readonly = readonly != 0;
     return 0;
@@ -89,27 +86,24 @@ read_layout(PyObject *dict, const char *argument, wm_array_t *array)
     PyObject *shape = entry(dict, wm_py_state->names.shape); // borrowed
     if (shape == NULL)
         return missing(argument, "shape");
-    if (!PyTuple_Check(shape) && !PyList_Check(shape)) {
+    if (!PyTuple_Check(shape) && !PyList_Check(shape))
         return wm_py_view_fail(PyExc_TypeError, argument,
                                "its shape is not a tuple of ints");
-    }
     if (wm_py_view_set_shape(shape, argument, array) < 0)
         return -1;
     PyObject *strides = entry(dict, wm_py_state->names.strides); // borrowed
     if (wm_py_view_set_strides(strides, argument, array) < 0)
         return -1;
-    if (entry(dict, wm_py_state->names.mask) != NULL) {
+    if (entry(dict, wm_py_state->names.mask) != NULL)
         return wm_py_view_fail(PyExc_ValueError, argument,
                                "masked arrays are not supported: fill the "
                                "masked elements first");
-    }
     PyObject *descr = entry(dict, wm_py_state->names.descr); // borrowed
-    if (descr != NULL && !PyList_Check(descr)) {
+    if (descr != NULL && !PyList_Check(descr))
         return wm_py_view_fail(PyExc_TypeError, argument,
                                "the descr of its array interface is a %.200s, "
                                "not a list",
                                Py_TYPE(descr)->tp_name);
-    }
     return PyErr_Occurred() ? -1 : 0;
 }
 
@@ -120,11 +114,10 @@ read_version(PyObject *dict, const char *argument, long *version)
     if (value == NULL)
         return missing(argument, "version");
     *version = PyLong_AsLong(value);
-    if (*version < 0) {
+    if (*version < 0)
         return wm_py_view_fail(
             PyExc_ValueError, argument,
             "the version in its array interface is not a number of 0 or more");
-    }
     return 0;
 }
 
@@ -142,12 +135,11 @@ read_stream(PyObject *dict, const char *argument, long version,
                                     ? PyLong_AsUnsignedLongLong(index)
                                     : 0;
     Py_XDECREF(index);
-    if (PyErr_Occurred() || number == 0) {
+    if (PyErr_Occurred() || number == 0)
         return wm_py_view_fail(PyExc_ValueError, argument,
                                "the stream in its CUDA array interface is not "
                                "None, 1 (the legacy default stream), 2 (the "
                                "per-thread one) or a handle");
-    }
     *stream = (CUstream)(uintptr_t)number;
     return 1;
 }
@@ -183,11 +175,10 @@ static int
 read_array(PyObject *dict, const char *argument, wm_array_t *array,
            long *version)
 {
-    if (!PyDict_Check(dict)) {
+    if (!PyDict_Check(dict))
         return wm_py_view_fail(PyExc_TypeError, argument,
                                "its array interface is a %.200s, not a dict",
                                Py_TYPE(dict)->tp_name);
-    }
     if (read_typestr(dict, argument, array) < 0
         || read_data(dict, argument, array) < 0
         || read_layout(dict, argument, array) < 0

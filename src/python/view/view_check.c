@@ -80,25 +80,22 @@ read_ints(PyObject *sequence, const char *what, const char *argument,
           int64_t *values, int *count)
 {
     PyObject *fast = PySequence_Tuple(sequence);
-    if (fast == NULL) {
+    if (fast == NULL)
         return wm_py_view_fail(PyExc_TypeError, argument,
                                "its %s is not a tuple of ints", what);
-    }
     int status = 0;
     Py_ssize_t n = PyTuple_GET_SIZE(fast);
-    if (n > WM_MAX_NDIM) {
+    if (n > WM_MAX_NDIM)
         status = wm_py_view_fail(PyExc_ValueError, argument,
                                  "%zd dimensions: at most %d are supported", n,
                                  WM_MAX_NDIM);
-    }
     for (Py_ssize_t i = 0; status == 0 && i < n; i++) {
         PyObject *item = PyTuple_GET_ITEM(fast, i); // borrowed
         values[i] = PyLong_AsLongLong(item);
-        if (values[i] == -1 && PyErr_Occurred()) {
+        if (values[i] == -1 && PyErr_Occurred())
             status = wm_py_view_fail(PyExc_ValueError, argument,
                                      "its %s is not made of 64-bit ints",
                                      what);
-        }
     }
     *count = (int)n;
     Py_DECREF(fast);
@@ -126,11 +123,10 @@ wm_py_view_set_strides(PyObject *strides, const char *argument,
     }
     if (read_ints(strides, "strides", argument, array->strides, &count) < 0)
         return -1;
-    if (count != array->ndim) {
+    if (count != array->ndim)
         return wm_py_view_fail(PyExc_ValueError, argument,
                                "it has %d strides for %d dimensions", count,
                                array->ndim);
-    }
     return 0;
 }
 
@@ -143,11 +139,10 @@ check_shape(const wm_array_t *array, const char *argument, bool *empty)
     bool overflow = false;
     *empty = false;
     for (int i = 0; i < array->ndim; i++) {
-        if (array->shape[i] < 0) {
+        if (array->shape[i] < 0)
             return wm_py_view_fail(PyExc_ValueError, argument,
                                    "its shape has the negative extent %lld",
                                    (long long)array->shape[i]);
-        }
         *empty |= array->shape[i] == 0;
     }
     for (int i = 0; !*empty && i < array->ndim; i++) {
@@ -160,10 +155,9 @@ check_shape(const wm_array_t *array, const char *argument, bool *empty)
                                               array->shape[i] - 1, &step);
         overflow |= __builtin_add_overflow(reach, step, &reach);
     }
-    if (overflow) {
+    if (overflow)
         return wm_py_view_fail(PyExc_ValueError, argument,
                                "its shape and strides exceed 63 bits");
-    }
     return 0;
 }
 
@@ -179,12 +173,11 @@ check_range(const wm_view_t *view, const char *argument)
         return 0;
     wm_array_extent(&view->array, &low, &length);
     uintptr_t first = (uintptr_t)low;
-    if (first < memory->base || first - memory->base + length > memory->size) {
+    if (first < memory->base || first - memory->base + length > memory->size)
         return wm_py_view_fail(PyExc_ValueError, argument,
                                "its shape and strides reach outside of its "
                                "allocation of %zu bytes",
                                memory->size);
-    }
     return 0;
 }
 
@@ -198,10 +191,9 @@ wm_py_view_set_memory(wm_view_t *view, const char *argument)
     view->producer = wm_py_view_nobody;
     if (check_shape(array, argument, &empty) < 0)
         return -1;
-    if (array->data == NULL && !empty) {
+    if (array->data == NULL && !empty)
         return wm_py_view_fail(PyExc_ValueError, argument,
                                "its pointer is null, but its size is not 0");
-    }
     if (wm_pointer_describe(array->data, &view->memory, &err) < 0)
         return wm_py_raise_of(argument, &err);
     if (wm_memory_on_device(&view->memory)

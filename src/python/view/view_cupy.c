@@ -119,9 +119,8 @@ read_cupy_stream(CUstream *stream)
         handle = (uintptr_t)function();
         read = PyErr_Occurred() == NULL;
     }
-    else {
+    else
         read = call_cupy_stream(&handle);
-    }
     *stream = handle != 0 ? (CUstream)handle : CU_STREAM_LEGACY;
     return read;
 }

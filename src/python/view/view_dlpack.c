@@ -57,12 +57,11 @@ take_strides(const wm_dl_tensor_t *tensor, const char *argument,
     }
     for (int i = 0; i < array->ndim; i++) {
         if (__builtin_mul_overflow(tensor->strides[i], itemsize,
-                                   &array->strides[i])) {
+                                   &array->strides[i]))
             return wm_py_view_fail(
                 PyExc_ValueError, argument,
                 "the strides of its DLPack tensor exceed 63 "
                 "bits");
-        }
     }
     return 0;
 }
@@ -85,20 +84,18 @@ static int
 check_device(const wm_dl_tensor_t *tensor, const char *argument,
              const wm_view_t *view)
 {
-    if (!is_cuda(tensor->device.type) && !is_host(tensor->device.type)) {
+    if (!is_cuda(tensor->device.type) && !is_host(tensor->device.type))
         return wm_py_view_fail(PyExc_BufferError, argument,
                                "DLPack device type %d is not supported: move "
                                "it to the CPU or to a CUDA device first",
                                (int)tensor->device.type);
-    }
     if (tensor->device.type == WM_DL_CUDA && view->array.data != NULL
         && view->memory.kind == WM_MEMORY_HOST
-        && wm_array_count(&view->array) > 0) {
+        && wm_array_count(&view->array) > 0)
         return wm_py_view_fail(wm_py_state->cuda_error, argument,
                                "it claims to be memory of cuda:%d, but CUDA "
                                "does not know the pointer %p",
                                (int)tensor->device.id, view->array.data);
-    }
     return 0;
 }
 
@@ -108,19 +105,17 @@ take_tensor(const wm_dl_tensor_t *tensor, const char *argument,
 {
     wm_error_t err;
     wm_array_t *array = &view->array;
-    if (tensor->ndim < 0 || tensor->ndim > WM_MAX_NDIM) {
+    if (tensor->ndim < 0 || tensor->ndim > WM_MAX_NDIM)
         return wm_py_view_fail(PyExc_ValueError, argument,
                                "%d dimensions: at most %d are supported",
                                (int)tensor->ndim, WM_MAX_NDIM);
-    }
     if (wm_dtype_from_dlpack(tensor->dtype.code, tensor->dtype.bits,
                              tensor->dtype.lanes, &array->dtype, &err)
         < 0)
         return wm_py_raise_of(argument, &err);
-    if (tensor->ndim > 0 && tensor->shape == NULL) {
+    if (tensor->ndim > 0 && tensor->shape == NULL)
         return wm_py_view_fail(PyExc_ValueError, argument,
                                "its DLPack tensor has no shape");
-    }
     array->ndim = tensor->ndim;
     for (int i = 0; i < array->ndim; i++)
         array->shape[i] = tensor->shape[i];
@@ -299,11 +294,10 @@ check_lazy_bit(PyObject *object, PyObject *method, const char *argument)
     }
     int set = PyObject_IsTrue(answer);
     Py_DECREF(answer);
-    if (set > 0) {
+    if (set > 0)
         return wm_py_view_fail(PyExc_BufferError, argument,
                                "a lazily conjugated or negated tensor: call "
                                ".resolve_conj().resolve_neg() first");
-    }
     return set;
 }
 
@@ -328,10 +322,9 @@ parse_exchange(PyObject *object, const void *found, bool writable,
     const wm_dl_exchange_t *api = found;
     wm_dl_device_t device;
     if (take_by_exchange(object, api, argument, view, &device) < 0) {
-        if (!PyErr_Occurred()) {
+        if (!PyErr_Occurred())
             return wm_py_view_fail(PyExc_BufferError, argument,
                                    "its DLPack exchange failed");
-        }
         return WM_VIEW_FAILED;
     }
     if (check_lazy_bits(object, argument, &view->array) < 0) {
@@ -437,11 +430,10 @@ ask_device(PyObject *object, const char *argument, wm_dl_device_t *device)
         }
     }
     Py_DECREF(answer);
-    if (status < 0) {
+    if (status < 0)
         return wm_py_view_fail(
             PyExc_BufferError, argument,
             "its __dlpack_device__ did not return a pair of ints");
-    }
     return 0;
 }
 

@@ -45,12 +45,11 @@ parse_jax(PyObject *object, const void *Py_UNUSED(found), bool writable,
         return WM_VIEW_FAILED;
     if (viewed == WM_VIEW_FOUND)
         return parse_callbacks(object, writeable, writable, argument, view);
-    if (writable) {
+    if (writable)
         return wm_py_view_fail(
             PyExc_BufferError, argument,
             "JAX arrays cannot be changed: receive into wm.empty(shape, "
             "dtype) and convert it with jax.dlpack.from_dlpack()");
-    }
     viewed = wm_py_view_parse_dlpack(object, writable, argument, view);
     if (viewed == WM_VIEW_NONE)
         viewed = wm_py_view_parse_asking(object, writable, argument, view);

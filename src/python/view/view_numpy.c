@@ -116,13 +116,12 @@ parse_memory(PyObject *object, bool writable, const char *argument,
 {
     PyArrayObject *source = (PyArrayObject *)object;
     wm_array_t *array = &view->array;
-    if (!has_our_abi) {
+    if (!has_our_abi)
         return wm_py_view_fail(
             PyExc_ImportError, argument,
             "warpmpi was built for another NumPy than the one "
             "that runs: build warpmpi again where this one is "
             "installed");
-    }
     if (!is_plain(source, writable)
         || !dtype_of_number(PyArray_TYPE(source), &array->dtype))
         return wm_py_view_parse_buffer(object, writable, argument, view);
@@ -138,9 +137,8 @@ parse_memory(PyObject *object, bool writable, const char *argument,
         array->storage = NULL;
         view->memory = (wm_pointer_t){.kind = WM_MEMORY_HOST, .device = -1};
     }
-    else if (wm_py_view_set_memory(view, argument) < 0) {
+    else if (wm_py_view_set_memory(view, argument) < 0)
         return WM_VIEW_FAILED;
-    }
     wm_py_view_own_object(view, object);
     return WM_VIEW_FOUND;
 }

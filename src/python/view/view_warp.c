@@ -84,10 +84,9 @@ parse_warp(PyObject *object, const void *Py_UNUSED(found), bool writable,
            const char *argument, wm_view_t *view)
 {
     wm_viewed_t viewed = parse_on_gpu(object, argument, view);
-    if (viewed == WM_VIEW_NONE) {
+    if (viewed == WM_VIEW_NONE)
         viewed = wm_py_view_parse_array_interface(object, writable, argument,
                                                   view);
-    }
     if (viewed == WM_VIEW_FAILED)
         refuse_struct(object, argument);
     return viewed;
