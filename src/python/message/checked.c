@@ -17,17 +17,15 @@ check_wanted(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
     return PyBool_FromLong(wm_setting_is_on(WM_SETTING_CHECK));
 }
 
-// Returns the type's name, or None, and its bytes.
-static PyObject *
-tell(MPI_Datatype type)
+// Returns the name of a type, or NULL, and its bytes.
+static const char *
+name_of(MPI_Datatype type, MPI_Count *size)
 {
     int64_t number = wm_half_number(type);
-    MPI_Count size = 0;
     wm_reduce_type_t half;
     bool known = wm_half_is(type, &half) || wm_element_is_known(number);
-    MPI_Type_size_x(type, &size);
-    return Py_BuildValue("zL", known ? wm_half_name(number) : NULL,
-                         (long long)size);
+    MPI_Type_size_x(type, size);
+    return known ? wm_half_name(number) : NULL;
 }
 
 PyDoc_STRVAR(
@@ -41,13 +39,14 @@ static PyObject *
 element(PyObject *Py_UNUSED(module), PyObject *object)
 {
     MPI_Datatype type;
+    MPI_Count size = 0;
     wm_reduce_type_t half;
     if (wm_py_mpi_datatype(object, "datatype", &type) < 0)
         return NULL;
     if (type != MPI_DATATYPE_NULL && !wm_half_is(type, &half))
         type = wm_py_datatype_element(type);
-    return type != MPI_DATATYPE_NULL ? tell(type)
-                                     : Py_BuildValue("zi", NULL, 0);
+    const char *name = type != MPI_DATATYPE_NULL ? name_of(type, &size) : NULL;
+    return Py_BuildValue("zL", name, (long long)size);
 }
 
 PyDoc_STRVAR(
@@ -63,6 +62,7 @@ elements(PyObject *Py_UNUSED(module), PyObject *array)
     Py_buffer raw;
     PyObject *found, *told = NULL;
     MPI_Datatype type = MPI_BYTE;
+    MPI_Count size = 0;
     if (wm_py_view_parse(array, false, "array", &view) == 0) {
         const wm_dtype_info_t *info = wm_dtype_info(view.array.dtype);
         told = Py_BuildValue("sin", info->name, (int)info->itemsize,
@@ -77,11 +77,8 @@ elements(PyObject *Py_UNUSED(module), PyObject *array)
         return NULL;
     }
     if (found == NULL || wm_py_mpi_datatype(found, "array", &type) == 0) {
-        PyObject *pair = tell(type);
-        if (pair != NULL)
-            told = Py_BuildValue("OOn", PyTuple_GET_ITEM(pair, 0),
-                                 PyTuple_GET_ITEM(pair, 1), raw.len);
-        Py_XDECREF(pair);
+        const char *name = name_of(type, &size);
+        told = Py_BuildValue("zLn", name, (long long)size, raw.len);
     }
     Py_XDECREF(found);
     PyBuffer_Release(&raw);
