@@ -64,6 +64,13 @@ WM_PY_MESSAGE_CALLS(X)
 WM_PY_PROBE_CALLS(X)
 #undef X
 
+// The barrier, and the one before a collective of that name.
+extern const char wm_py_comm_Barrier_doc[], wm_py_comm_wait_for_all_doc[];
+PyObject *
+wm_py_comm_Barrier(PyObject *self, PyObject *unused);
+PyObject *
+wm_py_comm_wait_for_all(PyObject *self, PyObject *name);
+
 // Returns (name, reason) for (rank, buffer or None); the method that
 // wm.transport() calls.
 extern const char wm_py_comm_transport_doc[];

@@ -83,6 +83,8 @@ static PyMethodDef comm_methods[] = {
         "_attach", comm_attach, METH_O, comm_attach_doc},
     {"_revoke", comm_revoke, METH_NOARGS, comm_revoke_doc},
     {"on", wm_py_on_stream, METH_O, comm_on_doc},
+    WM_PY_ROW("Barrier", wm_py_comm_Barrier, METH_NOARGS),
+    WM_PY_ROW("_wait_for_all", wm_py_comm_wait_for_all, METH_O),
     WM_PY_ROW("_transport", wm_py_comm_transport, METH_FASTCALL),
     {0},
 };

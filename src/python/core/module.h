@@ -24,8 +24,7 @@
     X(prequest, &state->request_type, &mpi_prequest)                          \
     X(partitioned, &state->prequest_type)                                     \
     X(persistent_coll, &state->prequest_type)                                 \
-    X(collectives, NULL)                                                      \
-    X(comm, &state->collectives_type)                                         \
+    X(comm, NULL)                                                             \
     X(on_stream, NULL)                                                        \
     X(matched, &mpi_message)                                                  \
     X(payload, NULL)                                                          \
