@@ -25,9 +25,8 @@ is_persistent(const wm_request_t *self)
     return PyObject_TypeCheck((PyObject *)self, wm_py_state->prequest_type);
 }
 
-// Returns true if the handle still belongs to this request.
-static bool
-handles_is_live(const wm_request_t *self)
+bool
+wm_py_handles_is_live(const wm_request_t *self)
 {
     return is_persistent(self)
                ? wm_py_prequest_is_live((const wm_prequest_t *)self)
@@ -71,7 +70,7 @@ handles_sweep(void)
         return;
     for (size_t i = 0; i < BUCKETS; ++i)
         for (wm_request_t *each = buckets[i]; each != NULL;) {
-            bool over = each->adopted && !handles_is_live(each);
+            bool over = each->adopted && !wm_py_handles_is_live(each);
             if (over)
                 wm_py_handles_remove(each);
             each = over ? buckets[i] : each->next;
@@ -83,7 +82,7 @@ static wm_request_t *
 handles_look_up(MPI_Request key)
 {
     wm_request_t *each = *handles_bucket(key);
-    while (each != NULL && (each->key != key || !handles_is_live(each)))
+    while (each != NULL && (each->key != key || !wm_py_handles_is_live(each)))
         each = each->next;
     return each;
 }
@@ -94,7 +93,7 @@ wm_py_handles_find(PyObject *object)
     wm_request_t *self = (wm_request_t *)object;
     MPI_Request key = self->base.ob_mpi;
     if (PyObject_TypeCheck(object, wm_py_state->request_type)
-        && (self->op != NULL || handles_is_live(self)))
+        && (self->op != NULL || wm_py_handles_is_live(self)))
         return Py_NewRef(object);
     return count == 0 || key == MPI_REQUEST_NULL
                ? NULL
@@ -154,7 +153,8 @@ int
 wm_py_handles_show(wm_request_t *self)
 {
     handles_sweep(); // first: may run Python code
-    if (self->known || wm_engine_check(NULL) < 0 || !handles_is_live(self))
+    if (self->known || wm_engine_check(NULL) < 0
+        || !wm_py_handles_is_live(self))
         return 0;
     if (is_persistent(self))
         return handles_show_persistent(self);

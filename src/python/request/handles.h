@@ -9,6 +9,10 @@
 
 #include "python/request/py_request.h"
 
+// Returns true if the handle still belongs to this request.
+bool
+wm_py_handles_is_live(const wm_request_t *self);
+
 // Finds the request behind an object of mpi4py's or ours, on which a method is
 // to be called. Returns a new reference, or NULL, without an exception, for a
 // request of MPI's own.

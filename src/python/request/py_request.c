@@ -373,7 +373,8 @@ call_stock(const char *name, PyObject *object, PyObject *status)
     wm_request_t *self = (wm_request_t *)object;
     PyObject *other = wm_py_handles_find(object);
     if (other != NULL && other != object) // a copy, of a type of ours
-        return wm_py_stock_forward(object, other, name, status);
+        return wm_py_stock_forward(object, other, name, &status,
+                                   status != NULL, NULL);
     Py_XDECREF(other);
     wm_py_request_lend(self);
     PyObject *result = wm_py_mpi_call(wm_py_mpi_request_type(), name, object,

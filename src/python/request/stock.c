@@ -8,13 +8,8 @@
 static void
 stock_settle_one(PyObject *object, PyObject *other)
 {
-    wm_request_t *ours = (wm_request_t *)other;
     PyMPIRequestObject *given = (PyMPIRequestObject *)object;
-    if (object == other)
-        return;
-    bool persistent = PyObject_TypeCheck(other, wm_py_state->prequest_type);
-    if (persistent ? wm_py_prequest_is_live((wm_prequest_t *)other)
-                   : wm_py_request_is_active(ours))
+    if (object == other || wm_py_handles_is_live((wm_request_t *)other))
         return;
     PyObject *buffer = given->ob_buf;
     given->ob_mpi = MPI_REQUEST_NULL;
@@ -24,14 +19,15 @@ stock_settle_one(PyObject *object, PyObject *other)
 
 PyObject *
 wm_py_stock_forward(PyObject *object, PyObject *other, const char *name,
-                    PyObject *argument)
+                    PyObject *const *args, Py_ssize_t given, PyObject *names)
 {
     PyObject *method = PyObject_GetAttrString(other, name);
-    PyObject *result = method != NULL ? PyObject_CallFunctionObjArgs(
-                           method, argument, NULL)
+    PyObject *result = method != NULL ? PyObject_Vectorcall(
+                           method, args, (size_t)given, names)
                                       : NULL;
     Py_XDECREF(method);
-    stock_settle_one(object, other);
+    if (PyObject_TypeCheck(other, wm_py_state->request_type))
+        stock_settle_one(object, other);
     Py_DECREF(other);
     return result;
 }
@@ -60,9 +56,8 @@ void
 wm_py_stock_settle(PyObject *given, PyObject *resolved)
 {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(given); ++i)
-        if (PyTuple_GET_ITEM(given, i) != PyTuple_GET_ITEM(resolved, i))
-            stock_settle_one(PyTuple_GET_ITEM(given, i),
-                             PyTuple_GET_ITEM(resolved, i));
+        stock_settle_one(PyTuple_GET_ITEM(given, i),
+                         PyTuple_GET_ITEM(resolved, i));
 }
 
 // The methods of mpi4py's types that may be called with a handle of ours.
@@ -137,19 +132,12 @@ stock_call(const stock_t *method, PyObject *object, PyObject *const *args,
            Py_ssize_t given, PyObject *names)
 {
     PyObject *other = stock_find(method, object);
-    if (other == NULL)
-        return PyErr_Occurred()
-                   ? NULL
-                   : wm_py_call_with(method->own, object, args, given, names);
-    PyObject *ours = PyObject_GetAttrString(other, method->name);
-    PyObject *result = ours != NULL ? PyObject_Vectorcall(ours, args,
-                                                          (size_t)given, names)
-                                    : NULL;
-    Py_XDECREF(ours);
-    if (method->type() != wm_py_mpi_message_type())
-        stock_settle_one(object, other);
-    Py_DECREF(other);
-    return result;
+    if (other != NULL)
+        return wm_py_stock_forward(object, other, method->name, args, given,
+                                   names);
+    return PyErr_Occurred()
+               ? NULL
+               : wm_py_call_with(method->own, object, args, given, names);
 }
 
 #define X(type, name)                                                         \

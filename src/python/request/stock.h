@@ -6,11 +6,11 @@
 
 #include "python/core/module.h"
 
-// Calls a method of `other`, whose handle `object` has, with an argument, or
-// none if it is NULL. Takes over the reference of `other`.
+// Calls a method of `other`, whose handle `object` has. Takes over the
+// reference of `other`.
 PyObject *
 wm_py_stock_forward(PyObject *object, PyObject *other, const char *name,
-                    PyObject *argument);
+                    PyObject *const *args, Py_ssize_t given, PyObject *names);
 
 // Returns a tuple of requests in which ours replace the objects that have
 // their handles; those that the program started have begun. A new reference,
