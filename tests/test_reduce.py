@@ -69,7 +69,7 @@ def taken(name):
     return sorted(ALLOWED[ROWS[name]] | {"REPLACE", "NO_OP"})
 
 
-PARTS = ("dtype", "kernels", "layout", "reduce")  # of the layer
+PARTS = ("atomic", "dtype", "kernels", "layout", "reduce")  # of the layer
 
 
 class Error(ctypes.Structure):
@@ -101,6 +101,7 @@ def lib(tmp_path_factory):
     subprocess.run([*words, "-ldl"], check=True)
     made = ctypes.CDLL(str(folder / "lib.so"))
     made.wm_reduce_takes.restype = ctypes.c_bool
+    made.wm_atomic_takes.restype = ctypes.c_bool
     made.wm_reduce_size.restype = ctypes.c_size_t
     error = Error()
     assert made.wm_driver_load(ctypes.byref(error)) == 0, error.text
@@ -533,6 +534,111 @@ def test_what_is_taken_is_what_mpi_allows(lib, name):
         assert lib.wm_reduce_takes(number, i) == (op in taken(name)), op
     assert not lib.wm_reduce_takes(number, len(OPS))
     assert not lib.wm_reduce_takes(len(TYPES), OPS.index("SUM"))
+
+
+class Atomic(ctypes.Structure):
+    _fields_ = [
+        ("type", ctypes.c_int),
+        ("op", ctypes.c_int),
+        ("dst", ctypes.c_void_p),
+        ("src", ctypes.c_void_p),
+        ("compare", ctypes.c_void_p),
+        ("fetched", ctypes.c_void_p),
+        ("count", ctypes.c_size_t),
+    ]
+
+
+def update(lib, name, op, stream, dst, src, compare=None, fetched=None):
+    """Arrays of bytes on the device; those that are None are left out."""
+
+    def address(array):
+        if array is None:
+            return None
+        return array.__cuda_array_interface__["data"][0]
+
+    error = Error()
+    size = dtype_of(name).itemsize
+    places = [address(each) for each in (dst, src, compare, fetched)]
+    atomic = Atomic(
+        TYPES.index(name), OPS.index(op), *places, src.nbytes // size
+    )
+    code = lib.wm_atomic_enqueue(
+        0,
+        ctypes.byref(atomic),
+        ctypes.c_void_p(stream.cuda_stream),
+        ctypes.byref(error),
+    )
+    return code, error.text.decode()
+
+
+def to_device(array):
+    made = wm.array(array.view(np.uint8), device="cuda:0")
+    wm.synchronize_device("cuda:0")
+    return made
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_an_update_at_once(lib, name):
+    """With what was there before, and where it was as expected alone."""
+    dtype = dtype_of(name)
+    rng = np.random.default_rng(5)
+    stream = wm.Stream("cuda:0")
+    for op in OPS:
+        number = TYPES.index(name), OPS.index(op)
+        possible = op in taken(name) and op != "AVG" and dtype.itemsize <= 8
+        assert lib.wm_atomic_takes(*number) == possible
+        for compares in (False, True) if possible else ():
+            old, given = values(rng, dtype, 1003), values(rng, dtype, 1003)
+            target, source = to_device(old), to_device(given)
+            fetched = to_device(np.zeros(1003, dtype))
+            there = rng.random(1003) < 0.5
+            compare = old.view((np.uint8, dtype.itemsize)).copy()
+            compare[~there] ^= 1
+            code, text = update(
+                lib,
+                name,
+                op,
+                stream,
+                target,
+                source,
+                to_device(compare.reshape(-1)) if compares else None,
+                fetched,
+            )
+            assert code == 0, text
+            stream.synchronize()
+            result = target.numpy().view(dtype)
+            wanted = expected(op, [old, given])
+            if compares:
+                wanted = np.where(there, wanted, old)
+            check(op, result, wanted)
+            assert fetched.numpy().tobytes() == old.tobytes()
+
+
+@pytest.mark.parametrize("name", ["UINT8", "INT16", "FLOAT16", "FLOAT64"])
+def test_updates_of_several_streams_at_once(lib, name):
+    dtype = dtype_of(name)
+    streams = [wm.Stream("cuda:0") for _ in range(4)]
+    target = to_device(np.zeros(4099, dtype))
+    one = to_device(np.ones(4099, dtype))
+    for _ in range(25):
+        for stream in streams:
+            assert update(lib, name, "SUM", stream, target, one)[0] == 0
+    for stream in streams:
+        stream.synchronize()
+    assert np.all(target.numpy().view(dtype) == 100)
+
+
+def test_an_update_that_no_gpu_does_is_an_error(lib):
+    stream = wm.Stream("cuda:0")
+    memory = to_device(np.zeros(64, np.uint8))
+    code, text = update(lib, "COMPLEX128", "SUM", stream, memory, memory)
+    assert code == -4
+    assert "8 bytes at most" in text
+    code, text = update(
+        lib, "FLOAT32", "SUM", stream, memory[2:34], memory[32:]
+    )
+    assert code == -4
+    assert "no multiple of the 4 bytes" in text
 
 
 def test_what_is_not_taken_is_an_error(lib):

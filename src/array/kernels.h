@@ -29,6 +29,7 @@ wm_kernels_find(int device, const char *file, const char *name,
 #define WM_KERNEL_FAMILIES(X)                                                 \
     X(REDUCE, "reduce", "wm_reduce_", false)                                  \
     X(FUSED, "reduce", "wm_fused_", false)                                    \
+    X(ATOMIC, "atomic", "wm_atomic_", false)                                  \
     X(LL, "ll", "wm_ll_", true)                                               \
     X(LL128, "ll128", "wm_ll128_", true)                                      \
     X(LL128_PARTS, "ll128", "wm_ll128_parts_", false)                         \

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "array/atomic.h"
 #include "array/pull.h"
 #include "comm/transfer/epochs.h"
 #include "comm/transfer/fuse.h"
@@ -90,6 +91,14 @@ wm_reduce_enqueue(int device, const wm_reduction_t *reduction, CUstream stream,
                   wm_error_t *why)
 {
     (void)device, (void)reduction, (void)stream, (void)why;
+    abort();
+}
+
+int
+wm_atomic_enqueue(int device, const wm_atomic_t *atomic, CUstream stream,
+                  wm_error_t *why)
+{
+    (void)device, (void)atomic, (void)stream, (void)why;
     abort();
 }
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "array/atomic.h"
 #include "array/copy.h"
 #include "array/pull.h"
 #include "comm/transfer/fuse.h"
@@ -23,7 +24,7 @@ static wm_peer_t peer;
 static struct wm_mapping mapping;
 static float field[SIDE][SIDE], other[SIDE][SIDE];
 static char window[WINDOW], origin[WINDOW];
-static int pulls, copies, kernels, fused; // launches
+static int pulls, copies, kernels, updates, fused; // launches
 static uint32_t word;
 static bool ended;        // the stream has
 static bool marked_ended; // the work before the mark has
@@ -194,11 +195,15 @@ reduce(const wm_reduction_t *given)
 {
     for (size_t i = 0; i < given->count; ++i)
         for (int target = 0; target < given->targets; ++target) {
-            float sum = 0;
-            for (int k = 0; k < given->n; ++k)
+            float sum = 0, product = 1;
+            for (int k = 0; k < given->n; ++k) {
                 sum += ((const float *)given->src[k])[i];
+                product *= ((const float *)given->src[k])[i];
+            }
             if (given->n > 1)
-                ((float *)given->dst[target])[i] = sum;
+                ((float *)given->dst[target])[i] = given->op == WM_REDUCE_SUM
+                                                       ? sum
+                                                       : product;
             else
                 ((char *)given->dst[target])[i] =
                     ((const char *)given->src[0])[i];
@@ -214,6 +219,21 @@ wm_reduce_enqueue(int device, const wm_reduction_t *given, CUstream stream,
     (void)device, (void)stream, (void)err;
     reduce(given);
     ++kernels;
+    return 0;
+}
+
+int
+wm_atomic_enqueue(int device, const wm_atomic_t *given, CUstream stream,
+                  wm_error_t *err)
+{
+    (void)device, (void)stream, (void)err;
+    assert(given->type == WM_REDUCE_FLOAT32);
+    for (size_t i = 0; i < given->count; ++i) {
+        if (given->fetched != NULL)
+            ((float *)given->fetched)[i] = ((float *)given->dst)[i];
+        ((float *)given->dst)[i] += ((const float *)given->src)[i];
+    }
+    ++updates;
     return 0;
 }
 
@@ -266,6 +286,15 @@ column(float (*of)[SIDE], int number)
     return pattern;
 }
 
+static float old[2];
+static const wm_transfer_op_t ops[] = {
+    {.type = WM_REDUCE_FLOAT32, .op = WM_REDUCE_SUM},
+    {.type = WM_REDUCE_FLOAT32, .op = WM_REDUCE_PROD},
+    {.type = WM_REDUCE_FLOAT32,
+     .op = WM_REDUCE_SUM,
+     .atomic = true,
+     .fetched = (char *)old},
+};
 static wm_access_t access_ = {.user_device = -1};
 static wm_signal_t signal_;
 
@@ -279,10 +308,10 @@ make(wm_transfer_region_t *regions, int region_count,
     set.region_count = region_count;
     set.transfers = transfers;
     set.count = count;
-    set.type = WM_REDUCE_FLOAT32;
+    set.ops = ops;
     set.access = &access_;
     set.signal = &signal_;
-    pulls = copies = kernels = fused = 0;
+    pulls = copies = kernels = updates = fused = 0;
     return set;
 }
 
@@ -419,6 +448,55 @@ test_puts(void)
     assert(mapping.users == 0);
 }
 
+// A Put, a Get, two reductions and an atomic update are one phase, each with
+// its own operation.
+static void
+test_operations(void)
+{
+    static float near[4][2] = {{2, 3}, {5, 7}, {0, 0}, {4, 5}};
+    float *far = (float *)window;
+    const float first[] = {1, 2, 10, 20, 100, 200, 6, 7};
+    wm_rkey_t place = place_of(window, sizeof window);
+    wm_transfer_region_t regions[] = {
+        {.memory = (char *)near[0]},      {.memory = (char *)near[1]},
+        {.memory = (char *)near[2]},      {.memory = (char *)near[3]},
+        {.peer = &peer, .place = &place},
+    };
+    const size_t each = sizeof near[0];
+    const wm_transfer_t transfers[] = {
+        {.sources = {0, 2}, .targets = {4, 1}, .nbytes = each},
+        {.op = 1,
+         .sources = {0, 2},
+         .targets = {4, 1},
+         .into = each,
+         .nbytes = each},
+        {.op = 2,
+         .sources = {3, 1},
+         .targets = {4, 1},
+         .into = 2 * each,
+         .nbytes = each},
+        {.sources = {4, 1},
+         .targets = {2, 1},
+         .from = 3 * each,
+         .nbytes = each},
+        {.sources = {3, 1},
+         .targets = {4, 1},
+         .into = 4 * each,
+         .nbytes = each},
+    };
+    wm_transfer_set_t set = make(regions, 5, transfers, 5);
+    wm_error_t err;
+    memcpy(window, first, sizeof first);
+    assert(wm_transfer_set_find_damaged(&set) == -1);
+    assert(wm_transfer_set_map(&set, &err) == 0);
+    assert(!run(&set, 0)); // an update tells no end
+    assert(pulls == 1 && kernels == 2 && updates == 1);
+    assert(far[0] == 7 && far[1] == 10 && far[2] == 10 && far[3] == 21);
+    assert(far[4] == 104 && far[5] == 205 && old[0] == 100 && old[1] == 200);
+    assert(near[2][0] == 6 && near[2][1] == 7 && far[8] == 4 && far[9] == 5);
+    wm_transfer_set_drop(&set);
+}
+
 // One source goes to all but its owner, who has the data.
 static void
 test_many_targets(void)
@@ -501,6 +579,7 @@ main(void)
 {
     test_halo();
     test_puts();
+    test_operations();
     test_many_targets();
     test_named_stream();
     return 0;

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "array/atomic.h"
 #include "array/pull.h"
 #include "comm/transfer/fuse.h"
 
@@ -107,11 +108,18 @@ wm_transfer_set_drop(wm_transfer_set_t *set)
 
 // --- a phase -------------------------------------------------------------
 
+static bool
+is_atomic(const wm_transfer_set_t *set, const wm_transfer_t *transfer)
+{
+    return transfer->op > 0 && set->ops[transfer->op].atomic;
+}
+
 // Returns true if the transfer is one copy, which may step over gaps.
 static bool
-is_copy(const wm_transfer_t *transfer)
+is_copy(const wm_transfer_set_t *set, const wm_transfer_t *transfer)
 {
-    return transfer->sources.count == 1 && transfer->targets.count == 1;
+    return transfer->sources.count == 1 && transfer->targets.count == 1
+           && !is_atomic(set, transfer);
 }
 
 bool
@@ -120,7 +128,7 @@ wm_transfer_set_can_copy(const wm_transfer_set_t *set)
     bool can = true;
     for (int i = 0; i < set->count; ++i) {
         const wm_transfer_t *one = &set->transfers[i];
-        if (is_copy(one))
+        if (is_copy(set, one))
             can &= wm_transfer_region_can_copy(
                 &set->regions[one->targets.first], one->into,
                 &set->regions[one->sources.first], one->from, one->nbytes);
@@ -135,7 +143,7 @@ is_pulled(const wm_transfer_set_t *set, const wm_transfer_t *transfer,
 {
     const wm_transfer_region_t *from = &set->regions[transfer->sources.first];
     const wm_transfer_region_t *into = &set->regions[transfer->targets.first];
-    if (!is_copy(transfer) || !wm_transfer_region_are_dense(into, from))
+    if (!is_copy(set, transfer) || !wm_transfer_region_are_dense(into, from))
         return false;
     *pull = (wm_pull_t){
         .dst = into->memory + transfer->into,
@@ -166,7 +174,7 @@ sort(const wm_transfer_set_t *set, int number, phase_t *phase)
         if (one->phase != number)
             continue;
         if (!is_pulled(set, one, &pull)) {
-            phase->kernel = !is_copy(one);
+            phase->kernel = !is_copy(set, one) && !is_atomic(set, one);
             phase->last = one;
             ++phase->others;
         }
@@ -215,13 +223,14 @@ compute(const wm_transfer_set_t *set, const wm_transfer_t *transfer,
         const wm_signal_t *signal, computed_t *computed)
 {
     int count = transfer->sources.count;
-    wm_reduce_type_t type = count == 1 ? WM_REDUCE_UINT8 : set->type;
+    wm_reduce_type_t type = count == 1 ? WM_REDUCE_UINT8
+                                       : set->ops[transfer->op].type;
     for (int k = 0; k < count; ++k)
         computed->sources[k] = set->regions[transfer->sources.first + k].memory
                                + transfer->from;
     computed->reduction = (wm_reduction_t){
         .type = type,
-        .op = count == 1 ? WM_REDUCE_NO_OP : set->op,
+        .op = count == 1 ? WM_REDUCE_NO_OP : set->ops[transfer->op].op,
         .dst = computed->targets,
         .targets = targets_of(set, transfer, computed->targets),
         .src = computed->sources,
@@ -232,11 +241,30 @@ compute(const wm_transfer_set_t *set, const wm_transfer_t *transfer,
 }
 
 static int
+update(const wm_transfer_set_t *set, const wm_transfer_t *transfer,
+       wm_error_t *err)
+{
+    const wm_transfer_op_t *op = &set->ops[transfer->op];
+    const wm_atomic_t atomic = {
+        .type = op->type,
+        .op = op->op,
+        .dst = set->regions[transfer->targets.first].memory + transfer->into,
+        .src = set->regions[transfer->sources.first].memory + transfer->from,
+        .compare = op->compare,
+        .fetched = op->fetched,
+        .count = transfer->nbytes / wm_reduce_size(op->type),
+    };
+    return wm_atomic_enqueue(set->device, &atomic, set->access->stream, err);
+}
+
+static int
 enqueue_one(const wm_transfer_set_t *set, const wm_transfer_t *transfer,
             const wm_signal_t *signal, wm_error_t *err)
 {
     computed_t computed;
-    if (is_copy(transfer))
+    if (is_atomic(set, transfer))
+        return update(set, transfer, err);
+    if (is_copy(set, transfer))
         return wm_transfer_region_copy(
             &set->regions[transfer->targets.first], transfer->into,
             &set->regions[transfer->sources.first], transfer->from,

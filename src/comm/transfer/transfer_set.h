@@ -20,12 +20,25 @@ typedef struct {
     int first, count;
 } wm_transfer_range_t;
 
+// What transfers compute: reductions of sources; or atomic updates, by which
+// several ranks may change one target at the same time (array/atomic.h).
+typedef struct {
+    wm_reduce_type_t type;
+    wm_reduce_op_t op;
+    // target = target op source, one of each, without gaps; not in row 0. The
+    // memory for it (wm_atomic_t) is of this process.
+    bool atomic;
+    const char *compare;
+    char *fetched;
+} wm_transfer_op_t;
+
 // Targets get the data of one source, or a reduction: that of the first
 // source, op that of the next, and so on. If one source goes to several
 // targets, those of its owner are left out: it has the data. The transfers of
-// a phase have no order.
+// a phase have no order. Transfers of a set may go both ways.
 typedef struct {
     int phase;
+    int op; // row of the set's table; copies have row 0, and do not read it
     wm_transfer_range_t sources, targets;
     size_t from; // offset in each source
     size_t into; // offset in each target
@@ -38,8 +51,7 @@ typedef struct {
     int region_count, count;
     wm_transfer_region_t *regions;
     const wm_transfer_t *transfers;
-    wm_reduce_type_t type; // of all reductions
-    wm_reduce_op_t op;
+    const wm_transfer_op_t *ops; // NULL: all are copies
     // The users of this rank's targets, and the stream behind them: one of
     // ours, opened when there is work for it; or one that the program named
     // (wm_access_name_stream, wm_access_open_named).

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "array/atomic.h"
+
+#include "array/kernels.h"
+
+#define BLOCK 256
+#define BLOCKS_PER_SM 4
+
+bool
+wm_atomic_takes(wm_reduce_type_t type, wm_reduce_op_t op)
+{
+    return wm_reduce_takes(type, op) && op != WM_REDUCE_AVG
+           && wm_reduce_size(type) <= WM_ATOMIC_BYTES;
+}
+
+int
+wm_atomic_prepare(int device, wm_error_t *err)
+{
+    return wm_kernels_prepare(device, WM_KERNELS_ATOMIC, err);
+}
+
+static int
+atomic_check(const wm_atomic_t *atomic, wm_error_t *err)
+{
+    if (!wm_atomic_takes(atomic->type, atomic->op))
+        return wm_error_set(err, WM_ERR_VALUE, 0,
+                            "no GPU updates elements of type %d by operation "
+                            "%d at once: elements have %d bytes at most",
+                            (int)atomic->type, (int)atomic->op,
+                            WM_ATOMIC_BYTES);
+    size_t size = wm_reduce_size(atomic->type);
+    return (uintptr_t)atomic->dst % size == 0
+               ? 0
+               : wm_error_set(err, WM_ERR_VALUE, 0,
+                              "the target's address, %p, is no multiple of "
+                              "the %zu bytes of an element: no GPU updates "
+                              "such elements at once",
+                              atomic->dst, size);
+}
+
+int
+wm_atomic_enqueue(int device, const wm_atomic_t *atomic, CUstream stream,
+                  wm_error_t *err)
+{
+    const wm_device_t *facts;
+    wm_average_t unused;
+    wm_atomic_params_t params = {
+        .dst = atomic->dst,
+        .src = atomic->src,
+        .compare = atomic->compare,
+        .fetched = atomic->fetched,
+        .count = atomic->count,
+    };
+    int code = atomic_check(atomic, err);
+    if (code < 0 || atomic->count == 0)
+        return code;
+    code = wm_atomic_prepare(device, err);
+    if (code == 0)
+        code = wm_device_get(device, &facts, err);
+    if (code < 0)
+        return code;
+    int row = wm_reduce_row(atomic->type, atomic->op, 1, &params.op, &unused);
+    uint64_t blocks = (atomic->count + BLOCK - 1) / BLOCK;
+    uint64_t most = (uint64_t)facts->multiprocessors * BLOCKS_PER_SM;
+    if (blocks > most && most > 0)
+        blocks = most;
+    return wm_kernels_launch(device, WM_KERNELS_ATOMIC, row, (uint32_t)blocks,
+                             BLOCK, &params, stream, err);
+}

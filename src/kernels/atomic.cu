@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "kernels/atomic.h"
+#include "kernels/rule.h"
+
+// The word that holds an element: hardware swaps no smaller one.
+template <size_t size> struct wm_atomic_word {
+    typedef uint32_t word_t;
+};
+template <> struct wm_atomic_word<8> {
+    typedef uint64_t word_t;
+};
+
+// Returns the element that replaces `old`.
+template <typename rule_t>
+WM_DEVICE typename rule_t::element_t
+updated(rule_t rule, uint32_t op, typename rule_t::element_t old,
+        typename rule_t::element_t given)
+{
+    if (op == WM_REDUCE_REPLACE)
+        return given;
+    if (op == WM_REDUCE_NO_OP)
+        return old;
+    typename rule_t::acc_t acc = rule.widen(old), value = rule.widen(given);
+    rule.fold(op, &acc, &value, 1);
+    return rule.narrow(acc);
+}
+
+// Updates one element: repeats until no one else has changed its word.
+template <typename rule_t>
+WM_DEVICE void
+atomic_update(rule_t rule, const wm_atomic_params_t &p, uint64_t at)
+{
+    typedef typename rule_t::element_t element_t;
+    typedef typename wm_atomic_word<sizeof(element_t)>::word_t word_t;
+    constexpr word_t MASK = (word_t) ~(word_t)0
+                            >> (8 * (sizeof(word_t) - sizeof(element_t)));
+    const size_t within = (uintptr_t)(p.dst + at) % sizeof(word_t);
+    const unsigned int shift = 8 * (unsigned int)within;
+    word_t *word = (word_t *)(p.dst + at - within);
+    word_t before, seen = *(volatile word_t *)word;
+    word_t expected = 0, bits;
+    element_t given, old;
+    __builtin_memcpy(&given, p.src + at, sizeof(given));
+    if (p.compare != nullptr)
+        __builtin_memcpy(&expected, p.compare + at, sizeof(given));
+    do {
+        before = seen;
+        bits = before >> shift & MASK;
+        __builtin_memcpy(&old, &bits, sizeof(old));
+        if (p.compare != nullptr && bits != expected)
+            break;
+        const element_t made = updated(rule, p.op, old, given);
+        bits = 0;
+        __builtin_memcpy(&bits, &made, sizeof(made));
+        seen = wm_swap_system(word, before,
+                              (before & ~(MASK << shift)) | bits << shift);
+    } while (seen != before);
+    if (p.fetched != nullptr)
+        __builtin_memcpy(p.fetched + at, &old, sizeof(old));
+}
+
+template <typename rule_t>
+WM_DEVICE void
+atomic_all(rule_t rule, const wm_atomic_params_t &p)
+{
+    constexpr size_t EACH = sizeof(typename rule_t::element_t);
+    if constexpr (EACH <= WM_ATOMIC_BYTES)
+        for (uint64_t i = wm_thread(); i < p.count; i += wm_threads())
+            atomic_update(rule, p, i * EACH);
+}
+
+#define X(name, ...)                                                          \
+    WM_KERNEL_OF_HALF(wm_atomic_##name, wm_atomic_params_t)                   \
+    {                                                                         \
+        atomic_all(wm_rule_##name(), p);                                      \
+    }
+WM_REDUCE_KERNEL_ROWS(X)
+#undef X
