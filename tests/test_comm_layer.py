@@ -70,6 +70,7 @@ def test_a_halo_and_puts_as_kept_sets_of_transfers(build):
     "case",
     [
         "rounds_on_a_stream",
+        "rounds_of_two_processes",
         "a_busy_stream",
         "replays",
         "on_the_host",

@@ -1,12 +1,18 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // A halo exchange between two ranks on their streams, by a kept set of
-// transfers and epochs of neighbours: `halo CASE` runs one case. Both ranks
-// are acted out in one process, on a device each if there are two; nothing but
-// their words orders their streams.
+// transfers and epochs of neighbours: `halo CASE` runs one case. The ranks
+// have a device each if there are two, and, but for the case between
+// processes, are acted out in one. Nothing but their words orders their
+// streams.
+#define _GNU_SOURCE
 #include <dlfcn.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "array/atomic.h"
 #include "array/pull.h"
@@ -40,6 +46,7 @@ static int self; // the rank that is acted out
 typedef struct {
     int device;
     CUstream stream;
+    wm_block_t *block;
     float *field;                        // on the rank's device
     float (*sent)[FIELD], (*got)[FIELD]; // page-locked, by round
     wm_epochs_t *epochs;
@@ -217,28 +224,33 @@ pinned(size_t nbytes)
     return memory;
 }
 
+static float
+value_of(int number, int round, int i)
+{
+    return (float)(1000 * number + 100 * round + i);
+}
+
 static void
 rank_open(int number)
 {
     rank_t *rank = &ranks[number];
-    wm_block_t *block;
     self = number;
     rank->device = number % wm_device_count();
     CHECK(wm_stream_create(rank->device, &rank->stream, &err) == 0);
-    CHECK(wm_block_alloc(rank->device, FIELD * sizeof(float), &block, &err)
-          == 0);
-    rank->field = wm_block_pointer(block);
+    CHECK(
+        wm_block_alloc(rank->device, FIELD * sizeof(float), &rank->block, &err)
+        == 0);
+    rank->field = wm_block_pointer(rank->block);
     rank->sent = pinned(ROUNDS * sizeof *rank->sent);
     rank->got = pinned(ROUNDS * sizeof *rank->got);
-    peers[number].segment = pinned(sizeof(wm_segment_t));
     for (int round = 0; round < ROUNDS; ++round)
         for (int i = 0; i < FIELD; ++i)
-            rank->sent[round][i] = (float)(1000 * number + 100 * round + i);
+            rank->sent[round][i] = value_of(number, round, i);
 }
 
 // Both of a rank's neighbours are the other rank, as in a ring of two.
 static void
-rank_connect(int number)
+rank_connect(int number, int its_index, char *its_field)
 {
     static const wm_transfer_t transfers[] = {
         {.sources = {0, 1},
@@ -256,16 +268,14 @@ rank_connect(int number)
     rank_t *rank = &ranks[number];
     wm_peer_t *other = &peers[1 - number];
     self = number;
-    CHECK(wm_epochs_connect(rank->epochs, 0,
-                            ranks[1 - number].epochs->neighbors[0].index,
-                            rank->device, &err)
+    CHECK(wm_epochs_connect(rank->epochs, 0, its_index, rank->device, &err)
           == 0);
     CHECK(wm_epochs_connect(rank->epochs, 0, -1, rank->device, &err)
           == WM_ERR_STATE);
     rank->regions[0] = (wm_transfer_region_t){.memory = (char *)rank->field};
     rank->regions[1] = (wm_transfer_region_t){
         .peer = other,
-        .memory = (char *)ranks[1 - number].field,
+        .memory = its_field,
     };
     wm_access_begin(&rank->access, &none, true, rank->device);
     wm_access_name_stream(&rank->access, rank->device, rank->stream);
@@ -281,18 +291,26 @@ rank_connect(int number)
 }
 
 static void
+rank_begin(int number)
+{
+    wm_peer_t *other = &peers[1 - number];
+    self = number;
+    CHECK(wm_epochs_new(&other, 1, &ranks[number].epochs, &err) == 0);
+}
+
+static void
 open_both(void)
 {
     CHECK(wm_driver_load(&err) == 0);
-    for (int i = 0; i < 2; ++i)
-        rank_open(i);
     for (int i = 0; i < 2; ++i) {
-        wm_peer_t *other = &peers[1 - i];
-        self = i;
-        CHECK(wm_epochs_new(&other, 1, &ranks[i].epochs, &err) == 0);
+        rank_open(i);
+        peers[i].segment = pinned(sizeof(wm_segment_t));
     }
     for (int i = 0; i < 2; ++i)
-        rank_connect(i);
+        rank_begin(i);
+    for (int i = 0; i < 2; ++i)
+        rank_connect(i, ranks[1 - i].epochs->neighbors[0].index,
+                     (char *)ranks[1 - i].field);
 }
 
 static void
@@ -322,17 +340,27 @@ exchange(int number)
 }
 
 static void
-check_round(int round)
+check(int number)
 {
-    for (int number = 0; number < 2; ++number)
+    for (int round = 0; round < ROUNDS; ++round)
         for (int i = 0; i < EDGE; ++i) {
             const float *got = ranks[number].got[round];
-            const float *sent = ranks[1 - number].sent[round];
-            CHECK(got[GHOSTS_HIGH + i] == sent[EDGE_LOW + i]);
-            CHECK(got[GHOSTS_LOW + i] == sent[EDGE_HIGH + i]);
-            CHECK(got[EDGE_LOW + i]
-                  == ranks[number].sent[round][EDGE_LOW + i]);
+            CHECK(got[GHOSTS_HIGH + i]
+                  == value_of(1 - number, round, EDGE_LOW + i));
+            CHECK(got[GHOSTS_LOW + i]
+                  == value_of(1 - number, round, EDGE_HIGH + i));
+            CHECK(got[EDGE_LOW + i] == value_of(number, round, EDGE_LOW + i));
         }
+}
+
+static void
+run_rounds(int number)
+{
+    for (int round = 0; round < ROUNDS; ++round) {
+        copy(number, ranks[number].field, ranks[number].sent[round]);
+        exchange(number);
+        copy(number, ranks[number].got[round], ranks[number].field);
+    }
 }
 
 static void
@@ -347,15 +375,88 @@ synchronize_both(void)
 static void
 rounds_on_a_stream(void)
 {
-    for (int number = 0; number < 2; ++number)
-        for (int round = 0; round < ROUNDS; ++round) {
-            copy(number, ranks[number].field, ranks[number].sent[round]);
-            exchange(number);
-            copy(number, ranks[number].got[round], ranks[number].field);
-        }
+    run_rounds(0);
+    run_rounds(1);
     synchronize_both();
-    for (int round = 0; round < ROUNDS; ++round)
-        check_round(round);
+    check(0);
+    check(1);
+}
+
+// What two processes tell each other.
+typedef struct {
+    _Atomic int met;
+    struct {
+        int index;
+        CUipcMemHandle handle;
+        size_t offset;
+    } of[2];
+} meeting_t;
+
+static void *
+shared(size_t nbytes)
+{
+    int fd = memfd_create("halo", 0);
+    void *memory = MAP_FAILED;
+    if (fd >= 0 && ftruncate(fd, (off_t)nbytes) == 0)
+        memory = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    CHECK(memory != MAP_FAILED);
+    return memory;
+}
+
+static void
+meet(meeting_t *meeting, int all)
+{
+    ++meeting->met;
+    while (meeting->met < all)
+        sched_yield();
+}
+
+static void
+run_process(int number, meeting_t *meeting)
+{
+    rank_t *rank = &ranks[number];
+    wm_pointer_t memory;
+    void *its;
+    alarm(50); // for one whose other has failed
+    CHECK(wm_driver_load(&err) == 0);
+    rank_open(number);
+    for (int i = 0; i < 2; ++i)
+        CHECK(wm_host_register(rank->device, peers[i].segment,
+                               WM_CONTROL_BYTES, &err)
+              == 0);
+    rank_begin(number);
+    wm_block_describe(rank->block, &memory);
+    meeting->of[number].index = rank->epochs->neighbors[0].index;
+    meeting->of[number].offset = (uintptr_t)rank->field - memory.base;
+    CHECK(wm_memory_export(rank->device, memory.base,
+                           &meeting->of[number].handle, &err)
+          == 0);
+    meet(meeting, 2);
+    CHECK(wm_memory_map(rank->device, &meeting->of[1 - number].handle, &its,
+                        &err)
+          == 0);
+    rank_connect(number, meeting->of[1 - number].index,
+                 (char *)its + meeting->of[1 - number].offset);
+    run_rounds(number);
+    CHECK(wm_stream_synchronize(rank->device, rank->stream, &err) == 0);
+    check(number);
+    meet(meeting, 4);
+    wm_memory_unmap(rank->device, its);
+    meet(meeting, 6);
+}
+
+static void
+rounds_of_two_processes(void)
+{
+    int status;
+    meeting_t *meeting = shared(sizeof *meeting);
+    for (int i = 0; i < 2; ++i)
+        peers[i].segment = shared(WM_CONTROL_BYTES);
+    pid_t child = fork();
+    run_process(child == 0, meeting);
+    if (child == 0)
+        _exit(0);
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
 }
 
 // The set ends though its stream has more to do, which waits for the host.
@@ -429,8 +530,8 @@ replays(void)
         wm_device_leave(&scope);
     }
     synchronize_both();
-    for (int round = 0; round < ROUNDS; ++round)
-        check_round(round);
+    check(0);
+    check(1);
 }
 
 // The host makes the calls, in the order of MPI's, of one neighbour that
@@ -502,8 +603,10 @@ static const struct {
     {                                                                         \
 #name, name                                                           \
     }
-    CASE(rounds_on_a_stream), CASE(a_busy_stream),   CASE(replays),
-    CASE(on_the_host),        CASE(a_dead_neighbor), CASE(words_run_out),
+    CASE(rounds_on_a_stream), CASE(rounds_of_two_processes),
+    CASE(a_busy_stream),      CASE(replays),
+    CASE(on_the_host),        CASE(a_dead_neighbor),
+    CASE(words_run_out),
 };
 
 int
@@ -511,7 +614,8 @@ main(int argc, char **argv)
 {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i)
         if (argc == 2 && strcmp(argv[1], cases[i].name) == 0) {
-            open_both();
+            if (cases[i].run != rounds_of_two_processes)
+                open_both();
             cases[i].run();
             return 0;
         }
