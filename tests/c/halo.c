@@ -557,14 +557,22 @@ on_the_host(void)
 static void
 a_dead_neighbor(void)
 {
-    exchange(0);
-    wm_epochs_release(ranks[0].epochs, false);
-    CHECK(!wm_word_reached(&ranks[0].epochs->neighbors[0].own->post, 1));
-    peers[1].dead = true;
-    bool idle = false;
-    while (!idle) { // the stream clears each word that it passes
-        wm_epochs_release(ranks[0].epochs, false);
-        CHECK(wm_stream_idle(0, ranks[0].stream, &idle, &err) == 0);
+    bool revoked = false, idle = false;
+    const rank_t *rank = &ranks[0];
+    CHECK(wm_epochs_any_on_streams());
+    for (int turn = 0; turn < 2; ++turn) {
+        exchange(0);
+        CHECK(!wm_epochs_release());
+        peers[1].dead = turn == 0; // then the communicator is revoked
+        rank->epochs->revoked = &revoked;
+        revoked = turn == 1;
+        CHECK(wm_epochs_release());
+        for (idle = false; !idle; (void)wm_epochs_release())
+            CHECK(wm_stream_idle(rank->device, rank->stream, &idle, &err)
+                  == 0);
+        CHECK(!wm_epochs_release()); // the words stay set
+        peers[1].dead = revoked = false;
+        CHECK(wm_epochs_try(rank->epochs, WM_EPOCHS_START | WM_EPOCHS_WAIT));
     }
 }
 
@@ -578,6 +586,7 @@ words_run_out(void)
         many[i] = &peers[1];
     wm_epochs_free(ranks[0].epochs);
     wm_epochs_free(ranks[1].epochs); // of one process here
+    CHECK(!wm_epochs_any_on_streams());
     CHECK(wm_epochs_new(many, WM_EPOCH_WORDS, &all, &err) == 0);
     CHECK(wm_epochs_new(many, 1, &more, &err) == WM_ERR_MEMORY);
     wm_epochs_free(all);

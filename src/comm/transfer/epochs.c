@@ -10,6 +10,8 @@
 #define MOST_OPS 2 // of a call and a neighbour
 
 static bool taken[WM_EPOCH_WORDS];
+static wm_epochs_t *list;
+static _Atomic int on_streams; // of these
 
 static int
 take_words(void)
@@ -48,6 +50,8 @@ wm_epochs_new(wm_peer_t *const *peers, int count, wm_epochs_t **made,
         one->own = &wm_node_self()->segment->epoch_words[one->index];
         one->accesses_us = one->is_accessed = true;
     }
+    epochs->next = list;
+    list = epochs;
     *made = epochs;
     return 0;
 }
@@ -67,13 +71,25 @@ wm_epochs_connect(wm_epochs_t *epochs, int neighbor, int index, int device,
         code = wm_node_register(one->peer, false, device, err);
     if (code == 0)
         one->its = &one->peer->segment->epoch_words[index];
+    if (code == 0 && device >= 0 && !epochs->on_streams) {
+        epochs->on_streams = true;
+        atomic_fetch_add(&on_streams, 1);
+    }
     return code;
 }
 
 void
 wm_epochs_free(wm_epochs_t *epochs)
 {
-    for (int i = 0; epochs != NULL && i < epochs->count; ++i)
+    wm_epochs_t **link = &list;
+    if (epochs == NULL)
+        return;
+    while (*link != NULL && *link != epochs)
+        link = &(*link)->next;
+    if (*link != NULL)
+        *link = epochs->next;
+    atomic_fetch_sub(&on_streams, epochs->on_streams);
+    for (int i = 0; i < epochs->count; ++i)
         taken[epochs->neighbors[i].index] = false;
     free(epochs);
 }
@@ -174,14 +190,29 @@ wm_epochs_enqueue(const wm_epochs_t *epochs, unsigned calls, int device,
                : wm_word_batch(device, stream, ops, count, err);
 }
 
-void
-wm_epochs_release(const wm_epochs_t *epochs, bool all)
+bool
+wm_epochs_any_on_streams(void)
 {
-    for (int i = 0; i < epochs->count; ++i) {
-        const wm_epochs_neighbor_t *one = &epochs->neighbors[i];
-        if (!all && !one->peer->dead)
-            continue;
-        atomic_store(&one->own->post, TOLD);
-        atomic_store(&one->own->completion, TOLD);
-    }
+    return atomic_load(&on_streams) > 0;
+}
+
+// Sets our words for a neighbour. Returns true if one was clear.
+static bool
+set_own(const wm_epochs_neighbor_t *one)
+{
+    bool clear = atomic_exchange(&one->own->post, TOLD) == CLEARED;
+    return (atomic_exchange(&one->own->completion, TOLD) == CLEARED) | clear;
+}
+
+bool
+wm_epochs_release(void)
+{
+    bool moved = false;
+    for (const wm_epochs_t *epochs = list; epochs != NULL;
+         epochs = epochs->next)
+        for (int i = 0; i < epochs->count; ++i)
+            if (epochs->neighbors[i].peer->dead
+                || (epochs->revoked != NULL && *epochs->revoked))
+                moved |= set_own(&epochs->neighbors[i]);
+    return moved;
 }

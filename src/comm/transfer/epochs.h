@@ -12,7 +12,8 @@
 // on the host, on streams, and in graphs that are replayed can alternate.
 // Epochs that are under way at the same time have words of their own. The
 // streams, or the host, of one rank make the calls in order; one thread at a
-// time. Engine lock held for new, connect and free; GIL not needed.
+// time. Engine lock held where words are taken, connected, released and given
+// back; GIL not needed.
 #ifndef WM_COMM_TRANSFER_EPOCHS_H
 #define WM_COMM_TRANSFER_EPOCHS_H
 
@@ -34,7 +35,10 @@ typedef struct {
     wm_epoch_words_t *own, *its; // its: NULL before wm_epochs_connect()
 } wm_epochs_neighbor_t;
 
-typedef struct {
+typedef struct wm_epochs {
+    struct wm_epochs *next;
+    const bool *revoked; // the user's: true once its communicator is; or NULL
+    bool on_streams;
     int count;
     wm_epochs_neighbor_t neighbors[];
 } wm_epochs_t;
@@ -67,10 +71,15 @@ WM_MUST_CHECK int
 wm_epochs_enqueue(const wm_epochs_t *epochs, unsigned calls, int device,
                   CUstream stream, wm_error_t *err);
 
-// Sets our words in the place of dead neighbours, or of `all`, so that no
-// stream here waits for them: their memory may be half written, and the user
-// raises. Repeated while a stream, or a graph, may still wait. Any thread.
-void
-wm_epochs_release(const wm_epochs_t *epochs, bool all);
+// wm_epochs_any_on_streams() returns true if a stream may wait for a
+// neighbour; any thread, without the lock. wm_epochs_release() sets our words
+// in the place of dead neighbours, and of all where the communicator is
+// revoked, so that no stream here waits for them; the user raises. Repeat
+// while it returns true: then a stream, or a graph, has passed a word. Engine
+// lock held.
+bool
+wm_epochs_any_on_streams(void);
+bool
+wm_epochs_release(void);
 
 #endif

@@ -9,6 +9,7 @@
 #include "comm/engine/engine.h"
 #include "comm/engine/modules.h"
 #include "comm/node/stream_words.h"
+#include "comm/transfer/epochs.h"
 
 #define AGAIN_US 100000
 #define LED_ON_US 500
@@ -19,20 +20,33 @@
 static _Atomic int64_t rest; // microseconds until the next look; 0: none
 static int left;             // short pauses left; engine lock
 
+static bool
+has_symm(const wm_comm_t *comm)
+{
+    return comm->symm != NULL || comm->graph_symm != NULL;
+}
+
+static bool
+is_watched(const wm_comm_t *comm)
+{
+    return has_symm(comm) || wm_epochs_any_on_streams();
+}
+
 // Returns true if a stream may be waiting. Graphs may run at any time.
 static bool
 may_wait(const wm_comm_t *comm)
 {
-    return comm->graph_symm != NULL
+    return comm->graph_symm != NULL || wm_epochs_any_on_streams()
            || (comm->symm != NULL && !wm_stream_word_is_kept(comm->barrier));
 }
 
 static bool
 stream_failure_poison(wm_comm_t *comm)
 {
-    bool moved = comm->revoked
-                 && wm_stream_words_poison(comm->barrier, comm->size);
-    for (int rank = 0; rank < comm->size; ++rank)
+    bool moved = wm_epochs_release();
+    if (comm->revoked && has_symm(comm))
+        moved |= wm_stream_words_poison(comm->barrier, comm->size);
+    for (int rank = 0; rank < comm->size && has_symm(comm); ++rank)
         if (comm->peers[rank]->dead)
             moved |= wm_stream_words_poison(comm->barrier, rank);
     if (comm->symm != NULL)
@@ -49,7 +63,7 @@ wm_stream_failure_watch(void)
 bool
 wm_stream_failure_look(wm_comm_t *comm)
 {
-    if (comm->symm == NULL && comm->graph_symm == NULL)
+    if (!is_watched(comm))
         return false;
     if (may_wait(comm) && wm_failure_is_told())
         (void)!wm_failure_look_at_all(comm, NULL);
@@ -59,11 +73,20 @@ wm_stream_failure_look(wm_comm_t *comm)
 static void
 stream_failure_look_comm(wm_comm_t *comm)
 {
-    if (comm->symm == NULL && comm->graph_symm == NULL)
+    if (!is_watched(comm))
         return;
     if (wm_stream_failure_look(comm))
         left = LOOKS_LEFT;
     atomic_store(&rest, left > 0 ? LED_ON_US : AGAIN_US);
+}
+
+// Returns the microseconds until the next look; 0: no look is needed until
+// symmetric memory is made, or epochs on streams.
+static int64_t
+stream_failure_rest(void)
+{
+    int64_t due = atomic_load(&rest);
+    return due == 0 && wm_epochs_any_on_streams() ? AGAIN_US : due;
 }
 
 // Looks at all communicators that are due, if the lock is free.
@@ -72,7 +95,7 @@ stream_failure_serve(bool waited)
 {
     (void)waited;
     static _Atomic int64_t looked;
-    int64_t now = wm_engine_now(), due = atomic_load(&rest);
+    int64_t now = wm_engine_now(), due = stream_failure_rest();
     if (due == 0 || now - looked < due || !wm_engine_try_lock())
         return;
     looked = now;
@@ -80,14 +103,6 @@ stream_failure_serve(bool waited)
     left -= left > 0;
     wm_comm_each(stream_failure_look_comm);
     wm_engine_unlock();
-}
-
-// Returns the microseconds until the next look; 0: no look is needed until
-// symmetric memory is made.
-static int64_t
-stream_failure_rest(void)
-{
-    return atomic_load(&rest);
 }
 
 // Streams of ours wait; some for a rank that may still come. Engine lock.
