@@ -79,6 +79,27 @@ wm_pull_serves(const wm_pull_t *pull)
 }
 
 int
+wm_pull_prepare(int device, wm_error_t *why)
+{
+    (void)device, (void)why;
+    return 0;
+}
+
+int
+wm_reduce_prepare(int device, wm_error_t *why)
+{
+    (void)device, (void)why;
+    return 0;
+}
+
+int
+wm_atomic_prepare(int device, wm_error_t *why)
+{
+    (void)device, (void)why;
+    return 0;
+}
+
+int
 wm_pull_launch(int device, wm_pull_params_t *params, CUstream stream,
                wm_error_t *why)
 {
@@ -288,6 +309,7 @@ rank_connect(int number, int its_index, char *its_field)
     rank->set.count = 2;
     rank->set.access = &rank->access;
     CHECK(wm_transfer_set_map(&rank->set, &err) == 0);
+    CHECK(wm_transfer_set_prepare(&rank->set, &err) == 0);
 }
 
 static void

@@ -25,6 +25,7 @@ static struct wm_mapping mapping;
 static float field[SIDE][SIDE], other[SIDE][SIDE];
 static char window[WINDOW], origin[WINDOW];
 static int pulls, copies, kernels, updates, fused; // launches
+static int prepared; // bits: kernels that pull, reduce, update
 static uint32_t word;
 static bool ended;        // the stream has
 static bool marked_ended; // the work before the mark has
@@ -167,6 +168,30 @@ bool
 wm_pull_serves(const wm_pull_t *pull)
 {
     return pull->nbytes <= 64;
+}
+
+int
+wm_pull_prepare(int device, wm_error_t *err)
+{
+    (void)device, (void)err;
+    prepared |= 1;
+    return 0;
+}
+
+int
+wm_reduce_prepare(int device, wm_error_t *err)
+{
+    (void)device, (void)err;
+    prepared |= 2;
+    return 0;
+}
+
+int
+wm_atomic_prepare(int device, wm_error_t *err)
+{
+    (void)device, (void)err;
+    prepared |= 4;
+    return 0;
 }
 
 int
@@ -487,6 +512,17 @@ test_operations(void)
     wm_transfer_set_t set = make(regions, 5, transfers, 5);
     wm_error_t err;
     memcpy(window, first, sizeof first);
+    prepared = 0;
+    set.count = 0;
+    assert(wm_transfer_set_prepare(&set, &err) == 0 && prepared == 1);
+    set.count = 5;
+    assert(wm_transfer_set_prepare(&set, &err) == 0 && prepared == 7);
+    wm_pattern_t *edge = column(field, 1);
+    assert(wm_transfer_set_can_copy(&set));
+    regions[1].pattern = edge; // a source of reductions
+    assert(!wm_transfer_set_can_copy(&set));
+    regions[1].pattern = NULL;
+    free(edge);
     assert(wm_transfer_set_find_damaged(&set) == -1);
     assert(wm_transfer_set_map(&set, &err) == 0);
     assert(!run(&set, 0)); // an update tells no end

@@ -122,6 +122,17 @@ is_copy(const wm_transfer_set_t *set, const wm_transfer_t *transfer)
            && !is_atomic(set, transfer);
 }
 
+static bool
+are_all_dense(const wm_transfer_set_t *set, const wm_transfer_range_t *range)
+{
+    bool dense = true;
+    for (int k = 0; k < range->count && dense; ++k) {
+        const wm_transfer_region_t *one = &set->regions[range->first + k];
+        dense = wm_transfer_region_are_dense(one, one);
+    }
+    return dense;
+}
+
 bool
 wm_transfer_set_can_copy(const wm_transfer_set_t *set)
 {
@@ -132,8 +143,23 @@ wm_transfer_set_can_copy(const wm_transfer_set_t *set)
             can &= wm_transfer_region_can_copy(
                 &set->regions[one->targets.first], one->into,
                 &set->regions[one->sources.first], one->from, one->nbytes);
+        else
+            can &= are_all_dense(set, &one->sources)
+                   && are_all_dense(set, &one->targets);
     }
     return can;
+}
+
+int
+wm_transfer_set_prepare(const wm_transfer_set_t *set, wm_error_t *err)
+{
+    int code = wm_pull_prepare(set->device, err); // and those of gaps
+    for (int i = 0; i < set->count && code == 0; ++i)
+        if (is_atomic(set, &set->transfers[i]))
+            code = wm_atomic_prepare(set->device, err);
+        else if (!is_copy(set, &set->transfers[i]))
+            code = wm_reduce_prepare(set->device, err);
+    return code;
 }
 
 // Returns true if the transfer is a short copy without gaps, and fills *pull.

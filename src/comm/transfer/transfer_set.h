@@ -82,9 +82,15 @@ wm_transfer_set_find_damaged(const wm_transfer_set_t *set);
 WM_MUST_CHECK int
 wm_transfer_set_map(wm_transfer_set_t *set, wm_error_t *err);
 
-// Returns true if each copy can step over the gaps of both sides.
+// Returns true if each copy can step over the gaps of both sides, and no
+// other transfer has gaps.
 bool
 wm_transfer_set_can_copy(const wm_transfer_set_t *set);
+
+// Loads the kernels of the set. Called before its stream may wait for another
+// rank, as loading may wait for the device. Engine lock not held.
+WM_MUST_CHECK int
+wm_transfer_set_prepare(const wm_transfer_set_t *set, wm_error_t *err);
 
 // Enqueues the transfers of a phase. Short copies without gaps share a kernel.
 // *begun becomes true if work may be under way, also after an error; then look
