@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import warpmpi as wm
+
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "build_tools"))
 import toolchain  # noqa: E402
@@ -31,6 +33,8 @@ def build(tmp_path_factory):
         words += [f"-I{path}" for path in (ROOT / "src", *folders)]
         words += ['-DWM_VERSION="0"', str(ROOT / f"tests/c/{name}.c")]
         words += [str(ROOT / f"src/comm/{part}.c") for part in parts]
+        kernels = Path(wm._core.__file__).with_name("_kernels.so")
+        words += [str(kernels), f"-Wl,-rpath,{kernels.parent}"]
         words += ["-o", str(folder / name), "-ldl"]
         subprocess.run(words, check=True)
         return str(folder / name)
@@ -79,10 +83,12 @@ def test_a_halo_and_puts_as_kept_sets_of_transfers(build):
     ],
 )
 def test_a_halo_whose_ranks_wait_for_neighbors_alone(build, case):
-    """Streams and words are the driver's; no host waits between rounds."""
-    parts = ["transfer/epochs", "transfer/transfer_set"]
-    parts += [f"../array/{name}" for name in ("access", "order", "producer")]
-    parts += [f"../cuda/{p.stem}" for p in (ROOT / "src/cuda").glob("*.c")]
+    """Streams, words and kernels are real; no host waits between rounds."""
+    names = "epochs", "transfer_set", "transfer_region", "strided_desc"
+    parts = [f"transfer/{name}" for name in names]
+    for layer in "array", "cuda":
+        paths = (ROOT / "src" / layer).glob("*.c")
+        parts += [f"../{layer}/{path.stem}" for path in paths]
     run(build("halo", *parts), case)
 
 

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // A halo exchange between two ranks on their streams, by a kept set of
-// transfers and epochs of neighbours: `halo CASE` runs one case. The ranks
-// have a device each if there are two, and, but for the case between
-// processes, are acted out in one. Nothing but their words orders their
-// streams.
+// transfers and epochs of neighbours: `halo CASE` runs one case. Both ranks
+// are acted out in one process, on one device; or are two processes, with a
+// device each if there are two. Nothing but their words orders their streams.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <sched.h>
@@ -14,8 +13,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "array/atomic.h"
-#include "array/pull.h"
 #include "comm/transfer/epochs.h"
 #include "comm/transfer/fuse.h"
 #include "comm/transfer/transfer_set.h"
@@ -71,170 +68,25 @@ wm_node_register(wm_peer_t *peer, bool staging, int device, wm_error_t *why)
     return 0; // it is page-locked
 }
 
-bool
-wm_pull_serves(const wm_pull_t *pull)
-{
-    (void)pull;
-    return false; // copy engines do all
-}
-
-int
-wm_pull_prepare(int device, wm_error_t *why)
-{
-    (void)device, (void)why;
-    return 0;
-}
-
-int
-wm_reduce_prepare(int device, wm_error_t *why)
-{
-    (void)device, (void)why;
-    return 0;
-}
-
-int
-wm_atomic_prepare(int device, wm_error_t *why)
-{
-    (void)device, (void)why;
-    return 0;
-}
-
-int
-wm_pull_launch(int device, wm_pull_params_t *params, CUstream stream,
-               wm_error_t *why)
-{
-    (void)device, (void)params, (void)stream, (void)why;
-    abort();
-}
-
-size_t
-wm_reduce_size(wm_reduce_type_t type)
-{
-    (void)type;
-    abort();
-}
-
-int
-wm_reduce_enqueue(int device, const wm_reduction_t *reduction, CUstream stream,
-                  wm_error_t *why)
-{
-    (void)device, (void)reduction, (void)stream, (void)why;
-    abort();
-}
-
-int
-wm_atomic_enqueue(int device, const wm_atomic_t *atomic, CUstream stream,
-                  wm_error_t *why)
-{
-    (void)device, (void)atomic, (void)stream, (void)why;
-    abort();
-}
-
-bool
-wm_fuse_add(wm_transfer_set_t *set, const wm_reduction_t *reduction)
-{
-    (void)set, (void)reduction;
-    abort();
-}
-
-bool
-wm_signal_acquire(wm_signal_t *signal)
-{
-    (void)signal;
-    abort();
-}
-
-void
-wm_signal_renew(wm_signal_t *signal)
-{
-    (void)signal;
-    abort();
-}
-
-bool
-wm_signal_is_set(const wm_signal_t *signal)
-{
-    (void)signal;
-    abort();
-}
-
-int
-wm_transfer_region_map(wm_transfer_region_t *region, int device,
-                       wm_error_t *why)
-{
-    (void)device, (void)why;
-    return region->memory != NULL ? 0 : WM_ERR_STATE;
-}
-
-bool
-wm_transfer_region_holds(const wm_transfer_region_t *region, size_t at,
-                         size_t nbytes)
-{
-    (void)region, (void)at, (void)nbytes;
-    return true;
-}
-
-bool
-wm_transfer_region_are_dense(const wm_transfer_region_t *into,
-                             const wm_transfer_region_t *from)
-{
-    (void)into, (void)from;
-    return true;
-}
-
-bool
-wm_transfer_region_can_copy(const wm_transfer_region_t *into, size_t at,
-                            const wm_transfer_region_t *from, size_t begin,
-                            size_t nbytes)
-{
-    (void)into, (void)at, (void)from, (void)begin, (void)nbytes;
-    return true;
-}
-
-int
-wm_transfer_region_copy(const wm_transfer_region_t *into, size_t at,
-                        const wm_transfer_region_t *from, size_t begin,
-                        size_t nbytes, int device, CUstream stream,
-                        wm_error_t *why)
-{
-    return wm_memory_copy(device, into->memory + at, from->memory + begin,
-                          nbytes, stream, why);
-}
-
-void
-wm_mapping_release(wm_mapping_t *mapping)
-{
-    (void)mapping;
-    abort();
-}
-
-void
-wm_mapping_rest(wm_mapping_t *mapping)
-{
-    (void)mapping;
-    abort();
-}
-
-bool
-wm_mapping_is_there(const wm_mapping_t *mapping)
-{
-    (void)mapping;
-    abort();
-}
-
-void
-wm_mapping_resume(wm_mapping_t *mapping)
-{
-    (void)mapping;
-    abort();
-}
-
-void
-wm_mapping_forget(wm_mapping_t *mapping)
-{
-    (void)mapping;
-    abort();
-}
+#define UNUSED(type, name, ...)                                               \
+    type name(__VA_ARGS__)                                                    \
+    {                                                                         \
+        abort();                                                              \
+    }
+UNUSED(bool, wm_fuse_add, wm_transfer_set_t *a, const wm_reduction_t *b)
+UNUSED(void, wm_mapping_release, wm_mapping_t *a)
+UNUSED(void, wm_mapping_rest, wm_mapping_t *a)
+UNUSED(bool, wm_mapping_is_there, const wm_mapping_t *a)
+UNUSED(void, wm_mapping_resume, wm_mapping_t *a)
+UNUSED(void, wm_mapping_forget, wm_mapping_t *a)
+UNUSED(char *, wm_mapping_at, const wm_mapping_t *a, const wm_rkey_t *b)
+UNUSED(int, wm_mapping_reach, wm_peer_t *a, const wm_rkey_t *b, int c,
+       wm_mapping_t **d, wm_error_t *e)
+UNUSED(bool, wm_rkey_holds, const wm_rkey_t *a, uint64_t b)
+UNUSED(bool, wm_pattern_cut, const wm_pattern_t *a, size_t b, size_t c,
+       wm_strided_t *d)
+UNUSED(int, wm_pattern_copy_part, const wm_pattern_t *a, size_t b, char *c,
+       size_t d, bool e, int f, CUstream g, wm_error_t *h)
 
 static void *
 pinned(size_t nbytes)
@@ -256,7 +108,6 @@ rank_open(int number)
 {
     rank_t *rank = &ranks[number];
     self = number;
-    rank->device = number % wm_device_count();
     CHECK(wm_stream_create(rank->device, &rank->stream, &err) == 0);
     CHECK(
         wm_block_alloc(rank->device, FIELD * sizeof(float), &rank->block, &err)
@@ -441,6 +292,7 @@ run_process(int number, meeting_t *meeting)
     void *its;
     alarm(50); // for one whose other has failed
     CHECK(wm_driver_load(&err) == 0);
+    rank->device = number % wm_device_count();
     rank_open(number);
     for (int i = 0; i < 2; ++i)
         CHECK(wm_host_register(rank->device, peers[i].segment,
