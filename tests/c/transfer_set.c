@@ -215,24 +215,27 @@ wm_reduce_size(wm_reduce_type_t type)
     return type == WM_REDUCE_UINT8 ? 1 : sizeof(float);
 }
 
+static float
+combine(const wm_reduction_t *given, size_t i)
+{
+    float sum = 0, product = 1;
+    for (int k = 0; k < given->n; ++k) {
+        sum += ((const float *)given->src[k])[i];
+        product *= ((const float *)given->src[k])[i];
+    }
+    return given->op == WM_REDUCE_SUM ? sum : product;
+}
+
 static void
 reduce(const wm_reduction_t *given)
 {
     for (size_t i = 0; i < given->count; ++i)
-        for (int target = 0; target < given->targets; ++target) {
-            float sum = 0, product = 1;
-            for (int k = 0; k < given->n; ++k) {
-                sum += ((const float *)given->src[k])[i];
-                product *= ((const float *)given->src[k])[i];
-            }
+        for (int target = 0; target < given->targets; ++target)
             if (given->n > 1)
-                ((float *)given->dst[target])[i] = given->op == WM_REDUCE_SUM
-                                                       ? sum
-                                                       : product;
+                ((float *)given->dst[target])[i] = combine(given, i);
             else
                 ((char *)given->dst[target])[i] =
                     ((const char *)given->src[0])[i];
-        }
     if (given->signal.word != NULL)
         *given->signal.word = given->signal.value;
 }
