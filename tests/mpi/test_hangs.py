@@ -533,6 +533,27 @@ def test_nothing_is_said_before_its_time(tmp_path, seconds):
     assert "warpmpi:" not in printed
 
 
+def test_a_barrier_tells_of_a_collective_of_host_memory(tmp_path):
+    """MPI does it, and no rank waits before it: no preflight can tell."""
+    if not wm.is_cuda_available():
+        pytest.skip("needs a GPU")
+    body = """
+        if comm.rank == 0:
+            later(plain.Abort, 1)
+            comm.Barrier()
+        else:
+            comm.Allreduce(array, other)
+        """
+    told = (
+        "rank 0 of MPI_COMM_WORLD (size 2): Barrier has waited ",
+        " s for the other ranks; rank 1 is in a collective of host memory: do "
+        "all ranks make the same calls in the same order? WARPMPI_CHECK=1",
+    )
+    printed = run(tmp_path, body, "host", wanted=told, died=True)
+    lines = printed.splitlines()
+    assert any(all(part in line for part in told) for line in lines), printed
+
+
 def test_threads_that_make_communicators_are_all_told(tmp_path):
     """Open MPI 5 does not always finish both, so that the program aborts."""
     if not wm.is_cuda_available():

@@ -6,6 +6,7 @@
 
 #include "comm/comm/failure.h"
 #include "comm/engine/engine.h"
+#include "comm/node/barrier.h"
 #include "comm/message/unexpected.h"
 #include "comm/diagnostics/report.h"
 
@@ -188,8 +189,16 @@ add_other(wm_words_t *words, const wm_hang_t *hang, const wm_op_t *message,
     bool collective = hang->call.collective;
     if (collective && same && strcmp(other.call, hang->call.name) == 0)
         return false;
+    const wm_barrier_t *barrier = message->comm->barrier;
     bool ends = wm_report_end(words, rank, peer);
-    if (!ends && !told)
+    if (!ends && !told && collective && barrier != NULL
+        && wm_barrier_has_declined(barrier, rank))
+        wm_words_add(words,
+                     "; rank %d is in a collective of host memory: do all "
+                     "ranks make the same calls in the same order? "
+                     "WARPMPI_CHECK=1, set on all ranks, tells",
+                     rank);
+    else if (!ends && !told)
         wm_words_add(words, "; rank %d is in no blocking call of warpmpi",
                      rank);
     else if (!ends)

@@ -208,18 +208,27 @@ has_taken_part(const wm_barrier_blocking_t *of, uint32_t call)
                   == call;
 }
 
+// Returns the number of calls by which a rank is ahead of this rank, and
+// writes whether it has taken part in this rank's call.
+static int32_t
+calls_ahead(const wm_barrier_t *barrier, int rank, bool *takes_part)
+{
+    const wm_barrier_blocking_t *of = &barrier->of[rank].area->blocking;
+    uint32_t call = barrier->of[rank].calls + barrier->calls;
+    uint32_t count = atomic_load_explicit(&of->count, memory_order_acquire);
+    *takes_part = has_taken_part(of, call);
+    return (int32_t)(count - call);
+}
+
 int
 wm_barrier_all_entered(const wm_barrier_t *barrier)
 {
     int all_take_part = 1;
+    bool takes_part;
     for (int rank = 0; rank < barrier->size; ++rank) {
-        const wm_barrier_blocking_t *of = &barrier->of[rank].area->blocking;
-        uint32_t call = barrier->of[rank].calls + barrier->calls;
-        uint32_t count = atomic_load_explicit(&of->count,
-                                              memory_order_acquire);
-        if ((int32_t)(count - call) < 0)
+        if (calls_ahead(barrier, rank, &takes_part) < 0)
             return 0;
-        if (!has_taken_part(of, call))
+        if (!takes_part)
             all_take_part = -1;
     }
     return all_take_part;
@@ -228,15 +237,18 @@ wm_barrier_all_entered(const wm_barrier_t *barrier)
 bool
 wm_barrier_any_passed(const wm_barrier_t *barrier)
 {
-    for (int rank = 0; rank < barrier->size; ++rank) {
-        const wm_barrier_blocking_t *of = &barrier->of[rank].area->blocking;
-        uint32_t call = barrier->of[rank].calls + barrier->calls;
-        uint32_t count = atomic_load_explicit(&of->count,
-                                              memory_order_acquire);
-        if ((int32_t)(count - call) > 0 && !has_taken_part(of, call))
+    bool takes_part;
+    for (int rank = 0; rank < barrier->size; ++rank)
+        if (calls_ahead(barrier, rank, &takes_part) > 0 && !takes_part)
             return true;
-    }
     return false;
+}
+
+bool
+wm_barrier_has_declined(const wm_barrier_t *barrier, int rank)
+{
+    bool takes_part;
+    return calls_ahead(barrier, rank, &takes_part) >= 0 && !takes_part;
 }
 
 wm_signature_area_t *

@@ -103,6 +103,11 @@ wm_barrier_all_entered(const wm_barrier_t *barrier);
 bool
 wm_barrier_any_passed(const wm_barrier_t *barrier);
 
+// Returns true if a rank has declined the call that this rank has last entered
+// or, having declined, is in a later one: MPI does its call.
+bool
+wm_barrier_has_declined(const wm_barrier_t *barrier, int rank);
+
 // Returns a rank's record of the calls that its streams were given; borrowed.
 wm_signature_area_t *
 wm_barrier_signatures(const wm_barrier_t *barrier, int rank);
