@@ -189,6 +189,65 @@ def test_between_hosts_each_class_of_calls_has_its_engine(tmp_path):
         assert counts["ring"] == 3 * 2 * (1 + 1 + 3)
 
 
+MIXED = """
+    VALUES = (np.arange(30_000) % 1000).astype("int16")
+
+    def mixed(form, dtype=MPI.SHORT):
+        # Rank 0 has GPU arrays; rank 1 what no engine takes: memory of two
+        # kinds, a datatype that arrays do not have.
+        sent = VALUES + np.int16(rank)
+        got = np.zeros(30_000, "int16")
+        if rank == 0:
+            sent, got = wm.array(sent), wm.array(got)
+        elif form != "I":
+            sent = wm.array(sent)
+        if form == "I":
+            comm.Iallreduce([sent, dtype], got).Wait()
+        else:
+            comm.Allreduce([sent, dtype], got)
+        got = np.asarray(got.to("cpu") if hasattr(got, "to") else got)
+        assert np.array_equal(got, 2 * VALUES + 1)
+"""
+
+
+def test_between_hosts_each_rank_asks_and_obeys(tmp_path):
+    """Whatever its arguments are: else it would call MPI, and the others wait.
+
+    A rank that the class's engine cannot serve moves its data.
+    """
+    program = (
+        MIXED
+        + """
+    mixed("")  # asks: MPI does this class
+    mixed("I")
+    assert _core._coll_engines()["ring"] == 0
+    check(("gpu", "numpy"), 30_000)  # another class: the ring's
+    before = wm.stats()["moved_collectives"]
+    check(("gpu", "numpy"), 30_000)
+    assert wm.stats()["moved_collectives"] == before
+"""
+    )
+    for counts in engines(tmp_path, program, "apart", TOY_RING="on").values():
+        assert counts["ring"] == 2
+
+
+def test_between_hosts_a_rank_moves_what_the_engine_cannot_take(tmp_path):
+    program = (
+        MIXED
+        + """
+    got = np.zeros_like(VALUES)
+    comm.Allreduce(VALUES, got)  # asks: the ring does this class
+    assert np.array_equal(got, 2 * VALUES)
+    before = wm.stats()["moved_collectives"]
+    for form in ("", "I", "", "I"):
+        mixed(form)
+    assert wm.stats()["moved_collectives"] - before == (0, 2)[rank]
+"""
+    )
+    for counts in engines(tmp_path, program, "apart", TOY_RING="on").values():
+        assert counts["ring"] == 5
+
+
 def test_between_hosts_mpi_does_the_calls_if_it_does_not_open(tmp_path):
     program = """
     for form in ("", "in_place", "I", "init"):
@@ -237,10 +296,11 @@ def test_a_dead_rank_ends_a_call(tmp_path, place):
 
 @pytest.mark.parametrize("ring", ["on", "unopened"])
 @pytest.mark.parametrize("seed", [1, 2])
-def test_random_calls(seed, ring):
+@pytest.mark.parametrize("place", ["", "--apart 1"])
+def test_random_calls(seed, ring, place):
     count = 2000 if kinds.is_real() else 150
     words = f"--calls Allreduce --collectives {count} --seed {seed} "
-    words += "--max-bytes 60000 --patience 0"
+    words += f"--max-bytes 60000 --patience 0 {place}"
     program = ranks.ROOT / "tests" / "random_collectives.py"
     printed = ranks.run(program, *words.split(), TOY_RING=ring)
     assert "every one right" in printed

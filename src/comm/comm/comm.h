@@ -44,6 +44,7 @@ typedef struct {
     unsigned opened;  // of those that are opened: the opened ones
     unsigned closed;  // that could not be opened on some rank
     unsigned refused; // forms whose last call MPI has refused (coll.h)
+    int device;       // of the engines between hosts; -1: none
     void *state[WM_COLL_ENGINES];  // of opened ones, by number
     struct wm_coll_class *classes; // NULL: none (coll_class.h)
 } wm_comm_colls_t;

@@ -20,6 +20,7 @@
     X(fused_collectives)    /* of those, that shared a kernel with others */  \
     X(repeated_collectives) /* and persistent starts, as the one before */    \
     X(staged_collectives)   /* collectives of GPU buffers through the host */ \
+    X(moved_collectives)    /* of arrays moved to an engine's memory */       \
     X(staged_calls)         /* files, windows, packing: likewise */           \
     X(sent_messages)                                                          \
     X(sent_bytes)                                                             \

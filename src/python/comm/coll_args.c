@@ -6,6 +6,8 @@
 #include <string.h>
 
 #include "comm/coll/direct/participant.h"
+#include "comm/message/element.h"
+#include "comm/message/pattern.h"
 #include "comm/coll/call/reducible.h"
 #include "comm/coll/run/coll_engines.h"
 #include "python/comm/average.h"
@@ -37,16 +39,23 @@ is_nothing(PyObject *value)
     return value == NULL || value == Py_None || wm_py_mpi_is_in_place(value);
 }
 
+// Returns true if all buffers are memory of a GPU with no gaps but those that
+// kernels step over, or all are contiguous host memory that no GPU uses.
 static bool
 is_all(const wm_coll_t *call, bool on_device)
 {
     const wm_buffer_t *sides[] = {call->send, call->receive};
-    for (int i = 0; i < 2; ++i)
-        if (sides[i] != NULL
-            && (wm_buffer_on_device(sides[i]) != on_device
-                || (!on_device
-                    && sides[i]->producer.kind != WM_PRODUCER_NONE)))
+    for (int i = 0; i < 2; ++i) {
+        const wm_buffer_t *its = sides[i];
+        if (its == NULL)
+            continue;
+        if (wm_buffer_on_device(its) != on_device
+            || (on_device ? its->pattern != NULL
+                                && !wm_pattern_is_strided(its->pattern)
+                          : its->pattern != NULL
+                                || its->producer.kind != WM_PRODUCER_NONE))
             return false;
+    }
     return true;
 }
 
@@ -127,6 +136,20 @@ refuse_types(wm_coll_kind_t kind, const wm_message_t *sent,
     return false;
 }
 
+// Returns true if both have one element type. Between hosts that of an array
+// may have another of MPI's names, as a rank may not leave the call to mpi4py.
+static bool
+are_alike(const wm_py_coll_args_t *asked)
+{
+    const wm_message_t *sent = &asked->sent.message;
+    const wm_message_t *received = &asked->received.message;
+    return sent->type == received->type
+           || (asked->sent.anywhere
+               && (sent->datatype == NULL || received->datatype == NULL)
+               && wm_element_number(sent->type)
+                      == wm_element_number(received->type));
+}
+
 // Returns true if both buffers hold what the call reduces, as mpi4py sees it.
 static bool
 is_reduced(wm_coll_kind_t kind, const wm_py_coll_args_t *asked, size_t ranks)
@@ -139,7 +162,7 @@ is_reduced(wm_coll_kind_t kind, const wm_py_coll_args_t *asked, size_t ranks)
         return false;
     if (!asked->sent.given || !asked->received.given)
         return true;
-    if (sent->type != received->type)
+    if (!are_alike(asked))
         return refuse_types(kind, sent, received);
     return kind == WM_COLL_REDUCE_SCATTER
            || sent->buffer.nbytes == blocks * received->buffer.nbytes
@@ -361,9 +384,8 @@ read_within(wm_coll_kind_t kind, const wm_comm_t *comm,
 }
 
 int
-wm_py_coll_args_read(const wm_comm_t *comm, PyObject *const *args,
-                     Py_ssize_t given, PyObject *keywords,
-                     wm_py_coll_args_t *asked)
+wm_py_coll_args_read(wm_comm_t *comm, PyObject *const *args, Py_ssize_t given,
+                     PyObject *keywords, wm_py_coll_args_t *asked)
 {
     PyObject *values[5] = {NULL};
     wm_coll_t *call = &asked->call;
@@ -374,6 +396,9 @@ wm_py_coll_args_read(const wm_comm_t *comm, PyObject *const *args,
                         arguments->required, args, given, keywords, values)
         < 0)
         return -1;
+    asked->sent.anywhere = asked->received.anywhere =
+        !wm_comm_is_one_host(comm) && !asked->sent.contiguous
+        && wm_coll_is_numbered(comm);
     call->root = -1;
     call->op = MPI_SUM;
     call->split = comm->split;
@@ -424,6 +449,7 @@ wm_py_coll_args_read(const wm_comm_t *comm, PyObject *const *args,
                                           : NULL;
     call->sends = asked->sent.varies ? asked->sent.spans : NULL;
     call->receives = asked->received.varies ? asked->received.spans : NULL;
+    call->read = true;
     call->on_device = is_all(call, true);
     call->on_host = is_all(call, false);
     return 0;
@@ -438,6 +464,7 @@ wm_py_coll_args_init(wm_coll_kind_t kind, bool begins,
     asked->sent.given = asked->received.given = false;
     asked->sent.varies = asked->received.varies = false;
     asked->sent.contiguous = asked->received.contiguous = false;
+    asked->sent.anywhere = asked->received.anywhere = false;
 }
 
 void

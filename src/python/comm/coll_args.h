@@ -41,9 +41,8 @@ wm_py_coll_args_init(wm_coll_kind_t kind, bool begins,
 // MPI.Exception if MPI would refuse the root or the op. The caller releases
 // `asked` in any case.
 int
-wm_py_coll_args_read(const wm_comm_t *comm, PyObject *const *args,
-                     Py_ssize_t given, PyObject *keywords,
-                     wm_py_coll_args_t *asked);
+wm_py_coll_args_read(wm_comm_t *comm, PyObject *const *args, Py_ssize_t given,
+                     PyObject *keywords, wm_py_coll_args_t *asked);
 
 void
 wm_py_coll_args_release(wm_py_coll_args_t *asked);

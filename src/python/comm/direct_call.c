@@ -4,6 +4,7 @@
 #include "comm/coll/mpi/by_mpi.h"
 #include "comm/coll/run/nonblocking.h"
 #include "comm/coll/run/persistent_coll.h"
+#include "comm/coll/run/coll_class.h"
 #include "comm/coll/run/coll_on_stream.h"
 #include "comm/coll/stream/symm.h"
 #include "comm/engine/request.h"
@@ -57,6 +58,23 @@ call_by_mpi(PyObject *self, wm_comm_t *comm, const wm_py_coll_args_t *asked,
     return WM_PY_MPIS_ERROR;
 }
 
+// Returns true, with an exception, if a call ends because its arguments were
+// not read: wm_py_attempt_is_over(), or other hosts' ranks would wait for this
+// one.
+static bool
+direct_call_is_over(wm_comm_t *comm, const wm_py_coll_args_t *asked)
+{
+    if (wm_comm_is_one_host(comm)
+        || !wm_coll_class_has_length(comm, &asked->call))
+        return wm_py_attempt_is_over();
+    if (!PyErr_Occurred())
+        PyErr_Format(PyExc_TypeError,
+                     "%s: the buffers cannot be read: give arrays, each with "
+                     "whole blocks for all ranks, and MPI's datatypes",
+                     wm_call_name(asked->call.kind));
+    return true;
+}
+
 wm_coll_result_t
 wm_py_direct_call(wm_coll_kind_t kind, PyObject *self, PyObject *const *args,
                   Py_ssize_t given, PyObject *keywords, bool plain)
@@ -78,18 +96,20 @@ wm_py_direct_call(wm_coll_kind_t kind, PyObject *self, PyObject *const *args,
     bool asks = !one_host || !wm_py_coll_args_is_plain(kind, comm, plain);
     wm_py_coll_args_init(kind, false, &asked);
     if (asks
-        && (wm_py_coll_args_read(comm, args, given, keywords, &asked) < 0
-            || !(asked.call.on_device || (!one_host && asked.call.on_host)))) {
-        if (wm_py_attempt_is_over()) {
+        && wm_py_coll_args_read(comm, args, given, keywords, &asked) < 0) {
+        if (direct_call_is_over(comm, &asked)) {
             wm_py_coll_args_release(&asked);
             return WM_COLL_FAILED; // this rank has not entered the call
         }
-        asks = false;
+        asked.call.read = false;
     }
+    if (one_host)
+        asks = asked.call.on_device;
+    bool read = asks && asked.call.read;
     wm_waiting_call = (wm_waiting_call_t){
         .name = wm_call_name(kind),
         .collective = true,
-        .type = asks ? asked.call.type : MPI_DATATYPE_NULL,
+        .type = read ? asked.call.type : MPI_DATATYPE_NULL,
     };
     result = one_host ? WM_COLL_BY_MPI : WM_COLL_UNNUMBERED;
     if (asks && numbered)
@@ -102,7 +122,7 @@ wm_py_direct_call(wm_coll_kind_t kind, PyObject *self, PyObject *const *args,
         wm_py_raise(&err);
         result = WM_COLL_FAILED;
     }
-    if (result > WM_COLL_DONE && asks)
+    if (result > WM_COLL_DONE && read)
         result = call_by_mpi(self, comm, &asked, result);
     wm_py_coll_args_release(&asked);
     return result;
@@ -176,16 +196,18 @@ free_asked(PyObject *capsule)
 }
 
 PyObject *
-wm_py_direct_read(wm_coll_kind_t kind, const wm_comm_t *comm,
-                  PyObject *const *args, Py_ssize_t given, PyObject *keywords)
+wm_py_direct_read(wm_coll_kind_t kind, wm_comm_t *comm, PyObject *const *args,
+                  Py_ssize_t given, PyObject *keywords, bool *over)
 {
     wm_py_coll_args_t *asked = wm_pool_get(&asked_pool);
     if (asked == NULL)
         return PyErr_NoMemory();
     wm_py_coll_args_init(kind, true, asked);
-    bool known = wm_py_coll_args_read(comm, args, given, keywords, asked) == 0
-                 && (!wm_coll_shape(kind)->uneven
-                     || asked->call.receives != NULL);
+    bool known = wm_py_coll_args_read(comm, args, given, keywords, asked) == 0;
+    if (!known && over != NULL)
+        *over = direct_call_is_over(comm, asked);
+    known = known
+            && (!wm_coll_shape(kind)->uneven || asked->call.receives != NULL);
     PyObject *capsule = known ? PyCapsule_New(asked, asked_name, free_asked)
                               : NULL;
     if (capsule == NULL) {
@@ -281,11 +303,13 @@ wm_py_direct_begin(wm_coll_kind_t kind, PyObject *self, PyObject *const *args,
     if (one_host && wm_py_coll_args_is_plain(kind, comm, plain)
         && !wm_nonblocking_is_busy(comm))
         return decline(comm, result);
-    PyObject *capsule = wm_py_direct_read(kind, comm, args, given, keywords);
+    bool over = false;
+    PyObject *capsule = wm_py_direct_read(kind, comm, args, given, keywords,
+                                          &over);
     if (capsule == NULL)
-        return wm_py_attempt_is_over() ? WM_COLL_FAILED
-               : one_host              ? decline(comm, result)
-                                       : WM_COLL_UNNUMBERED;
+        return over || PyErr_Occurred() ? WM_COLL_FAILED
+               : one_host               ? decline(comm, result)
+                                        : WM_COLL_UNNUMBERED;
     int code = wm_py_message_of_none(capsule, &kept);
     const wm_coll_t *call = &wm_py_direct_asked(capsule)->call;
     Py_DECREF(capsule);

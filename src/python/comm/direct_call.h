@@ -37,9 +37,11 @@ wm_py_direct_begin(wm_coll_kind_t kind, PyObject *self, PyObject *const *args,
 
 // Reads a call's arguments into a new object, which keeps their arrays.
 // Returns NULL, maybe with an exception, if MPI is to read the arguments.
+// `over`, unless NULL, becomes true if the exception ends the call; else it is
+// dropped.
 PyObject *
-wm_py_direct_read(wm_coll_kind_t kind, const wm_comm_t *comm,
-                  PyObject *const *args, Py_ssize_t given, PyObject *keywords);
+wm_py_direct_read(wm_coll_kind_t kind, wm_comm_t *comm, PyObject *const *args,
+                  Py_ssize_t given, PyObject *keywords, bool *over);
 
 // Returns the arguments that were read. Borrowed.
 wm_py_coll_args_t *

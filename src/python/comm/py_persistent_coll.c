@@ -375,7 +375,7 @@ read_arguments(making_t *making, PyObject *self, PyObject *const *args,
         making->read = wm_py_direct_read(making->kind, making->comm->whole,
                                          ((PyTupleObject *)taken)->ob_item,
                                          PyTuple_GET_SIZE(taken) - named,
-                                         names);
+                                         names, NULL);
     if (PyErr_ExceptionMatches(wm_py_state->cuda_error))
         return 1;
     if (wm_py_attempt_is_over()

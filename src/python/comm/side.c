@@ -13,9 +13,11 @@ static int
 read_message(PyObject *value, bool writable, bool reduces, wm_side_t *side)
 {
     static const char *const arguments[] = {"sendbuf", "recvbuf"};
-    wm_with_gaps_t gaps = side->contiguous ? WM_GAPS_NONE
-                          : reduces        ? WM_GAPS_OF_ARRAYS
-                                           : WM_GAPS_OF_GPUS;
+    wm_with_gaps_t gaps = side->contiguous            ? WM_GAPS_NONE
+                          : reduces && side->anywhere ? WM_GAPS_OF_ANY_ARRAYS
+                          : reduces                   ? WM_GAPS_OF_ARRAYS
+                          : side->anywhere            ? WM_GAPS_ALL
+                                                      : WM_GAPS_OF_GPUS;
     if (value == NULL
         || wm_py_message_parse_gaps(value, writable, arguments[writable], gaps,
                                     &side->message)
@@ -306,9 +308,10 @@ wm_py_side_read(PyObject *value, bool writable, bool reduces,
         message->buffer.nbytes = end_of(side->spans, blocks);
     const wm_pattern_t *pattern = message->buffer.pattern;
     if (message->user != NULL
-        || (pattern != NULL && !wm_pattern_is_strided(pattern))
-        || (message->size != message->extent
-            && (!on_device || side->contiguous)))
+        || (!side->anywhere
+            && ((pattern != NULL && !wm_pattern_is_strided(pattern))
+                || (message->size != message->extent
+                    && (!on_device || side->contiguous)))))
         return -1;
     bool compared = reduces && !writable; // compared with the receive side
     if (form == WM_EQUAL && blocks > 0 && !compared

@@ -14,6 +14,7 @@
 
 typedef struct {
     bool contiguous; // the buffer must be contiguous
+    bool anywhere;   // also host memory with gaps, and any datatype
     bool given;      // there is a message
     wm_message_t message;
     bool varies; // `spans` has the places of the blocks

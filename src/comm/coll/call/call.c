@@ -36,6 +36,14 @@ wm_coll_receives(const wm_coll_t *call, int rank)
 }
 
 bool
+wm_coll_keeps(const wm_coll_t *call, int rank)
+{
+    const wm_shape_t *shape = wm_coll_shape(call->kind);
+    return shape->neighbors || (shape->prefix && !shape->inclusive)
+           || (call->send == NULL && wm_coll_sends(call, rank));
+}
+
+bool
 wm_coll_reducible(const wm_coll_t *call, wm_reduce_type_t *type,
                   wm_reduce_op_t *op)
 {

@@ -15,10 +15,11 @@ typedef struct {
 
 typedef struct {
     wm_coll_kind_t kind;
-    // The arguments were read, and the fields below are set. on_device: the
-    // buffers are memory of a GPU, contiguous or with gaps. on_host: they are
-    // contiguous host memory that nobody else uses. If both are false, MPI
-    // does the call. Offsets and lengths do not count gaps.
+    bool read; // the arguments were read, and the fields below are set
+    // on_device: the buffers are memory of a GPU, contiguous or with gaps that
+    // kernels step over. on_host: they are contiguous host memory that nobody
+    // else uses. If both are false, no engine but MPI takes them. Offsets and
+    // lengths do not count gaps.
     bool on_device, on_host;
     const wm_buffer_t *send, *receive; // NULL: in place, or not used here
     int root;  // -1: the root is another rank of this group
@@ -39,6 +40,10 @@ wm_coll_sends(const wm_coll_t *call, int rank);
 
 bool
 wm_coll_receives(const wm_coll_t *call, int rank);
+
+// Returns true if a rank reads what it receives over, or may leave some of it.
+bool
+wm_coll_keeps(const wm_coll_t *call, int rank);
 
 // Sets the kernels' names of the call's datatype and operation. Returns false
 // if there are none.

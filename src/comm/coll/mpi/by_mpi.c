@@ -72,16 +72,6 @@ by_mpi_stage(wm_by_mpi_t *by, wm_error_t *err)
     return code;
 }
 
-// Returns true if MPI reads what it receives over, or may leave some of it.
-static bool
-by_mpi_keeps(const wm_by_mpi_t *by)
-{
-    const wm_coll_t *call = by->call;
-    const wm_shape_t *shape = wm_coll_shape(call->kind);
-    return shape->neighbors || (shape->prefix && !shape->inclusive)
-           || (call->send == NULL && wm_coll_sends(call, by->comm->rank));
-}
-
 int
 wm_by_mpi_fetch(wm_by_mpi_t *by, wm_participant_t *participant,
                 wm_error_t *err)
@@ -106,7 +96,8 @@ wm_by_mpi_fetch(wm_by_mpi_t *by, wm_participant_t *participant,
     if (code == 0 && by->sent != NULL)
         code = wm_staged_enqueue(call->send, by->sent, true, access->device,
                                  access->stream, err);
-    if (code == 0 && by->received != NULL && by_mpi_keeps(by))
+    if (code == 0 && by->received != NULL
+        && wm_coll_keeps(call, by->comm->rank))
         code = wm_staged_enqueue(call->receive, by->received, true,
                                  access->device, access->stream, err);
     return code;
@@ -462,7 +453,7 @@ wm_by_mpi_call(const wm_comm_t *comm, const wm_coll_t *call, bool *called,
     int code = by_mpi_stage(&by, err);
     if (code == 0)
         code = by_mpi_copy(call->send, by.sent, true, err);
-    if (code == 0 && by_mpi_keeps(&by))
+    if (code == 0 && wm_coll_keeps(call, comm->rank))
         code = by_mpi_copy(call->receive, by.received, true, err);
     *called = code == 0 || by_mpi_take_spoilt(&by, &other) == 0;
     if (code == 0) {

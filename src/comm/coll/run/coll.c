@@ -98,11 +98,7 @@ call_between_hosts(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err)
                    : wm_coll_class_ask(&op, &engines, err);
     if (code < 0 || engines == 0)
         return code < 0 ? (wm_coll_result_t)code : WM_COLL_UNNUMBERED;
-    op.engines = engines;
-    wm_error_t wrong;
-    if (wm_coll_op_prepare(&op, &wrong) < 0)
-        wm_coll_op_fail(&op, &wrong); // the engine tells the others
-    code = wm_coll_op_choose(&op, engines, err);
+    code = wm_coll_op_begin_chosen(&op, engines, err);
     wm_coll_result_t result = code < 0 ? (wm_coll_result_t)code
                                        : wm_coll_op_start(&op, err);
     if (result == WM_COLL_UNDER_WAY)

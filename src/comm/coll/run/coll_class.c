@@ -3,21 +3,37 @@
 
 #include <stdlib.h>
 
+#include "comm/coll/call/reducible.h"
+#include "cuda/device.h"
+
 typedef struct wm_coll_class {
     struct wm_coll_class *next;
     uint64_t key;
     unsigned engines; // the bit of its engine; 0: MPI
 } class_t;
 
-// Returns the bytes of a call that all ranks know alike; 0: they do not.
+// Returns true if lengths vary by rank, so that each call asks.
+static bool
+asks_each_time(wm_coll_kind_t kind)
+{
+    return wm_coll_shape(kind)->varies;
+}
+
+bool
+wm_coll_class_has_length(wm_comm_t *comm, const wm_coll_t *call)
+{
+    bool known = !wm_coll_shape(call->kind)->reduces
+                 || wm_reducible_op(call->op) < WM_REDUCE_OPS;
+    return comm->split == 0 && known && !asks_each_time(call->kind)
+           && wm_coll_engines_do(comm, call->kind) != 0;
+}
+
+// Returns the bytes of a call, which all ranks know alike.
 static size_t
 bytes_of(const wm_participant_t *participant)
 {
     const wm_coll_t *call = participant->call;
-    const wm_shape_t *shape = wm_coll_shape(call->kind);
-    if (shape->varies)
-        return 0;
-    return shape->uneven
+    return wm_coll_shape(call->kind)->uneven
                ? (call->send != NULL ? call->send : call->receive)->nbytes
                : wm_participant_block(participant);
 }
@@ -27,27 +43,48 @@ static uint64_t
 key_of(const wm_coll_op_t *op)
 {
     const wm_participant_t *participant = &op->participant;
-    size_t nbytes = bytes_of(participant);
+    const wm_coll_t *call = participant->call;
     uint64_t log = 0;
-    bool varies = wm_coll_shape(participant->call->kind)->varies;
-    if (!participant->reducible || (!varies && nbytes < WM_COLL_CLASS_BYTES))
+    if (!participant->reducible || !call->read
+        || !wm_coll_class_has_length(participant->comm, call)
+        || (wm_coll_shape(call->kind)->uneven && call->receives == NULL))
+        return 0;
+    size_t nbytes = bytes_of(participant);
+    if (nbytes < WM_COLL_CLASS_BYTES)
         return 0;
     while (nbytes >> log > 1)
         ++log;
-    return 1 + (uint64_t)participant->call->kind
-           + ((uint64_t)participant->type << 16)
+    return 1 + (uint64_t)call->kind + ((uint64_t)participant->type << 16)
            + ((uint64_t)participant->op << 32) + (log << 48);
 }
 
 bool
 wm_coll_class_find(const wm_coll_op_t *op, unsigned *engines)
 {
+    const wm_participant_t *participant = &op->participant;
+    wm_comm_t *comm = participant->comm;
+    const class_t *class = comm->colls.classes;
+    *engines = 0;
+    if (asks_each_time(participant->call->kind))
+        return op->form != WM_COLL_FORM_BLOCKING || comm->split > 0
+               || wm_coll_engines_do(comm, participant->call->kind) == 0;
     uint64_t key = key_of(op);
-    const class_t *class = op->participant.comm->colls.classes;
     while (key != 0 && class != NULL && class->key != key)
         class = class->next;
-    *engines = key != 0 && class != NULL ? class->engines : 0;
+    if (key != 0 && class != NULL)
+        *engines = class->engines;
     return key == 0 || class != NULL;
+}
+
+// Returns the GPU of a call, or of this rank; -1: none.
+static int
+coll_class_device_of(const wm_coll_t *call)
+{
+    const wm_buffer_t *either = call->send != NULL ? call->send
+                                                   : call->receive;
+    int device = call->on_device ? either->memory.device : -1;
+    device = device < 0 ? wm_device_current() : device;
+    return device < 0 ? wm_device_default() : device;
 }
 
 int
@@ -57,6 +94,8 @@ wm_coll_class_ask(const wm_coll_op_t *op, unsigned *engines, wm_error_t *err)
     wm_coll_kind_t kind = op->participant.call->kind;
     class_t *class = malloc(sizeof *class);
     wm_error_t why;
+    if (comm->colls.opened == 0)
+        comm->colls.device = coll_class_device_of(op->participant.call);
     int code = class != NULL ? 0
                              : wm_error_set(&why, WM_ERR_MEMORY, 0,
                                             "out of host memory");
@@ -75,6 +114,10 @@ wm_coll_class_ask(const wm_coll_op_t *op, unsigned *engines, wm_error_t *err)
         return code;
     }
     *engines = wm_coll_engines_first(preflight.all);
+    if (asks_each_time(kind)) {
+        free(class);
+        return 0;
+    }
     *class = (class_t){
         .next = comm->colls.classes,
         .key = key_of(op),

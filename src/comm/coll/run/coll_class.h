@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The engine of each class of collectives between hosts, where ranks have no
-// exchange area. A class is a collective with a range of lengths, which all
-// ranks know alike; for a reduction also its type and operation. If lengths
-// vary by rank, it is the collective alone. MPI does short calls, and nobody
-// is asked. The first blocking call of a class asks all ranks which engines
-// serve them; later calls obey the answer. One thread at a time.
+// exchange area. A class is a collective with a range of lengths; for a
+// reduction also its type and operation. All ranks know it alike, as MPI wants
+// these facts to be alike; so each rank must read its arguments, which may be
+// in any memory and of any datatype. MPI does short calls, and nobody is
+// asked. The first blocking call of a class asks all ranks which engines serve
+// them; later calls obey the answer, also ranks that no engine would serve
+// (moved_coll.h). If lengths vary by rank, each blocking call asks, and a rank
+// whose arguments only mpi4py reads has no engine. One thread at a time.
 #ifndef WM_COMM_COLL_RUN_COLL_CLASS_H
 #define WM_COMM_COLL_RUN_COLL_CLASS_H
 
@@ -12,6 +15,11 @@
 
 // MPI does calls of fewer bytes.
 #define WM_COLL_CLASS_BYTES 4096
+
+// Returns true if a call may have a class: then this rank must have read its
+// arguments. If it has not, `call` has its kind and operation.
+bool
+wm_coll_class_has_length(wm_comm_t *comm, const wm_coll_t *call);
 
 // Sets *engines to the bit of the engine of the class of `op`; 0: MPI. Returns
 // false if nobody was asked yet; then MPI does a call that may not wait.

@@ -2,6 +2,7 @@
 #include "comm/coll/run/coll_engines.h"
 
 #include "comm/coll/run/coll_class.h"
+#include "comm/coll/run/moved_coll.h"
 #include "comm/engine/modules.h"
 #include "comm/engine/route.h"
 
@@ -118,13 +119,22 @@ may_do(const wm_coll_engine_t *engine, wm_coll_kind_t kind)
 }
 
 unsigned
-wm_coll_engines_on_stream(wm_comm_t *comm, wm_coll_kind_t kind)
+wm_coll_engines_do(wm_comm_t *comm, wm_coll_kind_t kind)
 {
     unsigned found = 0, span = wm_coll_engines_span(comm);
     for (int i = 0; i < ENGINES; ++i)
-        if ((span & 1u << i) != 0 && engines[i]->on_stream != NULL
-            && may_do(engines[i], kind))
+        if ((span & 1u << i) != 0 && may_do(engines[i], kind))
             found |= 1u << i;
+    return found;
+}
+
+unsigned
+wm_coll_engines_on_stream(wm_comm_t *comm, wm_coll_kind_t kind)
+{
+    unsigned found = wm_coll_engines_do(comm, kind);
+    for (int i = 0; i < ENGINES; ++i)
+        if (engines[i]->on_stream == NULL)
+            found &= ~(1u << i);
     return found;
 }
 
@@ -175,16 +185,16 @@ coll_engines_drop(wm_comm_t *comm)
 
 const wm_module_t wm_coll_engines_module = {.drop = coll_engines_drop};
 
-// Returns true if an engine takes the memory of this rank.
+// Returns true if an engine takes the memory of this rank; of a rank without
+// buffers any.
 static bool
 engine_takes(const wm_coll_engine_t *engine, const wm_coll_t *call)
 {
     bool gaps = (call->send != NULL && call->send->pattern != NULL)
                 || (call->receive != NULL && call->receive->pattern != NULL);
-    unsigned needs = call->on_host ? WM_COLL_TAKES_HOST
-                     : gaps        ? WM_COLL_TAKES_GAPS
-                                   : WM_COLL_TAKES_DEVICE;
-    return (call->on_device || call->on_host) && (engine->takes & needs) != 0;
+    unsigned of_gpu = gaps ? WM_COLL_TAKES_GAPS : WM_COLL_TAKES_DEVICE;
+    return (call->on_device && (engine->takes & of_gpu) != 0)
+           || (call->on_host && (engine->takes & WM_COLL_TAKES_HOST) != 0);
 }
 
 static bool
@@ -208,6 +218,7 @@ wm_coll_op_init(wm_coll_op_t *op, wm_comm_t *comm, wm_barrier_t *barrier,
     op->engine = NULL;
     op->started = op->begun = op->alone = false;
     op->asks = WM_ASKS_NOTHING;
+    op->moved = NULL;
     op->wrong.code = 0;
     wm_participant_init(&op->participant, comm, barrier, call);
     for (int i = 0; i < ENGINES && op->participant.reducible; ++i)
@@ -311,6 +322,24 @@ wm_coll_op_choose(wm_coll_op_t *op, unsigned among, wm_error_t *err)
                : wm_participant_compare(&op->participant, err);
 }
 
+int
+wm_coll_op_begin_chosen(wm_coll_op_t *op, unsigned bit, wm_error_t *err)
+{
+    wm_error_t wrong;
+    int code = wm_coll_op_choose(op, bit, err);
+    if (code < 0)
+        return code;
+    op->engines = engine_serves(op->engine, op) ? bit : 0;
+    if (op->engines != 0)
+        code = wm_coll_op_prepare(op, &wrong);
+    if (op->engines == 0 && code == 0)
+        code = wm_moved_coll_begin(op, bit, &wrong);
+    op->engines = bit;
+    if (code < 0)
+        wm_coll_op_fail(op, &wrong); // the engine tells the others
+    return 0;
+}
+
 void
 wm_coll_op_choose_mpi(wm_coll_op_t *op)
 {
@@ -329,6 +358,8 @@ wm_coll_result_t
 wm_coll_op_start(wm_coll_op_t *op, wm_error_t *err)
 {
     op->started = true;
+    if (op->moved != NULL)
+        return op->result = WM_COLL_UNDER_WAY;
     atomic_fetch_add_explicit(&started[engine_number(op->engine)], 1,
                               memory_order_relaxed);
     op->result = op->engine->start(op, err);
@@ -338,7 +369,8 @@ wm_coll_op_start(wm_coll_op_t *op, wm_error_t *err)
 wm_coll_result_t
 wm_coll_op_step(wm_coll_op_t *op, bool *waits, wm_error_t *err)
 {
-    op->result = op->engine->step(op, waits, err);
+    op->result = op->moved != NULL ? wm_moved_coll_step(op, waits, err)
+                                   : op->engine->step(op, waits, err);
     if (op->result == WM_COLL_DONE && op->wrong.code < 0) {
         *err = op->wrong;
         op->result = (wm_coll_result_t)err->code;
@@ -349,7 +381,9 @@ wm_coll_op_step(wm_coll_op_t *op, bool *waits, wm_error_t *err)
 void
 wm_coll_op_leave(wm_coll_op_t *op)
 {
-    if (op->started && op->engine->drop != NULL)
+    if (op->moved != NULL)
+        wm_moved_coll_drop(op);
+    else if (op->started && op->engine->drop != NULL)
         op->engine->drop(op);
     op->started = false;
 }

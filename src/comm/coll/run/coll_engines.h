@@ -22,8 +22,11 @@ wm_coll_engines_started(int number);
 unsigned
 wm_coll_engines_span(wm_comm_t *comm);
 
-// Returns the bits of the engines that do some calls of this kind on streams
-// of a communicator. All ranks alike.
+// Returns the bits of the engines besides MPI that do some calls of this kind;
+// and of those that do so on streams. All ranks alike.
+unsigned
+wm_coll_engines_do(wm_comm_t *comm, wm_coll_kind_t kind);
+
 unsigned
 wm_coll_engines_on_stream(wm_comm_t *comm, wm_coll_kind_t kind);
 
@@ -81,6 +84,12 @@ wm_coll_op_preflight(const wm_coll_op_t *op, int code);
 // so.
 WM_MUST_CHECK int
 wm_coll_op_choose(wm_coll_op_t *op, unsigned engines, wm_error_t *err);
+
+// Chooses the engine of this bit, which all ranks know, and begins to make
+// this rank's data ready, or to move the data if the engine cannot take them.
+// Engine lock not held.
+WM_MUST_CHECK int
+wm_coll_op_begin_chosen(wm_coll_op_t *op, unsigned bit, wm_error_t *err);
 
 // Chooses MPI, maybe after another engine has left the call to it.
 void

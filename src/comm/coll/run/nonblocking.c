@@ -181,15 +181,9 @@ open_between_hosts(wm_comm_t *comm, const wm_coll_t *asked,
     wm_nonblocking_call_t *call = (*op)->call;
     if (!wm_coll_class_find(&call->coll, &engines) || engines == 0)
         result = WM_COLL_UNNUMBERED;
-    else {
-        wm_error_t wrong;
-        call->coll.engines = engines;
-        if (wm_coll_op_prepare(&call->coll, &wrong) < 0)
-            wm_coll_op_fail(&call->coll,
-                            &wrong); // the engine tells the others
-        result = (wm_coll_result_t)wm_coll_op_choose(&call->coll, engines,
-                                                     err);
-    }
+    else
+        result = (wm_coll_result_t)wm_coll_op_begin_chosen(&call->coll,
+                                                           engines, err);
     call->state = WM_NONBLOCKING_CHOSEN;
     if (result != WM_COLL_DONE)
         give_up(*op);
