@@ -248,6 +248,17 @@ def test_between_hosts_a_rank_moves_what_the_engine_cannot_take(tmp_path):
         assert counts["ring"] == 5
 
 
+def test_between_hosts_a_persistent_call_asks_when_it_is_made(tmp_path):
+    """Also a short one; later its array may be in other memory."""
+    program = """
+    for pair in (("gpu", "numpy"), ("gpu", "gpu")):
+        check(pair, 10, "init")
+        check(pair, 30_000, "init")
+"""
+    for counts in engines(tmp_path, program, "apart", TOY_RING="on").values():
+        assert counts["ring"] == 2 * 2 * 3
+
+
 def test_between_hosts_mpi_does_the_calls_if_it_does_not_open(tmp_path):
     program = """
     for form in ("", "in_place", "I", "init"):

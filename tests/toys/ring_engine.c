@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "comm/coll/call/coll_gather.h"
 #include "comm/coll/call/coll_wait.h"
 #include "comm/coll/call/half.h"
 #include "comm/coll/call/reducible.h"
@@ -27,6 +28,7 @@
 // number them alike.
 typedef struct {
     unsigned calls[2]; // blocking ones, and others
+    int tags[];        // by rank: the first of its tags
 } kept_t;
 
 // What a rank gives to the others: its data follow.
@@ -87,15 +89,24 @@ ring_does(const wm_coll_facts_t *facts)
            && !(is_asked("sums") && facts->op != WM_REDUCE_SUM);
 }
 
+// Ranks tell each other the tags on which they receive.
 static int
-ring_open(wm_comm_t *comm, void **state, wm_error_t *err)
+ring_open(wm_comm_t *comm, int device, void **state, wm_error_t *err)
 {
-    if (is_asked("unopened") && is_last(comm))
-        return wm_error_set(err, WM_ERR_STATE, 0, "the ring is not open");
-    *state = calloc(1, sizeof(kept_t));
-    return *state != NULL
-               ? 0
-               : wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    kept_t *kept = calloc(1, sizeof *kept + (size_t)comm->size * sizeof(int));
+    // The last tags, far behind those of other messages.
+    int mine = comm->tag_limit - 2 * TAGS * (1 + comm->rank % 8);
+    (void)device;
+    if (kept == NULL) // the others wait for this rank: it is a toy
+        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    int code = wm_coll_gather(comm, &mine, sizeof mine, kept->tags, err);
+    if (code == 0 && is_asked("unopened") && is_last(comm))
+        code = wm_error_set(err, WM_ERR_STATE, 0, "the ring is not open");
+    if (code < 0)
+        free(kept);
+    else
+        *state = kept;
+    return code;
 }
 
 static void
@@ -158,9 +169,7 @@ ring_start(wm_coll_op_t *op, wm_error_t *err)
     *ring = (ring_t){
         .on_device = op->participant.call->on_device,
         .nbytes = op->participant.call->receive->nbytes,
-        // The last tags, far behind those of other messages.
-        .tag = comm->tag_limit - 1 - (blocks ? 0 : TAGS)
-               - (int)(number % TAGS),
+        .tag = (blocks ? 0 : TAGS) + (int)(number % TAGS),
     };
     ring->stride = sizeof(block_t) + (ring->nbytes + 15) / 16 * 16;
     op->begun = true;
@@ -199,6 +208,7 @@ begin_round(wm_coll_op_t *op, wm_error_t *err)
 {
     ring_t *ring = state_of(op);
     wm_comm_t *comm = op->participant.comm;
+    const kept_t *kept = op->own;
     int size = comm->size;
     for (int i = 0; i < 2; ++i) {
         bool sends = i == 1;
@@ -208,9 +218,10 @@ begin_round(wm_coll_op_t *op, wm_error_t *err)
             .nbytes = ring->stride,
             .memory = {.device = -1},
         };
+        int next = (comm->rank + 1) % size;
         wm_envelope_t envelope = {
-            .rank = (comm->rank + (sends ? 1 : size - 1)) % size,
-            .tag = ring->tag,
+            .rank = sends ? next : (comm->rank + size - 1) % size,
+            .tag = kept->tags[sends ? next : comm->rank] + ring->tag,
             .stream_device = -1,
         };
         int code = (sends ? wm_send_begin : wm_receive_begin)(

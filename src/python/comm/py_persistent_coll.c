@@ -127,10 +127,12 @@ prepare(persistent_coll_t *self, starting_t *starting)
 {
     if (wm_py_prequest_prepare(&self->base) < 0)
         return -1;
-    if (self->read == NULL || !wm_nonblocking_is_voted(comm_of(self)))
+    if (self->read == NULL || !wm_nonblocking_is_ours(comm_of(self)))
         return 1;
     wm_py_coll_args_t *asked = wm_py_direct_asked(self->read);
     if (wm_py_coll_args_refresh(asked) < 0) {
+        if (!wm_nonblocking_is_voted(comm_of(self)))
+            return -1; // the other ranks are in the engine
         PyErr_Clear(); // MPI, or mpi4py, reports what is wrong
         return 1;
     }
@@ -410,9 +412,12 @@ open_own(const making_t *making, bool failed, wm_comm_t **own,
     wm_waiting_call = (wm_waiting_call_t){.name = wm_call_name(making->kind),
                                           .collective = true};
     WM_PY_UNLOCKED(result = wm_persistent_coll_open(
-                       making->comm, making->kind, making->engines,
-                       failed ? WM_ERR_CUDA : 0, making->lacking, own, handle,
-                       &err));
+                       making->comm, making->kind,
+                       making->read != NULL
+                           ? &wm_py_direct_asked(making->read)->call
+                           : NULL,
+                       making->engines, failed ? WM_ERR_CUDA : 0,
+                       making->lacking, own, handle, &err));
     if (result < 0 && !failed)
         wm_py_raise(&err);
     else
@@ -468,10 +473,13 @@ wm_py_persistent_coll_new(wm_coll_kind_t kind, PyObject *self,
     }
     int lacking = always ? 1 : are_lacking();
     if (lacking < 0
-        || (lacking == 0 && !wm_nonblocking_is_voted(channel.comm->whole)))
+        || (lacking == 0 && !wm_coll_is_numbered(channel.comm->whole)))
         return lacking < 0 ? -1 : 1;
     making_t making = {.kind = kind, .comm = channel.comm, .lacking = lacking};
-    plain = wm_py_coll_args_is_plain(kind, channel.comm->whole, plain);
+    // Between hosts a rank asks, whatever its memory.
+    plain = wm_py_coll_args_is_plain(kind, channel.comm->whole, plain)
+            && (wm_comm_is_one_host(channel.comm->whole)
+                || !wm_coll_is_numbered(channel.comm->whole));
     int code = read_arguments(&making, self, args, given, keywords, plain,
                               again);
     bool failed = code > 0;

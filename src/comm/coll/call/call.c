@@ -5,6 +5,7 @@
 
 #include "comm/coll/call/reducible.h"
 #include "comm/message/pattern.h"
+#include "cuda/device.h"
 
 // Returns true if a rank sends to the root, or receives from it. `itself`: the
 // root does so, too.
@@ -41,6 +42,18 @@ wm_coll_keeps(const wm_coll_t *call, int rank)
     const wm_shape_t *shape = wm_coll_shape(call->kind);
     return shape->neighbors || (shape->prefix && !shape->inclusive)
            || (call->send == NULL && wm_coll_sends(call, rank));
+}
+
+int
+wm_coll_device(const wm_coll_t *call)
+{
+    const wm_buffer_t *either = call->send != NULL ? call->send
+                                                   : call->receive;
+    int device = either != NULL && call->on_device ? either->memory.device
+                                                   : -1;
+    if (device < 0)
+        device = wm_device_current();
+    return device < 0 ? wm_device_default() : device;
 }
 
 bool

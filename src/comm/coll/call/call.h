@@ -45,6 +45,11 @@ wm_coll_receives(const wm_coll_t *call, int rank);
 bool
 wm_coll_keeps(const wm_coll_t *call, int rank);
 
+// Returns the GPU of the buffers; for other memory, that of this rank; -1:
+// none.
+int
+wm_coll_device(const wm_coll_t *call);
+
 // Sets the kernels' names of the call's datatype and operation. Returns false
 // if there are none.
 bool

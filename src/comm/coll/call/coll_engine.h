@@ -110,9 +110,10 @@ typedef struct {
     // Opens the engine for a communicator: collective, in the first blocking
     // call that all ranks leave to it, in the first call on a stream, or when
     // a persistent call is made. Nonblocking calls use open engines alone.
-    // *state is the engine's. If it fails on one rank, no rank uses the engine
-    // there. NULL: it is open.
-    int (*open)(wm_comm_t *comm, void **state, wm_error_t *err);
+    // `device`: the GPU of the call on this rank; -1: none. Ranks exchange
+    // data by wm_coll_gather(). *state is the engine's. If it fails on one
+    // rank, no rank uses the engine there. NULL: it is open.
+    int (*open)(wm_comm_t *comm, int device, void **state, wm_error_t *err);
     // Called when nobody uses the communicator any more, on each rank on its
     // own; not if the engine was never opened, unless `open` is NULL.
     void (*comm_drop)(wm_comm_t *comm, void *state);
@@ -150,13 +151,13 @@ WM_COLL_ENGINE_ROWS(X)
 #undef X
 
 // Notes that MPI has refused a call on this rank, which all ranks had left to
-// it: the call has not happened. Its number stays published, so this rank's
-// next call of this form has it, and MPI does that call; the others are not
-// asked.
+// it: the call has not happened. On one host its number stays published, so
+// this rank's next call of this form has it. MPI does that call; the others
+// are not asked.
 static inline void
 wm_coll_refuse(wm_comm_t *comm, wm_coll_form_t form)
 {
-    if (wm_comm_is_one_host(comm))
+    if (wm_comm_is_one_host(comm) || form != WM_COLL_FORM_NONBLOCKING)
         comm->colls.refused |= 1u << form;
 }
 

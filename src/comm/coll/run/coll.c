@@ -40,7 +40,7 @@ void
 wm_coll_refused(wm_comm_t *comm, wm_coll_form_t form)
 {
     wm_coll_refuse(comm, form);
-    if (form == WM_COLL_FORM_PERSISTENT)
+    if (form == WM_COLL_FORM_PERSISTENT && wm_comm_is_one_host(comm))
         wm_coll_refuse(comm, WM_COLL_FORM_BLOCKING);
 }
 
@@ -78,7 +78,9 @@ open_first(wm_comm_t *comm, wm_coll_op_t *op, wm_preflight_t *preflight,
            wm_error_t *err)
 {
     unsigned among = preflight->all;
-    int code = wm_coll_engines_open(comm, preflight->call, &among, err);
+    int code = wm_coll_engines_open(comm, preflight->call,
+                                    wm_coll_device(op->participant.call),
+                                    &among, err);
     if (code < 0)
         return code;
     op->engines &= among;
@@ -92,12 +94,15 @@ call_between_hosts(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err)
 {
     wm_coll_op_t op;
     unsigned engines;
+    if (wm_coll_was_refused(comm, WM_COLL_FORM_BLOCKING))
+        return WM_COLL_UNNUMBERED;
     wm_coll_op_init(&op, comm, NULL, call, WM_COLL_FORM_BLOCKING);
-    int code = wm_coll_class_find(&op, &engines)
-                   ? 0
-                   : wm_coll_class_ask(&op, &engines, err);
+    bool known = wm_coll_class_find(&op, &engines);
+    int code = known ? 0 : wm_coll_class_ask(&op, &engines, err);
     if (code < 0 || engines == 0)
-        return code < 0 ? (wm_coll_result_t)code : WM_COLL_UNNUMBERED;
+        return code < 0 ? (wm_coll_result_t)code
+               : known  ? WM_COLL_UNNUMBERED
+                        : WM_COLL_BY_MPI;
     code = wm_coll_op_begin_chosen(&op, engines, err);
     wm_coll_result_t result = code < 0 ? (wm_coll_result_t)code
                                        : wm_coll_op_start(&op, err);

@@ -22,9 +22,10 @@ wm_coll_barrier(wm_comm_t *comm, wm_error_t *err);
 bool
 wm_coll_is_numbered(wm_comm_t *comm);
 
-// Does a collective. WM_COLL_BY_MPI, or WM_COLL_UNNUMBERED between hosts: the
-// caller makes MPI's call. Called by all ranks of a communicator for which
-// wm_coll_is_numbered() is true; for an intercommunicator, on its `whole`.
+// Does a collective. WM_COLL_BY_MPI, or WM_COLL_UNNUMBERED between hosts,
+// where nobody was asked: the caller makes MPI's call. Called by all ranks of
+// a communicator for which wm_coll_is_numbered() is true; for an
+// intercommunicator, on its `whole`.
 WM_MUST_CHECK wm_coll_result_t
 wm_coll_call(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err);
 

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 
 #include "comm/coll/call/reducible.h"
-#include "cuda/device.h"
 
 typedef struct wm_coll_class {
     struct wm_coll_class *next;
@@ -64,6 +63,10 @@ wm_coll_class_find(const wm_coll_op_t *op, unsigned *engines)
     const wm_participant_t *participant = &op->participant;
     wm_comm_t *comm = participant->comm;
     const class_t *class = comm->colls.classes;
+    if (wm_coll_class_is_every(comm)) {
+        *engines = class->engines;
+        return true;
+    }
     *engines = 0;
     if (asks_each_time(participant->call->kind))
         return op->form != WM_COLL_FORM_BLOCKING || comm->split > 0
@@ -76,54 +79,61 @@ wm_coll_class_find(const wm_coll_op_t *op, unsigned *engines)
     return key == 0 || class != NULL;
 }
 
-// Returns the GPU of a call, or of this rank; -1: none.
-static int
-coll_class_device_of(const wm_coll_t *call)
+bool
+wm_coll_class_is_every(const wm_comm_t *comm)
 {
-    const wm_buffer_t *either = call->send != NULL ? call->send
-                                                   : call->receive;
-    int device = call->on_device ? either->memory.device : -1;
-    device = device < 0 ? wm_device_current() : device;
-    return device < 0 ? wm_device_default() : device;
+    const class_t *class = comm->colls.classes;
+    return class != NULL && class->key == WM_COLL_CLASS_EVERY;
+}
+
+int
+wm_coll_class_keep(wm_comm_t *comm, uint64_t key, unsigned engines,
+                   wm_error_t *err)
+{
+    class_t *class = malloc(sizeof *class);
+    if (class == NULL)
+        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    *class = (class_t){
+        .next = comm->colls.classes,
+        .key = key,
+        .engines = wm_coll_engines_first(engines),
+    };
+    comm->colls.classes = class;
+    return 0;
 }
 
 int
 wm_coll_class_ask(const wm_coll_op_t *op, unsigned *engines, wm_error_t *err)
 {
     wm_comm_t *comm = op->participant.comm;
-    wm_coll_kind_t kind = op->participant.call->kind;
-    class_t *class = malloc(sizeof *class);
+    const wm_coll_t *call = op->participant.call;
+    bool keeps = !asks_each_time(call->kind);
     wm_error_t why;
     if (comm->colls.opened == 0)
-        comm->colls.device = coll_class_device_of(op->participant.call);
-    int code = class != NULL ? 0
-                             : wm_error_set(&why, WM_ERR_MEMORY, 0,
-                                            "out of host memory");
+        comm->colls.device = wm_coll_device(call);
+    int code = keeps ? wm_coll_class_keep(comm, key_of(op), 0, &why) : 0;
+    class_t *class = comm->colls.classes;
     wm_preflight_t preflight = {
-        .call = kind,
+        .call = call->kind,
         .code = code,
         .all = op->engines,
     };
     if (code < 0)
         *err = why;
-    code = wm_preflight_run(comm, &preflight, err);
-    if (code == 0)
-        code = wm_coll_engines_open(comm, kind, &preflight.all, err);
-    if (code < 0) {
-        free(class);
-        return code;
+    int asked = wm_preflight_run(comm, &preflight, err);
+    if (asked == 0)
+        asked = wm_coll_engines_open(comm, call->kind, comm->colls.device,
+                                     &preflight.all, err);
+    if (asked < 0) {
+        if (keeps && code == 0) { // the next call asks again
+            comm->colls.classes = class->next;
+            free(class);
+        }
+        return asked;
     }
     *engines = wm_coll_engines_first(preflight.all);
-    if (asks_each_time(kind)) {
-        free(class);
-        return 0;
-    }
-    *class = (class_t){
-        .next = comm->colls.classes,
-        .key = key_of(op),
-        .engines = *engines,
-    };
-    comm->colls.classes = class;
+    if (keeps)
+        class->engines = *engines;
     return 0;
 }
 

@@ -26,6 +26,18 @@ wm_coll_class_has_length(wm_comm_t *comm, const wm_coll_t *call);
 bool
 wm_coll_class_find(const wm_coll_op_t *op, unsigned *engines);
 
+// The class of all calls of a communicator, as that of a persistent call.
+#define WM_COLL_CLASS_EVERY UINT64_MAX
+
+// Keeps the first of these engines for a class. All ranks alike.
+WM_MUST_CHECK int
+wm_coll_class_keep(wm_comm_t *comm, uint64_t key, unsigned engines,
+                   wm_error_t *err);
+
+// Returns true if all calls of a communicator have one engine.
+bool
+wm_coll_class_is_every(const wm_comm_t *comm);
+
 // Asks all ranks, opens the engine and keeps the answer; collective.
 WM_MUST_CHECK int
 wm_coll_class_ask(const wm_coll_op_t *op, unsigned *engines, wm_error_t *err);

@@ -60,11 +60,13 @@ is_open(const wm_comm_t *comm, int engine)
 
 // Opens an engine on all ranks, or on none.
 static int
-engine_open(wm_comm_t *comm, wm_coll_kind_t kind, int engine, wm_error_t *err)
+engine_open(wm_comm_t *comm, wm_coll_kind_t kind, int engine, int device,
+            wm_error_t *err)
 {
     wm_comm_colls_t *colls = &comm->colls;
     wm_error_t why; // all ranks go on without the engine
-    int code = engines[engine]->open(comm, &colls->state[engine], &why);
+    int code = engines[engine]->open(comm, device, &colls->state[engine],
+                                     &why);
     wm_preflight_t preflight = {.call = kind, .all = code == 0};
     int exchanged = wm_preflight_run(comm, &preflight, err);
     bool opened = exchanged == 0 && preflight.all != 0;
@@ -90,12 +92,12 @@ wm_coll_engines_first_is_open(const wm_comm_t *comm, unsigned among)
 }
 
 int
-wm_coll_engines_open(wm_comm_t *comm, wm_coll_kind_t kind, unsigned *among,
-                     wm_error_t *err)
+wm_coll_engines_open(wm_comm_t *comm, wm_coll_kind_t kind, int device,
+                     unsigned *among, wm_error_t *err)
 {
     int code = 0;
     while (code == 0 && !wm_coll_engines_first_is_open(comm, *among)) {
-        code = engine_open(comm, kind, __builtin_ctz(*among), err);
+        code = engine_open(comm, kind, __builtin_ctz(*among), device, err);
         *among &= wm_coll_engines_span(comm);
     }
     return code;
@@ -156,13 +158,13 @@ wm_coll_engines_first_on_stream(unsigned among, const wm_coll_t *call)
 
 int
 wm_coll_engines_open_on_stream(wm_comm_t *comm, wm_coll_kind_t kind,
-                               unsigned *among, wm_error_t *err)
+                               int device, unsigned *among, wm_error_t *err)
 {
     int code = 0;
     *among = wm_coll_engines_on_stream(comm, kind);
     for (int i = 0; i < ENGINES && code == 0; ++i)
         if ((*among & 1u << i) != 0 && !is_open(comm, i))
-            code = engine_open(comm, kind, i, err);
+            code = engine_open(comm, kind, i, device, err);
     *among &= wm_coll_engines_span(comm);
     return code;
 }

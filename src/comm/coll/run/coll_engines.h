@@ -30,10 +30,11 @@ wm_coll_engines_do(wm_comm_t *comm, wm_coll_kind_t kind);
 unsigned
 wm_coll_engines_on_stream(wm_comm_t *comm, wm_coll_kind_t kind);
 
-// Opens those that are not open; collective. *among: the bits of open ones.
+// Opens those that are not open, with the GPU of the stream; collective.
+// *among: the bits of open ones.
 WM_MUST_CHECK int
 wm_coll_engines_open_on_stream(wm_comm_t *comm, wm_coll_kind_t kind,
-                               unsigned *among, wm_error_t *err);
+                               int device, unsigned *among, wm_error_t *err);
 
 // Returns the first of these engines that does a call; NULL: none.
 const wm_coll_engine_t *
@@ -47,11 +48,12 @@ wm_coll_engines_first(unsigned engines);
 bool
 wm_coll_engines_first_is_open(const wm_comm_t *comm, unsigned engines);
 
-// Opens the first engine of these bits; collective. While this fails on some
+// Opens the first engine of these bits, with the GPU of the call (-1: none);
+// collective. While this fails on some
 // rank, clears its bit and opens the next one.
 WM_MUST_CHECK int
-wm_coll_engines_open(wm_comm_t *comm, wm_coll_kind_t kind, unsigned *engines,
-                     wm_error_t *err);
+wm_coll_engines_open(wm_comm_t *comm, wm_coll_kind_t kind, int device,
+                     unsigned *engines, wm_error_t *err);
 
 // See wm_coll_engine_t.abort.
 void

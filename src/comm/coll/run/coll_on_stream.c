@@ -69,7 +69,8 @@ coll_on_stream_enqueue(wm_comm_t *comm, wm_coll_kind_t kind,
                             "streams; use it without on(stream)");
     wm_error_t wrong = *err, why;
     unsigned among;
-    int code = wm_coll_engines_open_on_stream(comm, kind, &among, &why);
+    int code = wm_coll_engines_open_on_stream(comm, kind, device, &among,
+                                              &why);
     if (code < 0 || among == 0) {
         *err = why;
         return code < 0 ? code : coll_on_stream_refuse(err);

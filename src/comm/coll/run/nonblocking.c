@@ -28,6 +28,12 @@ nonblocking_of(wm_comm_t *comm)
 }
 
 bool
+wm_nonblocking_is_ours(const wm_comm_t *comm)
+{
+    return wm_nonblocking_is_voted(comm) || wm_coll_class_is_every(comm);
+}
+
+bool
 wm_nonblocking_is_busy(const wm_comm_t *comm)
 {
     return comm->nonblocking != NULL

@@ -18,6 +18,11 @@ wm_nonblocking_is_voted(const wm_comm_t *comm)
     return wm_comm_is_one_host(comm);
 }
 
+// Returns true if wm_nonblocking_begin() begins the starts of the persistent
+// call of a communicator, and not MPI.
+bool
+wm_nonblocking_is_ours(const wm_comm_t *comm);
+
 // Returns true if any call has not passed its turn.
 bool
 wm_nonblocking_is_busy(const wm_comm_t *comm);

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "comm/coll/run/coll_class.h"
 #include "comm/coll/run/nonblocking.h"
 #include "comm/coll/run/coll_engines.h"
 #include "comm/engine/engine.h"
@@ -63,7 +64,8 @@ wm_persistent_coll_engines(wm_comm_t *comm, const wm_coll_t *call)
 {
     wm_coll_op_t op;
     wm_engine_lock();
-    bool left = wm_barrier_rows_left() > SLOTS_LEFT;
+    bool left = !wm_comm_is_one_host(comm->whole)
+                || wm_barrier_rows_left() > SLOTS_LEFT;
     wm_engine_unlock();
     if (!left || call == NULL)
         return 0;
@@ -72,13 +74,15 @@ wm_persistent_coll_engines(wm_comm_t *comm, const wm_coll_t *call)
 }
 
 // Makes the call's own communicator, with a state for its starts, for which
-// the first of these engines is opened.
+// the first of these engines is opened. `asked` is NULL if only mpi4py can
+// read the arguments.
 static int
 persistent_coll_make_own(wm_comm_t *comm, wm_coll_kind_t kind,
-                         unsigned engines, wm_comm_t **own, MPI_Comm *made,
-                         wm_error_t *err)
+                         const wm_coll_t *asked, unsigned engines,
+                         wm_comm_t **own, MPI_Comm *made, wm_error_t *err)
 {
     wm_neighbor_rule_t plain; // unused: `data` has each neighbor once
+    const wm_coll_t unread = {.kind = kind};
     int code = wm_neighbor_clone(comm->data, comm->match, made, &plain, err);
     if (code == 0)
         code = wm_comm_attach(*made, own, err);
@@ -87,14 +91,20 @@ persistent_coll_make_own(wm_comm_t *comm, wm_coll_kind_t kind,
     if (code == 0 && wm_comm_is_one_host((*own)->whole))
         code = wm_nonblocking_make_persistent((*own)->whole, err);
     if (code == 0)
-        code = wm_coll_engines_open((*own)->whole, kind, &engines, err);
+        code = wm_coll_engines_open(
+            (*own)->whole, kind,
+            wm_coll_device(asked != NULL ? asked : &unread), &engines, err);
+    if (code == 0 && engines != 0 && !wm_comm_is_one_host((*own)->whole))
+        code = wm_coll_class_keep((*own)->whole, WM_COLL_CLASS_EVERY, engines,
+                                  err);
     return code;
 }
 
 wm_coll_result_t
-wm_persistent_coll_open(wm_comm_t *comm, wm_coll_kind_t kind, unsigned engines,
-                        int failed, bool always, wm_comm_t **own,
-                        MPI_Comm *handle, wm_error_t *err)
+wm_persistent_coll_open(wm_comm_t *comm, wm_coll_kind_t kind,
+                        const wm_coll_t *asked, unsigned engines, int failed,
+                        bool always, wm_comm_t **own, MPI_Comm *handle,
+                        wm_error_t *err)
 {
     MPI_Comm made = MPI_COMM_NULL;
     wm_preflight_t preflight = {
@@ -112,9 +122,9 @@ wm_persistent_coll_open(wm_comm_t *comm, wm_coll_kind_t kind, unsigned engines,
         return (wm_coll_result_t)code;
     if (preflight.all == 0 && !always)
         return WM_COLL_BY_MPI;
-    code = persistent_coll_make_own(comm, kind, preflight.all, own, &made,
-                                    err);
-    if (code == 0 && (always || wm_comm_is_one_host((*own)->whole))) {
+    code = persistent_coll_make_own(comm, kind, asked, preflight.all, own,
+                                    &made, err);
+    if (code == 0 && (always || wm_nonblocking_is_ours((*own)->whole))) {
         *handle = made;
         return WM_COLL_DONE;
     }
