@@ -19,6 +19,23 @@ wm_mpi_check(int result, const char *call, wm_error_t *err)
     return wm_error_set(err, WM_ERR_MPI, result, "%s: %.400s", call, text);
 }
 
+bool
+wm_mpi_refuses(int error)
+{
+    static const int classes[] = {
+        MPI_ERR_BUFFER, MPI_ERR_COUNT,   MPI_ERR_TYPE, MPI_ERR_TAG,
+        MPI_ERR_COMM,   MPI_ERR_RANK,    MPI_ERR_ROOT, MPI_ERR_GROUP,
+        MPI_ERR_OP,     MPI_ERR_ARG,     MPI_ERR_DIMS, MPI_ERR_TOPOLOGY,
+        MPI_ERR_INFO,   MPI_ERR_REQUEST,
+    };
+    int error_class = error;
+    MPI_Error_class(error, &error_class);
+    for (size_t i = 0; i < sizeof classes / sizeof *classes; ++i)
+        if (classes[i] == error_class)
+            return true;
+    return false;
+}
+
 int
 wm_mpi_duplicate(MPI_Comm comm, MPI_Comm *duplicate, wm_error_t *err)
 {

@@ -10,6 +10,12 @@
 WM_MUST_CHECK int
 wm_mpi_check(int result, const char *call, wm_error_t *err);
 
+// Returns true if an error, or error class, of MPI's says that MPI has refused
+// a call's arguments: the call has not happened. Others come while a call is
+// under way: truncation, dead ranks, revocation.
+bool
+wm_mpi_refuses(int error);
+
 // Makes a private communicator of the same ranks; collective over them. Its
 // errors return, and it has no attributes and no topology.
 WM_MUST_CHECK int

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "python/comm/attempt.h"
 
-#include <mpi.h>
-
+#include "comm/engine/posted.h"
 #include "python/view/view.h"
 
 // MPI has made the call of this thread's attempt.
@@ -31,23 +30,6 @@ wm_py_attempt_end(bool outer)
     return ended;
 }
 
-// Returns true if an error of MPI's is about arguments. Others come while a
-// call is under way: truncation, dead ranks, revocation.
-static bool
-is_of_arguments(int error_class)
-{
-    static const int classes[] = {
-        MPI_ERR_BUFFER, MPI_ERR_COUNT,   MPI_ERR_TYPE, MPI_ERR_TAG,
-        MPI_ERR_COMM,   MPI_ERR_RANK,    MPI_ERR_ROOT, MPI_ERR_GROUP,
-        MPI_ERR_OP,     MPI_ERR_ARG,     MPI_ERR_DIMS, MPI_ERR_TOPOLOGY,
-        MPI_ERR_INFO,   MPI_ERR_REQUEST,
-    };
-    for (size_t i = 0; i < sizeof classes / sizeof *classes; ++i)
-        if (classes[i] == error_class)
-            return true;
-    return false;
-}
-
 // Returns true if an exception came before MPI's function, or says that MPI
 // has refused the arguments. Sets none.
 static bool
@@ -57,7 +39,7 @@ refuses(PyObject *exception)
         return !PyErr_GivenExceptionMatches(exception,
                                             wm_py_state->cuda_error);
     PyObject *given = PyObject_CallMethod(exception, "Get_error_class", NULL);
-    bool refused = given != NULL && is_of_arguments((int)PyLong_AsLong(given));
+    bool refused = given != NULL && wm_mpi_refuses((int)PyLong_AsLong(given));
     Py_XDECREF(given);
     PyErr_Clear();
     return refused;

@@ -383,6 +383,14 @@ read_within(wm_coll_kind_t kind, const wm_comm_t *comm,
                : 0;
 }
 
+// Returns true if a buffer has elements of MPI's own types.
+static bool
+is_plainly_typed(const wm_side_t *side)
+{
+    return !side->given || side->message.datatype == NULL
+           || wm_py_datatype_is_predefined(side->message.type);
+}
+
 int
 wm_py_coll_args_read(wm_comm_t *comm, PyObject *const *args, Py_ssize_t given,
                      PyObject *keywords, wm_py_coll_args_t *asked)
@@ -450,6 +458,8 @@ wm_py_coll_args_read(wm_comm_t *comm, PyObject *const *args, Py_ssize_t given,
     call->sends = asked->sent.varies ? asked->sent.spans : NULL;
     call->receives = asked->received.varies ? asked->received.spans : NULL;
     call->read = true;
+    call->elementary = is_plainly_typed(&asked->sent)
+                       && is_plainly_typed(&asked->received);
     call->on_device = is_all(call, true);
     call->on_host = is_all(call, false);
     return 0;

@@ -1,61 +1,31 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "python/comm/direct_call.h"
 
-#include "comm/coll/mpi/by_mpi.h"
 #include "comm/coll/run/nonblocking.h"
 #include "comm/coll/run/persistent_coll.h"
 #include "comm/coll/run/coll_class.h"
 #include "comm/coll/run/coll_on_stream.h"
-#include "comm/coll/stream/symm.h"
 #include "comm/engine/request.h"
 #include "comm/engine/pool.h"
 #include "comm/diagnostics/hang.h"
 #include "python/comm/attempt.h"
 #include "python/message/channel.h"
-#include "python/message/datatype.h"
 #include "python/message/specification.h"
 #include "python/request/py_request.h"
 
-// Returns true if a buffer has elements of MPI's own types.
-static bool
-is_plainly_typed(const wm_side_t *side)
+// Raises the error of a call. An error of MPI's own tells no cause.
+static void
+direct_call_raise(wm_coll_result_t result, const wm_error_t *err)
 {
-    return !side->given || side->message.datatype == NULL
-           || wm_py_datatype_is_predefined(side->message.type);
-}
-
-// Makes MPI's own blocking call, if the core can: MPI of a rank that mpi4py
-// serves gets the same counts and types. `why` is MPI to do it; returns as
-// wm_py_direct_call().
-static wm_coll_result_t
-call_by_mpi(PyObject *self, wm_comm_t *comm, const wm_py_coll_args_t *asked,
-            wm_coll_result_t why)
-{
-    wm_error_t err;
-    bool called;
-    int code, result;
-    if (!wm_by_mpi_serves(comm, &asked->call)
-        || !is_plainly_typed(&asked->sent)
-        || !is_plainly_typed(&asked->received))
-        return why;
-    WM_PY_UNLOCKED(
-        code = wm_by_mpi_call(comm, &asked->call, &called, &result, &err));
-    if (result == MPI_SUCCESS) {
-        code = wm_py_result(code, &err);
-        if (!called && why == WM_COLL_BY_MPI)
-            wm_py_direct_refused(self, WM_COLL_FORM_BLOCKING);
-        return code < 0 ? WM_COLL_FAILED : WM_COLL_DONE;
+    if (result != WM_COLL_MPIS_ERROR) {
+        wm_py_raise(err);
+        return;
     }
     PyObject *error = PyObject_CallFunction(wm_py_state->mpi_exception, "i",
-                                            result);
+                                            err->detail);
     if (error != NULL)
         PyErr_SetObject(wm_py_state->mpi_exception, error);
     Py_XDECREF(error);
-    bool outer = wm_py_attempt_begin();
-    wm_py_attempt_note(NULL);
-    if (!wm_py_attempt_end(outer) && why == WM_COLL_BY_MPI)
-        wm_py_direct_refused(self, WM_COLL_FORM_BLOCKING);
-    return WM_PY_MPIS_ERROR;
 }
 
 // Returns true, with an exception, if a call ends because its arguments were
@@ -112,18 +82,14 @@ wm_py_direct_call(wm_coll_kind_t kind, PyObject *self, PyObject *const *args,
         .type = read ? asked.call.type : MPI_DATATYPE_NULL,
     };
     result = one_host ? WM_COLL_BY_MPI : WM_COLL_UNNUMBERED;
-    if (asks && numbered)
+    if (asks && (numbered || read))
         WM_PY_UNLOCKED(result = wm_coll_call(comm, &asked.call, &err));
     else if (numbered)
         wm_coll_decline(comm);
-    if (result == WM_COLL_DONE && wm_symm_find_failure(comm->symm, &err) < 0)
+    if (result < 0)
+        direct_call_raise(result, &err);
+    if (result < 0 && result != WM_COLL_MPIS_ERROR)
         result = WM_COLL_FAILED;
-    if (result < 0) {
-        wm_py_raise(&err);
-        result = WM_COLL_FAILED;
-    }
-    if (result > WM_COLL_DONE && read)
-        result = call_by_mpi(self, comm, &asked, result);
     wm_py_coll_args_release(&asked);
     return result;
 }

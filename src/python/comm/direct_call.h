@@ -12,16 +12,13 @@
 void
 wm_py_direct_refused(PyObject *self, wm_coll_form_t form);
 
-// An error of MPI's own, which tells no cause.
-#define WM_PY_MPIS_ERROR ((wm_coll_result_t)(WM_COLL_FAILED - 1))
-
 // Does a collective, of a communicator and the call's arguments. WM_COLL_DONE,
 // or mpi4py is to do it (WM_COLL_BY_MPI, WM_COLL_UNNUMBERED), as MPI does it
 // on all ranks, and the core does not read this rank's arguments.
 // WM_COLL_FAILED with an exception: on all ranks if the call has failed; on
 // this rank alone, which has not entered the call, if it is refused.
-// WM_PY_MPIS_ERROR with MPI's exception. `plain`: all buffers are plain host
-// memory, so this rank declines and does not wait.
+// WM_COLL_MPIS_ERROR with MPI's exception, which tells no cause. `plain`: all
+// buffers are plain host memory, so this rank declines and does not wait.
 wm_coll_result_t
 wm_py_direct_call(wm_coll_kind_t kind, PyObject *self, PyObject *const *args,
                   Py_ssize_t given, PyObject *keywords, bool plain);

@@ -422,7 +422,7 @@ serve(const passing_t *self, PyObject *const *args, size_t flags,
     wm_coll_result_t result = wm_py_direct_call((wm_coll_kind_t)self->direct,
                                                 args[0], args + 1, given - 1,
                                                 names, !ours);
-    if (result == WM_PY_MPIS_ERROR)
+    if (result == WM_COLL_MPIS_ERROR)
         explain(self, args, given, names);
     if (result <= WM_COLL_DONE)
         return result < 0 ? NULL : Py_NewRef(Py_None);

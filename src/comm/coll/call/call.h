@@ -29,8 +29,9 @@ typedef struct {
     const wm_span_t *sends, *receives;
     MPI_Datatype type; // element type, also for MPI, and its size in bytes
     size_t size;
-    MPI_Op op;     // reduction
-    bool averages; // the result is divided; `op` is MPI_SUM
+    MPI_Op op;       // reduction
+    bool averages;   // the result is divided; `op` is MPI_SUM
+    bool elementary; // no datatype that was given is derived: MPI gets `type`
 } wm_coll_t;
 
 // Returns true if a rank sends in the call, or receives. Between groups, a

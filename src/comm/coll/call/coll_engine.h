@@ -55,11 +55,16 @@ typedef enum {
 
 // The result of a call, or of a step.
 typedef enum {
+    // MPI's function has failed: err->detail is its error, which tells no
+    // more.
+    WM_COLL_MPIS_ERROR = -100,
     WM_COLL_FAILED = -1, // or another wm_code_t: the error is written
     WM_COLL_DONE = 0,    // or begun, by functions that begin a call
-    WM_COLL_BY_MPI,      // the ranks have agreed that MPI does this call
-    WM_COLL_UNNUMBERED,  // MPI does all such calls: ranks need not agree
-    WM_COLL_UNDER_WAY,   // step again
+    // mpi4py must do it by MPI, as the core does not read the arguments: the
+    // ranks have agreed so, or need not agree, as MPI does all such calls.
+    WM_COLL_BY_MPI,
+    WM_COLL_UNNUMBERED,
+    WM_COLL_UNDER_WAY, // step again
 } wm_coll_result_t;
 
 // An engine that keeps a call between two starts of a persistent collective.
@@ -91,6 +96,9 @@ typedef struct {
     uint64_t (*place)(const wm_comm_t *comm);
     int (*look)(wm_comm_t *comm, uint64_t place, wm_error_t *err);
     void (*fail)(wm_comm_t *comm);
+    // Raises, once, the error of a call that has ended on its stream. Cheap.
+    // NULL: its calls raise all their errors.
+    int (*find_failure)(wm_comm_t *comm, wm_error_t *err);
 } wm_coll_on_stream_t;
 
 typedef struct {
@@ -134,7 +142,7 @@ typedef struct {
     int (*is_ready)(wm_coll_op_t *op, wm_error_t *err);
     // Starts the call, once all ranks have chosen this engine and compared
     // their arguments. In a blocking call it may wait. WM_COLL_BY_MPI, on all
-    // ranks alike: MPI does the call after all.
+    // ranks alike: MPI does the call after all; of MPI's row: mpi4py does.
     wm_coll_result_t (*start)(wm_coll_op_t *op, wm_error_t *err);
     // Goes on after WM_COLL_UNDER_WAY; never waits. *waits becomes true if
     // nothing more can be done now. The rank reports op->wrong at the end.

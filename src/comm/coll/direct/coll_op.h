@@ -27,6 +27,7 @@ struct wm_coll_op {
     // of another rank, but for this rank's work, or for MPI; its use of MPI.
     bool begun, alone;
     wm_asks_t asks;
+    bool refused; // by MPI, whose blocking call has not happened
     struct wm_moved_coll *moved; // its moved data; NULL: not moved
     // The error of this rank alone, which goes on so that no rank waits for
     // it; code 0: none.

@@ -420,9 +420,9 @@ wm_by_mpi_serves(const wm_comm_t *comm, const wm_coll_t *call)
 {
     const wm_coll_row_t *row = wm_coll_row(call->kind);
     size_t most = call->size * INT_MAX;
-    return call->on_device && call->type != MPI_DATATYPE_NULL
-           && !row->shape.neighbors && row->sends != WM_SEPARATE
-           && comm->owner->user != MPI_COMM_NULL
+    return call->on_device && call->elementary
+           && call->type != MPI_DATATYPE_NULL && !row->shape.neighbors
+           && row->sends != WM_SEPARATE && comm->owner->user != MPI_COMM_NULL
            && by_mpi_nbytes_of(call->send) <= most
            && by_mpi_nbytes_of(call->receive) <= most;
 }

@@ -88,28 +88,53 @@ open_first(wm_comm_t *comm, wm_coll_op_t *op, wm_preflight_t *preflight,
     return wm_preflight_run(comm, preflight, err);
 }
 
+// Frees what other engines have taken, and lets MPI do the call, if the core
+// can give it the arguments. `why` is MPI to do it.
+static wm_coll_result_t
+coll_by_mpi(wm_coll_op_t *op, wm_coll_result_t why, wm_error_t *err)
+{
+    wm_coll_op_drop(op);
+    op->engine = &wm_mpi_engine;
+    wm_coll_result_t result = wm_coll_op_start(op, err);
+    if (op->refused && why == WM_COLL_BY_MPI)
+        wm_coll_refused(op->participant.comm, WM_COLL_FORM_BLOCKING);
+    return result == WM_COLL_BY_MPI ? why : result;
+}
+
+// Does a call whose engine is chosen.
+static wm_coll_result_t
+coll_run(wm_comm_t *comm, wm_coll_op_t *op, int code, wm_error_t *err)
+{
+    wm_coll_result_t result = code < 0 ? (wm_coll_result_t)code
+                              : wm_coll_op_is_mpis(op)
+                                  ? WM_COLL_BY_MPI
+                                  : wm_coll_op_start(op, err);
+    if (result == WM_COLL_UNDER_WAY)
+        result = coll_follow(comm, op, err);
+    if (result == WM_COLL_DONE)
+        result = (wm_coll_result_t)wm_coll_engines_find_failure(comm, err);
+    if (result == WM_COLL_BY_MPI)
+        return coll_by_mpi(op, result, err);
+    wm_coll_op_drop(op);
+    return result;
+}
+
 // Does a call of ranks on several hosts, by the engine of its class.
 static wm_coll_result_t
 call_between_hosts(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err)
 {
     wm_coll_op_t op;
-    unsigned engines;
-    if (wm_coll_was_refused(comm, WM_COLL_FORM_BLOCKING))
-        return WM_COLL_UNNUMBERED;
+    unsigned engines = 0;
+    bool known = wm_coll_was_refused(comm, WM_COLL_FORM_BLOCKING);
     wm_coll_op_init(&op, comm, NULL, call, WM_COLL_FORM_BLOCKING);
-    bool known = wm_coll_class_find(&op, &engines);
+    known = known || wm_coll_class_find(&op, &engines);
     int code = known ? 0 : wm_coll_class_ask(&op, &engines, err);
-    if (code < 0 || engines == 0)
-        return code < 0 ? (wm_coll_result_t)code
-               : known  ? WM_COLL_UNNUMBERED
-                        : WM_COLL_BY_MPI;
-    code = wm_coll_op_begin_chosen(&op, engines, err);
-    wm_coll_result_t result = code < 0 ? (wm_coll_result_t)code
-                                       : wm_coll_op_start(&op, err);
-    if (result == WM_COLL_UNDER_WAY)
-        result = coll_follow(comm, &op, err);
-    wm_coll_op_drop(&op);
-    return result;
+    if (code == 0 && engines == 0)
+        return coll_by_mpi(&op, known ? WM_COLL_UNNUMBERED : WM_COLL_BY_MPI,
+                           err);
+    if (code == 0)
+        code = wm_coll_op_begin_chosen(&op, engines, err);
+    return coll_run(comm, &op, code, err);
 }
 
 wm_coll_result_t
@@ -121,9 +146,8 @@ wm_coll_call(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err)
     wm_coll_op_init(&op, comm, comm->barrier, call, WM_COLL_FORM_BLOCKING);
     int code = wm_coll_op_prepare(&op, err);
     if (code == 0 && op.engines == 0) {
-        wm_coll_op_drop(&op);
         wm_coll_decline(comm); // we wait for no other rank
-        return WM_COLL_BY_MPI;
+        return coll_by_mpi(&op, WM_COLL_BY_MPI, err);
     }
     if (code == 0)
         code = wm_coll_wait(comm, look_whether_ready, &op, WM_LOOKS_AT_STREAM,
@@ -136,12 +160,5 @@ wm_coll_call(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err)
         wm_coll_op_choose_mpi(&op);
     if (code == 0)
         code = wm_coll_op_choose(&op, preflight.all, err);
-    wm_coll_result_t result = code < 0 ? (wm_coll_result_t)code
-                              : wm_coll_op_is_mpis(&op)
-                                  ? WM_COLL_BY_MPI
-                                  : wm_coll_op_start(&op, err);
-    if (result == WM_COLL_UNDER_WAY)
-        result = coll_follow(comm, &op, err);
-    wm_coll_op_drop(&op);
-    return result;
+    return coll_run(comm, &op, code, err);
 }

@@ -23,9 +23,10 @@ bool
 wm_coll_is_numbered(wm_comm_t *comm);
 
 // Does a collective. WM_COLL_BY_MPI, or WM_COLL_UNNUMBERED between hosts,
-// where nobody was asked: the caller makes MPI's call. Called by all ranks of
-// a communicator for which wm_coll_is_numbered() is true; for an
-// intercommunicator, on its `whole`.
+// where nobody was asked: the caller makes MPI's call, whose refusal it
+// reports by wm_coll_refused(). Called by all ranks of a communicator for
+// which wm_coll_is_numbered() is true; for an intercommunicator, on its
+// `whole`. If that is false, a rank may call it, and MPI does the call.
 WM_MUST_CHECK wm_coll_result_t
 wm_coll_call(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err);
 

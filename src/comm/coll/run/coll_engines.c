@@ -176,6 +176,18 @@ wm_coll_engines_abort(wm_comm_t *comm, const wm_coll_engine_t *engine)
         engine->abort(comm, comm->colls.state[engine_number(engine)]);
 }
 
+int
+wm_coll_engines_find_failure(wm_comm_t *comm, wm_error_t *err)
+{
+    int code = 0;
+    for (int i = 0; i < ENGINES && code == 0; ++i) {
+        const wm_coll_on_stream_t *row = engines[i]->on_stream;
+        if (row != NULL && row->find_failure != NULL)
+            code = row->find_failure(comm, err);
+    }
+    return code;
+}
+
 static void
 coll_engines_drop(wm_comm_t *comm)
 {
@@ -218,7 +230,7 @@ wm_coll_op_init(wm_coll_op_t *op, wm_comm_t *comm, wm_barrier_t *barrier,
     op->form = form;
     op->engines = 0;
     op->engine = NULL;
-    op->started = op->begun = op->alone = false;
+    op->started = op->begun = op->alone = op->refused = false;
     op->asks = WM_ASKS_NOTHING;
     op->moved = NULL;
     op->wrong.code = 0;

@@ -145,6 +145,12 @@ kernels_fail(wm_comm_t *comm)
     wm_symm_fail(comm->symm);
 }
 
+static int
+kernels_find_failure(wm_comm_t *comm, wm_error_t *err)
+{
+    return wm_symm_find_failure(comm->symm, err);
+}
+
 static void
 kernels_abort(wm_comm_t *comm, void *state)
 {
@@ -165,6 +171,7 @@ static const wm_coll_on_stream_t kernels_on_stream = {
     .place = kernels_place,
     .look = kernels_look,
     .fail = kernels_fail,
+    .find_failure = kernels_find_failure,
 };
 
 // Symmetric memory is made when a stream first needs it.
