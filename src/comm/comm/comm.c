@@ -17,10 +17,19 @@ static wm_comm_t *freed;    // freed by the user, still in use; engine lock
 static void
 free_comm(wm_comm_t *comm)
 {
+    wm_comm_t *levels[] = {
+        comm->levels.local,
+        comm->levels.rail,
+        comm->levels.all,
+    };
+    for (int i = 0; i < 3; ++i)
+        if (levels[i] != NULL)
+            free_comm(levels[i]);
     WM_EACH_MODULE(drop, comm); // this asks MPI for ranks that died
+    bool shared = comm->match == comm->data;
     if (comm->match != MPI_COMM_NULL)
         MPI_Comm_free(&comm->match);
-    if (comm->data != MPI_COMM_NULL)
+    if (comm->data != MPI_COMM_NULL && !shared)
         MPI_Comm_free(&comm->data);
     if (comm->barrier != NULL) {
         wm_engine_lock();
@@ -31,6 +40,7 @@ free_comm(wm_comm_t *comm)
         free(comm->aside[i]);
     if (comm->whole != NULL && comm->whole != comm)
         free_comm(comm->whole);
+    free(comm->parent_ranks);
     free(comm->peers);
     free(comm->sequences);
     free(comm->orders);
@@ -290,6 +300,8 @@ wm_rank_name_t
 wm_comm_name(const wm_comm_t *comm, int rank)
 {
     wm_rank_name_t name;
+    if (comm->parent != NULL)
+        return wm_comm_name(comm->parent, comm->parent_ranks[rank]);
     wm_ranks_t group = wm_comm_group(comm, rank);
     bool remote = group.first != wm_comm_group(comm, comm->rank).first;
     snprintf(name.text, sizeof name.text, "rank %d%s", rank - group.first,

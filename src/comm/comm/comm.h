@@ -4,14 +4,14 @@
 // exchanges that make the communicator; `data` for payloads by MPI, embedded
 // arrays, preflights between hosts and MPI's nonblocking collectives. A
 // wm_comm_t is an MPI attribute of the user's handle, so wrapping a handle
-// twice gives the same one. After the handle is freed, operations under way go
-// on. The wm_comm_t is freed when nothing refers to it and the next one is
-// made, or freed.
+// twice gives the same one. Operations outlive the handle: the wm_comm_t is
+// freed when nothing refers to it and the next one is made, or freed.
 #ifndef WM_COMM_COMM_COMM_H
 #define WM_COMM_COMM_COMM_H
 
 #include <mpi.h>
 
+#include "comm/comm/levels.h"
 #include "comm/comm/neighbor.h"
 #include "comm/engine/posted.h"
 #include "comm/node/node.h"
@@ -84,15 +84,17 @@ typedef struct wm_comm {
     wm_error_t late; // error of a call that had returned; engine lock
     _Atomic bool is_late;
     // The communicator of embedded arrays. Their headers go on `data` with a
-    // drawn number as tag, where no wildcard of the user looks. Partitioned
-    // messages use it, too, with the upper half of the numbers. It shares
-    // peers and sequences.
+    // drawn number as tag, where no wildcard looks; partitioned messages use
+    // the upper half of the numbers. It shares peers and sequences.
     struct wm_comm *object_comm;
     // The communicator of its collectives: itself; for an intercommunicator,
     // one of both groups, of which the first `split` ranks are one.
     struct wm_comm *whole;
     int split;             // of such a `whole`; else 0
-    struct wm_comm *owner; // of object_comm and whole; else itself
+    struct wm_comm *owner; // of object_comm, whole and levels; else itself
+    wm_levels_t levels;    // each has a `parent`, and its ranks there
+    const struct wm_comm *parent;
+    int *parent_ranks;
 } wm_comm_t;
 
 // Makes the wm_comm_t of a handle, or finds it. Collective over `user` unless

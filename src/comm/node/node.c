@@ -119,6 +119,7 @@ make_segment(char *text, size_t room)
     peer->segment = memory;
     peer->connected = 1u << WM_LINK_host;
     memcpy(peer->id, id, sizeof peer->id);
+    memcpy(peer->host, host_identity(), sizeof peer->host);
     memcpy(peer->segment->id, id, sizeof id);
     peer->segment->magic = SEGMENT_MAGIC;
     for (int i = 0; i < WM_SLOTS; ++i)
@@ -260,6 +261,7 @@ wm_node_peer(const wm_endpoint_t *endpoint)
     if (peer == NULL)
         return NULL;
     memcpy(peer->id, endpoint->id, sizeof peer->id);
+    memcpy(peer->host, endpoint->host, sizeof peer->host);
     peer->pid = endpoint->pid;
     peer->same_host = memcmp(host_identity(), endpoint->host, WM_HOST_BYTES)
                       == 0;

@@ -42,6 +42,7 @@ typedef struct wm_mapping wm_mapping_t;
 typedef struct wm_peer {
     struct wm_peer *next;
     uint8_t id[16];
+    uint8_t host[WM_HOST_BYTES]; // as in its endpoint
     int pid;
     bool self;
     bool same_host;

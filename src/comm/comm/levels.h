@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The hosts of a communicator's ranks, and its levels: communicators of some
+// of its ranks, on which a hierarchical collective makes collectives of its
+// own. They are made when an engine of collectives asks for them. A rank of a
+// level is named by its rank in the communicator (wm_comm_name).
+#ifndef WM_COMM_COMM_LEVELS_H
+#define WM_COMM_COMM_LEVELS_H
+
+#include "comm/engine/op.h"
+
+// Owned by the communicator, and freed with it. NULL: not made.
+typedef struct {
+    wm_comm_t *local; // the ranks of this host, in the communicator's order
+    wm_comm_t *rail;  // of each host the rank with this rank's place in
+                      // `local`; the leaders of all hosts are a rail
+    wm_comm_t *all;   // all ranks, for calls beside the communicator's own
+    int code;         // below 0: they could not be made on this rank
+} wm_levels_t;
+
+// The same on all ranks, except `first` and `place`.
+typedef struct {
+    int count;             // of hosts
+    int smallest, largest; // ranks of a host
+    int first;             // lowest rank on this host
+    int place;             // of this rank among those of its host
+} wm_hosts_t;
+
+// Finds the hosts of a communicator's ranks, which all ranks know.
+wm_hosts_t
+wm_hosts_find(const wm_comm_t *comm);
+
+// Makes the levels, unless they are made. Collective: an engine calls it when
+// it is opened (coll_engine.h), as all ranks then are in this call. It may
+// fail on one rank, and then fails there again. `local` has a barrier, if the
+// ranks of the host see each other. GIL released by the caller, engine lock
+// not held.
+WM_MUST_CHECK int
+wm_levels_open(wm_comm_t *comm, wm_error_t *err);
+
+#endif
