@@ -15,8 +15,8 @@
 #define BEGUN_WITHOUT_STEPS 8
 #define ACTIVE_A_BEGUN 4
 
-static wm_nonblocking_t *
-nonblocking_of(wm_comm_t *comm)
+wm_nonblocking_t *
+wm_nonblocking_of(wm_comm_t *comm)
 {
     if (comm->nonblocking != NULL) // one thread calls at a time
         return comm->nonblocking;
@@ -71,7 +71,7 @@ int
 wm_nonblocking_decline(wm_comm_t *comm, wm_error_t *err)
 {
     int code = 0;
-    wm_nonblocking_t *nonblocking = nonblocking_of(comm);
+    wm_nonblocking_t *nonblocking = wm_nonblocking_of(comm);
     if (nonblocking == NULL)
         return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
     if (wm_coll_was_refused(comm, WM_COLL_FORM_NONBLOCKING))
@@ -153,12 +153,12 @@ nonblocking_enlist(wm_nonblocking_t *nonblocking, wm_nonblocking_op_t *op)
     wm_engine_lock();
     wm_turn_enlist(&nonblocking->turns, &call->turn);
     if (call->state == WM_NONBLOCKING_AHEAD)
-        (void)wm_nonblocking_vote(op, &waits);
+        (void)wm_nonblocking_vote(call, &waits);
     else if (wm_comm_is_one_host(op->op.comm)
              && wm_deferred_votes_add(&nonblocking->deferred_votes,
                                       op->op.comm, call->turn.number, &wrong)
                     < 0)
-        (void)wm_nonblocking_op_fail(op, &wrong);
+        (void)wm_nonblocking_call_fail(call, &wrong);
     wm_engine_unlock();
 }
 
@@ -202,7 +202,7 @@ wm_nonblocking_begin(wm_comm_t *comm, const wm_coll_t *asked,
 {
     wm_nonblocking_op_t *made;
     int code = wm_engine_start(err);
-    wm_nonblocking_t *nonblocking = nonblocking_of(comm);
+    wm_nonblocking_t *nonblocking = wm_nonblocking_of(comm);
     if (code == 0 && nonblocking == NULL)
         code = wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
     if (code < 0)
@@ -234,7 +234,7 @@ wm_nonblocking_begin(wm_comm_t *comm, const wm_coll_t *asked,
 int
 wm_nonblocking_make_persistent(wm_comm_t *comm, wm_error_t *err)
 {
-    wm_nonblocking_t *nonblocking = nonblocking_of(comm);
+    wm_nonblocking_t *nonblocking = wm_nonblocking_of(comm);
     if (nonblocking == NULL)
         return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
     nonblocking->restart.repeats = true;

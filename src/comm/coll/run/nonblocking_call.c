@@ -19,21 +19,27 @@ static wm_pool_t call_pool = {
     .bytes = sizeof(wm_nonblocking_call_t),
 };
 
-bool
-wm_nonblocking_op_fail(wm_nonblocking_op_t *op, const wm_error_t *err)
+static wm_comm_t *
+comm_of(const wm_nonblocking_call_t *call)
 {
-    wm_coll_op_fail(&op->call->coll, err);
+    return call->coll.participant.comm;
+}
+
+bool
+wm_nonblocking_call_fail(wm_nonblocking_call_t *call, const wm_error_t *err)
+{
+    wm_coll_op_fail(&call->coll, err);
     return true;
 }
 
 // Ends the call if a rank has died. Asks only now and then.
 static bool
-ends_if_dead(wm_nonblocking_op_t *op)
+ends_if_dead(wm_nonblocking_call_t *call)
 {
     wm_error_t err;
-    return wm_failure_is_due(&op->looks)
-           && wm_failure_look_at_all(op->op.comm, &err) < 0
-           && wm_nonblocking_op_fail(op, &err);
+    return wm_failure_is_due(&call->looks)
+           && wm_failure_look_at_all(comm_of(call), &err) < 0
+           && wm_nonblocking_call_fail(call, &err);
 }
 
 void
@@ -47,12 +53,12 @@ wm_nonblocking_give_to_mpi(wm_nonblocking_call_t *call)
 // the next step.
 
 bool
-wm_nonblocking_vote(wm_nonblocking_op_t *op, bool *waits)
+wm_nonblocking_vote(wm_nonblocking_call_t *call, bool *waits)
 {
-    *waits = !wm_decision_vote(op->op.comm->aside[0], op->call->turn.number,
+    *waits = !wm_decision_vote(comm_of(call)->aside[0], call->turn.number,
                                true);
-    op->call->state = *waits ? WM_NONBLOCKING_AHEAD : WM_NONBLOCKING_VOTED;
-    return *waits && ends_if_dead(op);
+    call->state = *waits ? WM_NONBLOCKING_AHEAD : WM_NONBLOCKING_VOTED;
+    return *waits && ends_if_dead(call);
 }
 
 // Notes that a call has ended after all ranks followed its plan.
@@ -79,12 +85,11 @@ restart_keep(wm_nonblocking_call_t *call)
 
 // Follows the result of an engine, which may leave the call to MPI.
 static bool
-nonblocking_call_follow(wm_nonblocking_op_t *op, wm_coll_result_t result,
+nonblocking_call_follow(wm_nonblocking_call_t *call, wm_coll_result_t result,
                         const wm_error_t *err)
 {
-    wm_nonblocking_call_t *call = op->call;
     if (result < 0)
-        return wm_nonblocking_op_fail(op, err);
+        return wm_nonblocking_call_fail(call, err);
     if (call->coll.begun)
         wm_turn_pass(&call->turn);
     if (result == WM_COLL_DONE) {
@@ -98,14 +103,13 @@ nonblocking_call_follow(wm_nonblocking_op_t *op, wm_coll_result_t result,
 }
 
 static bool
-read_decision(wm_nonblocking_op_t *op, bool *waits)
+read_decision(wm_nonblocking_call_t *call, bool *waits)
 {
-    wm_nonblocking_call_t *call = op->call;
-    wm_decision_t who = wm_decision_read(op->op.comm->aside[0],
+    wm_decision_t who = wm_decision_read(comm_of(call)->aside[0],
                                          call->turn.number);
     *waits = who == WM_DECISION_OPEN;
     if (*waits)
-        return ends_if_dead(op);
+        return ends_if_dead(call);
     call->state = WM_NONBLOCKING_PREPARED;
     if (who == WM_DECISION_MPI)
         wm_nonblocking_give_to_mpi(call);
@@ -113,9 +117,8 @@ read_decision(wm_nonblocking_op_t *op, bool *waits)
 }
 
 static bool
-nonblocking_call_publish(wm_nonblocking_op_t *op, bool *waits)
+nonblocking_call_publish(wm_nonblocking_call_t *call, bool *waits)
 {
-    wm_nonblocking_call_t *call = op->call;
     wm_error_t err;
     *waits = !wm_turn_has_bank(&call->turn);
     if (*waits)
@@ -130,7 +133,7 @@ nonblocking_call_publish(wm_nonblocking_op_t *op, bool *waits)
         call->preflight.code = ready;
         wm_coll_op_fail(&call->coll, &err);
     }
-    wm_preflight_publish(op->op.comm, call->coll.participant.direct.barrier,
+    wm_preflight_publish(comm_of(call), call->coll.participant.direct.barrier,
                          &call->preflight);
     call->state = WM_NONBLOCKING_ARRIVING;
     return false;
@@ -138,44 +141,42 @@ nonblocking_call_publish(wm_nonblocking_op_t *op, bool *waits)
 
 // Starts the call once its turn has come, if its engine needs turns.
 static bool
-nonblocking_call_start(wm_nonblocking_op_t *op, bool *waits)
+nonblocking_call_start(wm_nonblocking_call_t *call, bool *waits)
 {
-    wm_nonblocking_call_t *call = op->call;
     wm_error_t err;
     *waits = call->coll.engine->in_order && !wm_turn_is_first(&call->turn);
     return !*waits
-           && nonblocking_call_follow(op, wm_coll_op_start(&call->coll, &err),
-                                      &err);
+           && nonblocking_call_follow(
+               call, wm_coll_op_start(&call->coll, &err), &err);
 }
 
 static bool
-arrive(wm_nonblocking_op_t *op, bool *waits)
+arrive(wm_nonblocking_call_t *call, bool *waits)
 {
-    wm_nonblocking_call_t *call = op->call;
     wm_error_t err;
     wm_barrier_t *barrier = call->coll.participant.direct.barrier;
     *waits = !wm_barrier_all_arrived(barrier, 0);
     if (*waits)
-        return ends_if_dead(op);
-    int code = wm_preflight_conclude(op->op.comm, barrier, &call->preflight,
+        return ends_if_dead(call);
+    int code = wm_preflight_conclude(comm_of(call), barrier, &call->preflight,
                                      &err);
     if (code == 0)
         code = wm_coll_op_choose(&call->coll, call->preflight.all, &err);
     call->state = WM_NONBLOCKING_CHOSEN;
-    return code < 0 && wm_nonblocking_op_fail(op, &err);
+    return code < 0 && wm_nonblocking_call_fail(call, &err);
 }
 
 static bool
-nonblocking_call_advance(wm_nonblocking_op_t *op, bool *waits)
+nonblocking_call_advance(wm_nonblocking_call_t *call, bool *waits)
 {
-    wm_coll_op_t *coll = &op->call->coll;
+    wm_coll_op_t *coll = &call->coll;
     wm_error_t err;
     wm_coll_result_t result = wm_coll_op_step(coll, waits, &err);
     if (!*waits)
-        return nonblocking_call_follow(op, result, &err);
-    if (coll->alone || !ends_if_dead(op))
+        return nonblocking_call_follow(call, result, &err);
+    if (coll->alone || !ends_if_dead(call))
         return false;
-    wm_coll_engines_abort(op->op.comm, coll->engine);
+    wm_coll_engines_abort(comm_of(call), coll->engine);
     return true;
 }
 
@@ -190,9 +191,8 @@ restart_publish(wm_barrier_t *barrier, bool alike)
 }
 
 static bool
-restart_come(wm_nonblocking_op_t *op, bool *waits)
+restart_come(wm_nonblocking_call_t *call, bool *waits)
 {
-    wm_nonblocking_call_t *call = op->call;
     wm_error_t err;
     int ready = wm_coll_op_is_ready(&call->coll, &err);
     *waits = ready == 0;
@@ -202,26 +202,25 @@ restart_come(wm_nonblocking_op_t *op, bool *waits)
         call->preflight.code = ready;
         wm_coll_op_fail(&call->coll, &err);
     }
-    restart_publish(op->op.comm->barrier, ready > 0);
+    restart_publish(comm_of(call)->barrier, ready > 0);
     call->state = WM_NONBLOCKING_ALIKE;
     return false;
 }
 
 static bool
-restart_arrive(wm_nonblocking_op_t *op, bool *waits)
+restart_arrive(wm_nonblocking_call_t *call, bool *waits)
 {
-    wm_nonblocking_call_t *call = op->call;
     wm_coll_op_t *coll = &call->coll;
-    wm_barrier_t *barrier = op->op.comm->barrier;
+    wm_barrier_t *barrier = comm_of(call)->barrier;
     *waits = !wm_barrier_all_arrived(barrier, 0);
     if (*waits)
-        return ends_if_dead(op);
+        return ends_if_dead(call);
     // A rank in a later epoch has differed, too: MPI did its call, and it has
     // closed the communicator.
     if (wm_barrier_any_arrived(barrier, DIFFERS)) { // vote anew
         wm_coll_op_leave(coll);
         wm_turn_queue(&call->nonblocking->turns, &call->turn);
-        coll->participant.direct.barrier = wm_turns_bank(op->op.comm,
+        coll->participant.direct.barrier = wm_turns_bank(comm_of(call),
                                                          call->turn.number);
         call->state = WM_NONBLOCKING_AHEAD;
         return false;
@@ -232,7 +231,7 @@ restart_arrive(wm_nonblocking_op_t *op, bool *waits)
     return false;
 }
 
-static bool (*const steps[])(wm_nonblocking_op_t *op, bool *waits) = {
+static bool (*const steps[])(wm_nonblocking_call_t *call, bool *waits) = {
     [WM_NONBLOCKING_RESTART] = restart_come,
     [WM_NONBLOCKING_ALIKE] = restart_arrive,
     [WM_NONBLOCKING_AHEAD] = wm_nonblocking_vote,
@@ -258,13 +257,22 @@ nonblocking_call_end(wm_nonblocking_call_t *call)
         wm_nonblocking_call_free(call);
 }
 
+bool
+wm_nonblocking_call_step(wm_nonblocking_call_t *call, bool *waits)
+{
+    bool ended = false;
+    *waits = false;
+    while (!*waits && !ended)
+        ended = steps[call->state](call, waits);
+    return ended;
+}
+
 static bool
-nonblocking_call_step(wm_op_t *base)
+nonblocking_op_step(wm_op_t *base)
 {
     wm_nonblocking_op_t *op = (wm_nonblocking_op_t *)base;
-    bool waits = false, ended = false;
-    while (!waits && !ended)
-        ended = steps[op->call->state](op, &waits);
+    bool waits;
+    bool ended = wm_nonblocking_call_step(op->call, &waits);
     if (ended) {
         if (op->call->coll.wrong.code < 0)
             wm_op_fail(&op->op, &op->call->coll.wrong);
@@ -288,7 +296,7 @@ nonblocking_call_buffer_of(wm_op_t *op)
 }
 
 static const wm_op_kind_t kind = {
-    .step = nonblocking_call_step,
+    .step = nonblocking_op_step,
     .asks = nonblocking_call_asks,
     .buffer = nonblocking_call_buffer_of,
 };
@@ -301,6 +309,7 @@ wm_nonblocking_call_new(wm_nonblocking_t *nonblocking, wm_comm_t *comm,
     if (call == NULL)
         return NULL;
     call->nonblocking = nonblocking;
+    call->looks = 0;
     wm_coll_op_init(&call->coll, comm,
                     wm_turns_bank(comm, nonblocking->turns.asked + 1), asked,
                     WM_COLL_FORM_NONBLOCKING);
@@ -341,7 +350,7 @@ restart_enlist(wm_nonblocking_op_t *op, const wm_buffer_t *kept)
     op->kept = *kept;
     op->call->state = WM_NONBLOCKING_RESTART;
     wm_engine_add_lock_held(&op->op);
-    (void)restart_come(op, &waits);
+    (void)restart_come(op->call, &waits);
 }
 
 static bool

@@ -30,14 +30,14 @@ typedef struct wm_nonblocking_call {
     wm_turn_t turn; // must be first
     wm_nonblocking_t *nonblocking;
     wm_nonblocking_state_t state;
+    unsigned looks;
     wm_preflight_t preflight;
     wm_coll_op_t coll;
 } wm_nonblocking_call_t;
 
 typedef struct wm_nonblocking_op {
     wm_op_t op;
-    wm_buffer_t kept; // the memory of the caller
-    unsigned looks;
+    wm_buffer_t kept;            // the memory of the caller
     wm_nonblocking_call_t *call; // NULL after it has ended
 } wm_nonblocking_op_t;
 
@@ -56,6 +56,11 @@ struct wm_nonblocking {
     wm_deferred_votes_t deferred_votes;
     wm_persistent_restart_t restart;
 };
+
+// Returns the state of a communicator, made at its first call; NULL: out of
+// memory. Engine lock not held.
+wm_nonblocking_t *
+wm_nonblocking_of(wm_comm_t *comm);
 
 // Returns a call whose operation the engines know; NULL: out of memory. Engine
 // lock not held.
@@ -76,15 +81,19 @@ wm_nonblocking_call_free(wm_nonblocking_call_t *call);
 wm_nonblocking_op_t *
 wm_nonblocking_op_new(wm_comm_t *comm, wm_nonblocking_call_t *call);
 
-// Ends the operation with this error, or with the one that it has. Returns
-// true.
+// Ends the call with this error, or with the one that it has. Returns true.
 bool
-wm_nonblocking_op_fail(wm_nonblocking_op_t *op, const wm_error_t *err);
+wm_nonblocking_call_fail(wm_nonblocking_call_t *call, const wm_error_t *err);
 
 // The first step of a call. Returns true if the call has ended. *waits becomes
 // true if nothing more can be done now.
 bool
-wm_nonblocking_vote(wm_nonblocking_op_t *op, bool *waits);
+wm_nonblocking_vote(wm_nonblocking_call_t *call, bool *waits);
+
+// Steps a call as far as possible. Returns true if it has ended, with the
+// error in `coll.wrong`; else *waits is true.
+bool
+wm_nonblocking_call_step(wm_nonblocking_call_t *call, bool *waits);
 
 // Begins a start. Returns true if this rank restarts the kept call, and has
 // begun. Publishes if it does not. Lock not held.
