@@ -116,6 +116,17 @@ wm_failure_of_any(int code)
     return class == MPIX_ERR_PROC_FAILED_PENDING ? MPIX_ERR_PROC_FAILED : code;
 }
 
+bool
+wm_failure_is_cause(const wm_error_t *err)
+{
+    int class = MPI_SUCCESS;
+    if (err->code == WM_ERR_MPI)
+        MPI_Error_class(err->detail, &class);
+    return class == MPIX_ERR_PROC_FAILED
+           || class == MPIX_ERR_PROC_FAILED_PENDING
+           || class == MPIX_ERR_REVOKED;
+}
+
 static int
 revoke(MPI_Comm comm, wm_error_t *err)
 {
@@ -169,6 +180,13 @@ int
 wm_failure_of_any(int code)
 {
     return code;
+}
+
+bool
+wm_failure_is_cause(const wm_error_t *err)
+{
+    (void)err;
+    return false;
 }
 
 int

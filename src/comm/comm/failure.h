@@ -44,6 +44,11 @@ wm_failure_release(wm_comm_t *comm);
 int
 wm_failure_of_any(int code);
 
+// Returns true if an error says that a rank has died or the communicator was
+// revoked.
+bool
+wm_failure_is_cause(const wm_error_t *err);
+
 // Revokes the private communicators, so that calls of all ranks on them end.
 WM_MUST_CHECK int
 wm_failure_revoke(wm_comm_t *comm, wm_error_t *err);

@@ -243,9 +243,9 @@ by_mpi_begin(wm_by_mpi_t *by, bool *fits)
     const side_t *sends = &by->sides->sends, *takes = &by->sides->receives;
     // With it, the span of a rank holds all blocks that this rank has for it.
     bool paired = shape->neighbors && comm->neighbor_rule.paired;
-    MPI_Comm on = by->blocks         ? comm->owner->user
-                  : shape->neighbors ? comm->data
-                                     : comm->owner->data;
+    MPI_Comm on = by->blocks        ? comm->owner->user
+                  : comm->split > 0 ? comm->owner->data
+                                    : comm->data;
     MPI_Datatype type = by_mpi_type_of(by);
     MPI_Op op = wm_half_op(type, call->op);
     int root = root_of(by);
@@ -401,6 +401,9 @@ void
 wm_by_mpi_finish(wm_by_mpi_t *by)
 {
     wm_access_t *access = by->access;
+    // A call that is left in the middle, on a communicator that was revoked.
+    if (by->request != MPI_REQUEST_NULL)
+        MPI_Wait(&by->request, MPI_STATUS_IGNORE);
     free(by->sides);
     if (by->spoilt) {
         free(by->send);

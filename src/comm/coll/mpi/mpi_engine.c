@@ -68,7 +68,10 @@ mpi_start(wm_coll_op_t *op, wm_error_t *err)
 {
     if (op->form == WM_COLL_FORM_BLOCKING)
         return mpi_call(op, err);
-    *mpi_state(op) = (mpi_t){.state = FETCHING};
+    *mpi_state(op) = (mpi_t){
+        .state = FETCHING,
+        .by.request = MPI_REQUEST_NULL,
+    };
     op->alone = true; // MPI reports dead ranks itself
     return WM_COLL_UNDER_WAY;
 }

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""An engine may make a call of collectives of its levels.
+
+tests/toys/hierarchy_engine.c does, by a schedule: a Reduce in each host, an
+Allreduce of the leaders, a Bcast in each host. Builds with WARPMPI_TOYS=1 have
+it, such as that of `make test-asan`.
+"""
+
+import ast
+
+import pytest
+from mpi4py import MPI
+
+import ranks
+import warpmpi as wm
+from warpmpi import _core
+
+pytestmark = [
+    pytest.mark.programs,
+    pytest.mark.skipif(
+        "hierarchy" not in _core._coll_engines(),
+        reason="the core was built without WARPMPI_TOYS=1",
+    ),
+    pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU"),
+]
+
+# The hosts of 4 ranks, and of 3, where one is alone on its host.
+HOSTS = {"pairs": "0011", "mixed": "0101", "unequal": "001"}
+
+BEGIN = """
+    import os, random, sys, time
+    import numpy as np
+    from mpi4py import MPI
+    rank, size = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
+    os.environ["WARPMPI_HOST"] = "host " + sys.argv[1][rank]
+    import warpmpi as wm
+    from warpmpi import _core
+
+    comm = wm.Comm(MPI.COMM_WORLD)
+    COUNT = 5000
+
+    def new(make=wm.array):
+        values = np.arange(COUNT, dtype="float32")
+        return make(values + rank), make(0 * values)
+
+    def check(got):
+        got = np.asarray(got.to("cpu") if hasattr(got, "to") else got)
+        values = np.arange(COUNT, dtype="float32")
+        assert np.array_equal(got, values * size + size * (size - 1) // 2)
+
+    def allreduce():
+        given, got = new()
+        comm.Allreduce(given, got)
+        check(got)
+"""
+
+
+def run(folder, program, hosts, *, mode="on", **options):
+    """What the ranks print."""
+    return ranks.run_text(
+        folder,
+        BEGIN + program,
+        hosts,
+        ranks=len(hosts),
+        TOY_HIERARCHY=mode,
+        **options,
+    )
+
+
+def engines(printed):
+    """What each rank's engines have started."""
+    return [
+        ast.literal_eval(line.split(" ", 1)[1])
+        for line in printed.splitlines()
+        if line.startswith("engines ")
+    ]
+
+
+@pytest.mark.parametrize("hosts", HOSTS.values(), ids=HOSTS)
+def test_calls_of_all_forms_meet_on_every_level(tmp_path, hosts):
+    """Ranks come early or late, with any memory, and wait in any order."""
+    program = """
+    MAKERS = wm.array, wm.array, lambda values: values
+    plan, mine = random.Random(1), random.Random(rank)
+    allreduce()
+    for turn in range(10):
+        pending = []
+        for _ in range(plan.randrange(1, 10)):
+            given, got = new(mine.choice(MAKERS))
+            time.sleep(mine.choice([0, 0, 0, 0.003]))
+            form = plan.choice(["", "in_place", "I", "I"])
+            if form == "I":
+                pending.append((comm.Iallreduce(given, got), given, got))
+            elif form == "in_place":
+                comm.Allreduce(MPI.IN_PLACE, given)
+                check(given)
+            else:
+                comm.Allreduce(given, got)
+                check(got)
+        mine.shuffle(pending)
+        for request, given, got in pending:
+            request.Wait()
+            check(got)
+    print("engines", _core._coll_engines())
+"""
+    found = engines(run(tmp_path, program, hosts))
+    assert len({counts["hierarchy"] for counts in found}) == 1
+    assert len(found) == len(hosts)
+    for counts in found:
+        assert counts["hierarchy"] > 20
+        assert counts["copies"] > 10  # in the host, where both had GPU memory
+
+
+def test_gpu_memory_moves_in_the_host_by_the_first_engine(tmp_path):
+    """MPI reduces between the leaders, and tells that nobody has failed."""
+    program = """
+    for _ in range(3):
+        allreduce()
+    print("engines", _core._coll_engines())
+"""
+    found = engines(run(tmp_path, program, HOSTS["pairs"]))
+    assert {counts["copies"] for counts in found} == {6}
+    assert sorted(counts["mpi"] for counts in found) == [3, 3, 6, 6]
+
+
+def test_mpi_does_the_calls_if_the_levels_do_not_open(tmp_path):
+    program = """
+    for _ in range(2):
+        allreduce()
+    print("engines", _core._coll_engines())
+"""
+    for counts in engines(
+        run(tmp_path, program, HOSTS["pairs"], mode="unopened")
+    ):
+        assert counts["hierarchy"] == counts["copies"] == 0
+
+
+@pytest.mark.parametrize("hosts", HOSTS.values(), ids=HOSTS)
+@pytest.mark.parametrize("form", ["", "I"])
+def test_a_failure_of_one_rank_is_raised_on_all(tmp_path, hosts, form):
+    """Once, in the call in which it was; later ones are made."""
+    program = f"""
+    allreduce()
+    given, got = new()
+    try:
+        if {form!r}:
+            comm.Iallreduce(given, got).Wait()
+        else:
+            comm.Allreduce(given, got)
+    except RuntimeError as error:
+        print("told", rank, error, flush=True)
+    allreduce()
+"""
+    printed = run(tmp_path, program, hosts, mode="dies")
+    told = sorted(
+        line for line in printed.splitlines() if line.startswith("told")
+    )
+    last = len(hosts) - 1
+    assert [line.split()[1] for line in told] == [*map(str, range(last + 1))]
+    assert told[last] == f"told {last} the hierarchy has died"
+    for line in told[:last]:
+        assert f"rank {last} failed in this collective: " in line, told
+
+
+@pytest.mark.skipif(
+    not MPI.Get_library_version().startswith("Open MPI v5"),
+    reason="needs an MPI that tells of dead ranks",
+)
+@pytest.mark.parametrize("form", ["", "I"])
+@pytest.mark.parametrize(
+    "hosts, dead", [("001", 0), ("001", 1), ("001", 2), ("0101", 2)]
+)
+def test_a_dead_rank_ends_the_call_on_all_levels(tmp_path, hosts, dead, form):
+    """Also where it is in no level of a rank that still waits."""
+    program = f"""
+    import signal
+    MPI.COMM_WORLD.Set_errhandler(MPI.ERRORS_RETURN)
+    allreduce()
+    if rank == {dead}:
+        os.kill(os.getpid(), signal.SIGKILL)
+    given, got = new()
+    try:
+        if {form!r}:
+            comm.Iallreduce(given, got).Wait()
+        else:
+            comm.Allreduce(given, got)
+    except MPI.Exception as error:
+        assert error.Get_error_class() == MPI.ERR_PROC_FAILED, error
+        print("told", flush=True)
+    os._exit(0)
+"""
+    printed = run(
+        tmp_path,
+        program,
+        hosts,
+        flags=("--with-ft", "ulfm"),
+        died=True,
+    )
+    assert printed.split() == ["told"] * (len(hosts) - 1)
+
+
+def test_levels_end_with_their_communicator(tmp_path):
+    """Nothing is left: no slot of a barrier, no communicator of MPI's."""
+    program = """
+    world = comm
+    for _ in range(300):  # there are 256 slots
+        comm = world.Dup()
+        allreduce()
+        comm.Free()
+    comm = world.Dup()
+    allreduce()
+    print("engines", _core._coll_engines())
+"""
+    for counts in engines(run(tmp_path, program, HOSTS["unequal"])):
+        assert counts["hierarchy"] == 301
+        assert counts["copies"] == 602
