@@ -33,12 +33,13 @@ hierarchy_serves(const wm_coll_op_t *op)
 {
     const wm_coll_t *call = op->participant.call;
     return call->kind == WM_COLL_ALLREDUCE && op->participant.reducible
-           && !call->averages && (call->on_device || call->on_host);
+           && !call->averages;
 }
 
 static int
-hierarchy_open(wm_comm_t *comm, void **state, wm_error_t *err)
+hierarchy_open(wm_comm_t *comm, int device, void **state, wm_error_t *err)
 {
+    (void)device;
     *state = NULL;
     int code = wm_levels_open(comm, err); // all ranks come here
     return is_asked(comm, "unopened")
@@ -101,6 +102,7 @@ const wm_coll_engine_t wm_hierarchy_engine = {
     .name = "hierarchy",
     .in_order = true,
     .orders = true,
+    .takes = WM_COLL_TAKES_DEVICE | WM_COLL_TAKES_HOST,
     .spans = hierarchy_spans,
     .open = hierarchy_open,
     .serves = hierarchy_serves,

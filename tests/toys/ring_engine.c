@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm/coll/call/coll_gather.h"
+#include "comm/coll/direct/coll_gather.h"
 #include "comm/coll/call/coll_wait.h"
 #include "comm/coll/call/half.h"
 #include "comm/coll/call/reducible.h"

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "array/atomic.h"
+#include "array/kernels.h"
 #include "array/pull.h"
 #include "comm/transfer/fuse.h"
 
@@ -158,7 +159,7 @@ wm_transfer_set_prepare(const wm_transfer_set_t *set, wm_error_t *err)
         if (is_atomic(set, &set->transfers[i]))
             code = wm_atomic_prepare(set->device, err);
         else if (!is_copy(set, &set->transfers[i]))
-            code = wm_reduce_prepare(set->device, err);
+            code = wm_kernels_prepare(set->device, WM_KERNELS_REDUCE, err);
     return code;
 }
 

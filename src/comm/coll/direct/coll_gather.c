@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // On one host the bytes are published in preflights, between hosts they go by
 // MPI.
-#include "comm/coll/call/coll_gather.h"
+#include "comm/coll/direct/coll_gather.h"
 
 #include <limits.h>
 #include <string.h>
 
 #include "comm/coll/call/coll_wait.h"
-#include "comm/coll/call/preflight_values.h"
+#include "comm/coll/direct/preflight.h"
 
 #define LOOKS 50
 
@@ -17,11 +17,15 @@ gather_at_barrier(wm_comm_t *comm, const char *mine, size_t nbytes, char *all,
 {
     int code = 0;
     for (size_t at = 0, part; at < nbytes && code == 0; at += part) {
-        wm_preflight_values_t nothing = {.all = 0};
         part = nbytes - at < WM_PREFLIGHT_BYTES ? nbytes - at
                                                 : WM_PREFLIGHT_BYTES;
-        code = wm_preflight_values_exchange(comm, &nothing, mine + at, part,
-                                            err);
+        wm_preflight_t preflight = {
+            .call = WM_COLL_BARRIER, // alike on all ranks
+            .all = 1,
+            .data = mine + at,
+            .nbytes = part,
+        };
+        code = wm_preflight_run(comm, &preflight, err);
         for (int rank = 0; rank < comm->size && code == 0; ++rank)
             memcpy(all + (size_t)rank * nbytes + at,
                    wm_preflight_data(comm->barrier, rank), part);

@@ -2,8 +2,8 @@
 // An exchange of data between all ranks of a communicator, for engines of
 // collectives that open: an ncclUniqueId, addresses. GIL released by the
 // caller, engine lock not held.
-#ifndef WM_COMM_COLL_CALL_COLL_GATHER_H
-#define WM_COMM_COLL_CALL_COLL_GATHER_H
+#ifndef WM_COMM_COLL_DIRECT_COLL_GATHER_H
+#define WM_COMM_COLL_DIRECT_COLL_GATHER_H
 
 #include "comm/comm/comm.h"
 
