@@ -670,7 +670,7 @@ def test_every_collective_has_a_call_of_mpi():
         re.MULTILINE,
     )
     kinds = {kind for kind, _, _ in rows} - {"BARRIER"}
-    by_mpi = names_in(f"{coll}/mpi/by_mpi.c", r"^    case WM_COLL_(\w+):")
+    by_mpi = names_in(f"{coll}/mpi/by_mpi.c", r"^        CASE\((\w+),")
     assert len(kinds) > 0
     assert by_mpi == kinds
     for kind, name, begun in rows:

@@ -7,6 +7,7 @@
 
 #include "array/atomic.h"
 #include "array/copy.h"
+#include "array/kernels.h"
 #include "array/pull.h"
 #include "comm/transfer/fuse.h"
 #include "comm/transfer/transfer_set.h"
@@ -179,9 +180,9 @@ wm_pull_prepare(int device, wm_error_t *err)
 }
 
 int
-wm_reduce_prepare(int device, wm_error_t *err)
+wm_kernels_prepare(int device, wm_kernel_family_t family, wm_error_t *err)
 {
-    (void)device, (void)err;
+    (void)device, (void)family, (void)err;
     prepared |= 2;
     return 0;
 }

@@ -2,10 +2,9 @@
 // Communicators: the user's handle, two private communicators of the same
 // ranks, and the peers of these ranks. `match` is for headers and the
 // exchanges that make the communicator; `data` for payloads by MPI, embedded
-// arrays, preflights between hosts and MPI's nonblocking collectives. A
-// wm_comm_t is an MPI attribute of the user's handle, so wrapping a handle
-// twice gives the same one. Operations outlive the handle: the wm_comm_t is
-// freed when nothing refers to it and the next one is made, or freed.
+// arrays, preflights between hosts and MPI's nonblocking collectives. It is an
+// MPI attribute of the user's handle, so wrapping a handle twice gives the
+// same one. It is freed when nothing refers to it and the next one is made.
 #ifndef WM_COMM_COMM_COMM_H
 #define WM_COMM_COMM_COMM_H
 
