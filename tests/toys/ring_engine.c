@@ -5,7 +5,9 @@
 //
 // TOY_RING chooses it. "unopened": it cannot be opened on the last rank;
 // "dies": it fails there in its second call, in a step. "sums": it does sums
-// alone.
+// alone. "all": it leaves all other collectives, which must be blocking ones,
+// to MPI's row, but has their classes. Not Alltoallw: Open MPI's Ialltoallw in
+// place may hang if some blocks are empty.
 #include <stdlib.h>
 #include <string.h>
 
@@ -76,16 +78,10 @@ ring_spans(const wm_comm_t *comm)
 }
 
 static bool
-ring_serves(const wm_coll_op_t *op)
-{
-    (void)op;
-    return true;
-}
-
-static bool
 ring_does(const wm_coll_facts_t *facts)
 {
-    return facts->kind == WM_COLL_ALLREDUCE
+    return (facts->kind == WM_COLL_ALLREDUCE
+            || (is_asked("all") && facts->kind != WM_COLL_ALLTOALLW))
            && !(is_asked("sums") && facts->op != WM_REDUCE_SUM);
 }
 
@@ -114,6 +110,22 @@ ring_comm_drop(wm_comm_t *comm, void *state)
 {
     (void)comm;
     free(state);
+}
+
+static bool
+is_mpis(const wm_coll_op_t *op)
+{
+    return op->participant.call->kind != WM_COLL_ALLREDUCE;
+}
+
+// MPI's row copies by one stream.
+static bool
+ring_serves(const wm_coll_op_t *op)
+{
+    const wm_coll_t *call = op->participant.call;
+    return !is_mpis(op) || !call->on_device || call->send == NULL
+           || call->receive == NULL
+           || call->send->memory.device == call->receive->memory.device;
 }
 
 static block_t *
@@ -164,6 +176,11 @@ ring_start(wm_coll_op_t *op, wm_error_t *err)
     ring_t *ring = state_of(op);
     const wm_comm_t *comm = op->participant.comm;
     kept_t *kept = op->own;
+    if (is_mpis(op)) {
+        op->form = WM_COLL_FORM_NONBLOCKING;
+        op->looks = 100;
+        return wm_mpi_engine.start(op, err);
+    }
     bool blocks = op->form == WM_COLL_FORM_BLOCKING;
     unsigned number = kept->calls[!blocks]++;
     *ring = (ring_t){
@@ -324,6 +341,8 @@ static wm_coll_result_t
 ring_step(wm_coll_op_t *op, bool *waits, wm_error_t *err)
 {
     ring_t *ring = state_of(op);
+    if (is_mpis(op))
+        return wm_mpi_engine.step(op, waits, err);
     int code = look(op, err);
     *waits = code == 0;
     if (code > 0 && ring->state == STORING)
@@ -342,6 +361,10 @@ ring_drop(wm_coll_op_t *op)
 {
     ring_t *ring = state_of(op);
     wm_direct_t *direct = &op->participant.direct;
+    if (is_mpis(op)) {
+        wm_mpi_engine.drop(op);
+        return;
+    }
     bool pending = ring->blocks == NULL;
     for (int i = 0; i < 2; ++i)
         if (ring->ops[i] != NULL) {
