@@ -322,7 +322,7 @@ def test_random_calls_between_hosts(seed):
     """Of all kinds, so of all arguments that a rank reads for its class."""
     count = 1000 if kinds.is_real() else 200
     words = f"--collectives {count} --seed {seed} --forms blocking "
-    words += "--max-bytes 60000 --patience 0 --apart 1"
+    words += "--max-bytes 600000 --patience 0 --apart 1"
     program = ranks.ROOT / "tests" / "random_collectives.py"
     printed = ranks.run(program, *words.split(), TOY_RING="all")
     assert "every one right" in printed

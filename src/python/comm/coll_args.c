@@ -9,6 +9,7 @@
 #include "comm/message/element.h"
 #include "comm/message/pattern.h"
 #include "comm/coll/call/reducible.h"
+#include "comm/coll/run/coll_class.h"
 #include "comm/coll/run/coll_engines.h"
 #include "python/comm/average.h"
 #include "python/comm/reduced.h"
@@ -404,12 +405,12 @@ wm_py_coll_args_read(wm_comm_t *comm, PyObject *const *args, Py_ssize_t given,
                         arguments->required, args, given, keywords, values)
         < 0)
         return -1;
-    asked->sent.anywhere = asked->received.anywhere =
-        !wm_comm_is_one_host(comm) && !asked->sent.contiguous
-        && wm_coll_is_numbered(comm);
     call->root = -1;
     call->op = MPI_SUM;
     call->split = comm->split;
+    asked->sent.anywhere = asked->received.anywhere =
+        !wm_comm_is_one_host(comm) && !asked->sent.contiguous
+        && wm_coll_class_has_length(comm, call);
     bool reduces = op >= 0;
     if ((root >= 0 && read_root(values[root], comm, asked) < 0)
         || (reduces && values[op] != NULL && read_op(values[op], asked) < 0))
