@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "comm/coll/call/coll_memory.h"
 #include "comm/coll/run/coll_engines.h"
 #include "comm/diagnostics/wait.h"
 #include "comm/engine/stats.h"
@@ -30,36 +31,10 @@ struct wm_moved_coll {
     state_t state;
     message_t messages[MESSAGES];
     wm_coll_t call;
-    wm_buffer_t buffers[2]; // ours: to send, to receive
-    wm_block_t *blocks[2];  // they are in device memory, or
-    void *host[2];          // in host memory: page-locked if there are GPUs
-    wm_error_t failed;      // code 0: none
-    wm_coll_op_t op;        // of `call`
+    wm_coll_memory_t ours[2]; // to send, to receive
+    wm_error_t failed;        // code 0: none
+    wm_coll_op_t op;          // of `call`
 };
-
-// Takes memory of ours in place of a buffer; `device` -1: of the host.
-static int
-moved_take(wm_moved_coll_t *moved, int side, size_t nbytes, int device,
-           wm_error_t *err)
-{
-    wm_buffer_t *ours = &moved->buffers[side];
-    int code = 0;
-    *ours = (wm_buffer_t){.nbytes = nbytes, .memory = {.device = -1}};
-    if (device >= 0) {
-        code = wm_block_alloc(device, nbytes, &moved->blocks[side], err);
-        if (code < 0)
-            return code;
-        ours->data = wm_block_pointer(moved->blocks[side]);
-        wm_block_describe(moved->blocks[side], &ours->memory);
-        return 0;
-    }
-    if (wm_device_count() > 0)
-        code = wm_pinned_alloc(nbytes, &moved->host[side], err);
-    else if ((moved->host[side] = malloc(nbytes + 1)) == NULL)
-        code = wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
-    ours->data = moved->host[side];
-    return code;
-}
 
 // Begins the send, or the receive, of a message. The buffer is borrowed.
 static int
@@ -97,7 +72,7 @@ moved_begin_messages(wm_moved_coll_t *moved, const wm_coll_t *call,
         int which = side == 0 ? SENT : KEPT;
         if (its == NULL || (side == 1 && !wm_coll_keeps(call, comm->rank)))
             continue;
-        code = moved_begin_half(moved, which, &moved->buffers[side], true,
+        code = moved_begin_half(moved, which, &moved->ours[side].buffer, true,
                                 err);
         if (code == 0)
             code = moved_begin_half(moved, which, its, false, err);
@@ -150,8 +125,9 @@ moved_init(wm_moved_coll_t *moved, const wm_coll_op_t *op, unsigned bit)
     moved->call = *call;
     moved->call.on_host = (op->engine->takes & WM_COLL_TAKES_HOST) != 0;
     moved->call.on_device = !moved->call.on_host;
-    moved->call.send = call->send != NULL ? &moved->buffers[0] : NULL;
-    moved->call.receive = call->receive != NULL ? &moved->buffers[1] : NULL;
+    moved->call.send = call->send != NULL ? &moved->ours[0].buffer : NULL;
+    moved->call.receive = call->receive != NULL ? &moved->ours[1].buffer
+                                                : NULL;
     wm_coll_op_init(own, op->participant.comm, NULL, &moved->call, op->form);
     own->engines = bit;
     own->engine = op->engine;
@@ -189,7 +165,8 @@ wm_moved_coll_begin(wm_coll_op_t *op, unsigned bit, wm_error_t *err)
     int code = 0;
     for (int i = 0; i < 2 && code == 0; ++i)
         if (its[i] != NULL)
-            code = moved_take(moved, i, its[i]->nbytes, device, err);
+            code = wm_coll_memory_take(&moved->ours[i], its[i]->nbytes, device,
+                                       err);
     if (code == 0)
         code = moved_prepare(moved, err);
     if (code == 0)
@@ -286,14 +263,8 @@ wm_moved_coll_drop(wm_coll_op_t *op)
     wm_coll_op_drop(&moved->op);
     moved_fail(moved, &aborted); // no-op but after an error of the call
     if (moved_release(op))
-        for (int i = 0; i < 2; ++i) {
-            if (moved->blocks[i] != NULL)
-                wm_block_free(moved->blocks[i], 0, NULL, NULL);
-            if (moved->host[i] != NULL && wm_device_count() > 0)
-                wm_pinned_free(moved->host[i]);
-            else
-                free(moved->host[i]);
-        }
+        for (int i = 0; i < 2; ++i)
+            wm_coll_memory_free(&moved->ours[i]);
     op->moved = NULL;
     free(moved);
 }
