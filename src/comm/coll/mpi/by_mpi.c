@@ -166,14 +166,31 @@ by_mpi_count(const wm_by_mpi_t *by, size_t nbytes, bool *fits)
 // The blocks of one side, as MPI takes them: by rank, or by neighbor.
 typedef struct {
     wm_neighbors_t peers;
-    int counts[WM_BARRIER_RANKS], at[WM_BARRIER_RANKS];
-    MPI_Aint bytes_at[WM_BARRIER_RANKS];
-    MPI_Datatype types[WM_BARRIER_RANKS];
+    int *counts, *at;
+    MPI_Aint *bytes_at;
+    MPI_Datatype *types;
 } side_t;
+
+typedef struct {
+    MPI_Aint bytes_at;
+    MPI_Datatype type;
+    int count, at;
+} block_t;
 
 struct wm_by_mpi_sides {
     side_t sends, receives;
+    block_t room[]; // of both sides
 };
+
+// Lays out the arrays of a side with room for so many blocks.
+static void
+side_init(side_t *side, block_t *room, size_t blocks)
+{
+    side->bytes_at = (MPI_Aint *)room;
+    side->types = (MPI_Datatype *)(side->bytes_at + blocks);
+    side->counts = (int *)(side->types + blocks);
+    side->at = side->counts + blocks;
+}
 
 static void
 by_mpi_lay(const wm_by_mpi_t *by, side_t *side, int block, wm_span_t span,
@@ -339,10 +356,15 @@ int
 wm_by_mpi_begin(wm_by_mpi_t *by, wm_error_t *err)
 {
     const wm_coll_t *call = by->call;
+    int size = by->comm->size; // or neighbors, which may be more
+    size_t blocks = (size_t)(size > WM_BARRIER_RANKS ? size
+                                                     : WM_BARRIER_RANKS);
     bool fits = true;
-    by->sides = calloc(1, sizeof *by->sides);
+    by->sides = calloc(1, sizeof *by->sides + 2 * blocks * sizeof(block_t));
     if (by->sides == NULL)
         return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    side_init(&by->sides->sends, by->sides->room, blocks);
+    side_init(&by->sides->receives, by->sides->room + blocks, blocks);
     int code = by_mpi_lay_blocks(by, &fits, err);
     if (code < 0)
         return code;

@@ -262,7 +262,8 @@ wm_coll_op_prepare(wm_coll_op_t *op, wm_error_t *err)
         return code; // what follows is done
     for (int i = 0; i < ENGINES; ++i)
         orders &= (op->engines & 1u << i) == 0 || engines[i]->orders;
-    wm_participant_publish(participant);
+    if (wm_comm_is_one_host(participant->comm)) // others may be too many
+        wm_participant_publish(participant);
     if (code == 0 && !orders && participant->call->on_device)
         code = wm_participant_order(participant, err);
     return code;
