@@ -17,14 +17,9 @@ static wm_comm_t *freed;    // freed by the user, still in use; engine lock
 static void
 free_comm(wm_comm_t *comm)
 {
-    wm_comm_t *levels[] = {
-        comm->levels.local,
-        comm->levels.rail,
-        comm->levels.all,
-    };
-    for (int i = 0; i < 3; ++i)
-        if (levels[i] != NULL)
-            free_comm(levels[i]);
+    for (int i = 0; i < WM_LEVELS; ++i)
+        if (comm->levels.each[i] != NULL)
+            free_comm(comm->levels.each[i]);
     WM_EACH_MODULE(drop, comm); // this asks MPI for ranks that died
     bool shared = comm->match == comm->data;
     if (comm->match != MPI_COMM_NULL)
@@ -54,13 +49,21 @@ wm_comm_all(void)
     return attached;
 }
 
+static void
+visit_list(wm_comm_t *list, void (*visit)(wm_comm_t *comm))
+{
+    for (wm_comm_t *comm = list; comm != NULL; comm = comm->next) {
+        visit(comm);
+        for (int i = 0; i < WM_LEVELS && comm->levels.open; ++i)
+            visit(comm->levels.each[i]);
+    }
+}
+
 void
 wm_comm_each(void (*visit)(wm_comm_t *comm))
 {
-    for (wm_comm_t *comm = attached; comm != NULL; comm = comm->next)
-        visit(comm);
-    for (wm_comm_t *comm = freed; comm != NULL; comm = comm->next)
-        visit(comm);
+    visit_list(attached, visit);
+    visit_list(freed, visit);
 }
 
 // A table of attached ones, each near the place of its handle. Written with

@@ -54,8 +54,7 @@ typedef struct wm_comm {
     MPI_Comm user;        // borrowed; null after it was freed
     MPI_Comm match;       // headers; errors return
     MPI_Comm data;        // all other messages of ours; errors return
-    // Topology of `data`.
-    wm_neighbor_rule_t neighbor_rule;
+    wm_neighbor_rule_t neighbor_rule; // topology of `data`
     int rank;
     int size; // number of ranks; of an intercommunicator, the remote ones
     int tag_limit;
@@ -154,8 +153,8 @@ wm_comm_release(wm_comm_t *comm);
 wm_comm_t *
 wm_comm_all(void);
 
-// Calls `visit` with each, also with those whose handles were freed. Engine
-// lock held.
+// Calls `visit` with each, also with those whose handles were freed, and with
+// their levels. Engine lock held.
 void
 wm_comm_each(void (*visit)(wm_comm_t *comm));
 

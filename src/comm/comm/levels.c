@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "comm/comm/bootstrap.h"
+#include "comm/engine/engine.h"
 #include "comm/engine/modules.h"
 
 // Returns the lowest rank on the host of a rank.
@@ -77,9 +78,11 @@ level_new(wm_comm_t *comm, const wm_hosts_t *hosts, level_has_t *has)
 {
     size_t size = (size_t)comm->size;
     wm_comm_t *level = calloc(1, sizeof *level);
+    wm_comm_t *object_comm = malloc(sizeof *object_comm);
     int *ranks = calloc(size, sizeof *ranks);
-    if (level == NULL || ranks == NULL) {
+    if (level == NULL || object_comm == NULL || ranks == NULL) {
         free(level);
+        free(object_comm);
         free(ranks);
         return NULL;
     }
@@ -88,6 +91,7 @@ level_new(wm_comm_t *comm, const wm_hosts_t *hosts, level_has_t *has)
         .match = MPI_COMM_NULL,
         .data = MPI_COMM_NULL,
         .tag_limit = comm->tag_limit,
+        .object_comm = object_comm,
         .whole = level,
         .owner = comm->owner,
         .parent = comm,
@@ -104,8 +108,8 @@ level_new(wm_comm_t *comm, const wm_hosts_t *hosts, level_has_t *has)
 }
 
 // Lets the ranks with the same number meet on a communicator of MPI: one, as a
-// level has no messages of the user. All ranks come here; one without memory
-// for the level is missing there, so the others fail as well.
+// level has no messages of the user. All ranks come here; one that has failed
+// (`level` is NULL) is missing there, so the others fail as well.
 static int
 level_connect(wm_comm_t *comm, wm_comm_t *level, int number, wm_error_t *err)
 {
@@ -122,30 +126,36 @@ level_connect(wm_comm_t *comm, wm_comm_t *level, int number, wm_error_t *err)
     MPI_Comm_set_errhandler(made, MPI_ERRORS_RETURN);
     MPI_Comm_size(made, &size);
     level->match = level->data = made;
-    return size == level->size
-               ? wm_bootstrap(level, false, err)
-               : wm_error_set(err, WM_ERR_STATE, 0,
-                              "another rank had no memory for the levels of "
-                              "this communicator");
+    if (size < level->size)
+        return wm_error_set(err, WM_ERR_STATE, 0,
+                            "another rank could not make the levels of this "
+                            "communicator");
+    code = wm_bootstrap(level, false, err);
+    *level->object_comm = *level;
+    level->object_comm->object_comm = NULL;
+    return code;
 }
 
 static int
 levels_make(wm_comm_t *comm, wm_error_t *err)
 {
-    wm_hosts_t hosts = wm_hosts_find(comm);
     wm_levels_t *levels = &comm->levels;
+    const wm_hosts_t *hosts = &levels->hosts;
     wm_error_t later;
-    levels->local = level_new(comm, &hosts, local_has);
-    levels->rail = level_new(comm, &hosts, rail_has);
-    levels->all = level_new(comm, &hosts, all_has);
-    wm_comm_t *made[] = {levels->local, levels->rail, levels->all};
-    int numbers[] = {hosts.first, hosts.place, 0};
+    levels->hosts = wm_hosts_find(comm);
+    levels->local = level_new(comm, hosts, local_has);
+    levels->rail = level_new(comm, hosts, rail_has);
+    levels->all = level_new(comm, hosts, all_has);
+    int numbers[WM_LEVELS] = {hosts->first, hosts->place, 0};
     int code = 0;
-    for (int i = 0; i < 3; ++i) {
-        int one = level_connect(comm, made[i], numbers[i],
-                                code == 0 ? err : &later);
+    for (int i = 0; i < WM_LEVELS; ++i) { // `all` last: then all ranks know
+        int one = level_connect(comm, code == 0 ? levels->each[i] : NULL,
+                                numbers[i], code == 0 ? err : &later);
         code = code < 0 ? code : one;
     }
+    wm_engine_lock();
+    levels->open = code == 0;
+    wm_engine_unlock();
     return code;
 }
 
@@ -157,7 +167,7 @@ wm_levels_open(wm_comm_t *comm, wm_error_t *err)
         return wm_error_set(err, levels->code, 0,
                             "the levels of this communicator could not be "
                             "made before");
-    if (levels->all != NULL)
+    if (levels->open)
         return 0;
     WM_EACH_MODULE(wait_begin, comm->owner->user);
     levels->code = levels_make(comm, err);

@@ -8,15 +8,6 @@
 
 #include "comm/engine/op.h"
 
-// Owned by the communicator, and freed with it. NULL: not made.
-typedef struct {
-    wm_comm_t *local; // the ranks of this host, in the communicator's order
-    wm_comm_t *rail;  // of each host the rank with this rank's place in
-                      // `local`; the leaders of all hosts are a rail
-    wm_comm_t *all;   // all ranks, for calls beside the communicator's own
-    int code;         // below 0: they could not be made on this rank
-} wm_levels_t;
-
 // The same on all ranks, except `first` and `place`.
 typedef struct {
     int count;             // of hosts
@@ -25,13 +16,32 @@ typedef struct {
     int place;             // of this rank among those of its host
 } wm_hosts_t;
 
+#define WM_LEVELS 3
+
+// Owned by the communicator, and freed with it. NULL: not made.
+typedef struct {
+    union {
+        wm_comm_t *each[WM_LEVELS];
+        struct {
+            wm_comm_t *local; // the ranks of this host, in their order
+            wm_comm_t *rail;  // of each host the rank with this rank's place
+                              // in `local`; the leaders are a rail
+            wm_comm_t *all;   // all ranks, for calls beside the
+                              // communicator's own
+        };
+    };
+    wm_hosts_t hosts;
+    bool open; // they can be used; engine lock
+    int code;  // below 0: they could not be made
+} wm_levels_t;
+
 // Finds the hosts of a communicator's ranks, which all ranks know.
 wm_hosts_t
 wm_hosts_find(const wm_comm_t *comm);
 
 // Makes the levels, unless they are made. Collective: an engine calls it when
-// it is opened (coll_engine.h), as all ranks then are in this call. It may
-// fail on one rank, and then fails there again. `local` has a barrier, if the
+// it is opened (coll_engine.h), as all ranks then are in this call. If one
+// rank fails, all fail, also the next time. `local` has a barrier, if the
 // ranks of the host see each other. GIL released by the caller, engine lock
 // not held.
 WM_MUST_CHECK int

@@ -186,8 +186,7 @@ bool
 wm_drain_is_used(const wm_comm_t *comm)
 {
     const wm_op_t *op = wm_engine_first();
-    while (op != NULL && op->comm != comm && op->comm != comm->object_comm
-           && op->comm != comm->whole)
+    while (op != NULL && (op->comm == NULL || op->comm->owner != comm))
         op = op->next;
     return op != NULL;
 }
