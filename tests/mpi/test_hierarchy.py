@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """An engine may make a call of collectives of its levels.
 
-tests/toys/hierarchy_engine.c does, by a schedule: a Reduce in each host, an
-Allreduce of the leaders, a Bcast in each host. Builds with WARPMPI_TOYS=1 have
-it, such as that of `make test-asan`.
+tests/toys/hierarchy_engine.c does, by a schedule: a Reduce_scatter in each
+host, an Allreduce on each rail, an Allgatherv in each host. Builds with
+WARPMPI_TOYS=1 have it, such as that of `make test-asan`.
 """
 
 import ast
@@ -11,6 +11,7 @@ import ast
 import pytest
 from mpi4py import MPI
 
+import kinds
 import ranks
 import warpmpi as wm
 from warpmpi import _core
@@ -88,9 +89,13 @@ def test_calls_of_all_forms_meet_on_every_level(tmp_path, hosts):
         for _ in range(plan.randrange(1, 10)):
             given, got = new(mine.choice(MAKERS))
             time.sleep(mine.choice([0, 0, 0, 0.003]))
-            form = plan.choice(["", "in_place", "I", "I"])
+            form = plan.choice(["", "in_place", "I", "I", "init"])
             if form == "I":
                 pending.append((comm.Iallreduce(given, got), given, got))
+            elif form == "init":
+                request = comm.Allreduce_init(given, got)
+                request.Start()
+                pending.append((request, given, got))
             elif form == "in_place":
                 comm.Allreduce(MPI.IN_PLACE, given)
                 check(given)
@@ -101,6 +106,8 @@ def test_calls_of_all_forms_meet_on_every_level(tmp_path, hosts):
         for request, given, got in pending:
             request.Wait()
             check(got)
+            if request:  # a persistent one
+                request.Free()
     print("engines", _core._coll_engines())
 """
     found = engines(run(tmp_path, program, hosts))
@@ -112,7 +119,7 @@ def test_calls_of_all_forms_meet_on_every_level(tmp_path, hosts):
 
 
 def test_gpu_memory_moves_in_the_host_by_the_first_engine(tmp_path):
-    """MPI reduces between the leaders, and tells that nobody has failed."""
+    """MPI reduces between hosts, and tells that nobody has failed."""
     program = """
     for _ in range(3):
         allreduce()
@@ -120,7 +127,24 @@ def test_gpu_memory_moves_in_the_host_by_the_first_engine(tmp_path):
 """
     found = engines(run(tmp_path, program, HOSTS["pairs"]))
     assert {counts["copies"] for counts in found} == {6}
-    assert sorted(counts["mpi"] for counts in found) == [3, 3, 6, 6]
+    assert {counts["mpi"] for counts in found} == {6}
+
+
+def test_an_engine_that_is_open_on_a_level_does_its_calls(tmp_path):
+    """Also between hosts, where nobody asks."""
+    program = """
+    for _ in range(3):
+        allreduce()
+        given, got = new()
+        comm.Iallreduce(given, got).Wait()
+        check(got)
+    print("engines", _core._coll_engines())
+"""
+    hosts = HOSTS["unequal"]
+    found = engines(run(tmp_path, program, hosts, TOY_RING="on"))
+    # Rank 1, with nobody on its rail, asks as on one host.
+    assert sorted(counts["ring"] for counts in found) == [0, 6, 6]
+    assert {counts["mpi"] for counts in found} == {6}  # the verdicts
 
 
 def test_mpi_does_the_calls_if_the_levels_do_not_open(tmp_path):
@@ -214,3 +238,16 @@ def test_levels_end_with_their_communicator(tmp_path):
     for counts in engines(run(tmp_path, program, HOSTS["unequal"])):
         assert counts["hierarchy"] == 301
         assert counts["copies"] == 602
+
+
+@pytest.mark.parametrize("ring", [{}, {"TOY_RING": "on"}], ids=["", "ring"])
+@pytest.mark.parametrize("size", [4, 3])
+def test_random_calls(size, ring):
+    count = 6000 if kinds.is_real() else 500
+    words = f"--calls Allreduce --comms world dup --collectives {count} "
+    words += "--seed 1 --max-bytes 400000 --patience 0 --apart 2"
+    program = ranks.ROOT / "tests" / "random_collectives.py"
+    printed = ranks.run(
+        program, *words.split(), ranks=size, TOY_HIERARCHY="on", **ring
+    )
+    assert "every one right" in printed

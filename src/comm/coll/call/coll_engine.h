@@ -15,7 +15,7 @@
 #include "comm/coll/call/call.h"
 
 #ifdef WM_TOYS // tests/toys
-#define WM_COLL_TOYS(X) X(ring) X(hierarchy)
+#define WM_COLL_TOYS(X) X(hierarchy) X(ring)
 #else
 #define WM_COLL_TOYS(X)
 #endif

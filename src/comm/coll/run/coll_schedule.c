@@ -42,6 +42,7 @@ add_verdict(wm_schedule_t *schedule)
     };
     wm_coll_t call = {
         .kind = WM_COLL_ALLREDUCE,
+        .read = true,
         .on_host = true,
         .receive = buffer,
         .type = MPI_INT64_T,
@@ -95,12 +96,35 @@ prepare(wm_coll_op_t *coll, wm_error_t *err)
                : code;
 }
 
+// Chooses the engine of a task where ranks cannot tell each other which
+// engines serve them: all know it.
+static void
+choose_unasked(wm_nonblocking_call_t *call, unsigned engines)
+{
+    wm_coll_op_t *coll = &call->coll;
+    wm_error_t why;
+    unsigned first = wm_coll_engines_first(engines);
+    if (first == 0) {
+        wm_nonblocking_give_to_mpi(call);
+        return;
+    }
+    int code = wm_coll_op_choose(coll, first, &why);
+    if (code == 0 && (coll->engines & first) == 0)
+        code = wm_error_set(&why, WM_ERR_STATE, 0,
+                            "the engine \"%s\" does not take this memory",
+                            coll->engine->name);
+    if (code < 0)
+        wm_coll_op_fail(coll, &why);
+    call->state = WM_NONBLOCKING_CHOSEN;
+}
+
 static void
 task_begin(wm_schedule_t *schedule, wm_nonblocking_call_t *call)
 {
     wm_coll_op_t *coll = &call->coll;
     const wm_error_t *wrong = &schedule->op->wrong;
     bool last = schedule->current == schedule->count - 1;
+    unsigned engines = coll->engines;
     wm_error_t why;
     if (last && wrong->code < 0)
         schedule->failed = comm_of(schedule)->rank + 1;
@@ -111,7 +135,7 @@ task_begin(wm_schedule_t *schedule, wm_nonblocking_call_t *call)
     call->preflight = wm_coll_op_preflight(coll, coll->wrong.code);
     call->state = WM_NONBLOCKING_PREPARED;
     if (!wm_comm_is_one_host(coll->participant.comm))
-        wm_nonblocking_give_to_mpi(call);
+        choose_unasked(call, engines);
     schedule->begun = true;
 }
 
@@ -183,14 +207,10 @@ static void
 leave_levels(wm_schedule_t *schedule)
 {
     wm_comm_t *comm = comm_of(schedule);
-    wm_comm_t *levels[] = {
-        comm->levels.local,
-        comm->levels.rail,
-        comm->levels.all,
-    };
     wm_error_t err;
-    for (int i = 0; i < 3 && wm_failure_look_at_all(comm, &err) < 0; ++i)
-        (void)!wm_failure_revoke(levels[i], NULL);
+    if (wm_failure_look_at_all(comm, &err) < 0)
+        for (int i = 0; i < WM_LEVELS; ++i)
+            (void)!wm_failure_revoke(comm->levels.each[i], NULL);
 }
 
 void

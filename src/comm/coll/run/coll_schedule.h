@@ -4,7 +4,9 @@
 // hosts, and a broadcast in each host. An engine of collectives has it in its
 // state, fills it in start(), and steps and drops it. Its tasks run one after
 // the other, each by the first engine that serves all ranks of the level, else
-// by MPI. Each is a nonblocking call, without a vote.
+// by MPI. Each is a nonblocking call, without a vote. On a level of several
+// hosts nobody asks: of the engines that were opened there
+// (wm_coll_engines_open), the first that serves this rank must serve all.
 //
 // Ranks start the schedules of a communicator in one order, and each takes its
 // turns on all levels at once. So its tasks run in that order on every rank,
