@@ -190,12 +190,6 @@ wm_kernels_launch(int device, wm_kernel_family_t family, int row,
                                       params, stream, err);
 }
 
-static int
-unit_index(int unit)
-{
-    return __builtin_ctz((unsigned)unit);
-}
-
 static void
 divisor_init(wm_divisor_t *divisor, uint32_t by)
 {
@@ -267,14 +261,36 @@ drop_single_run(wm_copy_params_t *params)
         params->ndim--;
 }
 
-typedef int (*launch_t)(wm_copy_params_t *params, int unit, int device,
-                        CUstream stream, const void *context, wm_error_t *err);
+// Launches a copy or, with a pattern, a fill.
+static int
+launch_one(wm_copy_params_t *params, int unit, const char *pattern, int device,
+           CUstream stream, wm_error_t *err)
+{
+    int index = __builtin_ctz((unsigned)unit);
+    if (pattern == NULL) {
+        drop_single_run(params);
+        return launch_units(kernels[device].copy[index], params->count, params,
+                            device, stream, err);
+    }
+    wm_fill_params_t fill = {
+        .dst = params->dst,
+        .count = params->count,
+        .ndim = params->ndim,
+        .narrow = params->narrow,
+    };
+    memcpy(fill.shape, params->shape, sizeof(fill.shape));
+    memcpy(fill.dst_strides, params->dst_strides, sizeof(fill.dst_strides));
+    memcpy(fill.divisors, params->divisors, sizeof(fill.divisors));
+    memcpy(fill.pattern, pattern, sizeof(fill.pattern));
+    return launch_units(kernels[device].fill[index], fill.count, &fill, device,
+                        stream, err);
+}
 
 // Launches one kernel for the innermost dimensions that fit its parameters,
 // and repeats this for each index of the outer ones (hardly ever any).
 static int
-launch_each(const wm_layout_t *layout, int device, CUstream stream,
-            launch_t launch_one, const void *context, wm_error_t *err)
+launch_each(const wm_layout_t *layout, const char *pattern, int device,
+            CUstream stream, wm_error_t *err)
 {
     int unit = wm_layout_unit(layout);
     int outer = layout->ndim - (WM_COPY_NDIM - 1);
@@ -291,7 +307,7 @@ launch_each(const wm_layout_t *layout, int device, CUstream stream,
             one.src += index[i] * layout->src_strides[i];
         }
         if (status == 0)
-            status = launch_one(&one, unit, device, stream, context, err);
+            status = launch_one(&one, unit, pattern, device, stream, err);
         for (at = outer - 1; at >= 0; at--) {
             if (++index[at] < layout->shape[at])
                 break;
@@ -301,39 +317,11 @@ launch_each(const wm_layout_t *layout, int device, CUstream stream,
     return status;
 }
 
-static int
-launch_copy(wm_copy_params_t *params, int unit, int device, CUstream stream,
-            const void *context, wm_error_t *err)
-{
-    (void)context;
-    drop_single_run(params);
-    CUfunction function = kernels[device].copy[unit_index(unit)];
-    return launch_units(function, params->count, params, device, stream, err);
-}
-
 int
 wm_kernels_copy(const wm_layout_t *layout, int device, CUstream stream,
                 wm_error_t *err)
 {
-    return launch_each(layout, device, stream, launch_copy, NULL, err);
-}
-
-static int
-launch_fill(wm_copy_params_t *params, int unit, int device, CUstream stream,
-            const void *context, wm_error_t *err)
-{
-    wm_fill_params_t fill = {
-        .dst = params->dst,
-        .count = params->count,
-        .ndim = params->ndim,
-        .narrow = params->narrow,
-    };
-    memcpy(fill.shape, params->shape, sizeof(fill.shape));
-    memcpy(fill.dst_strides, params->dst_strides, sizeof(fill.dst_strides));
-    memcpy(fill.divisors, params->divisors, sizeof(fill.divisors));
-    memcpy(fill.pattern, context, sizeof(fill.pattern));
-    CUfunction function = kernels[device].fill[unit_index(unit)];
-    return launch_units(function, fill.count, &fill, device, stream, err);
+    return launch_each(layout, NULL, device, stream, err);
 }
 
 int
@@ -343,5 +331,5 @@ wm_kernels_fill(const wm_layout_t *layout, const void *value, size_t itemsize,
     char pattern[sizeof(((wm_fill_params_t *)0)->pattern)];
     for (size_t i = 0; i < sizeof(pattern); i += itemsize)
         memcpy(pattern + i, value, itemsize);
-    return launch_each(layout, device, stream, launch_fill, pattern, err);
+    return launch_each(layout, pattern, device, stream, err);
 }

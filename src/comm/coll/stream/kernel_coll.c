@@ -4,8 +4,6 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "comm/coll/stream/simple_coll.h"
-
 // Bytes for LL128 and LL at the end of a rank's memory; Simple uses the rest
 // before them.
 #define LL128_BYTES ((size_t)55 << 19)

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Collectives that are one kernel on each GPU. The kernel writes into the
 // memory of others and waits for their data. Short calls use LL or LL128
-// (array/ll.h), others Simple (comm/coll/stream/simple_coll.h), which are
-// NCCL's protocols.
+// (array/ll.h), others Simple (array/simple.h), which are NCCL's protocols.
 #ifndef WM_COMM_COLL_STREAM_KERNEL_COLL_H
 #define WM_COMM_COLL_STREAM_KERNEL_COLL_H
 
@@ -81,6 +80,12 @@ wm_kernel_coll_close(wm_kernel_coll_t *kernels);
 // Enqueues the call on its stream. Not a barrier.
 WM_MUST_CHECK int
 wm_kernel_coll_enqueue(wm_kernel_coll_t *kernels, const wm_coll_desc_t *desc,
+                       const wm_kernel_coll_words_t *words, wm_error_t *err);
+
+// Enqueues it by Simple, for payloads of any length (simple_coll.c).
+WM_MUST_CHECK int
+wm_simple_coll_enqueue(const wm_kernel_coll_t *kernels,
+                       const wm_coll_desc_t *desc,
                        const wm_kernel_coll_words_t *words, wm_error_t *err);
 
 #endif

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "comm/coll/stream/simple_coll.h"
+#include "comm/coll/stream/kernel_coll.h"
 
 #include <string.h>
 

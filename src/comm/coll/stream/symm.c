@@ -3,7 +3,6 @@
 
 #include <stdlib.h>
 
-#include "comm/coll/stream/symm_order.h"
 #include "comm/node/stream_words.h"
 #include "cuda/event.h"
 #include "cuda/lock.h"

@@ -3,7 +3,7 @@
 // that another has published, or publishes its own; captured calls meet before
 // they are captured; peers are released from waits that would not end.
 #include "comm/coll/call/coll_wait.h"
-#include "comm/coll/stream/symm_order.h"
+#include "comm/coll/stream/symm_state.h"
 #include "comm/comm/failure.h"
 #include "comm/node/stream_words.h"
 #include "cuda/lock.h"

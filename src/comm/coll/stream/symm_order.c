@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "comm/coll/stream/symm_order.h"
+#include "comm/coll/stream/symm_state.h"
 
 #include "comm/node/stream_words.h"
 #include "cuda/event.h"
