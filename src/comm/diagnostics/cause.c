@@ -44,8 +44,7 @@ account_of(const wm_comm_t *comm, int rank)
 static int
 awaited(const wm_op_t *op)
 {
-    wm_about_t about;
-    wm_op_about(op, &about);
+    wm_about_t about = wm_op_about(op);
     if (!about.is_message)
         return -1;
     return about.receives && about.matched ? wm_op_message(op)->result.source
@@ -101,8 +100,7 @@ answer(const wm_hang_t *hang, const wm_op_t *op, int64_t now)
 {
     wm_account_t *account = own_account();
     const wm_op_t *message = wm_op_message(op);
-    wm_about_t about;
-    wm_op_about(op, &about);
+    wm_about_t about = wm_op_about(op);
     int rank = awaited(op);
     wm_words_t words = {.length = 0};
     add_call(&words, hang, op, now);
@@ -157,8 +155,7 @@ static void
 add_mutual(wm_words_t *words, const wm_op_t *message, const wm_hang_t *hang,
            const wm_waiting_t *other, bool explained)
 {
-    wm_about_t about;
-    wm_op_about(message, &about);
+    wm_about_t about = wm_op_about(message);
     bool receives = about.receives && other->kind == WM_WAITS_TO_RECEIVE;
     bool sends = !about.receives && other->kind == WM_WAITS_TO_SEND;
     bool both = strncmp(hang->call.name, "Sendrecv", 8) == 0;
@@ -293,9 +290,8 @@ add_report(wm_words_t *words, const wm_hang_t *hang, const wm_op_t *op,
     add_call(words, hang, op, now);
     bool own = message->comm != NULL && message->comm->owner == message->comm;
     bool explained = false;
-    wm_about_t about;
-    wm_op_about(message, &about);
-    if (own && wm_report_is_unmatched(&about)) {
+    wm_about_t about = wm_op_about(message);
+    if (own && wm_report_is_unmatched(about)) {
         explained = add_unmatched(words, message, about.rank);
         explained |= add_plain(words, message, about.rank);
     }

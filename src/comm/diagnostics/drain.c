@@ -32,8 +32,7 @@ is_of(const wm_op_t *op, const wm_comm_t *comm)
 static bool
 is_hopeful(const wm_op_t *op)
 {
-    wm_about_t about;
-    wm_op_about(op, &about);
+    wm_about_t about = wm_op_about(op);
     if (about.receives || about.peer == NULL || about.peer->self)
         return false;
     return wm_node_shares(about.peer)
@@ -45,9 +44,7 @@ is_hopeful(const wm_op_t *op)
 static bool
 waits_for_match(const wm_op_t *op)
 {
-    wm_about_t about;
-    wm_op_about(op, &about);
-    return wm_report_is_unmatched(&about);
+    return wm_report_is_unmatched(wm_op_about(op));
 }
 
 // Returns true if we must wait for an operation. If it was abandoned when its
@@ -96,8 +93,7 @@ drain_tell(const wm_comm_t *comm, int64_t waited, bool abandoned)
                      (double)waited / 1e6);
         wm_report_awaited(&words, op, MPI_DATATYPE_NULL);
         wm_words_add(&words, "%s", abandoned ? ", and gives up" : "");
-        wm_about_t about;
-        wm_op_about(op, &about);
+        wm_about_t about = wm_op_about(op);
         if (about.peer != NULL && wm_node_shares(about.peer)
             && !about.peer->self)
             (void)wm_report_end(&words, about.rank, about.peer);

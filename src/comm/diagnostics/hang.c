@@ -122,7 +122,7 @@ mark_lock_not_held(const wm_op_t *op)
     wm_about_t about = {0};
     wm_engine_lock();
     if (!wm_op_has_left(op))
-        wm_op_about(op, &about);
+        about = wm_op_about(op);
     wm_engine_unlock();
     return about.mark;
 }
@@ -133,20 +133,15 @@ wm_hang_begin(wm_watcher_t *watcher, int64_t now)
     wm_hang_t *hang = (wm_hang_t *)watcher;
     *hang = (wm_hang_t){
         .watcher = *watcher,
-        .call =
-            {
-                .name = wm_waiting_call.name != NULL ? wm_waiting_call.name
-                                                     : "a call",
-                .type = wm_waiting_call.type,
-                .collective = wm_waiting_call.collective,
-                .nbytes = wm_waiting_call.nbytes,
-            },
+        .call = wm_waiting_call,
         .began = now,
         .due = limit > 0 ? now + limit / 2 : INT64_MAX,
         .phase = WAITING,
         .signalled = atomic_load_explicit(&signals, memory_order_relaxed),
         .answered = wm_cause_asked(),
     };
+    if (hang->call.name == NULL)
+        hang->call.name = "a call";
 }
 
 static void

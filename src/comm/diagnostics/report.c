@@ -75,9 +75,9 @@ wm_report_size(wm_words_t *words, bool known, uint64_t nbytes,
 }
 
 bool
-wm_report_is_unmatched(const wm_about_t *about)
+wm_report_is_unmatched(wm_about_t about)
 {
-    return about->is_message && about->receives && !about->matched;
+    return about.is_message && about.receives && !about.matched;
 }
 
 static void
@@ -122,8 +122,7 @@ void
 wm_report_op(wm_words_t *words, const wm_op_t *op)
 {
     const wm_op_t *message = wm_op_message(op);
-    wm_about_t about;
-    wm_op_about(op, &about);
+    wm_about_t about = wm_op_about(op);
     if (!about.is_message) {
         wm_words_add(words, "a call that MPI does");
         return;
@@ -139,8 +138,7 @@ void
 wm_report_awaited(wm_words_t *words, const wm_op_t *op, MPI_Datatype type)
 {
     const wm_op_t *message = wm_op_message(op);
-    wm_about_t about;
-    wm_op_about(op, &about);
+    wm_about_t about = wm_op_about(op);
     if (!about.is_message) {
         wm_words_add(words, "for MPI");
         return;

@@ -50,7 +50,7 @@ wm_report_awaited(wm_words_t *words, const wm_op_t *op, MPI_Datatype type);
 
 // Returns true if no message has come for a receive, or a probe.
 bool
-wm_report_is_unmatched(const wm_about_t *about);
+wm_report_is_unmatched(wm_about_t about);
 
 // Adds "from rank 0 with tag 5 (8000 bytes)", for up to `most` messages, then
 // "and 2 more".

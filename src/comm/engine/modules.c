@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/engine/modules.h"
 
-#include "cuda/settings.h"
-
 const wm_module_t *const wm_modules[] = {
 #define X(name) &wm_##name##_module,
     WM_MODULES(X)
@@ -42,20 +40,6 @@ wm_modules_rest(void)
             least = rest;
     }
     return least;
-}
-
-void
-wm_modules_requested(const wm_op_t *op)
-{
-    if (wm_setting_is_on(WM_SETTING_CHECK))
-        WM_EACH_MODULE(requested, op);
-}
-
-void
-wm_modules_request_freed(const wm_op_t *op)
-{
-    if (wm_setting_is_on(WM_SETTING_CHECK))
-        WM_EACH_MODULE(request_freed, op);
 }
 
 int

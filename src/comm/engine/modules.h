@@ -86,10 +86,6 @@ void
 wm_modules_round(void);
 int64_t
 wm_modules_rest(void); // the shortest
-void
-wm_modules_requested(const wm_op_t *op);
-void
-wm_modules_request_freed(const wm_op_t *op);
 WM_MUST_CHECK int
 wm_modules_configure(wm_error_t *err);
 bool

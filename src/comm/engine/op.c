@@ -165,13 +165,14 @@ wm_op_message(const wm_op_t *op)
     return op;
 }
 
-void
-wm_op_about(const wm_op_t *op, wm_about_t *about)
+wm_about_t
+wm_op_about(const wm_op_t *op)
 {
     const wm_op_t *message = wm_op_message(op);
-    *about = (wm_about_t){0};
+    wm_about_t about = {0};
     if (message->kind->about != NULL)
-        message->kind->about(message, about);
+        message->kind->about(message, &about);
+    return about;
 }
 
 bool

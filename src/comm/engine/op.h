@@ -157,8 +157,8 @@ wm_op_buffer(wm_op_t *op);
 const wm_op_t *
 wm_op_message(const wm_op_t *op);
 
-void
-wm_op_about(const wm_op_t *op, wm_about_t *about);
+wm_about_t
+wm_op_about(const wm_op_t *op);
 
 // Returns the operation that stands for all messages that end in the call that
 // begins them: one static object. The caller gets a reference.

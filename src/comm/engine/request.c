@@ -4,6 +4,7 @@
 #include "comm/engine/engine.h"
 #include "comm/engine/modules.h"
 #include "comm/engine/posted.h"
+#include "cuda/settings.h"
 
 void
 wm_request_status(const wm_op_t *op, MPI_Status *status)
@@ -52,7 +53,8 @@ static int
 request_let_go(void *given)
 {
     wm_op_t *op = given;
-    wm_modules_request_freed(op);
+    if (wm_setting_is_on(WM_SETTING_CHECK))
+        WM_EACH_MODULE(request_freed, op);
     atomic_store(&op->freed, true);
     if (atomic_load(&op->orphaned))
         wm_op_release_told(op);
@@ -80,7 +82,8 @@ wm_request_start_lock_held(wm_op_t *op, wm_error_t *err)
         return code;
     wm_op_retain(op);
     op->has_request = true;
-    wm_modules_requested(op);
+    if (wm_setting_is_on(WM_SETTING_CHECK))
+        WM_EACH_MODULE(requested, op);
     if (atomic_load(&op->done))
         MPI_Grequest_complete(op->request);
     return 0;

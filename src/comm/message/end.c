@@ -63,23 +63,6 @@ wm_end_new(const wm_op_kind_t *kind, wm_comm_t *comm, wm_buffer_t *buffer,
 }
 
 int
-wm_end_begin_in_device(int (*begin)(wm_comm_t *, wm_buffer_t *,
-                                    const wm_envelope_t *, wm_op_t **,
-                                    wm_error_t *),
-                       wm_comm_t *comm, wm_buffer_t *buffer,
-                       const wm_envelope_t *envelope, wm_op_t **op,
-                       wm_error_t *err)
-{
-    bool device = wm_buffer_on_device(buffer); // begin() takes over the buffer
-    if (device)
-        wm_device_stay();
-    int code = begin(comm, buffer, envelope, op, err);
-    if (device)
-        wm_device_go();
-    return code;
-}
-
-int
 wm_await_producer(const wm_buffer_t *buffer, wm_producer_t *producer,
                   const wm_envelope_t *envelope, bool to_write,
                   wm_error_t *err)

@@ -98,15 +98,6 @@ wm_end_new(const wm_op_kind_t *kind, wm_comm_t *comm, wm_buffer_t *buffer,
            const wm_envelope_t *envelope, bool receives, wm_end_t **end,
            wm_error_t *err);
 
-// Calls `begin` while the thread stays in the buffer's device.
-WM_MUST_CHECK int
-wm_end_begin_in_device(int (*begin)(wm_comm_t *, wm_buffer_t *,
-                                    const wm_envelope_t *, wm_op_t **,
-                                    wm_error_t *),
-                       wm_comm_t *comm, wm_buffer_t *buffer,
-                       const wm_envelope_t *envelope, wm_op_t **op,
-                       wm_error_t *err);
-
 // Returns the bytes of a matched message that fit into the buffer.
 uint64_t
 wm_end_fitting_bytes(const wm_end_t *end);

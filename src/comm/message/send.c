@@ -311,8 +311,13 @@ int
 wm_send_begin(wm_comm_t *comm, wm_buffer_t *buffer,
               const wm_envelope_t *envelope, wm_op_t **result, wm_error_t *err)
 {
-    return wm_end_begin_in_device(send_begin, comm, buffer, envelope, result,
-                                  err);
+    bool device = wm_buffer_on_device(buffer); // the call takes it over
+    if (device)
+        wm_device_stay();
+    int code = send_begin(comm, buffer, envelope, result, err);
+    if (device)
+        wm_device_go();
+    return code;
 }
 
 void

@@ -9,12 +9,10 @@
 static bool
 add_op(wm_words_t *words, const wm_op_t *op)
 {
-    wm_about_t about;
     wm_engine_lock();
     bool pending = !atomic_load(&op->done);
     if (pending) {
-        wm_op_about(op, &about);
-        if (about.is_message)
+        if (wm_op_about(op).is_message)
             wm_report_op(words, op);
         else
             wm_words_add(words, "a collective, or another call");
