@@ -18,33 +18,26 @@ static pthread_mutex_t lingering_lock = PTHREAD_MUTEX_INITIALIZER;
 static wm_storage_t *_Atomic lingering;
 
 static int
-alloc_host(wm_storage_t *storage, wm_error_t *err)
+storage_alloc(wm_storage_t *storage, int device, bool pinned, wm_error_t *err)
 {
+    if (device >= 0) {
+        int status = wm_block_alloc(device, storage->size, &storage->block,
+                                    err);
+        if (status == 0) {
+            storage->ptr = wm_block_pointer(storage->block);
+            wm_block_describe(storage->block, &storage->memory);
+        }
+        return status;
+    }
+    storage->memory = (wm_pointer_t){
+        .kind = pinned ? WM_MEMORY_PINNED : WM_MEMORY_HOST, .device = -1};
+    if (pinned)
+        return wm_pinned_alloc(storage->size, &storage->ptr, err);
     size_t size = storage->size > 0 ? storage->size : 1;
-    storage->memory = (wm_pointer_t){.kind = WM_MEMORY_HOST, .device = -1};
-    if (posix_memalign(&storage->ptr, HOST_ALIGN, size) != 0) {
-        return wm_error_set(err, WM_ERR_MEMORY, 0,
-                            "out of host memory: %zu bytes asked for", size);
-    }
-    return 0;
-}
-
-static int
-alloc_pinned(wm_storage_t *storage, wm_error_t *err)
-{
-    storage->memory = (wm_pointer_t){.kind = WM_MEMORY_PINNED, .device = -1};
-    return wm_pinned_alloc(storage->size, &storage->ptr, err);
-}
-
-static int
-alloc_device(wm_storage_t *storage, int device, wm_error_t *err)
-{
-    int status = wm_block_alloc(device, storage->size, &storage->block, err);
-    if (status == 0) {
-        storage->ptr = wm_block_pointer(storage->block);
-        wm_block_describe(storage->block, &storage->memory);
-    }
-    return status;
+    return posix_memalign(&storage->ptr, HOST_ALIGN, size) == 0
+               ? 0
+               : wm_error_set(err, WM_ERR_MEMORY, 0,
+                              "out of host memory: %zu bytes asked for", size);
 }
 
 static int
@@ -75,12 +68,7 @@ storage_new(int device, bool pinned, size_t size, wm_storage_t **storage,
     int status = storage_begin(size, device >= 0 || pinned, &made, err);
     if (status < 0)
         return status;
-    if (device >= 0)
-        status = alloc_device(made, device, err);
-    else if (pinned)
-        status = alloc_pinned(made, err);
-    else
-        status = alloc_host(made, err);
+    status = storage_alloc(made, device, pinned, err);
     if (status < 0) {
         wm_order_free(made->order);
         free(made);

@@ -249,13 +249,6 @@ wm_link_carrier(const wm_peer_t *peer, const wm_pointer_t *memory)
 }
 
 bool
-wm_link_unstaged(const wm_link_t *link, const wm_peer_t *peer,
-                 const wm_pointer_t *memory)
-{
-    return link->unstaged != NULL && link->unstaged(peer, memory);
-}
-
-bool
 wm_link_maps(const wm_peer_t *peer)
 {
     return (forced == NULL || forced->import != NULL)

@@ -81,7 +81,8 @@ typedef struct wm_link {
     // few tags; false: of those that this process draws for the peer.
     bool by_comm;
     // Returns true if send() and receive() take this device memory of ours;
-    // else it is staged, as with NULL. Both always take host memory.
+    // else it is staged, as with NULL. Each end decides for itself. Both
+    // always take host memory.
     bool (*unstaged)(const wm_peer_t *peer, const wm_pointer_t *memory);
     // Begin a chunk. Nobody else uses its memory until test() has returned 1,
     // or an error. A chunk of 0 bytes says that the sender has failed.
@@ -151,12 +152,6 @@ wm_link_for_offer(const wm_peer_t *peer, const wm_pointer_t *into);
 // offer, which the header names. `mpi` carries what no other link does.
 const wm_link_t *
 wm_link_carrier(const wm_peer_t *peer, const wm_pointer_t *memory);
-
-// Returns true if that link takes device memory of ours, a source or a target,
-// in place; else it is staged. Each end decides for itself.
-bool
-wm_link_unstaged(const wm_link_t *link, const wm_peer_t *peer,
-                 const wm_pointer_t *memory);
 
 // Returns true if collectives may map memory of the peer.
 bool

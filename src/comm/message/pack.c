@@ -11,6 +11,8 @@
 #include "comm/node/slot.h"
 #include "cuda/word.h"
 
+#define LOOKS 16 // at our stream, in a step
+
 enum { UNPACK_NEW, UNPACK_READ, UNPACK_WRITTEN };
 
 typedef struct {
@@ -281,19 +283,13 @@ wm_unpack_is_left(const wm_end_t *end)
            && !end->op.result.cancelled;
 }
 
-static int
-look_at_stream(wm_end_t *end, wm_error_t *err)
-{
-    return wm_access_look(&end->access, 16, err);
-}
-
 // Unpacks by MPI into the copy of the memory, gaps included, which is then
 // copied back.
 static int
 unpack_span(wm_end_t *end, wm_error_t *err)
 {
     const wm_pattern_t *pattern = end->buffer.pattern;
-    int code = look_at_stream(end, err);
+    int code = wm_access_look(&end->access, LOOKS, err);
     if (code <= 0)
         return code;
     code = wm_pattern_unpack(
@@ -348,7 +344,7 @@ wm_unpack_step(wm_end_t *end, wm_error_t *err)
     case UNPACK_READ:
         return unpack_span(end, err);
     default:
-        return look_at_stream(end, err);
+        return wm_access_look(&end->access, LOOKS, err);
     }
 }
 

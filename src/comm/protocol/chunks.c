@@ -327,9 +327,8 @@ chunks_offer(wm_end_t *end, wm_error_t *err)
     (void)err;
     const wm_link_t *link = wm_link_carrier(end->peer, &end->buffer.memory);
     // The link would wait for the receiver of an embedded array.
-    chunks->unstaged = device && !end->eager
-                       && wm_link_unstaged(link, end->peer,
-                                           &end->buffer.memory);
+    chunks->unstaged = device && !end->eager && link->unstaged != NULL
+                       && link->unstaged(end->peer, &end->buffer.memory);
     chunks->whole = wm_eager_applies(end);
     if (device && end->around == NULL)
         wm_access_record(&end->access);
@@ -473,8 +472,8 @@ chunks_match(wm_end_t *end, bool refused, wm_error_t *err)
     const wm_pointer_t *memory = &end->buffer.memory;
     const char *unused;
     bool device = wm_buffer_on_device(&end->buffer);
-    chunks_of(end)->unstaged = device
-                               && wm_link_unstaged(link, end->peer, memory);
+    chunks_of(end)->unstaged = device && link->unstaged != NULL
+                               && link->unstaged(end->peer, memory);
     // Counted as by the host where the link does not reach device memory.
     if (device && !link->reach(end->peer, memory, &unused))
         link = &wm_link_host;

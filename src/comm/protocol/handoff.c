@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "comm/protocol/handoff.h"
-
+// Device memory that CUDA IPC does not export goes through an exportable copy.
+// For a long message the copy is a ring, which the sender fills fragment by
+// fragment while the receiver empties it. Staging rings are filled here, too.
 #include "comm/protocol/eager.h"
 #include "comm/protocol/offer.h"
 #include "comm/protocol/fragments.h"
@@ -11,19 +12,15 @@
 #define RING_FRAGMENT ((uint64_t)24 << 20)
 #define RING_FRAGMENTS 3
 
-typedef struct {
-    wm_block_t *block; // the exportable copy, or the ring
-} handoff_t;
-
-WM_STATE(handoff_t, handoff_of, first_state)
+// The exportable copy, or the ring.
+WM_STATE(wm_block_t *, block_of, first_state)
 
 static void
 handoff_drop(wm_end_t *end)
 {
-    handoff_t *handoff = handoff_of(end);
-    if (handoff->block != NULL)
-        wm_block_free(handoff->block, 0, NULL, NULL);
-    handoff->block = NULL;
+    if (*block_of(end) != NULL)
+        wm_block_free(*block_of(end), 0, NULL, NULL);
+    *block_of(end) = NULL;
 }
 
 // Takes an exportable copy, or a ring.
@@ -31,7 +28,7 @@ static bool
 handoff_try_take(wm_end_t *end, const char **why)
 {
     bool in_ring = end->header.nbytes > 2 * RING_FRAGMENT;
-    handoff_t *handoff = handoff_of(end);
+    wm_block_t **block = block_of(end);
     wm_pointer_t memory;
     wm_error_t err;
     if (!wm_offer_open_mapped(end, why))
@@ -42,11 +39,10 @@ handoff_try_take(wm_end_t *end, const char **why)
     int code = wm_block_alloc(end->access.device,
                               in_ring ? RING_FRAGMENT * RING_FRAGMENTS
                                       : end->header.nbytes,
-                              &handoff->block, &err);
+                              block, &err);
     if (code == 0) {
-        wm_block_describe(handoff->block, &memory);
-        code = wm_offer_export(end, wm_block_pointer(handoff->block), &memory,
-                               &err);
+        wm_block_describe(*block, &memory);
+        code = wm_offer_export(end, wm_block_pointer(*block), &memory, &err);
     }
     if (code < 0) {
         handoff_drop(end);
@@ -67,7 +63,7 @@ handoff_offer(wm_end_t *end, wm_error_t *err)
         header->fragments = wm_fragments_count_ramped(header->nbytes,
                                                       RING_FRAGMENT);
     }
-    wm_offer_hand_off(end, wm_block_pointer(handoff_of(end)->block));
+    wm_offer_hand_off(end, wm_block_pointer(*block_of(end)));
     return wm_offer_describe(end, WM_STAGE_NOT, err);
 }
 
@@ -120,7 +116,7 @@ handoff_report_early(wm_end_t *end, wm_error_t *err)
     if (!wm_offer_is_handed_off(end))
         return 0;
     // For the case that the host serves.
-    end->buffer.data = wm_block_pointer(handoff_of(end)->block);
+    end->buffer.data = wm_block_pointer(*block_of(end));
     wm_eager_report(end);
     return 0;
 }

@@ -74,6 +74,15 @@ wm_offer_end_step(wm_end_t *end, wm_error_t *err);
 WM_MUST_CHECK int
 wm_offer_step(wm_end_t *end, wm_error_t *err);
 
+// Makes one step of filling a ring or a staging ring (handoff.c).
+WM_MUST_CHECK int
+wm_handoff_feed(wm_end_t *end, wm_error_t *err);
+
+// Begins to push if the receiver asks for it (push.c). Returns 1 if the row is
+// now `pushed`, 0 if not, or a negative code if the receiver must be told.
+WM_MUST_CHECK int
+wm_push_serve(wm_end_t *end, wm_error_t *err);
+
 // The functions that all offers share (wm_sending_t). wm_offer_fail_posted()
 // is for rows that nobody has answered, and tells if the message still comes;
 // wm_offer_fail_handed_off() likewise, of memory of ours.

@@ -6,7 +6,6 @@
 #include "comm/protocol/eager.h"
 #include "comm/protocol/fragments.h"
 #include "comm/protocol/offer.h"
-#include "comm/protocol/push.h"
 #include "comm/protocol/rows.h"
 
 // Sends that begin so soon after each other are many. For these, asking the

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "comm/protocol/push.h"
-
+// Pushes: the sender copies into the receiver's memory (rendezvous by put),
+// because the receiver asks it to. Used for large offers if as much goes the
+// other way (two copies that write hinder each other less than two that read).
+// Also used between processes that take turns on a GPU: the one that copied
+// last still has its turn. Only for a sender that waits in our code.
 #include "comm/engine/engine.h"
 #include "comm/engine/stats.h"
 #include "comm/link/link.h"

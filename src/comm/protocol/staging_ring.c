@@ -8,7 +8,6 @@
 #include "comm/protocol/device_eager.h"
 #include "comm/protocol/offer.h"
 #include "comm/protocol/fragments.h"
-#include "comm/protocol/handoff.h"
 #include "comm/protocol/rows.h"
 
 // Without progress in any staging ring for so long, payloads go by MPI.

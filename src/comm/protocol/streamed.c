@@ -10,11 +10,8 @@
 #include "comm/protocol/take.h"
 #include "cuda/word.h"
 
-typedef struct {
-    bool submitted; // the stream has the work that takes the message
-} streamed_t;
-
-WM_STATE(streamed_t, streamed_of, second_state)
+// True if the stream has the work that takes the message.
+WM_STATE(bool, is_submitted, second_state)
 
 // Returns true if the message is sure to come. Before that the user's stream
 // must not wait for it, as the sender may fail.
@@ -83,7 +80,7 @@ pull_on_stream(wm_end_t *end, wm_error_t *err)
 {
     int device = end->access.user_device;
     atomic_store(wm_fragments_status(end), 0);
-    streamed_of(end)->submitted = true;
+    *is_submitted(end) = true;
     end->fragments.next = 1;
     int code = wm_event_acquire(device, &end->event, err);
     if (code == 0)
@@ -135,7 +132,7 @@ watch_stream(wm_end_t *end, int code, wm_error_t *err)
 static int
 streamed_step(wm_end_t *end, wm_error_t *err)
 {
-    if (streamed_of(end)->submitted)
+    if (*is_submitted(end))
         return watch_stream(end, has_ended(end, err), err);
     if (!is_posted(end))
         return wm_take_watch(end, 0, err);
@@ -147,12 +144,12 @@ streamed_fail(wm_end_t *end, const wm_error_t *err)
 {
     const wm_access_t *access = &end->access;
     // A stream waits in vain for a sender that has failed.
-    if (streamed_of(end)->submitted && atomic_load(&end->slot->failed))
+    if (*is_submitted(end) && atomic_load(&end->slot->failed))
         wm_slot_ready_for_sender(end->slot, end->fragments.ready_base + 1);
     (void)wm_take_stop(end);
     if (end->recorded)
         (void)!wm_event_synchronize(access->user_device, end->event, NULL);
-    else if (streamed_of(end)->submitted && !atomic_load(&end->op.done))
+    else if (*is_submitted(end) && !atomic_load(&end->op.done))
         (void)!wm_stream_synchronize(access->user_device, access->user_stream,
                                      NULL);
     wm_take_answer(end, err);
@@ -163,7 +160,7 @@ static void
 streamed_peer_died(wm_end_t *end)
 {
     wm_take_peer_died(end);
-    if (streamed_of(end)->submitted)
+    if (*is_submitted(end))
         wm_slot_ready_for_sender(end->slot, end->fragments.ready_base + 1);
 }
 
