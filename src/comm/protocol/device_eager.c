@@ -33,11 +33,8 @@ typedef struct {
 
 static device_buffers_t devices[WM_MAX_DEVICES];
 
-typedef struct {
-    eager_buffer_t *buffer; // NULL: none
-} posting_t;
-
-WM_STATE(posting_t, posting_of, first_state)
+// The buffer of a send; NULL: none.
+WM_STATE(eager_buffer_t *, buffer_of, first_state)
 
 static int
 device_eager_make(int device, device_buffers_t *buffers, wm_error_t *err)
@@ -125,30 +122,29 @@ reason_against(const wm_end_t *end)
 static void
 device_eager_release(wm_end_t *end)
 {
-    posting_t *posting = posting_of(end);
+    eager_buffer_t **buffer = buffer_of(end);
     // A buffer that has used its last flag is never used again.
-    posting->buffer->taken = posting->buffer->flag == UINT32_MAX;
-    posting->buffer = NULL;
+    (*buffer)->taken = (*buffer)->flag == UINT32_MAX;
+    *buffer = NULL;
 }
 
 static bool
 device_eager_try_take(wm_end_t *end, const char **why)
 {
-    posting_t *posting = posting_of(end);
+    eager_buffer_t **buffer = buffer_of(end);
     wm_pointer_t memory;
     wm_error_t err;
     if (!wm_offer_open_mapped(end, why)
         || (*why = reason_against(end)) != NULL)
         return false;
-    int code = device_eager_acquire(end->access.device, &posting->buffer,
-                                    &memory, &err);
+    int code = device_eager_acquire(end->access.device, buffer, &memory, &err);
     *why = "all eager LL buffers are in use";
-    if (code == 0 && posting->buffer == NULL)
+    if (code == 0 && *buffer == NULL)
         return false;
     if (code == 0)
-        code = wm_offer_export(end, posting->buffer->pointer, &memory, &err);
+        code = wm_offer_export(end, (*buffer)->pointer, &memory, &err);
     if (code < 0) {
-        if (posting->buffer != NULL)
+        if (*buffer != NULL)
             device_eager_release(end);
         *why = wm_offer_note(end, &err);
         return false;
@@ -159,7 +155,7 @@ device_eager_try_take(wm_end_t *end, const char **why)
 static int
 device_eager_offer(wm_end_t *end, wm_error_t *err)
 {
-    const eager_buffer_t *buffer = posting_of(end)->buffer;
+    const eager_buffer_t *buffer = *buffer_of(end);
     end->header.flag = buffer->flag;
     wm_offer_hand_off(end, buffer->pointer);
     return wm_offer_describe(end, WM_STAGE_NOT, err);
@@ -169,11 +165,10 @@ device_eager_offer(wm_end_t *end, wm_error_t *err)
 static void
 device_eager_drop(wm_end_t *end)
 {
-    posting_t *posting = posting_of(end);
-    if (posting->buffer != NULL
+    if (*buffer_of(end) != NULL
         && (wm_end_is_quiet(end) || end->fragments.next == 0))
         device_eager_release(end);
-    posting->buffer = NULL;
+    *buffer_of(end) = NULL;
 }
 
 // Called when the batch has launched the kernel, or failed to.
@@ -230,7 +225,7 @@ device_eager_copy_out(wm_end_t *end, char *into, uint32_t ready,
         && strided_of(end) == NULL)
         return 0;
     wm_eager_ll_t message = {
-        .lines = posting_of(end)->buffer->pointer,
+        .lines = (*buffer_of(end))->pointer,
         .user = into,
         .nbytes = end->header.nbytes,
         .flag = end->header.flag,

@@ -85,36 +85,35 @@ wm_staging_ring_begin(wm_end_t *end, wm_error_t *err)
     if (ring == NO_RING)
         return 0;
     bool by_mpi = ring == RINGS_STUCK;
-    if (by_mpi)
-        wm_offer_become(end, &wm_sending_by_mpi,
-                        "all staging rings are in use");
-    else
-        wm_offer_become(end, &wm_sending_staging_ring,
-                        "the receiver asked to stage");
+    wm_offer_become(end,
+                    by_mpi ? &wm_sending_by_mpi : &wm_sending_staging_ring,
+                    by_mpi ? "all staging rings are in use"
+                           : "the receiver asked to stage");
     // `ready`: all writes of the buffer have ended.
     wm_access_after_nothing(&end->access);
     end->fragments = (wm_fragments_t){
         .ready_base = atomic_load(&slot->ready),
         .taken_base = atomic_load(&slot->taken),
     };
+    wm_slot_staging_t staging = {
+        .ready_base = end->fragments.ready_base,
+        .taken_base = end->fragments.taken_base,
+    };
     if (by_mpi) { // the receiver takes one empty fragment
         wm_chunks_announce(end, &wm_link_mpi);
         end->fragments.count = 1;
+        staging.ring = WM_STAGING_BY_MPI;
+        staging.seq = end->header.seq;
+        staging.fragment = end->header.chunk;
     }
     else {
         *ring_of(end) = ring;
         code = staging_ring_fill(end, err);
+        staging.ring = (uint32_t)ring;
+        staging.fragment = (uint32_t)end->fragments.nbytes;
     }
     if (code < 0)
         return code;
-    wm_slot_staging_t staging = {
-        .ring = by_mpi ? WM_STAGING_BY_MPI : (uint32_t)ring,
-        .seq = by_mpi ? end->header.seq : 0,
-        .fragment = by_mpi ? end->header.chunk
-                           : (uint32_t)end->fragments.nbytes,
-        .ready_base = end->fragments.ready_base,
-        .taken_base = end->fragments.taken_base,
-    };
     wm_slot_stage(slot, &staging);
     return 1;
 }
