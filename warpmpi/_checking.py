@@ -304,11 +304,9 @@ def _say(row: table.Row, called: str, comm: Any, args: Any) -> Said:
 
 
 def _checked(method: Any, called: str, row: table.Row) -> Any:
-    names = sorted(row.positions, key=row.positions.__getitem__)
-
     @functools.wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        given = {**dict(zip(row.positions, args, strict=False)), **kwargs}
         said = _say(row, called, self, given)
         return _make(
             self, said, row.name, lambda: method(self, *args, **kwargs)

@@ -38,16 +38,6 @@ dispatch_row(const dispatch_t *self, PyTypeObject *type)
     return NULL;
 }
 
-// Makes an object of our type over the handle, which stays the user's.
-static PyObject *
-dispatch_stand_in(PyTypeObject *type, MPI_Comm handle)
-{
-    PyObject *object = wm_py_mpi_comm_of(type);
-    if (object != NULL && wm_py_mpi_set_comm(object, "self", handle) < 0)
-        Py_CLEAR(object);
-    return object;
-}
-
 // Returns true for the most common buffers on the host, and for ranks and
 // tags, without a query.
 static bool
@@ -130,13 +120,14 @@ dispatch_choose(const dispatch_t *self, PyObject *const *args,
     return found > 0 ? DISPATCH_OURS : DISPATCH_STOCK;
 }
 
-// Calls our method on an object of our type over the same handle.
+// Calls our method on an object of our type over the same handle, which stays
+// the user's.
 static PyObject *
 dispatch_stand_in_call(PyObject *method, PyTypeObject *type, MPI_Comm handle,
                        PyObject *const *args, Py_ssize_t given,
                        PyObject *names)
 {
-    PyObject *stand_in = dispatch_stand_in(type, handle), *result = NULL;
+    PyObject *stand_in = wm_py_mpi_comm_of(type, handle), *result = NULL;
     if (stand_in != NULL)
         result = wm_py_call_with(method, stand_in, args + 1, given - 1, names);
     Py_XDECREF(stand_in);

@@ -231,13 +231,19 @@ wm_py_mpi_call(PyTypeObject *type, const char *name, PyObject *first,
     return result;
 }
 
+static PyObject *
+make(newfunc maker, PyTypeObject *type)
+{
+    PyObject *empty = PyTuple_New(0);
+    PyObject *object = empty != NULL ? maker(type, empty, NULL) : NULL;
+    Py_XDECREF(empty);
+    return object;
+}
+
 PyObject *
 wm_py_mpi_new(PyTypeObject *type)
 {
-    PyObject *empty = PyTuple_New(0);
-    PyObject *object = empty != NULL ? type->tp_new(type, empty, NULL) : NULL;
-    Py_XDECREF(empty);
-    return object;
+    return make(type->tp_new, type);
 }
 
 PyObject *
@@ -266,12 +272,11 @@ wm_py_mpi_comm_type(bool inter)
 }
 
 PyObject *
-wm_py_mpi_comm_of(PyTypeObject *type)
+wm_py_mpi_comm_of(PyTypeObject *type, MPI_Comm comm)
 {
-    PyObject *empty = PyTuple_New(0);
-    PyObject *object = empty != NULL ? PyMPIComm_Type.tp_new(type, empty, NULL)
-                                     : NULL;
-    Py_XDECREF(empty);
+    PyObject *object = make(PyMPIComm_Type.tp_new, type);
+    if (object != NULL)
+        ((PyMPICommObject *)object)->ob_mpi = comm;
     return object;
 }
 

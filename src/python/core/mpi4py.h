@@ -100,10 +100,10 @@ wm_py_mpi_new(PyTypeObject *type);
 PyTypeObject *
 wm_py_mpi_comm_type(bool inter);
 
-// Makes an object with a null handle, of a type that derives from MPI.Comm,
-// without the type's own __new__. Returns NULL with an exception.
+// Makes an object over a handle, of a type that derives from MPI.Comm, without
+// the type's own __new__. Returns NULL with an exception.
 PyObject *
-wm_py_mpi_comm_of(PyTypeObject *type);
+wm_py_mpi_comm_of(PyTypeObject *type, MPI_Comm comm);
 
 // Make objects of handles that stay ours. Return NULL with an exception.
 PyObject *

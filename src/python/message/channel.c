@@ -16,9 +16,7 @@ wm_py_channel_get(PyObject *self, wm_channel_t *channel)
         channel->owner = bound->stream_object;
         self = bound->comm;
     }
-    if (wm_py_mpi_comm(self, "self", &handle) < 0)
-        return -1;
-    if (wm_py_check_running() < 0)
+    if (wm_py_mpi_comm(self, "self", &handle) < 0 || wm_py_check_running() < 0)
         return -1;
     if (handle == MPI_COMM_NULL)
         return wm_py_mpi_fail(

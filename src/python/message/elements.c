@@ -64,13 +64,14 @@ wm_py_elements_parts(int count)
     return pattern;
 }
 
-static void
+static wm_pattern_t *
 refuse_repeats(const char *argument)
 {
     PyErr_Format(PyExc_ValueError,
                  "%s: elements have the same address (a stride of 0); receive "
                  "into an array with memory for each element",
                  argument);
+    return NULL;
 }
 
 wm_pattern_t *
@@ -79,10 +80,8 @@ wm_py_elements_strided(const wm_strided_t *strided, bool writable,
 {
     if (strided->ndim == 0)
         return NULL;
-    if (writable && wm_strided_repeats(strided)) {
-        refuse_repeats(argument);
-        return NULL;
-    }
+    if (writable && wm_strided_repeats(strided))
+        return refuse_repeats(argument);
     wm_pattern_t *pattern = wm_py_elements_parts(1);
     if (pattern != NULL)
         pattern->parts[0] = *strided;
@@ -98,10 +97,8 @@ wm_py_elements_in_parts(const wm_typemap_t *parts, bool writable,
         return wm_py_elements_strided(parts->parts, writable, argument);
     for (int i = 0; i < parts->count; ++i)
         repeats |= wm_strided_repeats(&parts->parts[i]);
-    if (writable && repeats) {
-        refuse_repeats(argument);
-        return NULL;
-    }
+    if (writable && repeats)
+        return refuse_repeats(argument);
     wm_pattern_t *pattern = wm_py_elements_parts(parts->count);
     if (pattern != NULL)
         memcpy(pattern->parts, parts->parts,

@@ -14,19 +14,6 @@ static const wm_view_library_t *const libraries[] = {
     &wm_py_view_jax,
 };
 
-// Protocols that any object may have, in the order of preference.
-static wm_viewed_t
-parse_cai_or_better(PyObject *object, bool writable, const char *argument,
-                    wm_view_t *view);
-static wm_viewed_t (*const protocols[])(PyObject *object, bool writable,
-                                        const char *argument,
-                                        wm_view_t *view) = {
-    parse_cai_or_better,
-    wm_py_view_parse_dlpack,
-    wm_py_view_parse_buffer,
-    wm_py_view_parse_array_interface,
-};
-
 PyObject *
 wm_py_attribute(PyObject *object, PyObject *name)
 {
@@ -160,6 +147,16 @@ parse_cai_or_better(PyObject *object, bool writable, const char *argument,
     }
     return viewed;
 }
+
+// Protocols that any object may have, in the order of preference.
+static wm_viewed_t (*const protocols[])(PyObject *object, bool writable,
+                                        const char *argument,
+                                        wm_view_t *view) = {
+    parse_cai_or_better,
+    wm_py_view_parse_dlpack,
+    wm_py_view_parse_buffer,
+    wm_py_view_parse_array_interface,
+};
 
 wm_viewed_t
 wm_py_view_parse_asking(PyObject *object, bool writable, const char *argument,
