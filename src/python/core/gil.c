@@ -8,28 +8,18 @@
 
 #include "cuda/lock.h"
 
+#if PY_VERSION_HEX >= 0x030C0000
+
+static bool
+is_current(PyThreadState *thread)
+{
 #if PY_VERSION_HEX >= 0x030D0000
-
-static bool
-is_current(PyThreadState *thread)
-{
     return PyThreadState_GetUnchecked() == thread;
-}
-
-static int
-watch(void)
-{
-    return 0;
-}
-
-#elif PY_VERSION_HEX >= 0x030C0000
-
-// The thread's own dictionary is NULL without a current state.
-static bool
-is_current(PyThreadState *thread)
-{
+#else
+    // The thread's own dictionary is NULL without a current state.
     return PyThreadState_GetDict() != NULL
            && PyInterpreterState_Get() == PyThreadState_GetInterpreter(thread);
+#endif
 }
 
 static int

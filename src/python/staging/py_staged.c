@@ -326,6 +326,7 @@ is_awaited(const wm_pointer_t *memory, const wm_producer_t *producer)
                || producer->kind == WM_PRODUCER_DEVICE);
 }
 
+// Returns true if only the code of the array's own class tells its memory.
 static bool
 runs_code(PyObject *array)
 {

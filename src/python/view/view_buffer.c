@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The buffer protocol: bytes, memoryview, array, and the NumPy arrays that
 // view_numpy.c passes on.
+#include <string.h>
+
 #include "python/view/py_dtype.h"
 #include "python/view/view_parts.h"
 
@@ -63,35 +65,17 @@ sized(wm_dtype_t first, Py_ssize_t itemsize, wm_dtype_t *dtype)
 static int
 dtype_of_letter(char letter, Py_ssize_t itemsize, wm_dtype_t *dtype)
 {
-    switch (letter) {
-    case '?':
+    if (letter == '?') {
         *dtype = WM_BOOL;
         return itemsize == 1 ? 0 : -1;
-    case 'b':
-    case 'h':
-    case 'i':
-    case 'l':
-    case 'q':
-    case 'n':
-        return sized(WM_INT8, itemsize, dtype);
-    case 'B':
-    case 'c':
-    case 'H':
-    case 'I':
-    case 'L':
-    case 'Q':
-    case 'N':
-    case 'P':
-        return sized(WM_UINT8, itemsize, dtype);
-    case 'e':
-    case 'f':
-    case 'd':
-        if (itemsize > 8)
-            return -1;
-        return sized(WM_FLOAT16, itemsize, dtype);
-    default:
-        return -1;
     }
+    if (strchr("bhilqn", letter) != NULL)
+        return sized(WM_INT8, itemsize, dtype);
+    if (strchr("BcHILQNP", letter) != NULL)
+        return sized(WM_UINT8, itemsize, dtype);
+    return strchr("efd", letter) != NULL && itemsize <= 8
+               ? sized(WM_FLOAT16, itemsize, dtype)
+               : -1;
 }
 
 static int
