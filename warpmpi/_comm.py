@@ -15,6 +15,7 @@ from mpi4py import MPI
 from . import _checking, _core, _docs, _memory_kinds, _staging, _workers
 from ._buffered import BufferedSends
 from ._objects import ObjectCollectives, ObjectMessages
+from ._staging.averages import ranks_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -615,18 +616,13 @@ def transport(comm: MPI.Comm, rank: int, buffer: Any = None) -> Transport:
             f"comm: {kind} is not a wm.Comm: make one with wm.Comm(comm)"
         )
     if not _core._is_attached(comm) and comm != MPI.COMM_NULL:
-        if not 0 <= rank < _ranks(comm):
+        ranks = ranks_of(comm)
+        if not 0 <= rank < ranks:
             raise ValueError(
                 f"rank={rank} is not a rank of this communicator: use 0 to "
-                f"{_ranks(comm) - 1}"
+                f"{ranks - 1}"
             )
         return Transport(
             "mpi", "no rank of this communicator has a GPU; MPI delivers data"
         )
     return Transport(*comm._transport(rank, buffer))
-
-
-def _ranks(comm: MPI.Comm) -> int:
-    if isinstance(comm, MPI.Intercomm):
-        return comm.Get_remote_size()
-    return comm.Get_size()
