@@ -45,13 +45,13 @@ class BufferedSends:
 
         Messages of GPU arrays, too.
         """
-        _core._buffer_flush(self).Wait()
+        _core._buffer_wait(self, True)
         _core._buffer_detach(self)
         return _attached.pop(MPI._handleof(self), None)
 
     def Flush_buffer(self) -> None:
         """Wait until all messages have left the buffer."""
-        _core._buffer_flush(self).Wait()
+        _core._buffer_wait(self, False)
 
     def Iflush_buffer(self) -> _core.Request:
         """Return a request that ends when all messages have left it."""
@@ -80,7 +80,7 @@ def detach_buffer() -> Any:
 
     Waits until all buffered messages have left, and returns what was attached.
     """
-    _core._buffer_flush(None).Wait()
+    _core._buffer_wait(None, True)
     _core._buffer_detach(None)
     host = _stock_detach()
     return _attached.pop(0, host)
@@ -91,7 +91,7 @@ def flush_buffer() -> None:
 
     Returns when those of every communicator have left the buffer.
     """
-    _core._buffer_flush(None).Wait()
+    _core._buffer_wait(None, False)
     _stock_flush()
 
 

@@ -88,7 +88,7 @@ def class_calls() -> Iterator[tuple[type, str, Any]]:
         return (tells if MPI.Is_initialized() else of_session)(self)
 
     yield MPI.Session, "Get_info", get_info
-    for name in ("Dup", "Get", "Get_nkeys", "Get_nthkey"):
+    for name in ("Dup", "Get", "Get_nkeys", "Get_nthkey", "__contains__"):
         yield MPI.Info, name, _reading(getattr(MPI.Info, name))
     if hasattr(MPI.Info, "Create_env"):
         create = vars(MPI.Info)["Create_env"]

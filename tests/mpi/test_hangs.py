@@ -533,6 +533,27 @@ def test_nothing_is_said_before_its_time(tmp_path, seconds):
     assert "warpmpi:" not in printed
 
 
+@pytest.mark.parametrize("call", ["Detach_buffer", "Flush_buffer"])
+@pytest.mark.parametrize("owner", ["comm", "wm"])
+def test_a_wait_for_buffered_messages_has_its_name(tmp_path, call, owner):
+    if not wm.is_cuda_available():
+        pytest.skip("needs a GPU")
+    body = f"""
+        from warpmpi import _buffered
+        wm.{call} = _buffered.FUNCTIONS["{call}"]
+        wm.Attach_buffer = _buffered.FUNCTIONS["Attach_buffer"]
+        {owner}.Attach_buffer(bytearray(1_000_000))
+        if comm.rank == 0:
+            comm.Bsend(wm.ones(100_000), 0, 3)
+            late = later(comm.Recv, wm.empty(100_000), 0, 3)
+            {owner}.{call}()
+            late.join()
+    """
+    told = f": {call} has waited "
+    printed = run(tmp_path, body, "buffer", wanted=[told])
+    assert told in printed, printed
+
+
 def test_a_barrier_tells_of_a_collective_of_host_memory(tmp_path):
     """MPI does it, and no rank waits before it: no preflight can tell."""
     if not wm.is_cuda_available():

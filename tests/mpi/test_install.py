@@ -954,6 +954,9 @@ def test_info_objects_name_the_kinds_of_memory(tmp_path, driver):
         env[key] = ",".join(wanted)
         assert dict(MPI.INFO_ENV.items()) == env
         assert len(MPI.INFO_ENV) == len(env)
+        assert key in MPI.INFO_ENV and "none" not in MPI.INFO_ENV
+        own = MPI.Info.Create({"a": "b"})
+        assert "a" in own and key not in own
         assert kinds(MPI.Info.Create_env()) == wanted
     """
     script = tmp_path / "program.py"

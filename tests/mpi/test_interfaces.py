@@ -74,11 +74,14 @@ def test_counts_in_gpu_memory_are_refused(comm, kind, memory):
         for both in (given, [0]), ([1], given):
             with pytest.raises(TypeError, match=match):
                 getattr(comm, form)([array, both, types], [array, both, types])
-    if memory == "device":
-        with pytest.raises(TypeError, match=match):
-            comm.Reduce_scatter(array, kinds.make(memory, np.zeros(8)), given)
-        with pytest.raises(TypeError, match=match):
-            comm.scatter(given)
+    into = kinds.make(memory, np.zeros(8))
+    for form in "Reduce_scatter", "Ireduce_scatter", "Reduce_scatter_init":
+        with pytest.raises(TypeError, match=f"recvcounts: {match}"):
+            getattr(comm, form)(array, into, given)
+        with pytest.raises(TypeError, match=f"recvcounts: {match}"):
+            getattr(comm, form)(array, into, recvcounts=given)
+    with pytest.raises(TypeError, match=match):
+        comm.scatter(given)
 
 
 @pytest.mark.parametrize("code", "b1 i1 i2 i4 i8 u2 u8 f4 c8".split())

@@ -437,6 +437,10 @@ def staged_call(
     if family.paired:
         by_pairs = paired if nonblocking is None else paired_again
     positions = tuple((1 + buf.position, buf.name) for buf in row.buffers)
+    op, counts = (
+        (1 + row.positions[name], name) if name in row.positions else None
+        for name in ("op", "recvcounts")
+    )
     passing = _core._Passing(
         method,
         call,
@@ -448,7 +452,8 @@ def staged_call(
         again if nonblocking is not None else None,
         by_pairs,
         mpis,
-        (1 + row.positions["op"], "op") if "op" in row.positions else None,
+        op,
+        counts,
     )
     made = functools.update_wrapper(passing, method)
     text = family.describe(method.__name__)

@@ -2,6 +2,7 @@
 // Functions for warpmpi/_buffered.py: the room for buffered sends, counted.
 #include <stdbool.h>
 
+#include "comm/diagnostics/hang.h"
 #include "comm/message/buffered.h"
 #include "python/core/mpi4py.h"
 #include "python/message/channel.h"
@@ -77,9 +78,38 @@ flush(PyObject *Py_UNUSED(module), PyObject *object)
                     : wm_py_request_new(op, MPI_REQUEST_NULL, &none);
 }
 
+PyDoc_STRVAR(wait_doc,
+             "_buffer_wait(comm, detaches, /)\n--\n\n"
+             "Wait until no buffered message is left, in Detach_buffer or,\n"
+             "unless detaches, in Flush_buffer.");
+
+static PyObject *
+wait_for_room(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *object;
+    wm_comm_t *comm;
+    wm_op_t *op;
+    wm_error_t err;
+    int detaches, code;
+    if (!PyArg_ParseTuple(args, "Op:_buffer_wait", &object, &detaches)
+        || comm_of(object, &comm) < 0)
+        return NULL;
+    WM_PY_UNLOCKED(code = wm_room_flush_begin(comm, &op, &err));
+    if (code < 0)
+        return wm_py_raise(&err);
+    wm_waiting_call = (wm_waiting_call_t){
+        .name = detaches ? "Detach_buffer" : "Flush_buffer",
+        .type = MPI_DATATYPE_NULL,
+    };
+    code = wm_py_wait(op, NULL);
+    wm_op_release(op);
+    return code < 0 ? NULL : Py_NewRef(Py_None);
+}
+
 PyMethodDef wm_py_buffered_functions[] = {
     {"_buffer_attach", attach, METH_VARARGS, attach_doc},
     {"_buffer_detach", detach, METH_O, detach_doc},
     {"_buffer_flush", flush, METH_O, flush_doc},
+    {"_buffer_wait", wait_for_room, METH_VARARGS, wait_doc},
     {0},
 };

@@ -4,11 +4,22 @@
 // MPI runs, what mpi4py cannot do, as it asks MPI about each handle.
 #include "python/core/mpi4py.h"
 
+// `in`, by the method in the type's dictionary: Python looks at the slot.
+static int
+patched_contains(PyObject *object, PyObject *item)
+{
+    PyObject *found = PyObject_CallMethod(object, "__contains__", "O", item);
+    int answer = found != NULL ? PyObject_IsTrue(found) : -1;
+    Py_XDECREF(found);
+    return answer;
+}
+
 PyDoc_STRVAR(
     patch_doc,
     "_patch(type, name, value, /)\n--\n\n"
     "Set an attribute of a type of mpi4py; return the former value.\n\n"
-    "A classmethod or staticmethod is returned as its descriptor.\n"
+    "A classmethod or staticmethod is returned as its descriptor. Of the\n"
+    "methods that operators call, __contains__ alone takes effect.\n"
     "Raises AttributeError if the type itself has no such attribute.");
 
 static PyObject *
@@ -32,6 +43,8 @@ patch(PyObject *Py_UNUSED(module), PyObject *args)
     PyType_Modified(type);
     if (code < 0)
         Py_CLEAR(former);
+    else if (PyUnicode_CompareWithASCIIString(name, "__contains__") == 0)
+        type->tp_as_sequence->sq_contains = patched_contains;
     return former;
 }
 

@@ -35,6 +35,7 @@ typedef struct {
     PyObject *paired;  // neighbours, if MPI needs another form of the call
     PyObject *where;   // (position, name) of each buffer
     PyObject *op;      // (position, name) of the operation; or None
+    PyObject *counts;  // likewise of recvcounts
     int begins;        // true: the call makes a request
     int direct;        // wm_coll_kind_t of a call that GPUs may do
     int computes;      // true: MPI computes with the elements
@@ -127,8 +128,12 @@ static bool
 is_mpi4pys(const passing_t *self, PyObject *const *args, Py_ssize_t given,
            PyObject *names)
 {
+    PyObject *counts = self->counts != Py_None
+                           ? find_argument(self->counts, args, given, names)
+                           : NULL;
     return (self->op == Py_None
             || !wm_py_average_is(find_argument(self->op, args, given, names)))
+           && (counts == NULL || is_host_count(counts))
            && are_all(is_plain, self, args, given, names);
 }
 
@@ -465,15 +470,18 @@ passing_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     PyObject *method, *other, *explains, *where, *name;
     Py_ssize_t position;
-    PyObject *again = Py_None, *paired = Py_None, *op = Py_None;
+    PyObject *again = Py_None, *paired = Py_None;
+    PyObject *op = Py_None, *counts = Py_None;
     const char *direct = "";
     int begins = 0, computes = 0, mpis = 0;
     if (kwargs != NULL && PyDict_GET_SIZE(kwargs) > 0)
         return PyErr_Format(PyExc_TypeError, "_Passing() takes no keywords");
-    if (!PyArg_ParseTuple(args, "OOOO!|pspOOpO:_Passing", &method, &other,
+    if (!PyArg_ParseTuple(args, "OOOO!|pspOOpOO:_Passing", &method, &other,
                           &explains, &PyTuple_Type, &where, &begins, &direct,
-                          &computes, &again, &paired, &mpis, &op)
-        || (op != Py_None && !PyArg_ParseTuple(op, "nU", &position, &name)))
+                          &computes, &again, &paired, &mpis, &op, &counts)
+        || (op != Py_None && !PyArg_ParseTuple(op, "nU", &position, &name))
+        || (counts != Py_None
+            && !PyArg_ParseTuple(counts, "nU", &position, &name)))
         return NULL;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(where); ++i)
         if (!PyArg_ParseTuple(PyTuple_GET_ITEM(where, i), "nU", &position,
@@ -488,6 +496,7 @@ passing_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->explain = Py_NewRef(explains);
     self->where = Py_NewRef(where);
     self->op = Py_NewRef(op);
+    self->counts = Py_NewRef(counts);
     self->again = Py_NewRef(again);
     self->paired = Py_NewRef(paired);
     self->begins = begins;
@@ -531,6 +540,7 @@ passing_dealloc(PyObject *object)
     passing_clear(object);
     Py_CLEAR(((passing_t *)object)->where);
     Py_CLEAR(((passing_t *)object)->op);
+    Py_CLEAR(((passing_t *)object)->counts);
     type->tp_free(object);
     Py_DECREF(type);
 }
@@ -558,7 +568,8 @@ static PyGetSetDef attributes[] = {
 PyDoc_STRVAR(
     passing_doc,
     "_Passing(method, other, explain, positions, begins=False, name='',\n"
-    "computes=False, again=None, paired=None, mpis=False, op=None, /)\n--\n\n"
+    "computes=False, again=None, paired=None, mpis=False, op=None,\n"
+    "counts=None, /)\n--\n\n"
     "mpi4py's method for plain NumPy arrays, `other` for all else.\n\n"
     "explain: adds a note to MPI's exceptions, or None. positions:\n"
     "(position, name) of each buffer. begins: the call returns a request,\n"
@@ -571,7 +582,8 @@ PyDoc_STRVAR(
     "caller's, and those of the call; for a persistent call it takes the\n"
     "communicator and makes `again`. mpis: the communicator is host-only, so\n"
     "MPI does the call at once. op: (position, name) of the operation, which\n"
-    "`other` replaces if MPI does not know it.");
+    "`other` replaces if MPI does not know it. counts: (position, name) of\n"
+    "recvcounts, which `other` refuses in GPU memory.");
 
 static PyType_Slot slots[] = {
     {Py_tp_doc, (void *)passing_doc}, {Py_tp_new, passing_new},
