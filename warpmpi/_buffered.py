@@ -17,13 +17,19 @@ from . import _core
 _attached: dict[int, Any] = {}  # by a communicator's handle, 0: the process
 
 
-def _size(buf: Any) -> int:
+def _read(buf: Any) -> Any:
+    """Read a buffer once, as its code may tell other memory the next time."""
     automatic = getattr(MPI, "BUFFER_AUTOMATIC", None)
-    if buf is None:
-        return 0
-    if automatic is not None and buf is automatic:
-        return -1
-    return MPI.buffer.frombuffer(buf).nbytes
+    if buf is None or (automatic is not None and buf is automatic):
+        return buf
+    return MPI.buffer.frombuffer(buf)
+
+
+def _size(memory: Any) -> int:
+    """Return the bytes of what was read; -1: without limit."""
+    if isinstance(memory, MPI.buffer):
+        return memory.nbytes
+    return 0 if memory is None else -1
 
 
 class BufferedSends:
@@ -37,7 +43,7 @@ class BufferedSends:
         and ``MPI.BSEND_OVERHEAD``. Raises MPI.Exception if one is attached
         already.
         """
-        _core._buffer_attach(self, _size(buf))
+        _core._buffer_attach(self, _size(_read(buf)))
         _attached[MPI._handleof(self)] = buf
 
     def Detach_buffer(self) -> Any:
@@ -67,11 +73,11 @@ def attach_buffer(buf: Any) -> None:
 
     Only the size of GPU memory is used: MPI gets host memory of this size.
     """
-    size = _size(buf)
-    host = bytearray(size) if _core.is_on_device(buf) else buf
-    _stock_attach(host)
+    memory = _read(buf)
+    size, on_device = _size(memory), _core.is_on_device(memory)
+    _stock_attach(bytearray(size) if on_device else memory)
     _core._buffer_attach(None, size)
-    if host is not buf:
+    if on_device:
         _attached[0] = buf
 
 

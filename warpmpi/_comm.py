@@ -143,7 +143,9 @@ def _guard_stock_calls() -> None:
     def create_window(cls: type, *args: Any, **kwargs: Any) -> Any:
         given = (*args, *kwargs.values())
         if any(isinstance(each, _Communicator) for each in given):
-            _staging.refuse_window(given)
+            memory = _staging.window_memory
+            args = tuple(map(memory, args))
+            kwargs = {key: memory(each) for key, each in kwargs.items()}
         return create.__get__(None, cls)(*args, **kwargs)
 
     _core._guard_requests()

@@ -38,6 +38,15 @@ def has_bytes(value: Any) -> bool:
     return True
 
 
+def memory_of(value: Any) -> Any:
+    """Return the memory of an array that says where it is; others as given."""
+    names = "__cuda_array_interface__", "__dlpack__"
+    known = isinstance(value, (numpy.ndarray, MPI.buffer))
+    if known or not any(hasattr(type(value), name) for name in names):
+        return value
+    return MPI.buffer.frombuffer(value)
+
+
 def refuse_bytes(value: Any, name: str) -> None:
     """Raise TypeError for GPU memory that the host would read."""
     if has_bytes(value) and _core.is_on_device(value):

@@ -12,6 +12,7 @@ from mpi4py import MPI
 import kinds
 import warpmpi as wm
 from random_interfaces import INSTALLED, Calls
+from warpmpi import _buffered
 
 pytestmark = pytest.mark.skipif(
     not wm.is_cuda_available(), reason="needs a GPU"
@@ -186,6 +187,50 @@ def test_memory_is_looked_at_that_mpi_gets(comm, name, call, typed):
             assert min(times) <= array.readings
         except (TypeError, ValueError, BufferError):
             pass
+
+
+def create_window(create, one):
+    create(one, comm=MPI.COMM_SELF).Free()
+
+
+def attach_to_window(_, one):
+    window = MPI.Win.Create_dynamic(comm=MPI.COMM_SELF)
+    try:
+        INSTALLED[MPI.Win, "Attach"](window, one)
+    finally:
+        window.Free()
+
+
+def attach_buffer(_, one):
+    _buffered.attach_buffer(one)
+    host = _buffered._stock_detach()
+    _buffered._core._buffer_detach(None)
+    _buffered._attached.pop(0, None)
+    assert np.frombuffer(host, "u1").ctypes.data != one.memory.ptr
+    raise TypeError
+
+
+KEPT = {  # MPI keeps their memory, and uses it on the host
+    "Win.Create": lambda comm, one: create_window(
+        INSTALLED[MPI.Win, "Create"].__get__(None, MPI.Win), one
+    ),
+    "Win.Create of ours": lambda comm, one: MPI.Win.Create(one, comm=comm),
+    "Win.Attach": attach_to_window,
+    "Attach_buffer": attach_buffer,
+}
+
+
+@pytest.mark.parametrize("error", [Boom, AttributeError, BufferError])
+@pytest.mark.parametrize("call", KEPT)
+@pytest.mark.parametrize("name", INTERFACES)
+def test_memory_is_looked_at_that_mpi_keeps(comm, name, call, error):
+    for times in [
+        combination
+        for length in range(5)
+        for combination in itertools.combinations(range(1, 6), length)
+    ]:
+        with pytest.raises((TypeError, BufferError, error)):
+            KEPT[call](comm, told(name, times, error))
 
 
 @pytest.mark.parametrize("error", [Boom, RuntimeError, KeyboardInterrupt])

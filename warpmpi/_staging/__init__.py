@@ -24,14 +24,14 @@ from .collectives import comm_calls
 from .datatypes import datatype_calls
 from .files import file_calls
 from .messages import message_calls
-from .windows import refuse_window, window_calls
+from .windows import window_calls, window_memory
 
 __all__ = [
     "class_calls",
     "comm_calls",
     "message_calls",
     "object_call",
-    "refuse_window",
+    "window_memory",
 ]
 
 _NO_ATTACH = "MPI itself copies messages into the buffer; attach host memory"

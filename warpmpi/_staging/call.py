@@ -11,7 +11,7 @@ from typing import Any
 from mpi4py import MPI
 
 from .. import _core, _docs
-from .._raw import refuse_bytes
+from .._raw import memory_of, refuse_bytes
 from . import averages, halves, notes, table
 from .given import Looked, listed, read_once
 from .layout import recounted
@@ -500,18 +500,33 @@ def keeping_datatypes(call: Callable[..., Any], row: Row) -> Any:
     return make
 
 
+def host_memory(value: Any, name: str, why: str) -> Any:
+    """Return what a call of that name gives to MPI for an argument.
+
+    An array is read once, as its code may tell other memory the next time.
+    Raises TypeError for GPU memory.
+    """
+    if not _core.is_on_device(value):
+        read = memory_of(value)
+        if read is value or not _core.is_on_device(read):
+            return read
+    raise TypeError(f"{name}: {why}")
+
+
 def refusing(kind: type, name: str, why: str) -> Any:
     """Make a method of mpi4py's refuse arrays in GPU memory."""
     method = getattr(kind, name)
     bound = isinstance(vars(kind)[name], classmethod)
     method = getattr(method, "__func__", method)
 
+    def checked(value: Any) -> Any:
+        read = host_memory(value, f"{kind.__name__}.{name}", why)
+        _core._settle(value)
+        return read
+
     @functools.wraps(method)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        for value in (*args[1:], *kwargs.values()):
-            if _core.is_on_device(value):
-                raise TypeError(f"{kind.__name__}.{name}: {why}")
-            _core._settle(value)
-        return method(*args, **kwargs)
+    def call(first: Any, *args: Any, **kwargs: Any) -> Any:
+        given = {key: checked(value) for key, value in kwargs.items()}
+        return method(first, *map(checked, args), **given)
 
     return classmethod(call) if bound else call

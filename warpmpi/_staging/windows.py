@@ -12,9 +12,17 @@ from typing import Any
 
 from mpi4py import MPI
 
-from .. import _core, _docs
+from .. import _docs
 from . import table
-from .call import Call, Family, by_request, rank_of, refusing, staged_call
+from .call import (
+    Call,
+    Family,
+    by_request,
+    host_memory,
+    rank_of,
+    refusing,
+    staged_call,
+)
 from .table import Buffer, rows_of
 
 # Calls of each window that have not ended, until it is synchronised, with the
@@ -83,10 +91,9 @@ _NO_WINDOW = (
 )
 
 
-def refuse_window(arguments: tuple[Any, ...]) -> None:
-    """Raise TypeError for a window over GPU memory."""
-    if any(map(_core.is_on_device, arguments)):
-        raise TypeError(f"Win.Create: {_NO_WINDOW}")
+def window_memory(value: Any) -> Any:
+    """Return an argument of Win.Create; raise TypeError for GPU memory."""
+    return host_memory(value, "Win.Create", _NO_WINDOW)
 
 
 def window_calls() -> Iterator[tuple[str, Any]]:
