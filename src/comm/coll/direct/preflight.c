@@ -233,6 +233,22 @@ look_for_exchange(void *context, wm_error_t *err)
                        "make the same calls in the same order");
 }
 
+static void
+exchange_begin(wm_comm_t *comm, const wm_preflight_values_t *maxima,
+               const wm_preflight_t *preflight)
+{
+    if (!wm_coll_was_refused(comm, WM_COLL_FORM_BLOCKING))
+        wm_barrier_enter(comm->barrier, true);
+    publish_at(comm->barrier, EXCHANGES, maxima, preflight);
+}
+
+void
+wm_preflight_leave(const wm_comm_t *comm)
+{
+    if (wm_barrier_any_passed(comm->barrier))
+        wm_barrier_epoch_abandon(comm->barrier);
+}
+
 static int
 values_exchange(wm_comm_t *comm, wm_preflight_values_t *maxima,
                 const wm_preflight_t *preflight, wm_error_t *err)
@@ -240,15 +256,13 @@ values_exchange(wm_comm_t *comm, wm_preflight_values_t *maxima,
     wm_barrier_t *barrier = comm->barrier;
     if (barrier == NULL)
         return values_by_messages(comm, maxima, err);
-    if (!wm_coll_was_refused(comm, WM_COLL_FORM_BLOCKING))
-        wm_barrier_enter(barrier, true);
-    publish_at(barrier, EXCHANGES, maxima, preflight);
+    exchange_begin(comm, maxima, preflight);
     int code = wm_coll_wait(comm, look_for_exchange, barrier,
                             WM_LOOKS_AT_WORDS, err);
     if (code == 0)
         merge_all(barrier, maxima);
-    else if (wm_barrier_any_passed(barrier))
-        wm_barrier_epoch_abandon(barrier);
+    else
+        wm_preflight_leave(comm);
     return code;
 }
 
@@ -315,6 +329,26 @@ wm_preflight_conclude(const wm_comm_t *comm, const wm_barrier_t *barrier,
     preflight_fill(comm, preflight, &maxima);
     merge_all(barrier, &maxima);
     return preflight_judge(comm, preflight, &maxima, 0, err);
+}
+
+void
+wm_preflight_begin(wm_comm_t *comm, const wm_preflight_t *preflight)
+{
+    wm_preflight_values_t maxima;
+    preflight_fill(comm, preflight, &maxima);
+    exchange_begin(comm, &maxima, preflight);
+}
+
+int
+wm_preflight_look(wm_comm_t *comm, wm_preflight_t *preflight, wm_error_t *err)
+{
+    int come = look_for_exchange(comm->barrier, err);
+    if (come < 0)
+        wm_preflight_leave(comm);
+    if (come <= 0)
+        return come;
+    int code = wm_preflight_conclude(comm, comm->barrier, preflight, err);
+    return code < 0 ? code : 1;
 }
 
 typedef int

@@ -41,6 +41,18 @@ WM_MUST_CHECK int
 wm_preflight_tell(wm_comm_t *comm, wm_coll_kind_t call, int code,
                   wm_error_t *err);
 
+// The steps of wm_preflight_run() on one host, which do not wait.
+// wm_preflight_look() returns 1 when it has ended, 0 if not yet, or an error.
+// A rank that does not look to the end leaves.
+void
+wm_preflight_begin(wm_comm_t *comm, const wm_preflight_t *preflight);
+
+WM_MUST_CHECK int
+wm_preflight_look(wm_comm_t *comm, wm_preflight_t *preflight, wm_error_t *err);
+
+void
+wm_preflight_leave(const wm_comm_t *comm);
+
 // Exchanges at a barrier. Returns 1, and exchanges nothing, if a rank declines
 // (wm_barrier_enter).
 WM_MUST_CHECK int

@@ -13,6 +13,27 @@
 #include "comm/coll/stream/symm.h"
 #include "comm/engine/engine.h"
 
+typedef enum {
+    RUNNING,    // on our stream
+    EXCHANGING, // the ranks exchange errors, so that all raise one
+    ENDED,
+} state_t;
+
+typedef struct {
+    state_t state;
+    wm_access_t access; // our stream
+    wm_preflight_t preflight;
+    wm_error_t error; // of this rank; code 0: none
+} kernels_t;
+
+_Static_assert(sizeof(kernels_t) <= WM_COLL_STATE_BYTES, "there is room");
+
+static kernels_t *
+kernels_state(wm_coll_op_t *op)
+{
+    return (kernels_t *)op->state;
+}
+
 // Returns the GPU of the buffers; -1: not memory of one GPU.
 static int
 kernels_device_of(const wm_coll_t *call)
@@ -54,12 +75,6 @@ kernels_serve(const wm_coll_op_t *op)
                               : wm_pinned_symm_is_left();
 }
 
-static int
-kernels_have_ended(void *context, wm_error_t *err)
-{
-    return wm_access_look(context, WM_LOOK_TRIES, err);
-}
-
 // Waits for the stream, which uses our buffers, after a rank has died. Poisons
 // words until the stream comes to its end.
 static void
@@ -73,58 +88,118 @@ kernels_lead_on(wm_comm_t *comm, wm_access_t *access)
     }
 }
 
-// Enqueues the call on a stream of ours, and waits for its end.
-static int
-kernels_run(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err)
+// Keeps the first error of this rank.
+static void
+kernels_note(kernels_t *own, int code, const wm_error_t *err)
 {
-    wm_access_t access;
-    wm_error_t later;
-    const wm_producer_t nobody = {.kind = WM_PRODUCER_NONE};
-    wm_access_begin(&access, &nobody, true, kernels_device_of(call));
-    int code = wm_access_open(&access, err);
-    if (code < 0) // the call must still end on the other ranks
-        later = *err;
-    int begun = wm_stream_coll_call(comm, code < 0 ? NULL : call,
-                                    access.device, access.stream,
-                                    code < 0 ? &later : err);
-    code = code < 0 ? code : begun;
-    if (access.opened) {
-        int ended = wm_coll_wait(comm, kernels_have_ended, &access,
-                                 WM_LOOKS_AT_STREAM, code < 0 ? &later : err);
-        if (ended < 0)
-            kernels_lead_on(comm, &access);
-        code = code < 0 ? code : ended;
-    }
-    // Raises a failure in this call, not in a later one.
-    int found = wm_symm_find_failure(comm->symm, code < 0 ? &later : err);
-    code = code < 0 ? code : found;
-    wm_access_close(&access);
-    return code;
+    if (code < 0 && own->error.code == 0)
+        own->error = *err;
 }
 
-// Does the whole call: the ranks wait for each other on the host before it, so
-// that all raise what one has found, and after it.
+// Enqueues the call on a stream of ours. A rank without a stream enqueues no
+// call, which must still end on the others.
+static wm_coll_result_t
+kernels_enqueue(wm_coll_op_t *op)
+{
+    kernels_t *own = kernels_state(op);
+    const wm_coll_t *call = op->participant.call;
+    const wm_producer_t nobody = {.kind = WM_PRODUCER_NONE};
+    wm_error_t err;
+    wm_access_begin(&own->access, &nobody, true, kernels_device_of(call));
+    kernels_note(own, wm_access_open(&own->access, &err), &err);
+    if (own->error.code < 0)
+        err = own->error;
+    kernels_note(own,
+                 wm_stream_coll_call(
+                     op->participant.comm, own->error.code < 0 ? NULL : call,
+                     own->access.device, own->access.stream, &err),
+                 &err);
+    own->state = RUNNING;
+    op->looks = WM_LOOKS_AT_STREAM;
+    return WM_COLL_UNDER_WAY;
+}
+
+// Waits for the other ranks, as a first call makes symmetric memory, and as
+// the kernels do not see all that ranks may have found.
 static wm_coll_result_t
 kernels_start(wm_coll_op_t *op, wm_error_t *err)
 {
-    wm_comm_t *comm = op->participant.comm;
     const wm_coll_t *call = op->participant.call;
     const wm_shape_t *shape = wm_coll_shape(call->kind);
+    kernels_t *own = kernels_state(op);
     wm_plan_t plan;
     wm_error_t wrong;
+    own->state = ENDED;
+    own->error.code = 0;
     if (!wm_participant_plan(&op->participant, &plan, &wrong))
         return WM_COLL_BY_MPI;
     if (wrong.code < 0)
         *err = wrong;
     bool all_see_it = !shape->varies
                       && (shape->reduces || call->kind == WM_COLL_BCAST);
-    int code = all_see_it
-                   ? 0
-                   : wm_preflight_tell(comm, call->kind, wrong.code, err);
-    if (code < 0)
-        return (wm_coll_result_t)code;
-    code = kernels_run(comm, call, err);
-    return (wm_coll_result_t)wm_preflight_tell(comm, call->kind, code, err);
+    int code = all_see_it ? 0
+                          : wm_preflight_tell(op->participant.comm, call->kind,
+                                              wrong.code, err);
+    return code < 0 ? (wm_coll_result_t)code : kernels_enqueue(op);
+}
+
+// Looks at the stream. At its end raises a failure in this call, not in a
+// later one, and tells the other ranks.
+static void
+kernels_follow(wm_coll_op_t *op, bool *waits)
+{
+    kernels_t *own = kernels_state(op);
+    wm_comm_t *comm = op->participant.comm;
+    wm_error_t err;
+    int ended = own->access.opened
+                    ? wm_access_look(&own->access, WM_LOOK_TRIES, &err)
+                    : 1;
+    *waits = ended == 0;
+    if (*waits)
+        return;
+    kernels_note(own, ended, &err);
+    kernels_note(own, wm_symm_find_failure(comm->symm, &err), &err);
+    wm_access_close(&own->access);
+    own->state = EXCHANGING;
+    own->preflight = (wm_preflight_t){
+        .call = op->participant.call->kind,
+        .code = own->error.code,
+    };
+    wm_preflight_begin(comm, &own->preflight);
+    op->looks = WM_LOOKS_AT_WORDS;
+}
+
+static wm_coll_result_t
+kernels_step(wm_coll_op_t *op, bool *waits, wm_error_t *err)
+{
+    kernels_t *own = kernels_state(op);
+    if (own->state == RUNNING) {
+        kernels_follow(op, waits);
+        return WM_COLL_UNDER_WAY;
+    }
+    int met = wm_preflight_look(op->participant.comm, &own->preflight, err);
+    *waits = met == 0;
+    if (*waits)
+        return WM_COLL_UNDER_WAY;
+    own->state = ENDED;
+    if (own->error.code < 0)
+        *err = own->error;
+    return met > 0 ? WM_COLL_DONE : (wm_coll_result_t)met;
+}
+
+// Leaves a call that a dead rank has ended.
+static void
+kernels_drop(wm_coll_op_t *op)
+{
+    kernels_t *own = kernels_state(op);
+    wm_comm_t *comm = op->participant.comm;
+    if (own->state == RUNNING && own->access.opened)
+        kernels_lead_on(comm, &own->access);
+    if (own->state == RUNNING)
+        wm_access_close(&own->access);
+    else if (own->state == EXCHANGING)
+        wm_preflight_leave(comm);
+    own->state = ENDED;
 }
 
 static uint64_t
@@ -184,5 +259,7 @@ const wm_coll_engine_t wm_kernels_engine = {
     .abort = kernels_abort,
     .serves = kernels_serve,
     .start = kernels_start,
+    .step = kernels_step,
+    .drop = kernels_drop,
     .on_stream = &kernels_on_stream,
 };
