@@ -58,7 +58,7 @@ struct wm_nonblocking {
 };
 
 // Returns the state of a communicator, made at its first call; NULL: out of
-// memory. Engine lock not held.
+// memory. Takes the engine lock.
 wm_nonblocking_t *
 wm_nonblocking_of(wm_comm_t *comm);
 
