@@ -56,11 +56,11 @@ BEGIN = """
 """
 
 
-def run(folder, program, hosts, *, mode="on", **options):
+def run(folder, program, hosts, *, mode="on", begin=BEGIN, **options):
     """What the ranks print."""
     return ranks.run_text(
         folder,
-        BEGIN + program,
+        begin + program,
         hosts,
         ranks=len(hosts),
         TOY_HIERARCHY=mode,
@@ -145,6 +145,34 @@ def test_an_engine_that_is_open_on_a_level_does_its_calls(tmp_path):
     # Rank 1, with nobody on its rail, asks as on one host.
     assert sorted(counts["ring"] for counts in found) == [0, 6, 6]
     assert {counts["mpi"] for counts in found} == {6}  # the verdicts
+
+
+def test_mpi_does_the_tasks_of_ranks_that_do_not_see_each_other(tmp_path):
+    """A level has no barrier where ranks may not make their segments."""
+    program = """
+    for _ in range(3):
+        allreduce()
+        given, got = new()
+        comm.Iallreduce(given, got).Wait()
+        check(got)
+    print("engines", _core._coll_engines())
+"""
+    makes = "    comm = wm.Comm(MPI.COMM_WORLD)\n"
+    limited = f"""
+    import resource
+    assert wm.is_cuda_available()  # the simulated driver makes files
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10240, before[1]))
+{makes}
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+"""
+    assert makes in BEGIN
+    begin = BEGIN.replace(makes, limited)
+    found = engines(run(tmp_path, program, HOSTS["pairs"], begin=begin))
+    for counts in found:
+        assert counts["hierarchy"] == 6
+        assert counts["copies"] == 0
+        assert counts["mpi"] == 6 * 4
 
 
 def test_mpi_does_the_calls_if_the_levels_do_not_open(tmp_path):
