@@ -246,3 +246,45 @@ def test_exceptions_of_the_code_come_out(comm, call, error):
 def test_random_code(seed, monkeypatch):
     monkeypatch.setattr("sys.unraisablehook", lambda told: None)
     Calls(seed).run(250)
+
+
+def nested_pack(itself):
+    PACK(MPI.BYTE, wm.zeros(24, dtype="u1"), bytearray(64), 0, itself)
+
+
+def nested_collective(itself):
+    itself.Allreduce(wm.ones(2), wm.zeros(2))
+    itself.Allgatherv(np.ones(2), wm.zeros(2))
+
+
+REFUSED = {
+    "Allreduce": lambda comm, one: comm.Allreduce(one, np.zeros(6)),
+    "Iallreduce": lambda comm, one: comm.Iallreduce(one, np.zeros(6)),
+    "Allreduce_init": lambda comm, one: comm.Allreduce_init(one, np.zeros(6)),
+    "Allgatherv": lambda comm, one: comm.Allgatherv(one, np.zeros(6)),
+    "Bcast": lambda comm, one: comm.Bcast(one, 0),
+}
+
+
+@pytest.mark.skipif(MPI.COMM_WORLD.size != 2, reason="between two ranks")
+@pytest.mark.parametrize("error", [Boom, AttributeError, TypeError])
+@pytest.mark.parametrize("nested", [nested_pack, nested_collective])
+@pytest.mark.parametrize("call", REFUSED)
+def test_a_call_in_the_code_of_an_array(world, comm, call, nested, error):
+    """It says nothing of the call that reads the array: that is refused."""
+
+    class Calls:
+        @property
+        def __cuda_array_interface__(self):
+            nested(comm)
+            raise error("by the code")
+
+    ours = wm.Comm(world.Dup())
+    if ours.rank == 0:
+        with pytest.raises((TypeError, error)):
+            REFUSED[call](ours, Calls())
+    for make in (np.ones, wm.ones) * 2:
+        into = make(2)
+        ours.Allreduce(make(2), into)
+        assert kinds.values_of(into).tolist() == [2, 2]
+    ours.Free()

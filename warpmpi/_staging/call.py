@@ -330,7 +330,7 @@ def staged_call(
     collectives. mpis: the communicator is host-only; MPI makes every call,
     and only arrays that mpi4py refuses are staged.
     """
-    attempt = _core._attempting(method)
+    attempt = _core._attempting(method) if family.collective else method
     if nonblocking is not None:
         nonblocking = _core._attempting(nonblocking)
     computes = halves.concerns(row)

@@ -443,7 +443,10 @@ serve(const passing_t *self, PyObject *const *args, size_t flags,
 static PyObject *
 call(PyObject *object, PyObject *const *args, size_t flags, PyObject *names)
 {
+    // An array's code may make this call while another call reads the array.
+    bool outer = wm_py_attempt_begin();
     PyObject *result = serve((passing_t *)object, args, flags, names);
+    (void)wm_py_attempt_end(outer);
     if (result == NULL && PyVectorcall_NARGS(flags) > 0)
         wm_py_channel_fail(args[0], false);
     return result;
@@ -458,8 +461,10 @@ call_mpis(PyObject *object, PyObject *const *args, size_t flags,
     if (wm_host_only_has_ended() && wm_py_check_running() < 0)
         return NULL;
     bool plain = is_mpi4pys(self, args, PyVectorcall_NARGS(flags), names);
+    bool outer = wm_py_attempt_begin(); // as in call()
     PyObject *result = PyObject_Vectorcall(plain ? self->method : self->other,
                                            args, flags, names);
+    (void)wm_py_attempt_end(outer);
     if (result == NULL && plain)
         explain(self, args, PyVectorcall_NARGS(flags), names);
     return result;
