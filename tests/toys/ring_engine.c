@@ -6,8 +6,7 @@
 // TOY_RING chooses it. "unopened": it cannot be opened on the last rank;
 // "dies": it fails there in its second call, in a step. "sums": it does sums
 // alone. "all": it leaves all other collectives, which must be blocking ones,
-// to MPI's row, but has their classes. Not Alltoallw: Open MPI's Ialltoallw in
-// place may hang if some blocks are empty.
+// to MPI's row, but has their classes.
 #include <stdlib.h>
 #include <string.h>
 
@@ -80,8 +79,7 @@ ring_spans(const wm_comm_t *comm)
 static bool
 ring_does(const wm_coll_facts_t *facts)
 {
-    return (facts->kind == WM_COLL_ALLREDUCE
-            || (is_asked("all") && facts->kind != WM_COLL_ALLTOALLW))
+    return (facts->kind == WM_COLL_ALLREDUCE || is_asked("all"))
            && !(is_asked("sums") && facts->op != WM_REDUCE_SUM);
 }
 

@@ -276,6 +276,10 @@ by_mpi_begin(wm_by_mpi_t *by, bool *fits)
     // In place, the root's own block of a scatter is not moved.
     if (call->receive == NULL && shape->outward && comm->rank == root)
         receive = MPI_IN_PLACE;
+    if (by->copied) {
+        send = by->copy != NULL ? by->copy : &none;
+        sends = takes;
+    }
     bool whole = !shape->scatters && !shape->gathers;
     int all = whole ? by_mpi_count(by, call->send != NULL ? sent : got, fits)
                     : 0;
@@ -352,6 +356,26 @@ by_mpi_lay_blocks(wm_by_mpi_t *by, bool *fits, wm_error_t *err)
     return 0;
 }
 
+// Copies what a nonblocking Alltoallv sends in place. In Open MPI a rank whose
+// blocks are all empty does not begin such a call, and the ranks' later calls
+// do not match.
+static int
+by_mpi_copy_in_place(wm_by_mpi_t *by, wm_error_t *err)
+{
+    const wm_coll_t *call = by->call;
+    size_t nbytes = by_mpi_nbytes_of(call->receive);
+    by->copied = !by->blocks && call->send == NULL
+                 && (call->kind == WM_COLL_ALLTOALLV
+                     || call->kind == WM_COLL_ALLTOALLW);
+    if (!by->copied || nbytes == 0)
+        return 0;
+    by->copy = malloc(nbytes);
+    if (by->copy == NULL)
+        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    memcpy(by->copy, by->receive, nbytes);
+    return 0;
+}
+
 int
 wm_by_mpi_begin(wm_by_mpi_t *by, wm_error_t *err)
 {
@@ -366,6 +390,8 @@ wm_by_mpi_begin(wm_by_mpi_t *by, wm_error_t *err)
     side_init(&by->sides->sends, by->sides->room, blocks);
     side_init(&by->sides->receives, by->sides->room + blocks, blocks);
     int code = by_mpi_lay_blocks(by, &fits, err);
+    if (code == 0)
+        code = by_mpi_copy_in_place(by, err);
     if (code < 0)
         return code;
     by->result = by_mpi_begin(by, &fits);
@@ -427,6 +453,7 @@ wm_by_mpi_finish(wm_by_mpi_t *by)
     if (by->request != MPI_REQUEST_NULL)
         MPI_Wait(&by->request, MPI_STATUS_IGNORE);
     free(by->sides);
+    free(by->copy);
     if (by->spoilt) {
         free(by->send);
         free(by->receive);

@@ -19,7 +19,9 @@ typedef struct {
     struct wm_by_mpi_sides *sides; // MPI reads them until the call has ended
     MPI_Request request;
     bool blocks; // the call is MPI's blocking one
-    int result;  // of MPI's function
+    bool copied; // it is not in place: `copy` is sent, NULL if it is empty
+    char *copy;
+    int result; // of MPI's function
 } wm_by_mpi_t;
 
 // Begins to fill the staging copies. The data to send are ready.
