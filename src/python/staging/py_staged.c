@@ -336,14 +336,15 @@ runs_code(PyObject *array)
 
 // Looks at a buffer that has no origin.
 static PyObject *
-look_at_array(PyObject *value)
+look_at_array(PyObject *value, const char *name)
 {
     int64_t count, each = 1;
     odd_t odd = {false, false};
     wm_pointer_t memory;
     wm_producer_t producer;
     bool peculiar = wm_py_view_is_peculiar(wm_py_message_array(value));
-    if (wm_py_message_look(value, &memory, &producer) < 0)
+    if ((peculiar && inner_of(value, name, &count, &odd) < 0)
+        || wm_py_message_look(value, &memory, &producer) < 0)
         return NULL;
     bool on_device = wm_memory_on_device(&memory);
     bool awaited = is_awaited(&memory, &producer);
@@ -385,7 +386,7 @@ look_at(PyObject *Py_UNUSED(module), PyObject *args)
     PyObject *origin = wm_py_runs_origin(value, form);
     if (origin == Py_None
         && (!reduces || wm_py_reduced_refuse_bytes(value, name) == 0))
-        result = look_at_array(value);
+        result = look_at_array(value, name);
     else if (origin != NULL && origin != Py_None) {
         int on_device = wm_py_runs_on_device(value, PyLong_AsSsize_t(origin),
                                              form, name);
