@@ -50,7 +50,7 @@ TYPES_ALONE = {"datatype", "util_dtlib"}
 CHOSEN = {
     "host": """
         cco_buf cco_vec comm comm_inter comm_topo doc msgspec msgzero op
-        p2p_buf_matched p2p_obj_matched request status threads
+        p2p_buf_matched p2p_obj_matched request status threads util_pkl5
     """.split(),
     "stand-in": "msgzero p2p_buf_matched request status".split(),
 }

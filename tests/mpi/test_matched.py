@@ -254,3 +254,40 @@ def test_calls_of_mpi4py_receive_it(comm, kind, call, copied):
     assert caught.value.Get_error_class() == MPI.ERR_REQUEST
     with pytest.raises(MPI.Exception):
         MPI.Message().recv()
+
+
+class OfMPI(MPI.Message):
+    pass
+
+
+class Ours(wm.Message):
+    pass
+
+
+@pytest.mark.parametrize("copies", [1, 2])
+@pytest.mark.parametrize("kind", [MPI.Message, wm.Message, Ours, OfMPI])
+def test_a_copy_is_the_message(comm, kind, copies):
+    right, left = neighbours(comm)
+    sent = [comm.isend(number, right) for number in (1, 2)]
+    message, other = comm.mprobe(left), comm.mprobe(left)
+    copy = message
+    for _ in range(copies):
+        copy = kind(copy)
+    gc.collect()
+    assert message == copy and copy == message
+    assert (message != copy, copy != message) == (False, False)
+    assert MPI.Message(copy) == message
+    assert wm.Message(copy) == message
+    assert other != copy and message != other
+    if kind is not OfMPI:  # MPI's handle alone tells these
+        assert copy and MPI.Message(copy)
+        assert copy != MPI.MESSAGE_NULL and copy != MPI.MESSAGE_NO_PROC
+    assert copy.recv() == 1
+    assert not message and not copy
+    assert message == MPI.MESSAGE_NULL == copy
+    with pytest.raises(MPI.Exception) as caught:
+        copy.recv()
+    assert caught.value.Get_error_class() == MPI.ERR_REQUEST
+    del message, copy
+    assert other.recv() == 2
+    MPI.Request.Waitall(sent)

@@ -5,15 +5,25 @@
 #include "comm/engine/engine.h"
 #include "python/message/channel.h"
 #include "python/core/mpi4py.h"
+#include "python/request/handles.h"
 #include "python/request/py_request.h"
 
 typedef struct {
     PyMPIMessageObject base; // MPI's handle: null even if `matched` is set
-    PyObject *comm;          // NULL once the message was received
-    wm_channel_t channel;    // its communicator is retained until then
+    // Zeroed by the allocator: the constructor is mpi4py's.
+    PyObject *comm;       // NULL once the message was received
+    wm_channel_t channel; // its communicator is retained until then
     wm_unexpected_t *matched;
     int source, tag;
 } message_t;
+
+// Returns the object that holds the message, for a copy another one.
+static message_t *
+holder_of(PyObject *object)
+{
+    PyObject *holder = wm_py_handles_message(object);
+    return (message_t *)(holder != NULL ? holder : object);
+}
 
 // Gives the message back to its communicator, if MPI runs.
 static void
@@ -52,31 +62,24 @@ wm_py_matched_new(PyObject *comm, wm_op_t *op)
     return (PyObject *)self;
 }
 
-static PyObject *
-message_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+static void
+let_go(message_t *self)
 {
-    message_t *self = (message_t *)wm_py_mpi_message_type()->tp_new(type, args,
-                                                                    kwargs);
-    if (self != NULL) {
-        self->comm = NULL;
-        self->matched = NULL;
-    }
-    return (PyObject *)self;
-}
-
-void
-wm_py_matched_let_go(PyObject *object)
-{
-    message_t *self = (message_t *)object;
     if (self->comm != NULL)
         wm_comm_release(self->channel.comm);
     Py_CLEAR(self->comm);
 }
 
+void
+wm_py_matched_let_go(PyObject *object)
+{
+    let_go(holder_of(object));
+}
+
 wm_comm_t *
 wm_py_matched_comm(PyObject *object)
 {
-    return ((message_t *)object)->channel.comm;
+    return holder_of(object)->channel.comm;
 }
 
 static void
@@ -88,7 +91,7 @@ message_dealloc(PyObject *object)
     if (self->matched != NULL)
         give_back(self->channel.comm, self->matched);
     self->matched = NULL;
-    wm_py_matched_let_go(object);
+    let_go(self);
     wm_py_mpi_message_type()->tp_dealloc(object);
     Py_DECREF(type);
 }
@@ -126,13 +129,13 @@ bool
 wm_py_matched_is_full(PyObject *object)
 {
     return PyObject_TypeCheck(object, wm_py_state->matched_type)
-           && ((message_t *)object)->matched != NULL;
+           && holder_of(object)->matched != NULL;
 }
 
 int
 wm_py_matched_refuse_null(PyObject *object)
 {
-    const message_t *self = (const message_t *)object;
+    const message_t *self = holder_of(object);
     if (self->matched != NULL || self->base.ob_mpi != MPI_MESSAGE_NULL)
         return 0;
     return wm_py_mpi_fail(MPI_ERR_REQUEST,
@@ -144,7 +147,7 @@ int
 wm_py_matched_begin(PyObject *object, wm_buffer_t *buffer, bool blocking,
                     wm_op_t **op)
 {
-    message_t *self = (message_t *)object;
+    message_t *self = holder_of(object);
     wm_error_t err;
     int code = wm_py_check_running();
     if (code < 0 || self->matched == NULL) { // another thread has received it
@@ -168,7 +171,7 @@ receive(PyObject *object, PyObject *const *args, Py_ssize_t given,
 {
     static const char *const names[] = {"buf", "status"};
     const char *name = blocking ? "Recv" : "Irecv";
-    message_t *self = (message_t *)object;
+    message_t *self = holder_of(object);
     PyObject *values[2] = {NULL};
     wm_message_t message;
     MPI_Status *status;
@@ -228,18 +231,18 @@ message_Irecv(PyObject *self, PyObject *const *args, Py_ssize_t given,
 static int
 message_bool(PyObject *object)
 {
-    message_t *self = (message_t *)object;
+    message_t *self = holder_of(object);
     return self->matched != NULL || self->base.ob_mpi != MPI_MESSAGE_NULL;
 }
 
 static PyObject *
 message_richcompare(PyObject *object, PyObject *other, int how)
 {
-    message_t *self = (message_t *)object;
+    message_t *self = holder_of(object);
     if (self->matched == NULL || (how != Py_EQ && how != Py_NE)
         || !PyObject_TypeCheck(other, wm_py_mpi_message_type()))
         return wm_py_mpi_message_type()->tp_richcompare(object, other, how);
-    return PyBool_FromLong((object == other) == (how == Py_EQ));
+    return PyBool_FromLong((self == holder_of(other)) == (how == Py_EQ));
 }
 
 PyDoc_STRVAR(message_reduce_doc, "__reduce__($self, /)\n--\n\n"
@@ -248,7 +251,7 @@ PyDoc_STRVAR(message_reduce_doc, "__reduce__($self, /)\n--\n\n"
 static PyObject *
 message_reduce(PyObject *object, PyObject *Py_UNUSED(unused))
 {
-    if (((message_t *)object)->matched == NULL)
+    if (holder_of(object)->matched == NULL)
         return wm_py_mpi_call(wm_py_mpi_message_type(), "__reduce__", object,
                               NULL);
     return PyErr_Format(PyExc_ValueError,
@@ -271,7 +274,7 @@ PyDoc_STRVAR(message_doc,
 static PyObject *
 message_repr(PyObject *object)
 {
-    const message_t *self = (const message_t *)object;
+    const message_t *self = holder_of(object);
     if (self->comm != NULL)
         return PyUnicode_FromFormat(
             "<warpmpi.Message from rank %d with tag %d, not received>",
@@ -286,7 +289,6 @@ message_repr(PyObject *object)
 static PyType_Slot message_slots[] = {
     {Py_tp_doc, (void *)message_doc},
     {Py_tp_repr, message_repr},
-    {Py_tp_new, message_new},
     {Py_tp_dealloc, message_dealloc},
     {Py_tp_traverse, message_traverse},
     {Py_tp_clear, message_clear},

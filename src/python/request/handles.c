@@ -301,19 +301,37 @@ make_request(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     return makers[kind](type, args, kwargs);
 }
 
-// Copies a message object. A matched message of ours has no handle: the copy
-// keeps our message where mpi4py's keeps its buffer.
+PyObject *
+wm_py_handles_message(PyObject *object)
+{
+    PyTypeObject *ours = wm_py_state->matched_type;
+    if (!PyObject_TypeCheck(object, wm_py_mpi_message_type()))
+        return NULL;
+    PyMPIMessageObject *message = (PyMPIMessageObject *)object;
+    if (message->ob_mpi != MPI_MESSAGE_NULL)
+        return NULL;
+    if (message->ob_buf != NULL && PyObject_TypeCheck(message->ob_buf, ours))
+        return message->ob_buf;
+    return PyObject_TypeCheck(object, ours) ? object : NULL;
+}
+
+// Copies a message object. A matched message of ours has no handle, so it is
+// its own copy. A copy of a derived type keeps it where mpi4py's keeps its
+// buffer.
 static PyObject *
 make_message(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     PyObject *given = handles_given(args, kwargs, "message");
+    PyObject *holder = given != NULL ? wm_py_handles_message(given) : NULL;
+    if (holder != NULL
+        && (type == wm_py_mpi_message_type()
+            || type == wm_py_state->matched_type))
+        return Py_NewRef(holder);
     PyObject *made = makers[MESSAGE](type, args, kwargs);
-    if (made != NULL && given != NULL
-        && PyObject_TypeCheck(given, wm_py_state->matched_type)
-        && !PyObject_TypeCheck(made, wm_py_state->matched_type)) {
+    if (made != NULL && holder != NULL) {
         PyMPIMessageObject *message = (PyMPIMessageObject *)made;
         PyObject *former = message->ob_buf;
-        message->ob_buf = Py_NewRef(given);
+        message->ob_buf = Py_NewRef(holder);
         Py_XDECREF(former);
     }
     return made;

@@ -40,8 +40,14 @@ wm_py_handles_remove(wm_request_t *self);
 WM_MUST_CHECK int
 wm_py_handles_begin_started(void);
 
-// Makes copies of requests, and of messages, ask for the handle. Called once.
-// Returns 0, or -1 with an exception.
+// Returns the matched message of ours, which has no handle, that an object is,
+// or is a copy of; borrowed. NULL, without an exception, for messages of MPI's
+// own, for other objects, and for the message of no process.
+PyObject *
+wm_py_handles_message(PyObject *object);
+
+// Makes copies of requests, and of messages, act as the original does. Called
+// once. Returns 0, or -1 with an exception.
 WM_MUST_CHECK int
 wm_py_handles_watch_copies(void);
 

@@ -105,14 +105,13 @@ static stock_t stock[] = {
 static PyObject *
 stock_find_message(PyObject *object)
 {
-    PyMPIMessageObject *message = (PyMPIMessageObject *)object;
-    PyTypeObject *ours = wm_py_state->matched_type;
-    if (PyObject_TypeCheck(object, ours))
+    PyObject *holder = wm_py_handles_message(object);
+    if (holder != NULL)
+        return Py_NewRef(holder);
+    if (PyObject_TypeCheck(object, wm_py_state->matched_type))
         return Py_NewRef(object);
-    if (message->ob_mpi != MPI_MESSAGE_NULL)
+    if (((PyMPIMessageObject *)object)->ob_mpi != MPI_MESSAGE_NULL)
         return NULL;
-    if (message->ob_buf != NULL && PyObject_TypeCheck(message->ob_buf, ours))
-        return Py_NewRef(message->ob_buf);
     wm_py_mpi_fail(MPI_ERR_REQUEST,
                    "the message has been received already, or was never "
                    "matched: take one from Mprobe or Improbe");
