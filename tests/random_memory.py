@@ -351,6 +351,12 @@ def _importable(name):
             return None
 
 
+def elsewhere(device, make):
+    """What is made while another device is the current one."""
+    with wm.ScopedDevice(device):
+        return make()
+
+
 def arenas(size, payload, chosen=None):
     """One of each kind there is here, or of those named; pageable first."""
     makers = {"host": lambda name: Arena(name, 4 * size, payload)}
@@ -367,6 +373,10 @@ def arenas(size, payload, chosen=None):
         for kind in ("foreign", "pool", "managed"):
             makers[kind] = lambda name, kind=kind: Foreign(
                 name, size, payload, kind
+            )
+        if len(places) > 1:
+            makers["pool of another GPU"] = lambda name: elsewhere(
+                places[1], lambda: Foreign(name, size, payload, "pool")
             )
         if kinds.is_real():
             others = {"cupy": Cupy, "torch": Torch, "warp": Warp}

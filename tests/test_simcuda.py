@@ -251,6 +251,55 @@ def test_pointer_attributes_of_each_kind():
     assert found == [None, 0, 0, -2, 0, 0, 0, 0, 0]
 
 
+@fresh
+def test_only_its_own_device_reaches_a_pool():
+    d = Driver()
+    d.use(0)
+    pool = d.get(Ptr, "MemAllocAsync", Size(64), None).value
+    plain = d.alloc(64)
+    own, pinned = d.stream(), d.pinned(64)
+    d.use(1)
+    other, there = d.stream(), d.alloc(64)
+    d.copy(there, plain, 64, other)  # the driver stages it
+
+    def copies(dst, src, stream):
+        return d.call("MemcpyAsync", Ptr(dst), Ptr(src), Size(64), stream)
+
+    assert copies(pinned, pool, other) == INVALID_VALUE
+    assert copies(pool, there, other) == INVALID_VALUE
+    assert copies(there, pool, own) == INVALID_VALUE  # another's context
+    fill = Ptr(pool), ct.c_ubyte(1), Size(64), other
+    assert d.call("MemsetD8Async", *fill) == INVALID_VALUE
+    d.use(0)
+    assert copies(there, pool, own) == 0
+    d.wait(own)
+
+
+@fresh
+def test_a_pool_is_opened_to_a_device():
+    d = Driver()
+    peer = d.use(0)
+    pool = d.get(Ptr, "MemAllocAsync", Size(64), None).value
+    d.use(1)
+    d("CtxEnablePeerAccess", peer, 0)  # that opens no pool
+    stream, there = d.stream(), d.alloc(64)
+    copy = Ptr(there), Ptr(pool), Size(64), stream
+    assert d.call("MemcpyAsync", *copy) == INVALID_VALUE
+    owner = d.get(Handle, "DeviceGetDefaultMemPool", 0)
+    # A CUmemAccessDesc: the type of the place, its number, the flags.
+    for flags, result in (3, 0), (0, INVALID_VALUE):
+        access = (ct.c_int * 3)(1, 1, flags)
+        d("MemPoolSetAccess", owner, access, Size(1))
+        assert d.call("MemcpyAsync", *copy) == result
+    d.wait(stream)
+    d("MemPoolSetAccess", owner, (ct.c_int * 3)(1, 1, 3), Size(1))
+    d.launch("sim_fill_u8", stream, pool, 7, 64, 0)
+    d.wait(stream)
+    d("MemPoolSetAccess", owner, (ct.c_int * 3)(1, 1, 0), Size(1))
+    d.launch("sim_fill_u8", stream, pool, 7, 64, 0)
+    assert d.call("StreamSynchronize", stream) == ILLEGAL_ADDRESS
+
+
 @fresh(SIMCUDA_MEMORY=str(1 << 20))
 def test_memory_runs_out():
     d = Driver()

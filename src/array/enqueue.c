@@ -19,8 +19,7 @@ typedef struct {
     wm_pointer_t src;
 } route_t;
 
-// Finds out whether kernels on `device` can reach the memory. Peer access does
-// not open the pools of other devices to us, so only plain allocations count.
+// Finds out whether kernels on `device` can reach the memory.
 static int
 is_reachable(int device, const wm_pointer_t *memory, bool *reachable,
              wm_error_t *err)
@@ -28,7 +27,7 @@ is_reachable(int device, const wm_pointer_t *memory, bool *reachable,
     bool on_device = memory->kind == WM_MEMORY_DEVICE;
     *reachable = on_device ? memory->device == device
                            : memory->kind != WM_MEMORY_HOST;
-    if (!on_device || *reachable || !memory->exportable)
+    if (!on_device || *reachable || !wm_memory_is_reached(memory, device))
         return 0;
     int status = wm_device_can_access(device, memory->device, reachable, err);
     if (status == 0 && *reachable)
@@ -158,6 +157,37 @@ wm_copy_layout(const wm_layout_t *layout, int device, CUstream stream,
                : wm_kernels_copy(layout, device, stream, err);
 }
 
+static int
+copy_by_kernel(const wm_layout_t *layout, const route_t *route,
+               wm_error_t *err)
+{
+    return wm_kernels_copy(layout, route->device, route->stream, err);
+}
+
+// Copies on a stream of another device, in order with the stream of `route`.
+static int
+copy_aside(const wm_layout_t *layout, int device, const route_t *route,
+           int (*copy)(const wm_layout_t *layout, const route_t *route,
+                       wm_error_t *err),
+           wm_error_t *err)
+{
+    route_t aside = *route;
+    aside.device = device;
+    int status = wm_stream_acquire(device, &aside.stream, err);
+    if (status < 0)
+        return status;
+    status = wm_stream_follow(device, aside.stream, route->device,
+                              route->stream, err);
+    if (status == 0)
+        status = copy(layout, &aside, err);
+    if (status == 0) {
+        status = wm_stream_follow(route->device, route->stream, device,
+                                  aside.stream, err);
+    }
+    wm_stream_release(device, aside.stream);
+    return status;
+}
+
 // Copies within one memory, with strides: on the host at once, or on the
 // memory's device, on a stream of its own or that of `route`, with the order
 // kept.
@@ -169,22 +199,51 @@ copy_within(const wm_layout_t *layout, const wm_pointer_t *memory,
         wm_layout_copy_host(layout);
         return 0;
     }
-    if (memory->device == route->device)
-        return wm_kernels_copy(layout, route->device, route->stream, err);
-    CUstream stream;
-    int status = wm_stream_acquire(memory->device, &stream, err);
+    return memory->device == route->device
+               ? copy_by_kernel(layout, route, err)
+               : copy_aside(layout, memory->device, route, copy_by_kernel,
+                            err);
+}
+
+// Returns true if copies on the device reach both sides.
+static bool
+reaches_both(int device, const route_t *route)
+{
+    return wm_memory_is_reached(&route->dst, device)
+           && wm_memory_is_reached(&route->src, device);
+}
+
+// Finds the device whose copies reach both sides, that of `route` if possible.
+// Returns false if there is none: each side is in a pool of its own device.
+static bool
+find_device(const route_t *route, int *device)
+{
+    const int devices[] = {route->device, route->dst.device,
+                           route->src.device};
+    for (int i = 0; i < 3; ++i) {
+        *device = devices[i];
+        if (*device >= 0 && reaches_both(*device, route))
+            return true;
+    }
+    return false;
+}
+
+static int
+copy_contiguous_aside(const wm_layout_t *layout, int device,
+                      const route_t *route, wm_error_t *err)
+{
+    bool capturing;
+    int status = wm_stream_is_capturing(route->device, route->stream,
+                                        &capturing, err);
     if (status < 0)
         return status;
-    status = wm_stream_follow(memory->device, stream, route->device,
-                              route->stream, err);
-    if (status == 0)
-        status = wm_kernels_copy(layout, memory->device, stream, err);
-    if (status == 0) {
-        status = wm_stream_follow(route->device, route->stream, memory->device,
-                                  stream, err);
-    }
-    wm_stream_release(memory->device, stream);
-    return status;
+    if (capturing) // the stream of the pool is given to others
+        return wm_error_set(err, WM_ERR_STATE, 0,
+                            "cuda:%d does not reach the memory pool of "
+                            "cuda:%d: capture this copy on a stream of "
+                            "cuda:%d",
+                            route->device, device, device);
+    return copy_aside(layout, device, route, copy_contiguous, err);
 }
 
 // Makes a contiguous array like `like`, in the kind of `memory`. Host memory
@@ -200,9 +259,9 @@ temporary_new(const wm_array_t *like, const wm_pointer_t *memory,
         return status;
     if (capturing) {
         return wm_error_set(err, WM_ERR_STATE, 0,
-                            "this strided copy needs a temporary, which a "
-                            "captured graph cannot keep: make one side "
-                            "contiguous, or both of one device");
+                            "this copy needs a temporary, which a captured "
+                            "graph cannot keep: make one side contiguous, or "
+                            "both of one device");
     }
     return wm_array_new(enqueue_is_host(memory) ? -1 : memory->device, false,
                         like->dtype, like->ndim, like->shape, made, err);
@@ -274,9 +333,15 @@ enqueue(const wm_array_t *dst, const wm_array_t *src, const route_t *route,
 {
     wm_layout_t layout;
     bool dst_near, src_near;
+    int device;
     wm_layout_init(&layout, dst, src);
-    if (wm_layout_is_contiguous(&layout))
-        return copy_contiguous(&layout, route, err);
+    if (wm_layout_is_contiguous(&layout)) {
+        if (!find_device(route, &device))
+            return through_packed_src(dst, src, route, err);
+        return device == route->device
+                   ? copy_contiguous(&layout, route, err)
+                   : copy_contiguous_aside(&layout, device, route, err);
+    }
     int status = is_reachable(route->device, &route->dst, &dst_near, err);
     if (status == 0)
         status = is_reachable(route->device, &route->src, &src_near, err);

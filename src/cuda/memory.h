@@ -39,6 +39,16 @@ wm_memory_on_device(const wm_pointer_t *memory)
            || memory->kind == WM_MEMORY_MANAGED;
 }
 
+// Returns true if copies on streams of `device` reach the memory. Memory of a
+// pool, or of VMM, is reached by its own device only, unless its owner has
+// opened it to others.
+static inline bool
+wm_memory_is_reached(const wm_pointer_t *memory, int device)
+{
+    return memory->kind != WM_MEMORY_DEVICE || memory->device == device
+           || memory->exportable;
+}
+
 typedef struct wm_block wm_block_t; // device memory, opaque
 typedef struct {
     size_t device_bytes;      // taken from the driver, all devices

@@ -305,6 +305,38 @@ def test_a_dead_rank_ends_a_call(tmp_path, place):
     assert printed.split() == ["told", "told"]
 
 
+@pytest.mark.skipif(len(wm.get_cuda_devices()) < 2, reason="needs two GPUs")
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("kind", ["pool", "foreign"])
+@pytest.mark.parametrize("place", [[], ["apart"]], ids=["", "apart"])
+def test_buffers_on_two_gpus(tmp_path, place, kind, stride):
+    """The ring's own copies, and those of MPI's row that it begins."""
+    program = """
+    sys.path.insert(0, sys.argv[1])
+    import kinds
+    kind, stride = sys.argv[2], int(sys.argv[3])
+    given, got = wm.get_cuda_devices()[:2]
+
+    def make(device, values):
+        with wm.ScopedDevice(device):
+            array = wm.asarray(kinds.make(kind, np.repeat(values, stride)))
+        return array[::stride]
+
+    values = np.arange(3000, dtype="int32")
+    for name in ("Allreduce", "Scan"):
+        calls = comm.size if name == "Allreduce" else rank + 1
+        expected = sum(values + other for other in range(calls))
+        for turn in range(3):
+            sent, into = make(given, values + rank), make(got, 0 * values)
+            getattr(comm, name)(sent, into)
+            assert np.array_equal(into.numpy(), expected), name
+            given, got = got, given
+"""
+    words = [str(ranks.ROOT / "tests"), kind, str(stride), *place]
+    for counts in engines(tmp_path, program, *words, TOY_RING="all").values():
+        assert counts["ring"] == 6
+
+
 @pytest.mark.parametrize("ring", ["on", "unopened"])
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("place", ["", "--apart 1"])

@@ -73,9 +73,13 @@ copy(Call &call, CUstream handle, Side dst, Side src, const Box &box,
     if (result != CUDA_SUCCESS)
         return result;
     Op op;
-    for (const Side *side : {&dst, &src})
+    for (const Side *side : {&dst, &src}) {
+        if (!copies_reach(stream->ctx->device, side->range)
+            || !copies_reach(call.ctx->device, side->range))
+            return CUDA_ERROR_INVALID_VALUE;
         if (side->range != nullptr)
             op.uses.push_back(side->range);
+    }
     std::shared_ptr<std::vector<char>> staged;
     bool captured = stream->capture != nullptr; // read when the op runs
     if (src.range == nullptr && dst.range != nullptr && !captured)
@@ -137,7 +141,7 @@ fill(const char *name, CUdeviceptr dst, uint32_t value, size_t unit,
     RangePtr range;
     result = range_get(dst, count * unit, &range);
     if (result != CUDA_SUCCESS || (range == nullptr && count > 0)
-        || dst % unit != 0)
+        || dst % unit != 0 || !copies_reach(call.ctx->device, range))
         return CUDA_ERROR_INVALID_VALUE;
     if (count == 0)
         return CUDA_SUCCESS;

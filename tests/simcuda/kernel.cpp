@@ -60,7 +60,8 @@ open_range(const Context *ctx, uintptr_t address)
     RangePtr range = range_find(address & ~(PAGE - 1));
     if (range == nullptr
         || (range->kind != Kind::DEVICE && range->kind != Kind::IMPORTED)
-        || !reaches(ctx, range->ctx->device))
+        || !copies_reach(ctx->device, range)
+        || (!range->pooled && !reaches(ctx, range->ctx->device)))
         return false;
     mprotect((void *)range->base, range->room, PROT_READ | PROT_WRITE);
     if (!range->open) {

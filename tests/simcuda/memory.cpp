@@ -70,8 +70,9 @@ struct Arena {
     int fd = -1;
     uint64_t inode = 0;
     char *bytes = nullptr;
-    size_t used = 0;    // with memory that peers still map
-    bool pools = false; // cuMemAllocAsync was called
+    size_t used = 0;     // with memory that peers still map
+    bool pools = false;  // cuMemAllocAsync was called
+    uint32_t opened = 0; // bit d: the pool is open to device d
     Extents extents;
     std::vector<Gone> gone;
 };
@@ -117,6 +118,13 @@ memory_init()
         a.bytes = (char *)map(nullptr, size, PROT_READ | PROT_WRITE, a.fd, 0);
         a.extents.release(0, size);
     }
+}
+
+bool
+copies_reach(int device, const RangePtr &range)
+{
+    int home = range != nullptr && range->pooled ? range->ctx->device : device;
+    return home == device || (arenas[home].opened >> device & 1);
 }
 
 int
@@ -423,6 +431,43 @@ cuMemAllocAsync(CUdeviceptr *ptr, size_t size, CUstream)
 {
     return allocate("MemAllocAsync", size, Kind::DEVICE, true,
                     (uintptr_t *)ptr);
+}
+
+static CUmemoryPool
+pool_of(int device)
+{
+    return (CUmemoryPool)((uintptr_t)(device + 1) << 8);
+}
+
+CUresult
+cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device)
+{
+    Call call("DeviceGetDefaultMemPool", device);
+    if (call)
+        *pool = pool_of(device);
+    return call.result;
+}
+
+CUresult
+cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *map, size_t count)
+{
+    Call call("MemPoolSetAccess", Need::INIT);
+    if (!call)
+        return call.result;
+    int home = (int)((uintptr_t)pool >> 8) - 1;
+    if (home < 0 || home >= config.devices || pool != pool_of(home))
+        return CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0; i < count; i++) {
+        int device = map[i].location.id;
+        if (map[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE || device < 0
+            || device >= config.devices || !config.peer)
+            return CUDA_ERROR_INVALID_DEVICE;
+        bool opens = map[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+        uint32_t bit = (uint32_t)1 << device;
+        arenas[home].opened = opens ? arenas[home].opened | bit
+                                    : arenas[home].opened & ~bit;
+    }
+    return CUDA_SUCCESS;
 }
 
 CUresult

@@ -15,8 +15,10 @@ struct Row {
 const Row rows[] = {
 #define X(name, version, need) {"cu" #name, version, (void *)cu##name},
 #include "cuda/driver_list.h"
-    X(MemAllocAsync, 11020, OPTIONAL) X(MemFreeAsync, 11020, OPTIONAL)
-        X(MemAllocManaged, 6000, OPTIONAL) X(MemsetD32Async, 3020, OPTIONAL)
+    X(DeviceGetDefaultMemPool, 11020, OPTIONAL) X(MemPoolSetAccess, 11020,
+                                                  OPTIONAL)
+        X(MemAllocAsync, 11020, OPTIONAL) X(MemFreeAsync, 11020, OPTIONAL) X(
+            MemAllocManaged, 6000, OPTIONAL) X(MemsetD32Async, 3020, OPTIONAL)
             X(LaunchHostFunc, 10000, OPTIONAL) X(MemcpyHtoD, 3020, OPTIONAL)
                 X(MemcpyDtoH, 3020, OPTIONAL) X(StreamCreate, 2000, OPTIONAL)
                     X(GetProcAddress, 11030, OPTIONAL) X(EventElapsedTime,

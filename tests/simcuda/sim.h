@@ -286,6 +286,11 @@ extern std::map<uintptr_t, RangePtr> &ranges;
 void
 memory_init();
 
+// Returns true if copies of this device reach the memory. That of a pool is
+// its own device's, until cuMemPoolSetAccess opens the pool to others.
+bool
+copies_reach(int device, const RangePtr &range);
+
 RangePtr
 range_find(uintptr_t address);
 

@@ -116,14 +116,11 @@ is_mpis(const wm_coll_op_t *op)
     return op->participant.call->kind != WM_COLL_ALLREDUCE;
 }
 
-// MPI's row copies by one stream.
 static bool
 ring_serves(const wm_coll_op_t *op)
 {
-    const wm_coll_t *call = op->participant.call;
-    return !is_mpis(op) || !call->on_device || call->send == NULL
-           || call->receive == NULL
-           || call->send->memory.device == call->receive->memory.device;
+    (void)op;
+    return true;
 }
 
 static block_t *
@@ -145,15 +142,25 @@ source_of(const wm_coll_op_t *op)
     return call->send != NULL ? call->send : call->receive;
 }
 
-// Copies between a buffer and the data of our block. After the send data are
-// ready all copies are on the stream behind the users of the receive memory.
+// Returns the stream of our copies: one of the buffer's device, and, after the
+// send data are ready, that behind the users of the receive memory.
+static wm_access_t *
+access_of(wm_coll_op_t *op, bool to_host)
+{
+    wm_direct_t *direct = &op->participant.direct;
+    return to_host && direct->from.device != direct->into.device
+               ? &direct->from
+               : &direct->into;
+}
+
+// Copies between a buffer and the data of our block.
 static int
 copy(wm_coll_op_t *op, bool to_host, wm_error_t *err)
 {
     const ring_t *ring = state_of(op);
     const wm_buffer_t *buffer = to_host ? source_of(op)
                                         : op->participant.call->receive;
-    wm_access_t *into = &op->participant.direct.into;
+    wm_access_t *access = access_of(op, to_host);
     char *data = data_of(ring, op->participant.comm->rank);
     if (ring->nbytes > 0 && !ring->on_device)
         memcpy(to_host ? data : buffer->data, to_host ? buffer->data : data,
@@ -161,11 +168,11 @@ copy(wm_coll_op_t *op, bool to_host, wm_error_t *err)
     if (ring->nbytes == 0 || !ring->on_device)
         return 0;
     wm_stat_add(WM_STAT_staged_bytes, (int64_t)ring->nbytes);
-    int code = wm_access_open(into, err);
-    into->idle = false;
+    int code = wm_access_open(access, err);
+    access->idle = false;
     return code < 0 ? code
                     : wm_pattern_copy(buffer, 0, ring->nbytes, data, to_host,
-                                      into->device, into->stream, err);
+                                      access->device, access->stream, err);
 }
 
 static wm_coll_result_t
@@ -301,16 +308,16 @@ static int
 look(wm_coll_op_t *op, wm_error_t *err)
 {
     ring_t *ring = state_of(op);
-    wm_access_t *into = &op->participant.direct.into;
+    wm_access_t *access = access_of(op, ring->state == FETCHING);
     if (ring->state == GIVING)
         return end_round(ring, err);
     if (ring->state == READYING)
         return op->wrong.code < 0
                    ? 1
                    : wm_direct_is_ready(&op->participant.direct, err);
-    return !into->opened || into->idle
+    return !access->opened || access->idle
                ? 1
-               : wm_access_look(into, WM_LOOK_TRIES, err);
+               : wm_access_look(access, WM_LOOK_TRIES, err);
 }
 
 static int
@@ -369,8 +376,11 @@ ring_drop(wm_coll_op_t *op)
             pending |= !atomic_load(&ring->ops[i]->done);
             wm_op_release(ring->ops[i]);
         }
-    if (direct->into.opened && !direct->into.idle)
-        direct->into.idle = wm_access_synchronize(&direct->into, NULL) == 0;
+    for (int i = 0; i < 2; ++i) {
+        wm_access_t *access = i == 0 ? &direct->from : &direct->into;
+        if (access->opened && !access->idle)
+            access->idle = wm_access_synchronize(access, NULL) == 0;
+    }
     if (!pending) // else a message may still use it
         wm_pinned_free(ring->blocks);
 }

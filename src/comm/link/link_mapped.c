@@ -21,13 +21,11 @@ self_import(wm_peer_t *peer, const wm_rkey_t *place, int theirs, int device,
     (void)peer, (void)mapping;
     // NOLINTNEXTLINE(performance-no-int-to-ptr): our own address
     char *from = (char *)(uintptr_t)place->address;
-    // Only its own device reaches memory of a pool or of VMM, unless its owner
-    // has opened it to others.
     if (device != theirs) {
         int code = wm_pointer_describe(from, &memory, err);
         if (code < 0)
             return code;
-        if (!memory.exportable && memory.kind == WM_MEMORY_DEVICE)
+        if (!wm_memory_is_reached(&memory, device))
             return wm_error_set(err, WM_ERR_STATE, 0,
                                 "memory of cuda:%d that cuda:%d does not "
                                 "reach",

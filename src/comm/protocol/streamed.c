@@ -185,7 +185,23 @@ const wm_receiving_t wm_receiving_stream_eager = {
     .peer_died = streamed_peer_died,
 };
 
-// A kernel reaches memory that its own device has mapped, a copy any.
+// Returns true if a copy on the user's stream reaches both sides: any memory
+// but that of a pool of another device, which only this process offers itself.
+static bool
+is_reached(const wm_end_t *end)
+{
+    int device = end->access.user_device;
+    wm_pointer_t source;
+    if (device == end->access.device)
+        return true;
+    return wm_memory_is_reached(&end->buffer.memory, device)
+           && (!end->peer->self
+               || (wm_pointer_describe(end->fragments.remote, &source, NULL)
+                       == 0
+                   && wm_memory_is_reached(&source, device)));
+}
+
+// A kernel reaches memory that its own device has mapped.
 static bool
 copying_accept(wm_end_t *end, const char **why)
 {
@@ -194,6 +210,9 @@ copying_accept(wm_end_t *end, const char **why)
         return false;
     *why = "the data come in fragments";
     if (end->fragments.count > 1 || end->link->import == NULL)
+        return false;
+    *why = "the stream's device does not reach the memory pool";
+    if (!is_reached(end))
         return false;
     *why = "the stream cannot unpack these gaps";
     if (end->buffer.pattern != NULL && !wm_unpack_on_stream(end))

@@ -216,9 +216,13 @@ open_sides(wm_direct_t *direct, const wm_given_t *given, bool reopened,
     const wm_buffer_t *receive = given->receive;
     const wm_buffer_t *source = given->in_place ? receive : given->send;
     const wm_producer_t nobody = {.kind = WM_PRODUCER_NONE};
+    // MPI's engine also takes two devices.
+    int device = source != NULL && source->memory.device >= 0
+                     ? source->memory.device
+                     : direct->device;
     wm_access_begin(&direct->from,
                     source != NULL ? &source->producer : &nobody,
-                    given->in_place, direct->device);
+                    given->in_place, device);
     wm_access_begin(&direct->into,
                     receive != NULL ? &receive->producer : &nobody, true,
                     direct->device);

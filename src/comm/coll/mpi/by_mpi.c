@@ -72,6 +72,22 @@ by_mpi_stage(wm_by_mpi_t *by, wm_error_t *err)
     return code;
 }
 
+static int
+by_mpi_open(wm_access_t *access, wm_error_t *err)
+{
+    int code = wm_access_open(access, err);
+    access->idle = false;
+    return code;
+}
+
+static int
+by_mpi_enqueue(const wm_access_t *access, const wm_buffer_t *buffer,
+               const wm_staged_t *staged, bool to_host, wm_error_t *err)
+{
+    return wm_staged_enqueue(buffer, staged, to_host, access->device,
+                             access->stream, err);
+}
+
 int
 wm_by_mpi_fetch(wm_by_mpi_t *by, wm_participant_t *participant,
                 wm_error_t *err)
@@ -86,20 +102,21 @@ wm_by_mpi_fetch(wm_by_mpi_t *by, wm_participant_t *participant,
         by->receive = call->receive != NULL ? call->receive->data : NULL;
         return 0;
     }
-    wm_access_t *access = by->access = &direct->into; // sent data are ready
-    access->idle = true;
+    by->into = &direct->into;
+    by->from = direct->from.device == by->into->device ? by->into
+                                                       : &direct->from;
+    by->from->idle = by->into->idle = true; // the data to send are ready
     int code = by_mpi_stage(by, err);
-    if (code < 0 || (by->sent == NULL && by->received == NULL))
-        return code;
-    code = wm_access_open(access, err);
-    access->idle = false;
     if (code == 0 && by->sent != NULL)
-        code = wm_staged_enqueue(call->send, by->sent, true, access->device,
-                                 access->stream, err);
+        code = by_mpi_open(by->from, err);
+    if (code == 0 && by->received != NULL)
+        code = by_mpi_open(by->into, err);
+    if (code == 0 && by->sent != NULL)
+        code = by_mpi_enqueue(by->from, call->send, by->sent, true, err);
     if (code == 0 && by->received != NULL
         && wm_coll_keeps(call, by->comm->rank))
-        code = wm_staged_enqueue(call->receive, by->received, true,
-                                 access->device, access->stream, err);
+        code = by_mpi_enqueue(by->into, call->receive, by->received, true,
+                              err);
     return code;
 }
 
@@ -142,9 +159,12 @@ wm_by_mpi_spoil(wm_by_mpi_t *by, wm_participant_t *participant,
 int
 wm_by_mpi_is_copied(wm_by_mpi_t *by, wm_error_t *err)
 {
-    return by->access == NULL || by->access->idle
-               ? 1
-               : wm_access_look(by->access, 1, err);
+    wm_access_t *sides[] = {by->from, by->into};
+    int copied = 1;
+    for (int i = 0; i < 2 && copied > 0; ++i)
+        if (sides[i] != NULL && !sides[i]->idle)
+            copied = wm_access_look(sides[i], 1, err);
+    return copied;
 }
 
 static MPI_Datatype
@@ -438,17 +458,18 @@ int
 wm_by_mpi_store(wm_by_mpi_t *by, wm_error_t *err)
 {
     by_mpi_average(by);
-    if (by->access == NULL || by->received == NULL)
+    if (by->into == NULL || by->received == NULL)
         return 0;
-    by->access->idle = false;
-    return wm_staged_enqueue(by->call->receive, by->received, false,
-                             by->access->device, by->access->stream, err);
+    by->into->idle = false;
+    return by_mpi_enqueue(by->into, by->call->receive, by->received, false,
+                          err);
 }
 
 void
 wm_by_mpi_finish(wm_by_mpi_t *by)
 {
-    wm_access_t *access = by->access;
+    wm_access_t *sides[] = {by->from, by->into};
+    bool idle = true;
     // A call that is left in the middle, on a communicator that was revoked.
     if (by->request != MPI_REQUEST_NULL)
         MPI_Wait(&by->request, MPI_STATUS_IGNORE);
@@ -458,10 +479,12 @@ wm_by_mpi_finish(wm_by_mpi_t *by)
         free(by->send);
         free(by->receive);
     }
-    if (access != NULL && !access->idle)
-        access->idle = wm_access_synchronize(access, NULL) == 0;
-    // After an error, a staging copy that may be in use is not freed.
-    if (access != NULL && !access->idle)
+    for (int i = 0; i < 2; ++i) {
+        if (sides[i] != NULL && !sides[i]->idle)
+            sides[i]->idle = wm_access_synchronize(sides[i], NULL) == 0;
+        idle &= sides[i] == NULL || sides[i]->idle;
+    }
+    if (!idle) // after an error a copy may still use the staging copies
         return;
     by_mpi_drop(by->sent);
     by_mpi_drop(by->received);

@@ -12,7 +12,9 @@
 typedef struct {
     const wm_comm_t *comm;
     const wm_coll_t *call;
-    wm_access_t *access;          // NULL: host memory
+    // Streams of the devices of both sides, one if they are one device. NULL:
+    // host memory.
+    wm_access_t *from, *into;
     wm_staged_t *sent, *received; // staging copies; NULL: none
     char *send, *receive;         // what MPI is given
     bool spoilt; // the memory is from malloc, and filled with bytes of 255
