@@ -8,6 +8,7 @@ import pytest
 from mpi4py import MPI
 
 import kinds
+import ranks
 import warpmpi as wm
 from cases import is_direct
 
@@ -98,3 +99,33 @@ def test_counts_that_do_not_fit(comm):
     for counts in ([3] * comm.size, [2] * (comm.size + 1), [-2] * comm.size):
         with pytest.raises(ValueError):
             comm.Reduce_scatter(mine, into, counts)
+
+
+@pytest.mark.programs
+@pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU")
+@pytest.mark.parametrize("place", ["apart", "host"])
+def test_mpi_does_it_without_counts(tmp_path, place):
+    """A rank knows its own block alone: mpi4py asks for the others'."""
+    program = """
+    import os, sys
+    import numpy as np
+    from mpi4py import MPI
+    rank, size = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
+    if "apart" in sys.argv:
+        os.environ["WARPMPI_HOST"] = f"host {rank}"
+    else:
+        os.environ["WARPMPI_TRANSPORT"] = "host"
+    import warpmpi as wm
+
+    comm = wm.Comm(MPI.COMM_WORLD)
+    for number in 1, 2000:
+        given = wm.array(np.arange(3 * number, dtype="float32"))
+        into = wm.zeros((1 + rank) * number, "float32")
+        comm.Reduce_scatter(given, into)
+        first = number * rank
+        expected = [size * each for each in range(first, first + into.size)]
+        assert into.numpy().tolist() == expected, number
+    print("done", flush=True)
+    """
+    printed = ranks.run_text(tmp_path, program, place)
+    assert printed.split() == ["done"] * 2

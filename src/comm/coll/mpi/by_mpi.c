@@ -498,6 +498,7 @@ wm_by_mpi_serves(const wm_comm_t *comm, const wm_coll_t *call)
     return call->on_device && call->elementary
            && call->type != MPI_DATATYPE_NULL && !row->shape.neighbors
            && row->sends != WM_SEPARATE && comm->owner->user != MPI_COMM_NULL
+           && (!row->shape.uneven || call->receives != NULL)
            && by_mpi_nbytes_of(call->send) <= most
            && by_mpi_nbytes_of(call->receive) <= most;
 }

@@ -54,7 +54,8 @@ WM_MUST_CHECK int
 wm_by_mpi_store(wm_by_mpi_t *by, wm_error_t *err);
 
 // Returns true if the core can make MPI's blocking call: not that of
-// neighbors, which some MPIs do wrongly, nor of blocks with datatypes.
+// neighbors, which some MPIs do wrongly, nor of blocks with datatypes, nor of
+// uneven blocks of which this rank knows its own alone.
 bool
 wm_by_mpi_serves(const wm_comm_t *comm, const wm_coll_t *call);
 
