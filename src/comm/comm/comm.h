@@ -59,7 +59,7 @@ typedef struct wm_comm {
     int size; // number of ranks; of an intercommunicator, the remote ones
     int tag_limit;
     wm_peer_t **peers;     // by rank
-    wm_barrier_t *barrier; // NULL: the ranks are not on one host
+    wm_barrier_t *barrier; // NULL: see wm_comm_is_one_host()
     bool host_only;        // for collectives of neighbors only (host_only.h)
     // The barriers of nonblocking calls, used in turn; NULL: none.
     wm_barrier_t *aside[WM_BARRIER_ASIDE];

@@ -42,8 +42,8 @@ wm_hosts_find(const wm_comm_t *comm);
 // Makes the levels, unless they are made. Collective: an engine calls it when
 // it is opened (coll_engine.h), as all ranks then are in this call. If one
 // rank fails, all fail, also the next time. `local` has a barrier, if the
-// ranks of the host see each other. GIL released by the caller, engine lock
-// not held.
+// ranks of the host see each other and are at most WM_BARRIER_RANKS. GIL
+// released by the caller, engine lock not held.
 WM_MUST_CHECK int
 wm_levels_open(wm_comm_t *comm, wm_error_t *err);
 

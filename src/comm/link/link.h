@@ -65,8 +65,9 @@ typedef struct wm_link {
     // is known by its buffer id alone: wm_pointer_buffer_id().
     void (*forget_memory)(uint64_t buffer_id);
     // Returns true if GPU data that `peer` sends can come into `into` (NULL:
-    // anywhere) by this link. *reason, in either case, is one sentence that
-    // lives as long as the peer.
+    // anywhere) by this link; asked by a sender (wm_link_carrier), if `into`,
+    // memory of any kind, can go to the peer. *reason, in either case, is one
+    // sentence that lives as long as the peer.
     bool (*reach)(const wm_peer_t *peer, const wm_pointer_t *into,
                   const char **reason);
     // Makes memory of the peer's device `theirs` reachable for `device`; *at

@@ -2,7 +2,7 @@
 // The link through the host. Where a segment is shared, the sender fills a
 // ring of page-locked memory in it while the receiver empties the ring
 // (staging_ring.c). Without one (other hosts) both ends stage the chunks that
-// MPI carries (chunks.c).
+// a link carries (chunks.c).
 #include "comm/link/link.h"
 
 #include <string.h>

@@ -76,8 +76,9 @@ typedef struct {
     CUevent event; // end of the use of the memory by a user's stream
     bool recorded; // the event is recorded
 
-    // Private states: of the row that took the message, of the row that has it
-    // now if others hand over to that one, and of pack.c.
+    // Private states: of the row that took the message or claims the offer; of
+    // a row that gets the message from another, of every receiver that accepts
+    // an offer, and of chunks; and of pack.c.
     _Alignas(16) unsigned char first_state[WM_STATE_BYTES];
     _Alignas(16) unsigned char second_state[WM_STATE_BYTES];
     _Alignas(16) unsigned char gaps_state[WM_STATE_BYTES];

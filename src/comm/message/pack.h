@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Buffers with gaps. While the message is under way, contiguous memory stands
-// in for the buffer in end->buffer, so that no other code knows of gaps: an
+// in for the buffer in end->buffer, so that few other files know of gaps: an
 // exportable block of the same device if kernels can pack, else host memory,
 // through which a datatype over GPU memory is staged as a whole. Called for
 // buffers with a pattern alone.

@@ -12,8 +12,7 @@
 
 #include "comm/node/rkey.h"
 
-#define WM_STAGING_BY_MPI                                                     \
-    UINT32_MAX // no ring: chunks on the data communicator
+#define WM_STAGING_BY_MPI UINT32_MAX // no ring: chunks of a link that carries
 
 // The receiver's answer to an offer.
 enum {

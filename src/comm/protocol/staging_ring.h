@@ -2,7 +2,7 @@
 // Offers through the host: the sender fills a staging ring of its segment, a
 // ring of page-locked buffers. There are few staging rings, and a receiver
 // that computes, or is stopped, keeps its ring meanwhile. If all rings are
-// kept, a payload goes by MPI, as to other hosts. Engine lock held.
+// kept, a link carries the payload, as to other hosts. Engine lock held.
 #ifndef WM_COMM_PROTOCOL_STAGING_RING_H
 #define WM_COMM_PROTOCOL_STAGING_RING_H
 

@@ -3,10 +3,11 @@
 // process and of peers on this host, in phases. The set is mapped once, and
 // run any number of times: by steps of the engine, or on a stream of the
 // program. Nothing here waits for another rank: the user of the set orders the
-// ranks before, between and after the phases, by a barrier of hosts or by
-// words of streams. The set owns its mappings. The user owns all that the set
-// points to, and keeps it as long as the set. One thread at a time; GIL not
-// needed. Engine lock held where the set maps, rests, resumes and ends.
+// ranks before, between and after the phases, by the barrier of a host
+// (node/barrier.h) or by epochs (epochs.h). The set owns its mappings. The
+// user owns all that the set points to, and keeps it as long as the set. One
+// thread at a time; GIL not needed. Engine lock held where the set maps,
+// rests, resumes and ends.
 #ifndef WM_COMM_TRANSFER_TRANSFER_SET_H
 #define WM_COMM_TRANSFER_TRANSFER_SET_H
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Collectives of mpi4py that GPUs may do (comm/coll/direct/direct.h). GIL
-// held.
+// Collectives of mpi4py that an engine besides MPI may do
+// (comm/coll/call/coll_engine.h). GIL held.
 #ifndef WM_PYTHON_COMM_DIRECT_CALL_H
 #define WM_PYTHON_COMM_DIRECT_CALL_H
 
@@ -18,7 +18,8 @@ wm_py_direct_refused(PyObject *self, wm_coll_form_t form);
 // WM_COLL_FAILED with an exception: on all ranks if the call has failed; on
 // this rank alone, which has not entered the call, if it is refused.
 // WM_COLL_MPIS_ERROR with MPI's exception, which tells no cause. `plain`: all
-// buffers are plain host memory, so this rank declines and does not wait.
+// buffers are plain host memory, so on one host this rank declines and does
+// not wait; between hosts it asks.
 wm_coll_result_t
 wm_py_direct_call(wm_coll_kind_t kind, PyObject *self, PyObject *const *args,
                   Py_ssize_t given, PyObject *keywords, bool plain);

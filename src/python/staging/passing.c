@@ -2,7 +2,8 @@
 // Calls of MPI's: mpi4py's method gets plain NumPy arrays, a method of
 // warpmpi/_staging gets all other buffers. No Python code runs for plain
 // arrays, as it would take longer than a short collective. If GPUs may do the
-// call, direct_call.h comes first: a rank with plain arrays declines there.
+// call, direct_call.h comes first: on one host a rank with plain
+// arrays declines there.
 #include <stdbool.h>
 #include <stddef.h>
 #include <string.h>

@@ -16,8 +16,8 @@
 // Large: `participant` is partly uninitialized, and `state` wholly.
 struct wm_coll_op {
     wm_coll_form_t form;
-    unsigned engines; // bits of engines that serve this rank; all ranks, once
-                      // they have exchanged them
+    unsigned engines; // bits of engines that serve this rank; between hosts
+                      // of the chosen one
     const wm_coll_engine_t *engine; // does the call; NULL: not chosen yet
     bool started;                   // the engine has started it
     void *own;               // state of the engine for this communicator

@@ -2,8 +2,8 @@
 // The run of a plan, in a collective from GPU to GPU (direct.h): a set of
 // transfers, with a step of the ranks' barrier after each phase. At the end
 // all know if one has failed. Locks are noted at each function.
-#ifndef WM_COMM_COLL_DIRECT_DIRECT_RUN_H
-#define WM_COMM_COLL_DIRECT_DIRECT_RUN_H
+#ifndef WM_COMM_COLL_DIRECT_DIRECT_EXEC_H
+#define WM_COMM_COLL_DIRECT_DIRECT_EXEC_H
 
 #include "comm/coll/direct/direct.h"
 #include "comm/transfer/transfer_set.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The state of one rank in a collective that GPUs do: the facts about its
-// memory that it publishes, the arguments that must be alike on all ranks, and
-// its plan. Engine lock not held: wm_participant_open takes it.
+// The state of one rank in a collective, whichever engine does it: the facts
+// about its memory that it publishes, the arguments that must be alike on all
+// ranks, and its plan. Engine lock not held: wm_participant_open takes it.
 #ifndef WM_COMM_COLL_DIRECT_PARTICIPANT_H
 #define WM_COMM_COLL_DIRECT_PARTICIPANT_H
 

@@ -3,8 +3,8 @@
 // copies of GPU memory. Nonblocking calls are on the communicator's `data`; no
 // function waits, and the engine lock is held. A blocking one is on the user's
 // communicator, without the lock.
-#ifndef WM_COMM_COLL_HOST_BY_MPI_H
-#define WM_COMM_COLL_HOST_BY_MPI_H
+#ifndef WM_COMM_COLL_MPI_BY_MPI_H
+#define WM_COMM_COLL_MPI_BY_MPI_H
 
 #include "comm/coll/mpi/staged.h"
 #include "comm/coll/direct/participant.h"

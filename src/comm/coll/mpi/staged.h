@@ -4,8 +4,8 @@
 // file copies between the two, and has an operation that ends when the call
 // has ended and its staging copy is copied back. Engine lock not held; the GIL
 // is released by the caller.
-#ifndef WM_COMM_COLL_HOST_STAGED_H
-#define WM_COMM_COLL_HOST_STAGED_H
+#ifndef WM_COMM_COLL_MPI_STAGED_H
+#define WM_COMM_COLL_MPI_STAGED_H
 
 #include "array/reduce.h"
 #include "array/strided.h"

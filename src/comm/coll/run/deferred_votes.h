@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Votes that the decision log (comm/node/barrier.h) has no room for, because
-// this rank is far ahead of others. Each says that MPI does a nonblocking
-// call. This rank goes on; the engine casts the votes later. Engine lock held.
+// Votes that the decision log (comm/node/decision_log.h) has no room for,
+// because this rank is far ahead of others. Each says that MPI does a
+// nonblocking call. This rank goes on; the engine casts the votes later.
+// Engine lock held.
 #ifndef WM_COMM_COLL_RUN_DEFERRED_VOTES_H
 #define WM_COMM_COLL_RUN_DEFERRED_VOTES_H
 

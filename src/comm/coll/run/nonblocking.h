@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Nonblocking collectives of ranks that have a barrier. Each rank votes in the
-// decision log (comm/node/barrier.h), and goes on. If an engine besides MPI
-// serves each rank, the first one that serves all does the call, one call
-// after the other, beside the program. Else MPI does, on the communicator's
-// `data`, on which all ranks begin MPI's nonblocking calls in the same order.
-// Engine lock not held; GIL released by the caller.
+// Nonblocking collectives. With a barrier each rank votes in the decision log
+// (comm/node/decision_log.h), and goes on; between hosts the call's class
+// tells the engine (coll_class.h). If an engine besides MPI serves each rank,
+// the first one that serves all does the call, one call after the other,
+// beside the program. Else MPI does, on the communicator's `data`, on which
+// all ranks begin MPI's nonblocking calls in the same order. Engine lock not
+// held; GIL released by the caller.
 #ifndef WM_COMM_COLL_RUN_NONBLOCKING_H
 #define WM_COMM_COLL_RUN_NONBLOCKING_H
 
