@@ -528,3 +528,20 @@ def test_a_pready_that_fails_can_be_repeated(comm, fail):
     request.Wait()
     request.Free()
     assert (kinds.values_of(array) == 5).all()
+
+
+def test_a_count_that_holds_itself(comm):
+    """And one whose code changes the list that holds it."""
+
+    class Changes:
+        def __index__(self):
+            pair.clear()
+            return 2
+
+    itself = [None, 0]
+    itself[0] = itself
+    with pytest.raises(TypeError, match="count"):
+        comm.Psend_init([np.zeros(4), itself, MPI.DOUBLE], 2, comm.rank)
+    pair = [Changes(), int("70000")]
+    with pytest.raises(ValueError, match="beyond the end"):
+        comm.Psend_init([np.zeros(4), pair, MPI.DOUBLE], 2, comm.rank)

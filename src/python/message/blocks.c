@@ -398,15 +398,10 @@ wm_py_blocks_has_counts(PyObject *buffer, wm_block_form_t form)
     return given;
 }
 
-// Returns a count, or a pair of a count and a displacement, with the count
-// times `blocks`; other objects unchanged.
+// Returns a count times `blocks`; other objects unchanged.
 static PyObject *
 times(PyObject *count, int blocks)
 {
-    if (is_listed(count) && PySequence_Fast_GET_SIZE(count) == 2)
-        return Py_BuildValue("NO",
-                             times(PySequence_Fast_GET_ITEM(count, 0), blocks),
-                             PySequence_Fast_GET_ITEM(count, 1));
     PyObject *index = PyIndex_Check(count) ? PyNumber_Index(count) : NULL;
     if (index == NULL && PyErr_ExceptionMatches(PyExc_TypeError))
         PyErr_Clear(); // its reader tells
@@ -419,6 +414,22 @@ times(PyObject *count, int blocks)
     return product;
 }
 
+// Does likewise for a count, or for a pair of a count and a displacement. The
+// code of the count may change the list.
+static PyObject *
+times_of(PyObject *given, int blocks)
+{
+    if (!is_listed(given) || PySequence_Fast_GET_SIZE(given) != 2)
+        return times(given, blocks);
+    PyObject *pair = PySequence_Tuple(given);
+    PyObject *all = pair != NULL ? Py_BuildValue(
+                        "NO", times(PyTuple_GET_ITEM(pair, 0), blocks),
+                        PyTuple_GET_ITEM(pair, 1))
+                                 : NULL;
+    Py_XDECREF(pair);
+    return all;
+}
+
 PyObject *
 wm_py_blocks_of_all(PyObject *buffer, int blocks)
 {
@@ -426,7 +437,7 @@ wm_py_blocks_of_all(PyObject *buffer, int blocks)
         return Py_NewRef(buffer);
     PyObject *list = PySequence_List(buffer);
     PyObject *count = list != NULL && PyList_GET_SIZE(list) > 1
-                          ? times(PyList_GET_ITEM(list, 1), blocks)
+                          ? times_of(PyList_GET_ITEM(list, 1), blocks)
                           : NULL;
     if (count == NULL || PyList_SetItem(list, 1, count) < 0)
         Py_CLEAR(list);
