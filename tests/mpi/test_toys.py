@@ -248,6 +248,38 @@ def test_between_hosts_a_rank_moves_what_the_engine_cannot_take(tmp_path):
         assert counts["ring"] == 5
 
 
+@pytest.mark.long  # ranks start one after the other
+def test_between_hosts_there_may_be_more_ranks_than_at_a_barrier(tmp_path):
+    """An engine serves them; with counts by rank MPI does."""
+    program = """
+    import os
+    import numpy as np
+    from mpi4py import MPI
+    rank, size = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
+    os.environ["WARPMPI_HOST"] = f"host {rank > 0}"
+    import warpmpi as wm
+    from warpmpi import _core
+
+    comm = wm.Comm(MPI.COMM_WORLD)
+    given, got = wm.ones(3000, "float32"), wm.zeros(3000, "float32")
+    comm.Allreduce(given, got)
+    assert (got.numpy() == size).all()
+    counts = [30 + each % 2 for each in range(size)]
+    given, got = wm.ones(sum(counts), "i4"), wm.zeros(counts[rank], "i4")
+    comm.Reduce_scatter(given, got, counts)
+    assert (got.numpy() == size).all()
+    got = wm.zeros(size, "i4")
+    comm.Allgatherv(wm.full(1, rank, dtype="i4"), got)
+    assert (got.numpy() == np.arange(size)).all()
+    if rank == 0:
+        print(_core._coll_engines()["ring"])
+    """
+    printed = ranks.run_text(
+        tmp_path, program, ranks=66, timeout=300, TOY_RING="on"
+    )
+    assert printed.split() == ["1"]
+
+
 def test_between_hosts_a_persistent_call_asks_when_it_is_made(tmp_path):
     """Also a short one; later its array may be in other memory."""
     program = """

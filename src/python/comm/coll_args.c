@@ -71,8 +71,8 @@ read_counts(PyObject *value, const wm_comm_t *comm, wm_py_coll_args_t *asked)
                                                 : message;
     wm_ranks_t group = wm_comm_group(comm, comm->rank);
     size_t total = 0;
-    if (!received->given)
-        return -1;
+    if (!received->given || group.count > WM_BARRIER_RANKS)
+        return -1; // or `spans` has no room
     if (value == NULL || value == Py_None)
         return asked->sent.given ? 0 : -1;
     if (PyObject_CheckBuffer(value) && wm_py_message_on_device(value))

@@ -272,13 +272,13 @@ wm_py_side_read(PyObject *value, bool writable, bool reduces,
                 wm_block_form_t form, int size,
                 const wm_neighbors_t *neighbors, wm_side_t *side)
 {
-    if (size > WM_BARRIER_RANKS)
-        return -1;
+    bool apart = form == WM_VARYING || form == WM_SEPARATE;
+    if (size > WM_BARRIER_RANKS && (apart || neighbors != NULL))
+        return -1; // `spans` has no room
     int blocks = neighbors != NULL ? neighbors->count : size;
     wm_neighbors_t all = {.count = size};
     for (int rank = 0; rank < size && form == WM_SEPARATE; ++rank)
         all.ranks[rank] = rank;
-    bool apart = form == WM_VARYING || form == WM_SEPARATE;
     PyObject *array = apart ? Py_NewRef(wm_py_message_array(value))
                       : form == WM_EQUAL ? wm_py_blocks_of_all(value, blocks)
                                          : Py_NewRef(value);

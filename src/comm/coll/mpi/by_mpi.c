@@ -222,13 +222,15 @@ by_mpi_lay(const wm_by_mpi_t *by, side_t *side, int block, wm_span_t span,
     side->types[block] = by_mpi_type_of(by);
 }
 
-// Lays the blocks, if they vary. -1 (MPI_PROC_NULL) gets an empty one.
+// Lays the blocks, if they vary: of all ranks, which may be more than a
+// barrier's, or of neighbors. -1 (MPI_PROC_NULL) gets an empty one.
 static void
 lay_blocks(const wm_by_mpi_t *by, side_t *side, const wm_span_t *spans,
            bool *fits)
 {
+    bool neighbors = wm_coll_shape(by->call->kind)->neighbors;
     for (int i = 0; i < side->peers.count && spans != NULL; ++i) {
-        int rank = side->peers.ranks[i];
+        int rank = neighbors ? side->peers.ranks[i] : i;
         by_mpi_lay(by, side, i, rank >= 0 ? spans[rank] : (wm_span_t){0, 0},
                    fits);
     }
@@ -363,8 +365,6 @@ by_mpi_lay_blocks(wm_by_mpi_t *by, bool *fits, wm_error_t *err)
             wm_comm_others(comm, comm->rank).count;
         if (shape->reduces)
             receives->peers.count = wm_comm_group(comm, comm->rank).count;
-        for (int i = 0; i < WM_BARRIER_RANKS; ++i)
-            sends->peers.ranks[i] = receives->peers.ranks[i] = i;
     }
     else if (!wm_neighbor_find(comm->data, comm->size, &receives->peers,
                                &sends->peers))

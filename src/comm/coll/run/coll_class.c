@@ -21,8 +21,9 @@ asks_each_time(wm_coll_kind_t kind)
 bool
 wm_coll_class_has_length(wm_comm_t *comm, const wm_coll_t *call)
 {
-    bool known = !wm_coll_shape(call->kind)->reduces
-                 || wm_reducible_op(call->op) < WM_REDUCE_OPS;
+    const wm_shape_t *shape = wm_coll_shape(call->kind);
+    bool known = (!shape->reduces || wm_reducible_op(call->op) < WM_REDUCE_OPS)
+                 && (!shape->uneven || comm->size <= WM_BARRIER_RANKS);
     return comm->split == 0 && known && !asks_each_time(call->kind)
            && wm_coll_engines_do(comm, call->kind) != 0;
 }
