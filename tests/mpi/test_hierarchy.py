@@ -147,6 +147,32 @@ def test_an_engine_that_is_open_on_a_level_does_its_calls(tmp_path):
     assert {counts["mpi"] for counts in found} == {6}  # the verdicts
 
 
+def test_kernels_that_are_open_in_a_host_do_its_tasks(tmp_path):
+    """In blocking calls alone; for GPUs that do not reach each other."""
+    program = """
+    for _ in range(3):
+        allreduce()
+        given, got = new()
+        comm.Iallreduce(given, got).Wait()
+        check(got)
+        comm.Allreduce(MPI.IN_PLACE, given)
+        check(given)
+    print("engines", _core._coll_engines())
+"""
+    found = engines(
+        run(
+            tmp_path,
+            program,
+            HOSTS["pairs"],
+            mode="kernels",
+            WARPMPI_TRANSPORT="host",
+        )
+    )
+    assert {counts["hierarchy"] for counts in found} == {9}
+    assert {counts["copies"] for counts in found} == {0}
+    assert {counts["kernels"] for counts in found} == {2 * 6}
+
+
 def test_mpi_does_the_tasks_of_ranks_that_do_not_see_each_other(tmp_path):
     """A level has no barrier where ranks may not make their segments."""
     program = """

@@ -176,6 +176,25 @@ def test_on_a_stream_type_and_operation_choose_the_engine(tmp_path):
     assert [counts["ring"] for counts in found.values()] == [2, 2]
 
 
+def test_a_wrong_first_call_on_a_stream_opens_no_engine(tmp_path):
+    """Nor does a rank wait for others, which use another engine."""
+    program = """
+    stream = wm.Stream()
+    given, got = wm.ones(100, "float32"), wm.zeros(100, "float32")
+    try:
+        comm.on(stream).Allreduce(given, got[: 100 - rank])
+        raise AssertionError("rank 1 has one element too few")
+    except (RuntimeError, TypeError, ValueError):
+        pass
+    comm.on(stream).Allreduce(given, got, op=MPI.MAX)  # by kernels
+    comm.on(stream).Allreduce(given, got)  # by the ring
+    stream.synchronize()
+    assert (np.asarray(got.to("cpu")) == 2).all()
+"""
+    found = engines(tmp_path, program, TOY_RING="sums")
+    assert [counts["ring"] for counts in found.values()] == [1, 1]
+
+
 def test_between_hosts_each_class_of_calls_has_its_engine(tmp_path):
     """The first call asks, also ranks with host memory; short calls do not."""
     program = """

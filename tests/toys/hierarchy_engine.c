@@ -6,7 +6,8 @@
 // needs (coll_schedule.h).
 //
 // TOY_HIERARCHY chooses it. "unopened": it cannot be opened on the last rank;
-// "dies": that rank has failed when its second call starts.
+// "dies": that rank has failed when its second call starts. "kernels": it opens
+// the kernels in each host.
 #include <stdlib.h>
 #include <string.h>
 
@@ -57,7 +58,8 @@ hierarchy_serves(const wm_coll_op_t *op)
     return true;
 }
 
-// All ranks come to each of these steps. Between hosts the ring may serve.
+// All ranks come to each of these steps. Between hosts the ring may serve. In
+// each host the engines that need not be opened do, and maybe kernels.
 static int
 hierarchy_open(wm_comm_t *comm, int device, void **state, wm_error_t *err)
 {
@@ -68,6 +70,12 @@ hierarchy_open(wm_comm_t *comm, int device, void **state, wm_error_t *err)
         return code;
     unsigned among = wm_coll_engines_do(comm->levels.rail, kind);
     code = wm_coll_engines_open(comm->levels.rail, kind, device, &among, err);
+    among = strcmp(getenv("TOY_HIERARCHY"), "kernels") == 0
+                ? wm_coll_engines_on_stream(comm->levels.local, kind)
+                : 0;
+    if (code == 0)
+        code = wm_coll_engines_open(comm->levels.local, kind, device, &among,
+                                    err);
     return is_asked(comm, "unopened")
                ? wm_error_set(err, WM_ERR_STATE, 0, "not open")
                : code;

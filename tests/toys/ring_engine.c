@@ -387,15 +387,15 @@ ring_drop(wm_coll_op_t *op)
 
 // Waits for the stream: a toy. All ranks hear of a refused call.
 static int
-ring_enqueue(wm_comm_t *comm, const wm_coll_t *call, int device,
-             CUstream stream, wm_error_t *err)
+ring_enqueue(wm_comm_t *comm, const wm_coll_t *call,
+             const wm_coll_stream_t *on, wm_error_t *err)
 {
     wm_preflight_t preflight = {
         .call = WM_COLL_ALLREDUCE,
         .code = call == NULL ? err->code : 0,
     };
     if (call != NULL)
-        preflight.code = wm_stream_synchronize(device, stream, err);
+        preflight.code = wm_stream_synchronize(on->device, on->stream, err);
     int code = wm_preflight_run(comm, &preflight, err);
     if (code < 0)
         return code;

@@ -52,6 +52,8 @@ typedef enum {
     WM_COLL_FORM_BLOCKING,
     WM_COLL_FORM_NONBLOCKING,
     WM_COLL_FORM_PERSISTENT,
+    WM_COLL_FORM_TASK, // of the schedule of a blocking call (coll_schedule.h):
+                       // as a nonblocking one, but the callers wait for it
 } wm_coll_form_t;
 
 // The result of a call, or of a step.
@@ -82,15 +84,24 @@ typedef struct {
     void (*restart)(wm_coll_op_t *op, wm_barrier_t *barrier);
 } wm_coll_restart_t;
 
+// A stream of the caller's.
+typedef struct {
+    int device;
+    CUstream stream;
+    uint64_t capture; // see wm_stream_capture(); 0: it is not captured
+} wm_coll_stream_t;
+
 // An engine that does calls on the caller's stream, where no rank waits on the
 // host for another one.
 typedef struct {
-    bool captures; // its calls may be captured into a graph
+    // Its calls may be captured into a graph, also before it is open: a
+    // capture does not open it.
+    bool captures;
     // Enqueues a call. `call` is NULL if this rank's arguments are wrong and
     // `err` is written: then the others must hear of it, in this call or, if
     // another engine does this call there, in the next one of this engine.
-    int (*enqueue)(wm_comm_t *comm, const wm_coll_t *call, int device,
-                   CUstream stream, wm_error_t *err);
+    int (*enqueue)(wm_comm_t *comm, const wm_coll_t *call,
+                   const wm_coll_stream_t *on, wm_error_t *err);
     // For the request of a call. place: marks the last call. look: the stream
     // has passed that call; returns its error, 0, or 1 to be called again.
     // fail: no request was made after all.
@@ -120,11 +131,13 @@ typedef struct {
     // call that all ranks leave to it, in the first call on a stream, or when
     // a persistent call is made. Nonblocking calls use open engines alone.
     // `device`: the GPU of the call on this rank; -1: none. Ranks exchange
-    // data by wm_coll_gather(). *state is the engine's. If it fails on one
-    // rank, no rank uses the engine there. NULL: it is open.
+    // data by wm_coll_gather(). *state is the engine's, NULL at first. If it
+    // fails on one rank, no rank uses the engine there, unless a call on a
+    // stream finds no other one: then this call raises, and the next one opens
+    // it again. NULL: it is open.
     int (*open)(wm_comm_t *comm, int device, void **state, wm_error_t *err);
     // Called when nobody uses the communicator any more, on each rank on its
-    // own; not if the engine was never opened, unless `open` is NULL.
+    // own; also, with the `state` NULL, if the engine was never opened.
     void (*comm_drop)(wm_comm_t *comm, void *state);
     // Called when a wait for a call of the engine has failed, as by a dead
     // rank; for calls on a stream, now and then. Looks for dead ranks and ends
@@ -142,8 +155,9 @@ typedef struct {
     // Returns 1 when the data may be published, 0 if not yet, or an error.
     int (*is_ready)(wm_coll_op_t *op, wm_error_t *err);
     // Starts the call, once all ranks have chosen this engine and compared
-    // their arguments. In a blocking call it may wait. WM_COLL_BY_MPI, on all
-    // ranks alike: MPI does the call after all; of MPI's row: mpi4py does.
+    // their arguments. Does not wait, except MPI's row in a blocking call.
+    // WM_COLL_BY_MPI, on all ranks alike: MPI does the call after all; of
+    // MPI's row: mpi4py does.
     wm_coll_result_t (*start)(wm_coll_op_t *op, wm_error_t *err);
     // Goes on after WM_COLL_UNDER_WAY; never waits. *waits becomes true if
     // nothing more can be done now. The rank reports op->wrong at the end.

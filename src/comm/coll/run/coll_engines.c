@@ -58,25 +58,33 @@ is_open(const wm_comm_t *comm, int engine)
            || (comm->colls.opened & 1u << engine) != 0;
 }
 
-// Opens an engine on all ranks, or on none.
+// Opens an engine on all ranks, or on none: then `why` tells the reason.
 static int
 engine_open(wm_comm_t *comm, wm_coll_kind_t kind, int engine, int device,
-            wm_error_t *err)
+            wm_error_t *why, wm_error_t *err)
 {
     wm_comm_colls_t *colls = &comm->colls;
-    wm_error_t why; // all ranks go on without the engine
-    int code = engines[engine]->open(comm, device, &colls->state[engine],
-                                     &why);
+    const wm_coll_engine_t *row = engines[engine];
+    void **state = &colls->state[engine];
+    int code = row->open(comm, device, state, why);
     wm_preflight_t preflight = {.call = kind, .all = code == 0};
     int exchanged = wm_preflight_run(comm, &preflight, err);
-    bool opened = exchanged == 0 && preflight.all != 0;
-    if (opened)
+    if (exchanged == 0 && preflight.all != 0) {
         colls->opened |= 1u << engine;
-    else
-        colls->closed |= 1u << engine;
-    if (!opened && code == 0 && engines[engine]->comm_drop != NULL)
-        engines[engine]->comm_drop(comm, colls->state[engine]);
-    return exchanged;
+        colls->closed &= ~(1u << engine);
+        return 0;
+    }
+    colls->closed |= 1u << engine;
+    if (exchanged < 0 || code < 0)
+        return exchanged;
+    if (row->comm_drop != NULL)
+        row->comm_drop(comm, *state);
+    *state = NULL;
+    (void)wm_error_set(why, WM_ERR_STATE, 0,
+                       "another rank could not open the engine \"%s\" of "
+                       "collectives: its error tells why",
+                       row->name);
+    return 0;
 }
 
 unsigned
@@ -96,8 +104,10 @@ wm_coll_engines_open(wm_comm_t *comm, wm_coll_kind_t kind, int device,
                      unsigned *among, wm_error_t *err)
 {
     int code = 0;
+    wm_error_t unused; // all ranks go on without the engine
     while (code == 0 && !wm_coll_engines_first_is_open(comm, *among)) {
-        code = engine_open(comm, kind, __builtin_ctz(*among), device, err);
+        code = engine_open(comm, kind, __builtin_ctz(*among), device, &unused,
+                           err);
         *among &= wm_coll_engines_span(comm);
     }
     return code;
@@ -133,11 +143,20 @@ wm_coll_engines_do(wm_comm_t *comm, wm_coll_kind_t kind)
 unsigned
 wm_coll_engines_on_stream(wm_comm_t *comm, wm_coll_kind_t kind)
 {
-    unsigned found = wm_coll_engines_do(comm, kind);
+    unsigned found = 0;
+    (void)wm_coll_engines_span(comm);
     for (int i = 0; i < ENGINES; ++i)
-        if (engines[i]->on_stream == NULL)
-            found &= ~(1u << i);
+        if ((comm->colls.span & 1u << i) != 0 && engines[i]->on_stream != NULL
+            && may_do(engines[i], kind))
+            found |= 1u << i;
     return found;
+}
+
+// Returns the bit of the last engine of these bits.
+static unsigned
+last_of(unsigned among)
+{
+    return among == 0 ? 0 : 1u << (31 - __builtin_clz(among));
 }
 
 const wm_coll_engine_t *
@@ -156,17 +175,42 @@ wm_coll_engines_first_on_stream(unsigned among, const wm_coll_t *call)
     return first < ENGINES ? engines[first] : NULL;
 }
 
+// Returns the bits of those of `among` that a call on a stream opens.
+static unsigned
+shut_on_stream(const wm_comm_t *comm, unsigned among, bool captured)
+{
+    unsigned shut = 0;
+    for (int i = 0; i < ENGINES; ++i)
+        if ((among & 1u << i) != 0 && !is_open(comm, i)
+            && !(captured && engines[i]->on_stream->captures))
+            shut |= 1u << i;
+    return shut;
+}
+
 int
 wm_coll_engines_open_on_stream(wm_comm_t *comm, wm_coll_kind_t kind,
-                               int device, unsigned *among, wm_error_t *err)
+                               const wm_coll_stream_t *on, int code,
+                               unsigned *among, wm_error_t *err)
 {
-    int code = 0;
-    *among = wm_coll_engines_on_stream(comm, kind);
-    for (int i = 0; i < ENGINES && code == 0; ++i)
-        if ((*among & 1u << i) != 0 && !is_open(comm, i))
-            code = engine_open(comm, kind, i, device, err);
-    *among &= wm_coll_engines_span(comm);
-    return code;
+    wm_error_t why;
+    bool captured = on->capture != 0;
+    unsigned all = wm_coll_engines_on_stream(comm, kind);
+    *among = all & wm_coll_engines_span(comm);
+    if (*among == 0) // MPI does no such calls
+        *among = last_of(all);
+    unsigned shut = shut_on_stream(comm, *among, captured);
+    if (shut == 0)
+        return 0;
+    code = wm_preflight_tell(
+        comm, captured ? WM_COLL_CAPTURED : WM_COLL_ON_STREAM, code, err);
+    for (; code == 0 && shut != 0; shut &= shut - 1)
+        code = engine_open(comm, WM_COLL_ON_STREAM, __builtin_ctz(shut),
+                           on->device, &why, err);
+    *among &= ~comm->colls.closed;
+    if (code < 0 || *among != 0)
+        return code;
+    *err = why;
+    return err->code;
 }
 
 void
@@ -192,7 +236,8 @@ static void
 coll_engines_drop(wm_comm_t *comm)
 {
     for (int i = 0; i < ENGINES; ++i)
-        if (engines[i]->comm_drop != NULL && is_open(comm, i))
+        if (engines[i]->comm_drop != NULL
+            && (comm->colls.span & 1u << i) != 0)
             engines[i]->comm_drop(comm, comm->colls.state[i]);
     wm_coll_class_drop(comm);
 }
@@ -237,7 +282,8 @@ wm_coll_op_init(wm_coll_op_t *op, wm_comm_t *comm, wm_barrier_t *barrier,
     wm_participant_init(&op->participant, comm, barrier, call);
     for (int i = 0; i < ENGINES && op->participant.reducible; ++i)
         if ((span & 1u << i) != 0
-            && (is_open(comm, i) || form != WM_COLL_FORM_NONBLOCKING)
+            && (is_open(comm, i) || form == WM_COLL_FORM_BLOCKING
+                || form == WM_COLL_FORM_PERSISTENT)
             && engine_serves(engines[i], op))
             op->engines |= 1u << i;
 }

@@ -23,18 +23,23 @@ unsigned
 wm_coll_engines_span(wm_comm_t *comm);
 
 // Returns the bits of the engines besides MPI that do some calls of this kind;
-// and of those that do so on streams. All ranks alike.
+// and of those that do so on streams, also if they could not be opened. All
+// ranks alike.
 unsigned
 wm_coll_engines_do(wm_comm_t *comm, wm_coll_kind_t kind);
 
 unsigned
 wm_coll_engines_on_stream(wm_comm_t *comm, wm_coll_kind_t kind);
 
-// Opens those that are not open, with the GPU of the stream; collective.
-// *among: the bits of open ones.
+// Opens those that are not open, except, in a capture, engines that capture;
+// collective. *among: the bits of those that calls use then. `code` is 0, or
+// the error of this rank's arguments, which `err` has: if there are engines to
+// open, all ranks raise and none is opened. Raises also if none could be
+// opened; the next call tries again.
 WM_MUST_CHECK int
 wm_coll_engines_open_on_stream(wm_comm_t *comm, wm_coll_kind_t kind,
-                               int device, unsigned *among, wm_error_t *err);
+                               const wm_coll_stream_t *on, int code,
+                               unsigned *among, wm_error_t *err);
 
 // Returns the first of these engines that does a call; NULL: none.
 const wm_coll_engine_t *

@@ -14,18 +14,12 @@ wm_coll_on_stream_serves(wm_comm_t *comm, wm_coll_kind_t kind)
 }
 
 static int
-coll_on_stream_refuse_capture(const wm_coll_engine_t *engine, int device,
-                              CUstream stream, wm_error_t *err)
+coll_on_stream_refuse_capture(const wm_coll_engine_t *engine, wm_error_t *err)
 {
-    uint64_t captured = 0;
-    int code = wm_stream_capture(device, stream, &captured, err);
-    return code < 0 || captured == 0
-               ? code
-               : wm_error_set(err, WM_ERR_STATE, 0,
-                              "collectives of the engine \"%s\" cannot be "
-                              "captured into a graph: make the call outside "
-                              "of the capture",
-                              engine->name);
+    return wm_error_set(err, WM_ERR_STATE, 0,
+                        "collectives of the engine \"%s\" cannot be captured "
+                        "into a graph: make the call outside of the capture",
+                        engine->name);
 }
 
 static int
@@ -42,8 +36,8 @@ coll_on_stream_refuse(wm_error_t *err)
 // Tells the other ranks that this rank's arguments are wrong: through all
 // engines, as only these arguments tell which one the others use.
 static int
-coll_on_stream_tell(wm_comm_t *comm, unsigned among, int device,
-                    CUstream stream, wm_error_t *err)
+coll_on_stream_tell(wm_comm_t *comm, unsigned among,
+                    const wm_coll_stream_t *on, wm_error_t *err)
 {
     wm_error_t wrong = *err;
     int code = err->code;
@@ -51,7 +45,7 @@ coll_on_stream_tell(wm_comm_t *comm, unsigned among, int device,
         const wm_coll_engine_t *engine = wm_coll_engines_at(
             __builtin_ctz(among));
         *err = wrong;
-        code = engine->on_stream->enqueue(comm, NULL, device, stream, err);
+        code = engine->on_stream->enqueue(comm, NULL, on, err);
     }
     return code;
 }
@@ -60,32 +54,39 @@ coll_on_stream_tell(wm_comm_t *comm, unsigned among, int device,
 // alike.
 static int
 coll_on_stream_enqueue(wm_comm_t *comm, wm_coll_kind_t kind,
-                       const wm_coll_t *call, int device, CUstream stream,
+                       const wm_coll_t *call, const wm_coll_stream_t *on,
                        const wm_coll_engine_t **engine, wm_error_t *err)
 {
     if (comm->whole != comm)
         return wm_error_set(err, WM_ERR_VALUE, 0,
                             "an intercommunicator has no collectives on "
                             "streams; use it without on(stream)");
-    wm_error_t wrong = *err, why;
     unsigned among;
-    int code = wm_coll_engines_open_on_stream(comm, kind, device, &among,
-                                              &why);
-    if (code < 0 || among == 0) {
-        *err = why;
+    int code = wm_coll_engines_open_on_stream(
+        comm, kind, on, call == NULL ? err->code : 0, &among, err);
+    if (code < 0 || among == 0)
         return code < 0 ? code : coll_on_stream_refuse(err);
-    }
-    *err = wrong;
     if (call == NULL)
-        return coll_on_stream_tell(comm, among, device, stream, err);
+        return coll_on_stream_tell(comm, among, on, err);
     *engine = wm_coll_engines_first_on_stream(among, call);
     if (*engine == NULL)
         return coll_on_stream_refuse(err);
     const wm_coll_on_stream_t *row = (*engine)->on_stream;
-    if (!row->captures
-        && coll_on_stream_refuse_capture(*engine, device, stream, err) < 0)
+    if (!row->captures && on->capture != 0
+        && coll_on_stream_refuse_capture(*engine, err) < 0)
         call = NULL;
-    return row->enqueue(comm, call, device, stream, err);
+    return row->enqueue(comm, call, on, err);
+}
+
+// Finds if the stream is captured. Returns `call`, or NULL if this fails.
+static const wm_coll_t *
+coll_on_stream_look(wm_coll_stream_t *on, const wm_coll_t *call,
+                    wm_error_t *err)
+{
+    wm_error_t other;
+    int code = wm_stream_capture(on->device, on->stream, &on->capture,
+                                 call != NULL ? err : &other);
+    return code < 0 ? NULL : call;
 }
 
 int
@@ -94,8 +95,9 @@ wm_coll_on_stream_call(wm_comm_t *comm, wm_coll_kind_t kind,
                        wm_error_t *err)
 {
     const wm_coll_engine_t *engine;
-    return coll_on_stream_enqueue(comm, kind, call, device, stream, &engine,
-                                  err);
+    wm_coll_stream_t on = {.device = device, .stream = stream};
+    call = coll_on_stream_look(&on, call, err);
+    return coll_on_stream_enqueue(comm, kind, call, &on, &engine, err);
 }
 
 // The operation of a call on a stream, until the stream has passed the call.
@@ -153,9 +155,10 @@ wm_coll_on_stream_begin(wm_comm_t *comm, wm_coll_kind_t kind,
                         wm_buffer_t *kept, wm_op_t **op, wm_error_t *err)
 {
     const wm_coll_engine_t *engine;
-    uint64_t captured = 0;
-    int code = wm_stream_capture(device, stream, &captured, err);
-    if (code == 0 && captured != 0)
+    wm_coll_stream_t on = {.device = device, .stream = stream};
+    call = coll_on_stream_look(&on, call, err);
+    int code = call == NULL ? err->code : 0;
+    if (code == 0 && on.capture != 0)
         code = wm_error_set(err, WM_ERR_STATE, 0,
                             "a nonblocking collective cannot be captured into "
                             "a graph, as its request would end at once: make "
@@ -173,8 +176,8 @@ wm_coll_on_stream_begin(wm_comm_t *comm, wm_coll_kind_t kind,
         given->device = device;
         code = wm_event_acquire(device, &given->event, err);
     }
-    int begun = coll_on_stream_enqueue(comm, kind, code < 0 ? NULL : call,
-                                       device, stream, &engine, err);
+    int begun = coll_on_stream_enqueue(comm, kind, code < 0 ? NULL : call, &on,
+                                       &engine, err);
     code = code < 0 ? code : begun;
     if (code == 0) {
         code = wm_event_record(device, given->event, stream, err);

@@ -56,12 +56,15 @@ add_verdict(wm_schedule_t *schedule)
 static int
 take_turns(wm_schedule_t *schedule, wm_error_t *err)
 {
+    wm_coll_form_t form = schedule->op->form == WM_COLL_FORM_BLOCKING
+                              ? WM_COLL_FORM_TASK
+                              : WM_COLL_FORM_NONBLOCKING;
     for (int i = 0; i < schedule->count; ++i) {
         wm_schedule_task_t *task = &schedule->tasks[i];
         wm_nonblocking_t *of = wm_nonblocking_of(task->comm);
         if (of != NULL)
             task->under_way = wm_nonblocking_call_new(of, task->comm,
-                                                      &task->call);
+                                                      &task->call, form);
         if (task->under_way == NULL)
             return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
         wm_turn_queue(&of->turns, &task->under_way->turn);

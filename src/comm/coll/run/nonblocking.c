@@ -99,8 +99,8 @@ static wm_coll_result_t
 new_call(wm_comm_t *comm, const wm_coll_t *asked, wm_nonblocking_op_t **op,
          wm_error_t *err)
 {
-    wm_nonblocking_call_t *call = wm_nonblocking_call_new(comm->nonblocking,
-                                                          comm, asked);
+    wm_nonblocking_call_t *call = wm_nonblocking_call_new(
+        comm->nonblocking, comm, asked, WM_COLL_FORM_NONBLOCKING);
     *op = call != NULL ? wm_nonblocking_op_new(comm, call) : NULL;
     if (*op != NULL)
         return WM_COLL_DONE;

@@ -303,7 +303,7 @@ static const wm_op_kind_t kind = {
 
 wm_nonblocking_call_t *
 wm_nonblocking_call_new(wm_nonblocking_t *nonblocking, wm_comm_t *comm,
-                        const wm_coll_t *asked)
+                        const wm_coll_t *asked, wm_coll_form_t form)
 {
     wm_nonblocking_call_t *call = wm_pool_get(&call_pool);
     if (call == NULL)
@@ -312,7 +312,7 @@ wm_nonblocking_call_new(wm_nonblocking_t *nonblocking, wm_comm_t *comm,
     call->looks = 0;
     wm_coll_op_init(&call->coll, comm,
                     wm_turns_bank(comm, nonblocking->turns.asked + 1), asked,
-                    WM_COLL_FORM_NONBLOCKING);
+                    form);
     return call;
 }
 

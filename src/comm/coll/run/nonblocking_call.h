@@ -66,7 +66,7 @@ wm_nonblocking_of(wm_comm_t *comm);
 // lock not held.
 wm_nonblocking_call_t *
 wm_nonblocking_call_new(wm_nonblocking_t *nonblocking, wm_comm_t *comm,
-                        const wm_coll_t *asked);
+                        const wm_coll_t *asked, wm_coll_form_t form);
 
 // Gives the call to MPI, in its turn.
 void

@@ -14,6 +14,7 @@
 #include "comm/engine/engine.h"
 
 typedef enum {
+    TELLING,    // the ranks exchange errors that only some of them may see
     RUNNING,    // on our stream
     EXCHANGING, // the ranks exchange errors, so that all raise one
     ENDED,
@@ -58,16 +59,32 @@ kernels_span(const wm_comm_t *comm)
     return wm_comm_is_one_host(comm) && comm->split == 0;
 }
 
+// Makes the symmetric memory. If this fails on one rank, all fail.
+static int
+kernels_open(wm_comm_t *comm, int device, void **state, wm_error_t *err)
+{
+    (void)state; // comm->symm
+    int code = device >= 0
+                   ? 0
+                   : wm_error_set(err, WM_ERR_STATE, 0,
+                                  "this rank has no GPU memory in the call");
+    wm_device_stay();
+    code = wm_symm_make(comm, device, false, code, err);
+    wm_device_go();
+    return code;
+}
+
 // A nonblocking call would wait for a stream of ours that waits for those of
-// all other ranks.
+// all other ranks, whose programs may wait for other work of the GPU.
 static bool
 kernels_serve(const wm_coll_op_t *op)
 {
     const wm_participant_t *participant = &op->participant;
     const wm_comm_t *comm = participant->comm;
     const wm_coll_t *call = participant->call;
-    int device = op->form == WM_COLL_FORM_BLOCKING ? kernels_device_of(call)
-                                                   : -1;
+    bool waited_for = op->form == WM_COLL_FORM_BLOCKING
+                      || op->form == WM_COLL_FORM_TASK;
+    int device = waited_for ? kernels_device_of(call) : -1;
     if (device < 0
         || (wm_coll_shape(call->kind)->uneven && call->receives == NULL))
         return false;
@@ -107,20 +124,36 @@ kernels_enqueue(wm_coll_op_t *op)
     wm_error_t err;
     wm_access_begin(&own->access, &nobody, true, kernels_device_of(call));
     kernels_note(own, wm_access_open(&own->access, &err), &err);
+    const wm_coll_stream_t on = {
+        .device = own->access.device,
+        .stream = own->access.stream,
+    };
     if (own->error.code < 0)
         err = own->error;
     kernels_note(own,
-                 wm_stream_coll_call(
-                     op->participant.comm, own->error.code < 0 ? NULL : call,
-                     own->access.device, own->access.stream, &err),
+                 wm_stream_coll_call(op->participant.comm,
+                                     own->error.code < 0 ? NULL : call, &on,
+                                     &err),
                  &err);
     own->state = RUNNING;
     op->looks = WM_LOOKS_AT_STREAM;
     return WM_COLL_UNDER_WAY;
 }
 
-// Waits for the other ranks, as a first call makes symmetric memory, and as
-// the kernels do not see all that ranks may have found.
+static void
+kernels_exchange(wm_coll_op_t *op, state_t state, int code)
+{
+    kernels_t *own = kernels_state(op);
+    own->state = state;
+    own->preflight = (wm_preflight_t){
+        .call = op->participant.call->kind,
+        .code = code,
+    };
+    wm_preflight_begin(op->participant.comm, &own->preflight);
+    op->looks = WM_LOOKS_AT_WORDS;
+}
+
+// The kernels do not see all errors that ranks may have found.
 static wm_coll_result_t
 kernels_start(wm_coll_op_t *op, wm_error_t *err)
 {
@@ -133,14 +166,14 @@ kernels_start(wm_coll_op_t *op, wm_error_t *err)
     own->error.code = 0;
     if (!wm_participant_plan(&op->participant, &plan, &wrong))
         return WM_COLL_BY_MPI;
-    if (wrong.code < 0)
-        *err = wrong;
     bool all_see_it = !shape->varies
                       && (shape->reduces || call->kind == WM_COLL_BCAST);
-    int code = all_see_it ? 0
-                          : wm_preflight_tell(op->participant.comm, call->kind,
-                                              wrong.code, err);
-    return code < 0 ? (wm_coll_result_t)code : kernels_enqueue(op);
+    (void)err;
+    if (all_see_it)
+        return kernels_enqueue(op);
+    kernels_note(own, wrong.code, &wrong);
+    kernels_exchange(op, TELLING, wrong.code);
+    return WM_COLL_UNDER_WAY;
 }
 
 // Looks at the stream. At its end raises a failure in this call, not in a
@@ -160,13 +193,7 @@ kernels_follow(wm_coll_op_t *op, bool *waits)
     kernels_note(own, ended, &err);
     kernels_note(own, wm_symm_find_failure(comm->symm, &err), &err);
     wm_access_close(&own->access);
-    own->state = EXCHANGING;
-    own->preflight = (wm_preflight_t){
-        .call = op->participant.call->kind,
-        .code = own->error.code,
-    };
-    wm_preflight_begin(comm, &own->preflight);
-    op->looks = WM_LOOKS_AT_WORDS;
+    kernels_exchange(op, EXCHANGING, own->error.code);
 }
 
 static wm_coll_result_t
@@ -181,10 +208,13 @@ kernels_step(wm_coll_op_t *op, bool *waits, wm_error_t *err)
     *waits = met == 0;
     if (*waits)
         return WM_COLL_UNDER_WAY;
+    bool told = own->state == TELLING;
     own->state = ENDED;
     if (own->error.code < 0)
         *err = own->error;
-    return met > 0 ? WM_COLL_DONE : (wm_coll_result_t)met;
+    return met < 0 ? (wm_coll_result_t)met
+           : told  ? kernels_enqueue(op)
+                   : WM_COLL_DONE;
 }
 
 // Leaves a call that a dead rank has ended.
@@ -197,7 +227,7 @@ kernels_drop(wm_coll_op_t *op)
         kernels_lead_on(comm, &own->access);
     if (own->state == RUNNING)
         wm_access_close(&own->access);
-    else if (own->state == EXCHANGING)
+    else if (own->state != ENDED)
         wm_preflight_leave(comm);
     own->state = ENDED;
 }
@@ -249,12 +279,15 @@ static const wm_coll_on_stream_t kernels_on_stream = {
     .find_failure = kernels_find_failure,
 };
 
-// Symmetric memory is made when a stream first needs it.
+// Captured calls have symmetric memory of their own, which the first one
+// makes.
 const wm_coll_engine_t wm_kernels_engine = {
     .name = "kernels",
+    .in_order = true,
     .orders = true,
     .takes = WM_COLL_TAKES_DEVICE,
     .spans = kernels_span,
+    .open = kernels_open,
     .comm_drop = kernels_comm_drop,
     .abort = kernels_abort,
     .serves = kernels_serve,

@@ -308,22 +308,18 @@ give(run_t *run, int code, wm_error_t *err)
 }
 
 static int
-call_on(wm_comm_t *comm, const wm_coll_t *call, int device, CUstream stream,
+call_on(wm_comm_t *comm, const wm_coll_t *call, const wm_coll_stream_t *on,
         wm_error_t *err)
 {
     run_t run = {
         .desc = {.call = call,
                  .comm = comm,
-                 .device = device,
-                 .stream = stream},
+                 .device = on->device,
+                 .stream = on->stream},
+        .capture = on->capture,
     };
     wm_error_t other;
     int code = call == NULL ? err->code : 0;
-    int asked = wm_stream_capture(device, stream, &run.capture,
-                                  code == 0 ? err : &other);
-    if (code == 0)
-        code = asked;
-    wm_symm_t **symm = run.capture != 0 ? &comm->graph_symm : &comm->symm;
     if (code == 0)
         code = wm_coll_desc_fill(&run.desc, err);
     if (run.capture != 0)
@@ -334,19 +330,19 @@ call_on(wm_comm_t *comm, const wm_coll_t *call, int device, CUstream stream,
         if (alike < 0)
             return code < 0 ? code : alike;
     }
-    if (*symm == NULL) {
-        int made = wm_symm_make(comm, device, run.capture != 0, code, err);
+    if (run.capture != 0 && comm->graph_symm == NULL) {
+        int made = wm_symm_make(comm, on->device, true, code, err);
         if (made < 0)
             return made;
     }
-    run.symm = *symm;
-    if (code == 0 && device != run.symm->device)
+    run.symm = run.capture != 0 ? comm->graph_symm : comm->symm;
+    if (code == 0 && on->device != run.symm->device)
         code = wm_error_set(
             err, WM_ERR_VALUE, 0,
             "stream: the stream is on cuda:%d, and the collectives of this "
             "communicator are on streams of cuda:%d; use a stream of that "
             "GPU, or another communicator (Dup)",
-            device, run.symm->device);
+            on->device, run.symm->device);
     if (code == 0)
         code = wm_fragmented_coll_count(run.symm, &run.desc, &run.fragments,
                                         err);
@@ -361,11 +357,11 @@ call_on(wm_comm_t *comm, const wm_coll_t *call, int device, CUstream stream,
 }
 
 int
-wm_stream_coll_call(wm_comm_t *comm, const wm_coll_t *call, int device,
-                    CUstream stream, wm_error_t *err)
+wm_stream_coll_call(wm_comm_t *comm, const wm_coll_t *call,
+                    const wm_coll_stream_t *on, wm_error_t *err)
 {
     wm_device_stay();
-    int code = call_on(comm, call, device, stream, err);
+    int code = call_on(comm, call, on, err);
     wm_device_go();
     return code;
 }
