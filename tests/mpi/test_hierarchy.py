@@ -173,6 +173,42 @@ def test_kernels_that_are_open_in_a_host_do_its_tasks(tmp_path):
     assert {counts["kernels"] for counts in found} == {2 * 6}
 
 
+@pytest.mark.skipif(kinds.is_real(), reason="needs the simulated driver")
+def test_a_task_of_kernels_that_fails_ends_on_all_ranks(tmp_path):
+    """MPI does the next tasks of this host."""
+    tests = str(ranks.ROOT / "tests")
+    program = f"""
+    import ctypes
+    sys.path.insert(0, {tests!r})
+    import kinds
+    allreduce()
+    given, got = new()
+    if rank == 1:
+        kinds.driver().simcuda_fail(b"LaunchKernel", ctypes.c_long(1), 999)
+    try:
+        comm.Allreduce(given, got)
+        print("right", flush=True)
+    except (RuntimeError, wm.CudaError):
+        print("raised", flush=True)
+    if rank == 1:
+        kinds.driver().simcuda_fail(None, ctypes.c_long(0), 999)
+    before = _core._coll_engines()["kernels"]
+    for _ in range(2):
+        allreduce()
+    print("engines", dict(kernels=_core._coll_engines()["kernels"] - before))
+"""
+    printed = run(
+        tmp_path,
+        program,
+        HOSTS["pairs"],
+        mode="kernels",
+        WARPMPI_TRANSPORT="host",
+    )
+    assert printed.count("raised") == 4, printed
+    kernels = sorted(counts["kernels"] for counts in engines(printed))
+    assert kernels == [0, 0, 4, 4]
+
+
 def test_mpi_does_the_tasks_of_ranks_that_do_not_see_each_other(tmp_path):
     """A level has no barrier where ranks may not make their segments."""
     program = """

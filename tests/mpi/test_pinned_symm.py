@@ -118,6 +118,49 @@ MANY = """
     print("right", flush=True)
 """
 
+# The last rank's driver fails at one call after the other.
+FAILS = """
+    import ctypes
+    import gc
+    from warpmpi import _core
+
+    def arm(n):
+        driver.simcuda_fail(None, ctypes.c_long(n), 999)
+
+    driver, stream, world = kinds.driver(), wm.Stream(), MPI.COMM_WORLD
+    driver.simcuda_calls.restype = ctypes.c_long
+    a, b = make(np.ones(50_000)), make(np.zeros(50_000))
+    comm.Allreduce(a, b)
+    n = used = 1
+    by_mpi = 0
+    while n <= used:
+        plain = world.Dup()
+        each = wm.Comm(plain)
+        error, before = None, _core._coll_engines()["mpi"]
+        world.Barrier()
+        begun = driver.simcuda_calls(None)
+        arm(n if rank == size - 1 else 0)
+        try:
+            each.Allreduce(a, b)
+        except (wm.CudaError, RuntimeError) as caught:
+            error = caught
+        arm(0)
+        used = world.bcast(driver.simcuda_calls(None) - begun, size - 1)
+        assert len(set(world.allgather(error is None))) == 1, (n, error)
+        if error is None:
+            assert (kinds.values_of(b) == size).all(), n
+        if _core._coll_engines()["mpi"] > before:
+            by_mpi += 1
+            each.on(stream).Allreduce(a, b)  # makes it after all
+            stream.synchronize()
+            assert (kinds.values_of(b) == size).all(), n
+        plain.Free()
+        gc.collect()
+        n += 1
+    assert by_mpi > 0
+    print("right", flush=True)
+"""
+
 ROUTES = {
     "told so": {"WARPMPI_TRANSPORT": "host"},
     "without IPC": {"SIMCUDA_IPC": "0"},
@@ -144,6 +187,12 @@ def test_values(number, route):
 
 def test_ranks_differ():
     run(DIFFER, 2, ROUTES["told so"])
+
+
+@pytest.mark.skipif(kinds.is_real(), reason="needs the simulated driver")
+def test_mpi_does_the_calls_if_one_rank_cannot_make_it():
+    """Streams, which have only these kernels, try again."""
+    run(FAILS, 2, ROUTES["told so"])
 
 
 def test_there_are_not_enough():

@@ -97,6 +97,10 @@ typedef struct {
     // Its calls may be captured into a graph, also before it is open: a
     // capture does not open it.
     bool captures;
+    // Returns the error that this rank's arguments have for the engine: in a
+    // call that opens it, so that all raise before. NULL: enqueue() finds all.
+    int (*check)(wm_comm_t *comm, const wm_coll_t *call,
+                 const wm_coll_stream_t *on, wm_error_t *err);
     // Enqueues a call. `call` is NULL if this rank's arguments are wrong and
     // `err` is written: then the others must hear of it, in this call or, if
     // another engine does this call there, in the next one of this engine.

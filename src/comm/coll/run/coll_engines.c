@@ -187,10 +187,26 @@ shut_on_stream(const wm_comm_t *comm, unsigned among, bool captured)
     return shut;
 }
 
+// Returns the error of this rank's arguments, for the engine that will do the
+// call.
+static int
+check_on_stream(wm_comm_t *comm, unsigned among, const wm_coll_t *call,
+                const wm_coll_stream_t *on, wm_error_t *err)
+{
+    if (call == NULL)
+        return err->code;
+    const wm_coll_engine_t *engine = wm_coll_engines_first_on_stream(among,
+                                                                     call);
+    return engine == NULL || engine->on_stream->check == NULL
+               ? 0
+               : engine->on_stream->check(comm, call, on, err);
+}
+
 int
 wm_coll_engines_open_on_stream(wm_comm_t *comm, wm_coll_kind_t kind,
-                               const wm_coll_stream_t *on, int code,
-                               unsigned *among, wm_error_t *err)
+                               const wm_coll_t *call,
+                               const wm_coll_stream_t *on, unsigned *among,
+                               wm_error_t *err)
 {
     wm_error_t why;
     bool captured = on->capture != 0;
@@ -201,8 +217,9 @@ wm_coll_engines_open_on_stream(wm_comm_t *comm, wm_coll_kind_t kind,
     unsigned shut = shut_on_stream(comm, *among, captured);
     if (shut == 0)
         return 0;
-    code = wm_preflight_tell(
-        comm, captured ? WM_COLL_CAPTURED : WM_COLL_ON_STREAM, code, err);
+    int code = wm_preflight_tell(
+        comm, captured ? WM_COLL_CAPTURED : WM_COLL_ON_STREAM,
+        check_on_stream(comm, *among, call, on, err), err);
     for (; code == 0 && shut != 0; shut &= shut - 1)
         code = engine_open(comm, WM_COLL_ON_STREAM, __builtin_ctz(shut),
                            on->device, &why, err);

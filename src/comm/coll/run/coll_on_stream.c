@@ -62,8 +62,8 @@ coll_on_stream_enqueue(wm_comm_t *comm, wm_coll_kind_t kind,
                             "an intercommunicator has no collectives on "
                             "streams; use it without on(stream)");
     unsigned among;
-    int code = wm_coll_engines_open_on_stream(
-        comm, kind, on, call == NULL ? err->code : 0, &among, err);
+    int code = wm_coll_engines_open_on_stream(comm, kind, call, on, &among,
+                                              err);
     if (code < 0 || among == 0)
         return code < 0 ? code : coll_on_stream_refuse(err);
     if (call == NULL)

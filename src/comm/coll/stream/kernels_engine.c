@@ -113,6 +113,21 @@ kernels_note(kernels_t *own, int code, const wm_error_t *err)
         own->error = *err;
 }
 
+// Notes that symmetric memory is lost: another thread has found so after this
+// rank was asked. The recovery would wait for ranks that know of no failure.
+static void
+kernels_note_loss(wm_coll_op_t *op)
+{
+    kernels_t *own = kernels_state(op);
+    wm_error_t err;
+    if (!wm_symm_serves(op->participant.comm->symm, own->access.device))
+        kernels_note(own,
+                     wm_error_set(&err, WM_ERR_STATE, 0,
+                                  "a collective on a stream of this "
+                                  "communicator has failed"),
+                     &err);
+}
+
 // Enqueues the call on a stream of ours. A rank without a stream enqueues no
 // call, which must still end on the others.
 static wm_coll_result_t
@@ -128,6 +143,7 @@ kernels_enqueue(wm_coll_op_t *op)
         .device = own->access.device,
         .stream = own->access.stream,
     };
+    kernels_note_loss(op);
     if (own->error.code < 0)
         err = own->error;
     kernels_note(own,
@@ -272,6 +288,7 @@ kernels_comm_drop(wm_comm_t *comm, void *state)
 
 static const wm_coll_on_stream_t kernels_on_stream = {
     .captures = true,
+    .check = wm_stream_coll_check,
     .enqueue = wm_stream_coll_call,
     .place = kernels_place,
     .look = kernels_look,

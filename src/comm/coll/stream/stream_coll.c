@@ -357,6 +357,19 @@ call_on(wm_comm_t *comm, const wm_coll_t *call, const wm_coll_stream_t *on,
 }
 
 int
+wm_stream_coll_check(wm_comm_t *comm, const wm_coll_t *call,
+                     const wm_coll_stream_t *on, wm_error_t *err)
+{
+    wm_coll_desc_t desc = { // 2 KiB
+        .call = call,
+        .comm = comm,
+        .device = on->device,
+        .stream = on->stream,
+    };
+    return wm_coll_desc_fill(&desc, err);
+}
+
+int
 wm_stream_coll_call(wm_comm_t *comm, const wm_coll_t *call,
                     const wm_coll_stream_t *on, wm_error_t *err)
 {
