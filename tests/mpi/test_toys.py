@@ -299,6 +299,31 @@ def test_between_hosts_there_may_be_more_ranks_than_at_a_barrier(tmp_path):
     assert printed.split() == ["1"]
 
 
+def test_between_hosts_nonblocking_calls_need_not_ask(tmp_path):
+    """All ranks know an open engine that takes all memory."""
+    program = (
+        MIXED
+        + """
+    check(("gpu", "numpy"), 30_000, "I")
+    assert _core._coll_engines()["ring"] == 0  # it is not open
+    check(("gpu", "numpy"), 2_000)  # opens it
+    for pair in (("gpu", "numpy"), ("numpy", "gpu"), ("numpy", "numpy")):
+        check(pair, 30_000, "I")
+    mixed("I")
+    # A rank with memory of two kinds moves its data.
+    sent, got = VALUES + np.int16(rank), np.zeros(30_000, "int16")
+    before = wm.stats()["moved_collectives"]
+    comm.Iallreduce(wm.array(sent) if rank == 1 else sent, got).Wait()
+    assert np.array_equal(got, 2 * VALUES + 1)
+    assert wm.stats()["moved_collectives"] == before + rank
+    mixed("")  # asks: MPI does this class from now on
+    mixed("I")
+"""
+    )
+    for counts in engines(tmp_path, program, "apart", TOY_RING="on").values():
+        assert counts["ring"] == 1 + 3 * 3 + 1 + 1
+
+
 def test_between_hosts_a_persistent_call_asks_when_it_is_made(tmp_path):
     """Also a short one; later its array may be in other memory."""
     program = """

@@ -43,6 +43,7 @@ enum {
     WM_COLL_TAKES_DEVICE = 1, // of a GPU
     WM_COLL_TAKES_HOST = 2,   // contiguous memory that no GPU is using
     WM_COLL_TAKES_GAPS = 4,   // of a GPU, also with gaps
+    WM_COLL_TAKES_ALL = 7,
 };
 
 // The forms of a collective, whose calls have numbers of their own; a

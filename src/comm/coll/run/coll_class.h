@@ -22,7 +22,8 @@ bool
 wm_coll_class_has_length(wm_comm_t *comm, const wm_coll_t *call);
 
 // Sets *engines to the bit of the engine of the class of `op`; 0: MPI. Returns
-// false if nobody was asked yet; then MPI does a call that may not wait.
+// false if nobody was asked yet: a call that may not wait has an engine of
+// wm_coll_op_unasked() then, or MPI.
 bool
 wm_coll_class_find(const wm_coll_op_t *op, unsigned *engines);
 

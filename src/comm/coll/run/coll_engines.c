@@ -274,14 +274,32 @@ engine_takes(const wm_coll_engine_t *engine, const wm_coll_t *call)
 }
 
 static bool
-engine_serves(const wm_coll_engine_t *engine, const wm_coll_op_t *op)
+engine_does(const wm_coll_engine_t *engine, const wm_coll_op_t *op)
 {
     const wm_participant_t *participant = &op->participant;
     wm_coll_facts_t facts = {participant->call->kind, participant->type,
                              participant->op};
-    return engine_takes(engine, participant->call)
-           && (engine->does == NULL || engine->does(&facts))
-           && engine->serves(op);
+    return engine->does == NULL || engine->does(&facts);
+}
+
+static bool
+engine_serves(const wm_coll_engine_t *engine, const wm_coll_op_t *op)
+{
+    return engine_takes(engine, op->participant.call)
+           && engine_does(engine, op) && engine->serves(op);
+}
+
+unsigned
+wm_coll_op_unasked(const wm_coll_op_t *op)
+{
+    wm_comm_t *comm = op->participant.comm;
+    unsigned found = 0, span = wm_coll_engines_span(comm);
+    for (int i = 0; i < ENGINES; ++i)
+        if ((span & 1u << i) != 0 && is_open(comm, i)
+            && engines[i]->takes == WM_COLL_TAKES_ALL
+            && engine_does(engines[i], op))
+            found |= 1u << i;
+    return found;
 }
 
 void

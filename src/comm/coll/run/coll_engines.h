@@ -74,6 +74,11 @@ void
 wm_coll_op_init(wm_coll_op_t *op, wm_comm_t *comm, wm_barrier_t *barrier,
                 const wm_coll_t *call, wm_coll_form_t form);
 
+// Returns the bits of the open engines that do the call whatever memory ranks
+// have. All ranks know them alike, though none was asked.
+unsigned
+wm_coll_op_unasked(const wm_coll_op_t *op);
+
 // Returns true if the engine of MPI can begin the call later.
 bool
 wm_coll_op_may_queue(const wm_coll_op_t *op);

@@ -175,7 +175,7 @@ see_to_others(void)
     wm_engine_notify();
 }
 
-// Opens a call of ranks on several hosts, whose engine they know.
+// Opens a call of ranks on several hosts, whose engine all know.
 static wm_coll_result_t
 open_between_hosts(wm_comm_t *comm, const wm_coll_t *asked,
                    wm_nonblocking_op_t **op, wm_error_t *err)
@@ -185,7 +185,9 @@ open_between_hosts(wm_comm_t *comm, const wm_coll_t *asked,
     if (result != WM_COLL_DONE)
         return result;
     wm_nonblocking_call_t *call = (*op)->call;
-    if (!wm_coll_class_find(&call->coll, &engines) || engines == 0)
+    if (!wm_coll_class_find(&call->coll, &engines))
+        engines = wm_coll_engines_first(wm_coll_op_unasked(&call->coll));
+    if (engines == 0)
         result = WM_COLL_UNNUMBERED;
     else
         result = (wm_coll_result_t)wm_coll_op_begin_chosen(&call->coll,
