@@ -253,8 +253,7 @@ static void
 coll_engines_drop(wm_comm_t *comm)
 {
     for (int i = 0; i < ENGINES; ++i)
-        if (engines[i]->comm_drop != NULL
-            && (comm->colls.span & 1u << i) != 0)
+        if (engines[i]->comm_drop != NULL && (comm->colls.span & 1u << i) != 0)
             engines[i]->comm_drop(comm, comm->colls.state[i]);
     wm_coll_class_drop(comm);
 }

@@ -360,7 +360,8 @@ int
 wm_stream_coll_check(wm_comm_t *comm, const wm_coll_t *call,
                      const wm_coll_stream_t *on, wm_error_t *err)
 {
-    wm_coll_desc_t desc = { // 2 KiB
+    wm_coll_desc_t desc = {
+        // 2 KiB
         .call = call,
         .comm = comm,
         .device = on->device,
