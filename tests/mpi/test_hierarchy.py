@@ -341,3 +341,22 @@ def test_random_calls(size, ring):
         program, *words.split(), ranks=size, TOY_HIERARCHY="on", **ring
     )
     assert "every one right" in printed
+
+
+def test_levels_that_cannot_be_made(tmp_path):
+    """MPI does the calls, and what was made of the levels is freed."""
+    program = """
+    for turn in range(2):
+        comm = wm.Comm(MPI.COMM_WORLD.Dup())
+        if rank == size - 1:
+            os.environ["WARPMPI_TRANSPORT"] = "none of these"
+        for form in range(2):
+            allreduce()
+        os.environ.pop("WARPMPI_TRANSPORT", None)
+        comm.Free()
+    print("engines", _core._coll_engines())
+    """
+    found = engines(
+        run(tmp_path, program, HOSTS["pairs"], MALLOC_PERTURB_="165")
+    )
+    assert [each["hierarchy"] for each in found] == [0] * 4

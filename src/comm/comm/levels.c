@@ -104,6 +104,8 @@ level_new(wm_comm_t *comm, const wm_hosts_t *hosts, level_has_t *has)
             level->rank = level->size;
         ranks[level->size++] = rank;
     }
+    *object_comm = *level; // and again when it is connected
+    object_comm->object_comm = NULL;
     return level;
 }
 
