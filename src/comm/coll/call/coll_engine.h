@@ -6,10 +6,9 @@
 // must promise. NULL: the engine needs no such function.
 //
 // Locks: a blocking call calls these functions without the lock of the
-// progress engine (engine.h), unless it has waited long; a nonblocking one
-// with that lock, except prepare, which a schedule's tasks call with it, too;
-// then no function may wait. A function that needs the lock takes it, as its
-// holder may take it again.
+// progress engine (engine.h), unless it has waited long. A nonblocking one
+// calls them with the lock, but for prepare, and a schedule's task all of
+// them: then none may wait. A function that needs the lock takes it again.
 #ifndef WM_COMM_COLL_CALL_COLL_ENGINE_H
 #define WM_COMM_COLL_CALL_COLL_ENGINE_H
 

@@ -70,6 +70,8 @@ engine_open(wm_comm_t *comm, wm_coll_kind_t kind, int engine, int device,
     wm_preflight_t preflight = {.call = kind, .all = code == 0};
     int exchanged = wm_preflight_run(comm, &preflight, err);
     if (exchanged == 0 && preflight.all != 0) {
+        if (colls->opened == 0)
+            colls->device = device;
         colls->opened |= 1u << engine;
         colls->closed &= ~(1u << engine);
         return 0;

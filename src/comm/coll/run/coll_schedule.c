@@ -20,14 +20,27 @@ wm_schedule_init(wm_schedule_t *schedule, wm_coll_op_t *op)
     *schedule = (wm_schedule_t){.op = op};
 }
 
-void
-wm_schedule_add(wm_schedule_t *schedule, wm_comm_t *level,
-                const wm_coll_t *call)
+static void
+append(wm_schedule_t *schedule, wm_comm_t *level, const wm_coll_t *call)
 {
     schedule->tasks[schedule->count++] = (wm_schedule_task_t){
         .comm = level,
         .call = *call,
     };
+}
+
+void
+wm_schedule_add(wm_schedule_t *schedule, wm_comm_t *level,
+                const wm_coll_t *call)
+{
+    wm_error_t why;
+    if (schedule->count < WM_SCHEDULE_TASKS - 1) {
+        append(schedule, level, call);
+        return;
+    }
+    wm_error_set(&why, WM_ERR_STATE, 0, "a schedule has at most %d tasks",
+                 WM_SCHEDULE_TASKS - 1);
+    wm_coll_op_fail(schedule->op, &why);
 }
 
 // Adds the task in which all ranks learn if one has failed.
@@ -49,7 +62,7 @@ add_verdict(wm_schedule_t *schedule)
         .size = sizeof schedule->failed,
         .op = MPI_MAX,
     };
-    wm_schedule_add(schedule, comm_of(schedule)->levels.all, &call);
+    append(schedule, comm_of(schedule)->levels.all, &call);
 }
 
 // Takes the turns of all tasks.

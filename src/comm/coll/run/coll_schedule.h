@@ -45,7 +45,8 @@ void
 wm_schedule_init(wm_schedule_t *schedule, wm_coll_op_t *op);
 
 // Adds a task. The buffers must live until the schedule is dropped. Each rank
-// of the level adds it, in one order.
+// of the level adds it, in one order. Beyond WM_SCHEDULE_TASKS - 1 the call
+// fails.
 void
 wm_schedule_add(wm_schedule_t *schedule, wm_comm_t *level,
                 const wm_coll_t *call);

@@ -62,8 +62,7 @@ struct wm_nonblocking {
 wm_nonblocking_t *
 wm_nonblocking_of(wm_comm_t *comm);
 
-// Returns a call whose operation the engines know; NULL: out of memory. Engine
-// lock not held.
+// Returns a call whose operation the engines know; NULL: out of memory.
 wm_nonblocking_call_t *
 wm_nonblocking_call_new(wm_nonblocking_t *nonblocking, wm_comm_t *comm,
                         const wm_coll_t *asked, wm_coll_form_t form);
