@@ -130,9 +130,8 @@ def test_gpu_memory_moves_in_the_host_by_the_first_engine(tmp_path):
     assert {counts["mpi"] for counts in found} == {6}
 
 
-def test_an_engine_that_is_open_on_a_level_does_its_calls(tmp_path):
-    """Also between hosts, where nobody asks."""
-    program = """
+# Blocking and nonblocking calls in turn.
+IN_TURN = """
     for _ in range(3):
         allreduce()
         given, got = new()
@@ -140,8 +139,12 @@ def test_an_engine_that_is_open_on_a_level_does_its_calls(tmp_path):
         check(got)
     print("engines", _core._coll_engines())
 """
+
+
+def test_an_engine_that_is_open_on_a_level_does_its_calls(tmp_path):
+    """Also between hosts, where nobody asks."""
     hosts = HOSTS["unequal"]
-    found = engines(run(tmp_path, program, hosts, TOY_RING="on"))
+    found = engines(run(tmp_path, IN_TURN, hosts, TOY_RING="on"))
     # Rank 1, with nobody on its rail, asks as on one host.
     assert sorted(counts["ring"] for counts in found) == [0, 6, 6]
     assert {counts["mpi"] for counts in found} == {6}  # the verdicts
@@ -211,14 +214,6 @@ def test_a_task_of_kernels_that_fails_ends_on_all_ranks(tmp_path):
 
 def test_mpi_does_the_tasks_of_ranks_that_do_not_see_each_other(tmp_path):
     """A level has no barrier where ranks may not make their segments."""
-    program = """
-    for _ in range(3):
-        allreduce()
-        given, got = new()
-        comm.Iallreduce(given, got).Wait()
-        check(got)
-    print("engines", _core._coll_engines())
-"""
     makes = "    comm = wm.Comm(MPI.COMM_WORLD)\n"
     limited = f"""
     import resource
@@ -230,7 +225,7 @@ def test_mpi_does_the_tasks_of_ranks_that_do_not_see_each_other(tmp_path):
 """
     assert makes in BEGIN
     begin = BEGIN.replace(makes, limited)
-    found = engines(run(tmp_path, program, HOSTS["pairs"], begin=begin))
+    found = engines(run(tmp_path, IN_TURN, HOSTS["pairs"], begin=begin))
     for counts in found:
         assert counts["hierarchy"] == 6
         assert counts["copies"] == 0

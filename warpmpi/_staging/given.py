@@ -17,7 +17,7 @@ from .table import Buffer
 
 
 class Looked(NamedTuple):
-    """What _core._look has found of a buffer."""
+    """Facts that _core._look has found of a buffer."""
 
     origin: int | None
     on_device: bool

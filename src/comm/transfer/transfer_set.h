@@ -21,7 +21,7 @@ typedef struct {
     int first, count;
 } wm_transfer_range_t;
 
-// What transfers compute: reductions of sources; or atomic updates, by which
+// Transfers compute by reductions of sources, or by atomic updates, with which
 // several ranks may change one target at the same time (array/atomic.h).
 typedef struct {
     wm_reduce_type_t type;

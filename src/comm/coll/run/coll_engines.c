@@ -115,13 +115,19 @@ wm_coll_engines_open(wm_comm_t *comm, wm_coll_kind_t kind, int device,
     return code;
 }
 
+static bool
+engine_does(const wm_coll_engine_t *engine, const wm_coll_facts_t *facts)
+{
+    return engine->does == NULL || engine->does(facts);
+}
+
 // Returns true if an engine does some call of this kind.
 static bool
 may_do(const wm_coll_engine_t *engine, wm_coll_kind_t kind)
 {
     wm_coll_facts_t facts = {.kind = kind};
     if (engine->does == NULL || !wm_coll_shape(kind)->reduces)
-        return engine->does == NULL || engine->does(&facts);
+        return engine_does(engine, &facts);
     for (int type = 0; type < WM_REDUCE_TYPES; ++type)
         for (int op = 0; op < WM_REDUCE_OPS; ++op) {
             facts.type = (wm_reduce_type_t)type;
@@ -171,8 +177,7 @@ wm_coll_engines_first_on_stream(unsigned among, const wm_coll_t *call)
         return engines[first]; // it refuses the call
     while (first < ENGINES
            && ((among & 1u << first) == 0
-               || (engines[first]->does != NULL
-                   && !engines[first]->does(&facts))))
+               || !engine_does(engines[first], &facts)))
         ++first;
     return first < ENGINES ? engines[first] : NULL;
 }
@@ -275,19 +280,19 @@ engine_takes(const wm_coll_engine_t *engine, const wm_coll_t *call)
 }
 
 static bool
-engine_does(const wm_coll_engine_t *engine, const wm_coll_op_t *op)
+does_call(const wm_coll_engine_t *engine, const wm_coll_op_t *op)
 {
     const wm_participant_t *participant = &op->participant;
     wm_coll_facts_t facts = {participant->call->kind, participant->type,
                              participant->op};
-    return engine->does == NULL || engine->does(&facts);
+    return engine_does(engine, &facts);
 }
 
 static bool
 engine_serves(const wm_coll_engine_t *engine, const wm_coll_op_t *op)
 {
-    return engine_takes(engine, op->participant.call)
-           && engine_does(engine, op) && engine->serves(op);
+    return engine_takes(engine, op->participant.call) && does_call(engine, op)
+           && engine->serves(op);
 }
 
 unsigned
@@ -298,7 +303,7 @@ wm_coll_op_unasked(const wm_coll_op_t *op)
     for (int i = 0; i < ENGINES; ++i)
         if ((span & 1u << i) != 0 && is_open(comm, i)
             && engines[i]->takes == WM_COLL_TAKES_ALL
-            && engine_does(engines[i], op))
+            && does_call(engines[i], op))
             found |= 1u << i;
     return found;
 }
