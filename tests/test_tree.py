@@ -91,10 +91,11 @@ def test_layer_includes_only_layers_below(path):
 MODULES = {
     "comm": (
         "engine node link comm message transfer protocol diagnostics "
-        "coll/call coll/direct coll/stream coll/mpi coll/run"
+        "coll/call coll/direct coll/stream coll/mpi coll/run rma"
     ).split(),
     "python": (
-        "core device view array message request comm objects staging".split()
+        "core device view array message request comm rma objects "
+        "staging".split()
     ),
 }
 

@@ -7,6 +7,7 @@
 #include "array/kernels.h"
 #include "array/pull.h"
 #include "comm/coll/direct/preflight.h"
+#include "comm/coll/direct/symm_group.h"
 #include "comm/coll/call/coll_wait.h"
 #include "comm/coll/stream/stream_failure.h"
 #include "comm/coll/direct/direct.h"
@@ -34,56 +35,19 @@ typedef struct {
     wm_thresholds_t thresholds;
 } published_t;
 
-// Exchanges bits, as a wm_symm_group_t does.
-static int
-symm_exchange(wm_comm_t *comm, int code, unsigned *all, wm_error_t *err)
-{
-    wm_preflight_t preflight = {
-        .call = WM_COLL_ON_STREAM,
-        .code = code,
-        .all = *all,
-    };
-    code = wm_preflight_run(comm, &preflight, err);
-    *all = preflight.all;
-    return code;
-}
-
 // Raises on all ranks if one has failed. *unreached becomes true if it is on
 // any rank.
 static int
 exchange_unreached(wm_comm_t *comm, int code, bool *unreached, wm_error_t *err)
 {
-    unsigned all = !*unreached;
-    code = symm_exchange(comm, code, &all, err);
-    *unreached = all == 0;
+    wm_preflight_t preflight = {
+        .call = WM_COLL_ON_STREAM,
+        .code = code,
+        .all = !*unreached,
+    };
+    code = wm_preflight_run(comm, &preflight, err);
+    *unreached = preflight.all == 0;
     return code;
-}
-
-static int
-group_exchange(const wm_symm_group_t *group, int code, unsigned *all,
-               wm_error_t *err)
-{
-    return symm_exchange(group->context, code, all, err);
-}
-
-static int
-group_publish(const wm_symm_group_t *group, const void *data, size_t nbytes,
-              wm_error_t *err)
-{
-    return wm_preflight_share(group->context, data, nbytes, err);
-}
-
-static const void *
-group_published_by(const wm_symm_group_t *group, int rank)
-{
-    const wm_comm_t *comm = group->context;
-    return wm_preflight_data(comm->barrier, rank);
-}
-
-static int
-group_damaged(const wm_symm_group_t *group, int rank, wm_error_t *err)
-{
-    return wm_comm_damaged(group->context, rank, err);
 }
 
 // Makes the memory for the ranks of a communicator.
@@ -93,17 +57,7 @@ symm_make_memory(wm_comm_t *comm, wm_symm_t *symm, bool on_host,
 {
     size_t nbytes = on_host ? WM_KERNEL_COLL_BYTES_ON_HOST
                             : WM_KERNEL_COLL_BYTES;
-    const wm_symm_group_t group = {
-        .rank = comm->rank,
-        .size = comm->size,
-        .least = nbytes,
-        .peers = comm->peers,
-        .context = comm,
-        .exchange = group_exchange,
-        .publish = group_publish,
-        .published_by = group_published_by,
-        .damaged = group_damaged,
-    };
+    const wm_symm_group_t group = wm_symm_group_of(comm, nbytes);
     return wm_symm_memory_make(&group, symm->device, on_host, nbytes,
                                wm_kernel_coll_clear, &symm->memory, unreached,
                                err);
