@@ -49,7 +49,7 @@ def run(*words):
 
 @pytest.mark.parametrize(
     "case",
-    ["one", "full", "wrapped", "background", "resting", "wanted", "addresses"],
+    "one full wrapped background resting wanted exports addresses".split(),
 )
 def test_notices(build, case):
     run(build("notices", "node/mapping", "node/rkey", "engine/stats"), case)

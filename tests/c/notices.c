@@ -14,6 +14,12 @@ static wm_peer_t peer;
 static void (*meanwhile)(void); // what the owner does while we close one
 static int unmapped;
 static bool in_background, refuses; // the next mapping
+static wm_peer_t self;              // the owner of the exported memory
+static int exported;                // memory is exported so many times
+
+// The exported allocations: their ids by their addresses, 0 if freed.
+#define EXPORTS 300
+static uint64_t ids[EXPORTS];
 
 // What mapping.c needs of the rest.
 int
@@ -45,7 +51,7 @@ wm_node_peers(void)
 wm_peer_t *
 wm_node_self(void)
 {
-    return NULL;
+    return &self;
 }
 
 bool
@@ -73,16 +79,17 @@ wm_storage_free_kept(void)
 uint64_t
 wm_pointer_buffer_id(uintptr_t base)
 {
-    (void)base;
-    return 0;
+    return ids[base];
 }
 
 int
 wm_memory_export(int device, uintptr_t base, CUipcMemHandle *handle,
                  wm_error_t *err)
 {
-    (void)device, (void)base, (void)handle, (void)err;
-    return WM_ERR_CUDA;
+    (void)device, (void)err;
+    *handle = (CUipcMemHandle){.reserved = {(char)base, (char)(base >> 8)}};
+    ++exported;
+    return 0;
 }
 
 int
@@ -251,6 +258,40 @@ an_id_with_other_addresses_is_refused(void)
     wm_mapping_release(mapping);
 }
 
+static void
+export_memory(uintptr_t base)
+{
+    const wm_pointer_t memory = {.base = base, .buffer_id = ids[base]};
+    wm_rkey_t place;
+    int code = wm_rkey_export((void *)base, &memory, &place, NULL);
+    assert(code == 0 && place.buffer_id == ids[base]);
+    assert(place.handle.reserved[0] == (char)base);
+    assert(place.handle.reserved[1] == (char)(base >> 8));
+}
+
+// Ids differ by the room of the table, so that many have one place.
+static void
+exports_are_known_until_their_memory_is_freed(void)
+{
+    self.segment = calloc(1, sizeof *self.segment);
+    assert(self.segment != NULL);
+    for (uintptr_t base = 1; base < EXPORTS; ++base) {
+        ids[base] = 256 * base;
+        export_memory(base);
+    }
+    assert(exported == EXPORTS - 1 && !wm_rkey_notify());
+    for (uintptr_t base = 1; base < EXPORTS; base += 2)
+        ids[base] = 0;
+    assert(wm_rkey_notify() && !wm_rkey_notify());
+    assert(self.segment->notice_count == EXPORTS / 2);
+    for (uintptr_t base = 2; base < EXPORTS; base += 2)
+        export_memory(base);
+    assert(exported == EXPORTS - 1);
+    ids[1] = 1;
+    export_memory(1);
+    assert(exported == EXPORTS);
+}
+
 int
 main(int argc, char **argv)
 {
@@ -264,6 +305,7 @@ main(int argc, char **argv)
         {"background", the_progress_thread_closes_nothing},
         {"resting", what_rests_is_closed_and_known},
         {"wanted", what_it_could_not_map_is_made_room_for},
+        {"exports", exports_are_known_until_their_memory_is_freed},
         {"addresses", an_id_with_other_addresses_is_refused},
     };
     peer.segment = calloc(1, sizeof *peer.segment);

@@ -2,6 +2,7 @@
 #include "comm/node/rkey.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "comm/node/node.h"
 
@@ -12,31 +13,48 @@ typedef struct {
     CUipcMemHandle handle;
 } export_t;
 
-static export_t *exports; // a hash table with linear probing
+static export_t *exports; // in no order
 static size_t export_room, export_count, export_scan_at = 64;
+// Finds them by id: 1 + their index, or 0; by linear probing.
+static uint32_t *export_places;
+
+#define PLACES_EACH 4 // for room of one export
+
+// Returns the place of an export, or the free one where it belongs.
+static uint32_t *
+place_of(uint64_t buffer_id)
+{
+    size_t places = PLACES_EACH * export_room, at = buffer_id % places;
+    while (export_places[at] != 0
+           && exports[export_places[at] - 1].buffer_id != buffer_id)
+        at = (at + 1) % places;
+    return &export_places[at];
+}
 
 static void
-put_export(export_t *table, size_t room, const export_t *entry)
+place_exports(void)
 {
-    size_t at = entry->buffer_id % room;
-    while (table[at].buffer_id != 0)
-        at = (at + 1) % room;
-    table[at] = *entry;
+    memset(export_places, 0,
+           PLACES_EACH * export_room * sizeof *export_places);
+    for (size_t i = 0; i < export_count; ++i)
+        *place_of(exports[i].buffer_id) = (uint32_t)i + 1;
 }
 
 static bool
 grow_exports(void)
 {
-    size_t room = export_room > 0 ? 2 * export_room : 256;
-    export_t *table = calloc(room, sizeof *table);
-    if (table == NULL)
+    size_t room = export_room > 0 ? 2 * export_room : 64;
+    export_t *table = realloc(exports, room * sizeof *table);
+    exports = table != NULL ? table : exports;
+    uint32_t *places = malloc(PLACES_EACH * room * sizeof *places);
+    if (table == NULL || places == NULL) {
+        free(places);
         return false;
-    for (size_t i = 0; i < export_room; ++i)
-        if (exports[i].buffer_id != 0)
-            put_export(table, room, &exports[i]);
-    free(exports);
-    exports = table;
+    }
+    free(export_places);
+    export_places = places;
     export_room = room;
+    place_exports();
     return true;
 }
 
@@ -44,18 +62,19 @@ static int
 find_handle(const wm_pointer_t *memory, CUipcMemHandle *handle,
             wm_error_t *err)
 {
-    if (2 * (export_count + 1) > export_room && !grow_exports())
+    if (export_count == export_room && !grow_exports())
         return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
-    size_t at = memory->buffer_id % export_room;
-    for (; exports[at].buffer_id != 0; at = (at + 1) % export_room)
-        if (exports[at].buffer_id == memory->buffer_id) {
-            *handle = exports[at].handle;
-            return 0;
-        }
+    uint32_t known = *place_of(memory->buffer_id);
+    if (known != 0) {
+        *handle = exports[known - 1].handle;
+        return 0;
+    }
     int code = wm_memory_export(memory->device, memory->base, handle, err);
     if (code < 0)
         return code;
-    exports[at] = (export_t){memory->buffer_id, memory->base, *handle};
+    exports[export_count] = (export_t){memory->buffer_id, memory->base,
+                                       *handle};
+    *place_of(memory->buffer_id) = (uint32_t)export_count + 1;
     // Also bounds the table in a program without barriers.
     if (++export_count >= export_scan_at) {
         wm_rkey_notify();
@@ -91,33 +110,32 @@ wm_rkey_holds(const wm_rkey_t *place, uint64_t nbytes)
            && nbytes <= place->size - offset;
 }
 
+static bool
+export_is_freed(const export_t *entry)
+{
+    return wm_pointer_buffer_id(entry->base) != entry->buffer_id;
+}
+
+static void
+give_notice(uint64_t buffer_id)
+{
+    wm_segment_t *segment = wm_node_self()->segment;
+    uint64_t count = atomic_load(&segment->notice_count);
+    atomic_store(&segment->notices[count % WM_NOTICES], buffer_id);
+    atomic_store(&segment->notice_count, count + 1);
+}
+
 bool
 wm_rkey_notify(void)
 {
-    export_t *old = exports;
-    size_t room = export_room;
-    bool any = false;
-    if (export_count == 0)
-        return false;
-    export_t *kept = calloc(room, sizeof *kept);
-    if (kept == NULL)
-        return false;
-    wm_segment_t *segment = wm_node_self()->segment;
-    export_count = 0;
-    for (size_t i = 0; i < room; ++i) {
-        if (old[i].buffer_id == 0)
+    size_t before = export_count;
+    for (size_t i = before; i-- > 0;) {
+        if (!export_is_freed(&exports[i]))
             continue;
-        if (wm_pointer_buffer_id(old[i].base) == old[i].buffer_id) {
-            put_export(kept, room, &old[i]);
-            ++export_count;
-            continue;
-        }
-        uint64_t count = atomic_load(&segment->notice_count);
-        atomic_store(&segment->notices[count % WM_NOTICES], old[i].buffer_id);
-        atomic_store(&segment->notice_count, count + 1);
-        any = true;
+        give_notice(exports[i].buffer_id);
+        exports[i] = exports[--export_count];
     }
-    exports = kept;
-    free(old);
-    return any;
+    if (export_count < before)
+        place_exports();
+    return export_count < before;
 }
