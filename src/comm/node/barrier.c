@@ -45,8 +45,9 @@ wm_barrier_row_acquire(void)
     info.index = idle[--idle_count];
     const wm_peer_t *self = wm_node_self();
     wm_exchange_area_t *area = wm_exchange_area_pointer(self, info.index);
+    // Peers hear of the row by a message, so no store is a fence here.
     for (int i = 0; i < WM_DECISION_LOG; ++i)
-        atomic_store(&area->decision_log[i], 0);
+        atomic_store_explicit(&area->decision_log[i], 0, memory_order_relaxed);
     atomic_store(&self->segment->barrier_rows[info.index].abort_flag, 0);
     info.calls = atomic_load(&area->blocking.count);
     for (int bank = 0; bank < WM_BARRIER_BANKS; ++bank)
