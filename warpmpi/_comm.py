@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import warnings
@@ -155,16 +154,6 @@ def _guard_stock_calls() -> None:
     _core._patch(MPI.Win, "Create", classmethod(create_window))
 
 
-@contextlib.contextmanager
-def _counted() -> Iterator[None]:
-    """Count this thread among those that make a communicator, for reports."""
-    _core._count_makers(1)
-    try:
-        yield
-    finally:
-        _core._count_makers(-1)
-
-
 class _Communicator(
     BufferedSends, ObjectMessages, ObjectCollectives, _core.CommMethods
 ):
@@ -179,8 +168,11 @@ class _Communicator(
 
     def __init__(self, comm: MPI.Comm | None = None) -> None:
         if self != MPI.COMM_NULL:
-            with _counted():
+            _core._count_makers(1)  # for reports
+            try:
                 self._begin(None)
+            finally:
+                _core._count_makers(-1)
 
     def _begin(self, parent: MPI.Comm | None) -> None:
         """Attach what ours need, if they do; collective."""
@@ -313,8 +305,11 @@ def _making(base: type, name: str) -> Any:
     @functools.wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         _core._check_running()
-        with _counted():
+        _core._count_makers(1)
+        try:
             return _ours_of(self, name, method(self, *args, **kwargs))
+        finally:
+            _core._count_makers(-1)
 
     return call
 
