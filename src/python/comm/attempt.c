@@ -4,7 +4,7 @@
 #include "comm/engine/posted.h"
 #include "python/view/view.h"
 
-// MPI has made the call of this thread's attempt.
+// MPI has made the call of this thread's attempt by Python code.
 static _Thread_local bool made;
 
 bool
@@ -45,15 +45,15 @@ refuses(PyObject *exception)
     return refused;
 }
 
-void
-wm_py_attempt_note(const PyObject *result)
+bool
+wm_py_attempt_is_made(const PyObject *result)
 {
-    made = true;
     if (result != NULL)
-        return;
+        return true;
     PyObject *error = PyErr_GetRaisedException();
-    made = !refuses(error);
+    bool refused = refuses(error);
     PyErr_SetRaisedException(error);
+    return !refused;
 }
 
 static PyObject *
@@ -61,7 +61,7 @@ attempt(PyObject *method, PyObject *const *args, Py_ssize_t given,
         PyObject *names)
 {
     PyObject *result = PyObject_Vectorcall(method, args, (size_t)given, names);
-    wm_py_attempt_note(result);
+    made = wm_py_attempt_is_made(result);
     return result;
 }
 

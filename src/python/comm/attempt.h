@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Attempts to make a call of MPI's: has MPI made the call, or has the call
 // been refused? A call is refused by an exception before MPI's function, or by
-// an error of MPI's about its arguments. A refused call has not happened. GIL
-// held; each thread has its own attempt.
+// an error of MPI's about its arguments. A refused call has not happened. An
+// attempt by Python code is noted for the thread, by _attempting(). GIL held.
 #ifndef WM_PYTHON_COMM_ATTEMPT_H
 #define WM_PYTHON_COMM_ATTEMPT_H
 
@@ -20,9 +20,10 @@ wm_py_attempt_is_over(void);
 bool
 wm_py_attempt_begin(void);
 
-// Notes the end of mpi4py's method: its result, or NULL with an exception.
-void
-wm_py_attempt_note(const PyObject *result);
+// Returns true if mpi4py's method, of which this is the result, or NULL with an
+// exception, has made MPI's call. The exception stays.
+bool
+wm_py_attempt_is_made(const PyObject *result);
 
 // Ends the attempt. Returns true if MPI has made the call.
 bool

@@ -215,27 +215,45 @@ hand_over(PyObject *result, PyObject *kept, bool persistent)
     Py_DECREF(former);
 }
 
-// Makes MPI's call, or our call in its place, on a communicator that may be
-// another one.
+// Calls mpi4py's method, or ours. Sets *made if MPI has made the call. An
+// array's code may make other calls meanwhile, which are other attempts.
 static PyObject *
-pass(const passing_t *self, bool ours, PyObject *const *args, size_t flags,
-     PyObject *names)
+attempt(const passing_t *self, bool ours, PyObject *const *args, size_t flags,
+        PyObject *names, bool *made)
+{
+    bool outer = ours && wm_py_attempt_begin();
+    PyObject *result = PyObject_Vectorcall(ours ? self->other : self->method,
+                                           args, flags, names);
+    *made = ours ? wm_py_attempt_end(outer) : wm_py_attempt_is_made(result);
+    return result;
+}
+
+// Makes MPI's call, or our call in its place, on a communicator that may be
+// another one. Sets *made if MPI has made it.
+static PyObject *
+pass_noting(const passing_t *self, bool ours, PyObject *const *args,
+            size_t flags, PyObject *names, bool *made)
 {
     Py_ssize_t given = PyVectorcall_NARGS(flags);
     Py_ssize_t count = given + (names != NULL ? PyTuple_GET_SIZE(names) : 0);
     PyObject *kept = NULL;
     if (self->begins && (kept = keep_all(args, count)) == NULL)
         return NULL;
-    PyObject *result = PyObject_Vectorcall(ours ? self->other : self->method,
-                                           args, flags, names);
-    if (!ours)
-        wm_py_attempt_note(result);
+    PyObject *result = attempt(self, ours, args, flags, names, made);
     if (result == NULL && !ours)
         explain(self, args, given, names);
     if (result != NULL && kept != NULL)
         hand_over(result, kept, self->again != Py_None);
     Py_XDECREF(kept);
     return result;
+}
+
+static PyObject *
+pass(const passing_t *self, bool ours, PyObject *const *args, size_t flags,
+     PyObject *names)
+{
+    bool made;
+    return pass_noting(self, ours, args, flags, names, &made);
 }
 
 // Does likewise for a call on `comm` that all ranks have numbered. If MPI
@@ -245,9 +263,9 @@ pass_numbered(const passing_t *self, bool ours, PyObject *comm,
               wm_coll_form_t form, PyObject *const *args, size_t flags,
               PyObject *names)
 {
-    bool outer = wm_py_attempt_begin();
-    PyObject *result = pass(self, ours, args, flags, names);
-    if (!wm_py_attempt_end(outer) && result == NULL)
+    bool made;
+    PyObject *result = pass_noting(self, ours, args, flags, names, &made);
+    if (!made && result == NULL)
         wm_py_direct_refused(comm, form);
     return result;
 }
@@ -444,10 +462,7 @@ serve(const passing_t *self, PyObject *const *args, size_t flags,
 static PyObject *
 call(PyObject *object, PyObject *const *args, size_t flags, PyObject *names)
 {
-    // An array's code may make this call while another call reads the array.
-    bool outer = wm_py_attempt_begin();
     PyObject *result = serve((passing_t *)object, args, flags, names);
-    (void)wm_py_attempt_end(outer);
     if (result == NULL && PyVectorcall_NARGS(flags) > 0)
         wm_py_channel_fail(args[0], false);
     return result;
@@ -462,10 +477,8 @@ call_mpis(PyObject *object, PyObject *const *args, size_t flags,
     if (wm_host_only_has_ended() && wm_py_check_running() < 0)
         return NULL;
     bool plain = is_mpi4pys(self, args, PyVectorcall_NARGS(flags), names);
-    bool outer = wm_py_attempt_begin(); // as in call()
-    PyObject *result = PyObject_Vectorcall(plain ? self->method : self->other,
-                                           args, flags, names);
-    (void)wm_py_attempt_end(outer);
+    bool made;
+    PyObject *result = attempt(self, !plain, args, flags, names, &made);
     if (result == NULL && plain)
         explain(self, args, PyVectorcall_NARGS(flags), names);
     return result;
