@@ -10,7 +10,8 @@
 // Operations of one origin on one target are performed in the order in which
 // they began, whatever they are; those of different origins in any order, one
 // element at once: updates that a device does (array/atomic.h) by the same
-// kernel that origins with a mapping use, others by this engine alone.
+// kernel that origins with a mapping use, others by the CPU, or by this
+// engine's stream, alone.
 //
 // GIL released by the caller, engine lock not held, unless noted.
 #ifndef WM_COMM_RMA_TARGET_H
@@ -37,13 +38,17 @@ typedef struct {
     uint64_t at;
 } wm_target_memory_t;
 
-// The lock of a window's rank, whose words are the caller's: origins on this
-// host take it by themselves, others ask the engine, which calls these, with
-// the engine lock held, and again until take() returns true. NULL: the target
-// has a lock of its own, fair between the origins that ask.
+// The lock of a window's rank, and the right to update its elements that no
+// device updates at once, where origins of this host take both by themselves,
+// by words of the caller's. The engine calls these for other origins, with the
+// engine lock held. Each that may return false is called again until it
+// returns true. NULL functions: no other takes the lock, or the right.
 typedef struct {
-    bool (*take)(void *context, int rank, bool exclusive);
-    void (*leave)(void *context, int rank, bool exclusive);
+    uint32_t (*ask)(void *context); // draws a ticket for take()
+    bool (*take)(void *context, uint32_t ticket, bool exclusive);
+    void (*leave)(void *context, bool exclusive);
+    bool (*take_update)(void *context);
+    void (*leave_update)(void *context);
     void *context;
 } wm_target_lock_t;
 

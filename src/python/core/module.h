@@ -57,6 +57,7 @@
     X(parts)                                                                  \
     X(pickle)                                                                 \
     X(runs)                                                                   \
+    X(target)                                                                 \
     X(staged)                                                                 \
     X(dispatch)
 

@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/rma/target.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm/coll/call/coll_wait.h"
+#include "comm/coll/direct/preflight.h"
+#include "comm/diagnostics/wait.h"
+#include "comm/engine/engine.h"
+#include "comm/rma/target_state.h"
+
+#define FIRST_TAG WM_TARGET_PARTS // below: WM_TARGET_ASKED
+#define LOOKS 50
+
+void
+wm_target_retain(wm_target_t *target)
+{
+    atomic_fetch_add(&target->references, 1);
+}
+
+void
+wm_target_release(wm_target_t *target)
+{
+    if (atomic_fetch_sub(&target->references, 1) != 1)
+        return;
+    for (int rank = 0; rank < target->comm.size; ++rank)
+        free(target->ranks[rank].failure);
+    if (target->device >= 0)
+        wm_stream_release(target->device, target->stream);
+    wm_comm_release(target->of);
+    free(target->memory);
+    free(target);
+}
+
+int
+wm_target_tag(const wm_target_t *target, uint32_t number,
+              wm_target_part_t part)
+{
+    return (int)(FIRST_TAG + number % target->numbers * WM_TARGET_PARTS
+                 + part);
+}
+
+bool
+wm_target_has_ended(const wm_op_t *message)
+{
+    return wm_op_has_left(message) || wm_op_is_ended(message);
+}
+
+// Returns the first piece that begins behind a place.
+static int
+target_piece_behind(const wm_target_t *target, uint64_t at)
+{
+    int piece = 0;
+    while (piece < target->pieces && target->memory[piece].at <= at)
+        ++piece;
+    return piece;
+}
+
+const wm_target_memory_t *
+wm_target_find(const wm_target_t *target, uint64_t at, uint64_t nbytes)
+{
+    int behind = target_piece_behind(target, at);
+    const wm_target_memory_t *piece = &target->memory[behind - 1];
+    bool has = behind > 0 && nbytes <= piece->nbytes
+               && at - piece->at <= piece->nbytes - nbytes;
+    return has ? piece : NULL;
+}
+
+static int
+target_refuse_attach(const char *why, uint64_t at, wm_error_t *err)
+{
+    return wm_error_set(err, WM_ERR_MPI, MPI_ERR_RMA_ATTACH,
+                        "memory at %#llx %s", (unsigned long long)at, why);
+}
+
+static int
+target_insert_lock_held(wm_target_t *target, const wm_target_memory_t *memory,
+                        wm_error_t *err)
+{
+    int place = target_piece_behind(target, memory->at);
+    const wm_target_memory_t *before = &target->memory[place - 1];
+    bool over = place > 0 && memory->at - before->at < before->nbytes;
+    if (place < target->pieces)
+        over |= target->memory[place].at - memory->at < memory->nbytes;
+    if (over)
+        return target_refuse_attach("overlaps memory that is attached: detach "
+                                    "that first",
+                                    memory->at, err);
+    wm_target_memory_t *pieces = realloc(
+        target->memory, ((size_t)target->pieces + 1) * sizeof *pieces);
+    if (pieces == NULL)
+        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    target->memory = pieces;
+    memmove(&pieces[place + 1], &pieces[place],
+            (size_t)(target->pieces - place) * sizeof *pieces);
+    pieces[place] = *memory;
+    ++target->pieces;
+    return 0;
+}
+
+// Takes the stream of updates, for the first piece of device memory.
+static int
+target_open_stream(wm_target_t *target, const wm_pointer_t *memory,
+                   wm_error_t *err)
+{
+    if (!wm_target_on_device(memory) || target->device == memory->device)
+        return 0;
+    if (target->device >= 0)
+        return wm_error_set(err, WM_ERR_VALUE, 0,
+                            "a window's memory of one rank lies on cuda:%d "
+                            "and cuda:%d: use one GPU",
+                            target->device, memory->device);
+    int code = wm_stream_acquire(memory->device, &target->stream, err);
+    if (code == 0)
+        target->device = memory->device;
+    return code;
+}
+
+int
+wm_target_attach(wm_target_t *target, const wm_target_memory_t *memory,
+                 wm_error_t *err)
+{
+    int code = wm_target_prepare(&memory->memory, err);
+    if (code < 0)
+        return code;
+    wm_engine_lock();
+    code = target_open_stream(target, &memory->memory, err);
+    if (code == 0)
+        code = target_insert_lock_held(target, memory, err);
+    wm_engine_unlock();
+    return code;
+}
+
+static int
+target_look_at_served(void *context, wm_error_t *err)
+{
+    (void)err;
+    return ((const wm_target_t *)context)->serving == 0;
+}
+
+int
+wm_target_detach(wm_target_t *target, uint64_t at, wm_error_t *err)
+{
+    int code = wm_coll_wait(target->of, target_look_at_served, target, LOOKS,
+                            err);
+    if (code < 0)
+        return code;
+    wm_engine_lock();
+    int place = target_piece_behind(target, at) - 1;
+    bool found = place >= 0 && target->memory[place].at == at;
+    if (found) {
+        --target->pieces;
+        memmove(&target->memory[place], &target->memory[place + 1],
+                (size_t)(target->pieces - place) * sizeof *target->memory);
+    }
+    wm_engine_unlock();
+    return found ? 0
+                 : target_refuse_attach("was not attached, or no attached "
+                                        "memory begins there",
+                                        at, err);
+}
+
+// Makes the communicator of the target's messages: that of the window, with
+// another `match`. What lower modules keep in it is its own.
+static void
+target_set_comm(wm_target_t *target, wm_comm_t *of)
+{
+    wm_comm_t *comm = &target->comm;
+    *comm = *of;
+    comm->next = NULL;
+    comm->match = MPI_COMM_NULL;
+    comm->object_comm = NULL;
+    comm->unexpected = NULL;
+    comm->pending_sends = NULL;
+    comm->partitioned = NULL;
+    comm->nonblocking = NULL;
+    comm->symm = comm->graph_symm = NULL;
+    target->numbers = (uint32_t)(comm->tag_limit - FIRST_TAG)
+                          / WM_TARGET_PARTS
+                      - 1;
+}
+
+static int
+target_new(wm_comm_t *of, wm_target_t **result, wm_error_t *err)
+{
+    size_t ranks = (size_t)of->size * sizeof *(*result)->ranks;
+    if (of->whole != of)
+        return wm_error_set(err, WM_ERR_MPI, MPI_ERR_COMM,
+                            "a window has no intercommunicator: merge it "
+                            "first (Intercomm.Merge)");
+    wm_target_t *target = calloc(1, sizeof *target + ranks);
+    if (target == NULL)
+        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    atomic_store(&target->references, 1);
+    wm_comm_retain(of);
+    target->of = of;
+    target->device = -1;
+    target->asking = MPI_REQUEST_NULL;
+    target_set_comm(target, of);
+    *result = target;
+    return 0;
+}
+
+int
+wm_target_expose(wm_comm_t *comm, const wm_target_memory_t *memory,
+                 const wm_target_lock_t *lock, wm_target_t **result,
+                 wm_error_t *err)
+{
+    wm_target_t *target = NULL;
+    int code = target_new(comm, &target, err);
+    if (code == 0 && lock != NULL)
+        target->locking.words = *lock;
+    if (code == 0 && memory != NULL)
+        code = wm_target_attach(target, memory, err);
+    code = wm_preflight_tell(comm, WM_COLL_BARRIER, code, err);
+    // Ranks that fail here fail together, as a rule; if not, all learn of it.
+    if (code == 0) {
+        code = wm_mpi_duplicate(comm->match, &target->comm.match, err);
+        if (code == 0)
+            code = wm_target_serve(target, err);
+        code = wm_preflight_tell(comm, WM_COLL_BARRIER, code, err);
+    }
+    if (code < 0) {
+        if (target != NULL) {
+            wm_target_serve_end(target);
+            wm_target_release(target);
+        }
+        return code;
+    }
+    *result = target;
+    return 0;
+}
+
+static int
+target_look_at_end(void *context, wm_error_t *err)
+{
+    const wm_target_t *target = context;
+    (void)err;
+    return target->serving == 0 && target->server == NULL;
+}
+
+int
+wm_target_withdraw(wm_target_t *target, wm_error_t *err)
+{
+    wm_op_t *flush;
+    wm_comm_t *of = target->of;
+    int code = wm_target_flush(target, -1, &flush, err);
+    if (code == 0) {
+        code = wm_op_wait(flush, NULL, err);
+        wm_op_release(flush);
+    }
+    // Then no rank asks any more.
+    int told = wm_preflight_tell(of, WM_COLL_BARRIER, code, err);
+    wm_target_serve_end(target);
+    int ended = wm_coll_wait(of, target_look_at_end, target, LOOKS,
+                             told == 0 ? err : NULL);
+    if (ended == 0 && target->comm.match != MPI_COMM_NULL)
+        MPI_Comm_free(&target->comm.match);
+    wm_target_release(target);
+    return told < 0 ? told : ended;
+}

@@ -1,0 +1,400 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The origin's side: it sends a request and the payload, and waits for the
+// reply and the result.
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm/engine/engine.h"
+#include "comm/message/p2p.h"
+#include "comm/rma/target_layout.h"
+#include "comm/rma/target_state.h"
+#include "cuda/list.h"
+
+struct wm_asked {
+    wm_op_t op;
+    wm_target_t *target;
+    wm_asked_t *next, *prev; // of this rank
+    int rank;
+    bool requested;
+    wm_target_request_t request;
+    int64_t *words; // the layout, until MPI has sent it
+    MPI_Request sending, layout, replying;
+    wm_target_reply_t reply;
+    bool replied;
+    wm_op_t *payload, *result; // NULL: none
+};
+
+// Tests one of MPI's requests; an error of it fails the operation.
+static bool
+asked_test(wm_asked_t *asked, MPI_Request *request)
+{
+    return *request == MPI_REQUEST_NULL
+           || wm_posted_has_ended(&asked->op, request);
+}
+
+// Returns true if a message has ended; its error fails the operation.
+static bool
+asked_message(wm_asked_t *asked, const wm_op_t *message)
+{
+    if (message == NULL)
+        return true;
+    if (!wm_target_has_ended(message))
+        return false;
+    if (message->error.code != 0)
+        wm_op_fail(&asked->op, &message->error);
+    return true;
+}
+
+static void
+asked_read_reply(wm_asked_t *asked)
+{
+    wm_error_t err;
+    asked->replied = true;
+    if (asked->reply.code == 0 || asked->op.error.code != 0)
+        return;
+    asked->reply.text[sizeof asked->reply.text - 1] = '\0';
+    wm_error_set(&err, asked->reply.code, asked->reply.detail, "%s",
+                 asked->reply.text);
+    wm_op_fail(&asked->op, &err);
+}
+
+// Keeps the error of an operation that has no request, for the next flush.
+static void
+asked_keep_error(const wm_asked_t *asked)
+{
+    wm_target_rank_t *of = &asked->target->ranks[asked->rank];
+    if (asked->op.error.code == 0 || asked->requested || of->failure != NULL)
+        return;
+    of->failure = malloc(sizeof *of->failure);
+    if (of->failure != NULL)
+        *of->failure = asked->op.error;
+}
+
+// Fails an operation with the error that was kept of others on a rank.
+static void
+target_tell_kept(wm_target_t *target, int rank, wm_op_t *op)
+{
+    wm_target_rank_t *of = &target->ranks[rank];
+    if (of->failure == NULL)
+        return;
+    wm_op_fail(op, of->failure);
+    free(of->failure);
+    of->failure = NULL;
+}
+
+static bool
+asked_step(wm_op_t *op)
+{
+    wm_asked_t *asked = (wm_asked_t *)op;
+    wm_target_rank_t *of = &asked->target->ranks[asked->rank];
+    if (!asked_test(asked, &asked->replying))
+        return false;
+    if (!asked->replied)
+        asked_read_reply(asked);
+    if (!asked_test(asked, &asked->sending)
+        || !asked_test(asked, &asked->layout)
+        || !asked_message(asked, asked->payload)
+        || !asked_message(asked, asked->result))
+        return false;
+    bool leaves = asked->request.kind == WM_TARGET_UNLOCK;
+    if (leaves && of->first != asked) // results of others still come
+        return false;
+    if (leaves)
+        target_tell_kept(asked->target, asked->rank, op);
+    asked_keep_error(asked);
+    WM_LIST_REMOVE(of->first, of->last, asked);
+    return true;
+}
+
+static void
+asked_free(wm_op_t *op)
+{
+    wm_asked_t *asked = (wm_asked_t *)op;
+    if (asked->payload != NULL)
+        wm_op_release(asked->payload);
+    if (asked->result != NULL)
+        wm_op_release(asked->result);
+    free(asked->words);
+    wm_target_release(asked->target);
+}
+
+static const wm_op_kind_t asked_kind = {
+    .step = asked_step,
+    .asks = wm_posted_asks,
+    .free = asked_free,
+};
+
+static wm_asked_t *
+asked_new(wm_target_t *target, int rank, wm_error_t *err)
+{
+    wm_asked_t *asked = wm_op_new(&asked_kind, sizeof *asked, target->of);
+    if (asked == NULL) {
+        (void)wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+        return NULL;
+    }
+    wm_target_retain(target);
+    asked->target = target;
+    asked->rank = rank;
+    asked->sending = asked->layout = asked->replying = MPI_REQUEST_NULL;
+    wm_engine_lock();
+    asked->request = (wm_target_request_t){
+        .magic = WM_TARGET_MAGIC,
+        .number = target->begun++,
+    };
+    wm_engine_unlock();
+    return asked;
+}
+
+static int
+asked_tag(const wm_asked_t *asked, wm_target_part_t part)
+{
+    return wm_target_tag(asked->target, asked->request.number, part);
+}
+
+static int
+asked_layout(wm_asked_t *asked, const wm_target_op_t *what, wm_error_t *err)
+{
+    if (what->count == 0)
+        return 0;
+    size_t words = wm_target_layout_words(what->parts, what->count);
+    if (words > INT32_MAX / sizeof *asked->words)
+        return wm_error_set(err, WM_ERR_VALUE, 0,
+                            "the target's datatype has too many parts: %zu",
+                            what->count);
+    asked->words = malloc(words * sizeof *asked->words);
+    if (asked->words == NULL)
+        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    wm_target_layout_write(what->parts, what->count, asked->words);
+    asked->request.words = (uint32_t)words;
+    return 0;
+}
+
+// Begins the messages of the data; takes over both buffers. The payload comes
+// last, as it cannot be taken back.
+static int
+asked_begin_data(wm_asked_t *asked, wm_buffer_t *origin, wm_buffer_t *result,
+                 wm_error_t *err)
+{
+    wm_comm_t *comm = &asked->target->comm;
+    wm_envelope_t envelope = {
+        .rank = asked->rank,
+        .tag = asked_tag(asked, WM_TARGET_RESULT),
+        .stream_device = -1,
+    };
+    int code = 0;
+    if (result != NULL)
+        code = wm_receive_begin(comm, result, &envelope, &asked->result, err);
+    if (code < 0 && origin != NULL)
+        wm_buffer_release(origin);
+    if (code < 0 || origin == NULL)
+        return code;
+    envelope.tag = asked_tag(asked, WM_TARGET_PAYLOAD);
+    code = wm_send_begin(comm, origin, &envelope, &asked->payload, err);
+    if (code < 0 && asked->result != NULL)
+        (void)wm_op_cancel(asked->result);
+    return code;
+}
+
+// Sends the request.
+static int
+asked_send_lock_held(wm_asked_t *asked, wm_error_t *err)
+{
+    MPI_Comm comm = asked->target->comm.match;
+    int result = MPI_Irecv(&asked->reply, sizeof asked->reply, MPI_BYTE,
+                           asked->rank, asked_tag(asked, WM_TARGET_REPLY),
+                           comm, &asked->replying);
+    if (result == MPI_SUCCESS)
+        result = MPI_Isend(&asked->request, sizeof asked->request, MPI_BYTE,
+                           asked->rank, WM_TARGET_ASKED, comm,
+                           &asked->sending);
+    if (result == MPI_SUCCESS && asked->words != NULL)
+        result = MPI_Isend(asked->words,
+                           (int)(asked->request.words * sizeof *asked->words),
+                           MPI_BYTE, asked->rank,
+                           asked_tag(asked, WM_TARGET_LAYOUT), comm,
+                           &asked->layout);
+    return wm_mpi_check(result, "MPI_Isend", err);
+}
+
+// Gives the operation to the engine. If MPI fails, the peer is dead, and the
+// operation ends with MPI's error.
+static void
+asked_begin(wm_asked_t *asked)
+{
+    wm_error_t err;
+    wm_target_rank_t *of = &asked->target->ranks[asked->rank];
+    wm_engine_lock();
+    if (asked_send_lock_held(asked, &err) < 0)
+        wm_op_fail(&asked->op, &err);
+    WM_LIST_APPEND(of->first, of->last, asked);
+    wm_engine_add_lock_held(&asked->op);
+    wm_engine_begun_lock_held();
+    wm_engine_unlock();
+    wm_engine_notify();
+}
+
+static int
+target_check_op(const wm_target_t *target, const wm_target_op_t *what,
+                wm_error_t *err)
+{
+    bool updates = what->kind >= WM_TARGET_ACCUMULATE;
+    if (what->rank < 0 || what->rank >= target->comm.size)
+        return wm_error_set(err, WM_ERR_MPI, MPI_ERR_RANK,
+                            "target_rank=%d is not a rank of this window: use "
+                            "0 to %d or PROC_NULL",
+                            what->rank, target->comm.size - 1);
+    if (updates && !wm_reduce_takes(what->type, what->op))
+        return wm_error_set(err, WM_ERR_MPI, MPI_ERR_OP,
+                            "op: MPI has no such operation for elements of "
+                            "this datatype");
+    size_t size = updates ? wm_reduce_size(what->type) : 1;
+    if (what->nbytes % size != 0)
+        return wm_error_set(err, WM_ERR_MPI, MPI_ERR_TYPE,
+                            "%zu bytes are no number of whole elements, which "
+                            "have %zu",
+                            what->nbytes, size);
+    if (what->kind == WM_TARGET_COMPARE
+        && (what->nbytes != size || size > WM_TARGET_COMPARED))
+        return wm_error_set(err, WM_ERR_MPI, MPI_ERR_COUNT,
+                            "Compare_and_swap takes one element of at most "
+                            "%d bytes",
+                            WM_TARGET_COMPARED);
+    return 0;
+}
+
+static void
+target_release_buffers(wm_buffer_t *origin, wm_buffer_t *result)
+{
+    if (origin != NULL)
+        wm_buffer_release(origin);
+    if (result != NULL)
+        wm_buffer_release(result);
+}
+
+int
+wm_target_begin(wm_target_t *target, const wm_target_op_t *what,
+                wm_buffer_t *origin, wm_buffer_t *result, wm_op_t **op,
+                wm_error_t *err)
+{
+    int code = target_check_op(target, what, err);
+    if (code < 0 || what->nbytes == 0) {
+        target_release_buffers(origin, result);
+        if (code == 0 && op != NULL)
+            *op = wm_op_ended();
+        return code;
+    }
+    wm_asked_t *asked = asked_new(target, what->rank, err);
+    code = asked != NULL ? asked_layout(asked, what, err) : WM_ERR_MEMORY;
+    if (code < 0)
+        target_release_buffers(origin, result);
+    else
+        code = asked_begin_data(asked, origin, result, err);
+    if (code < 0) {
+        if (asked != NULL)
+            wm_op_release(&asked->op);
+        return code;
+    }
+    asked->requested = what->requested;
+    asked->request.kind = (uint8_t)what->kind;
+    asked->request.type = (uint8_t)what->type;
+    asked->request.op = (uint8_t)what->op;
+    asked->request.at = what->at;
+    asked->request.nbytes = what->nbytes;
+    if (what->kind == WM_TARGET_COMPARE)
+        memcpy(asked->request.compare, what->compare, what->nbytes);
+    asked_begin(asked);
+    if (op != NULL)
+        *op = &asked->op;
+    else
+        wm_op_release(&asked->op); // it ends by itself
+    return 0;
+}
+
+// Waits for the operations that began before it.
+typedef struct {
+    wm_op_t op;
+    wm_target_t *target;
+    int rank;      // -1: all
+    uint32_t upto; // number of the first request that begins later
+} flush_t;
+
+static bool
+flush_step(wm_op_t *op)
+{
+    flush_t *flush = (flush_t *)op;
+    wm_target_t *target = flush->target;
+    bool ended = true;
+    int first = flush->rank < 0 ? 0 : flush->rank;
+    int behind = flush->rank < 0 ? target->comm.size : first + 1;
+    for (int rank = first; rank < behind && ended; ++rank) {
+        const wm_asked_t *asked = target->ranks[rank].first;
+        ended = asked == NULL
+                || (int32_t)(asked->request.number - flush->upto) >= 0;
+    }
+    for (int rank = first; rank < behind && ended; ++rank)
+        target_tell_kept(target, rank, op);
+    return ended;
+}
+
+static void
+flush_free(wm_op_t *op)
+{
+    wm_target_release(((flush_t *)op)->target);
+}
+
+static const wm_op_kind_t flush_kind = {
+    .step = flush_step,
+    .free = flush_free,
+};
+
+int
+wm_target_flush(wm_target_t *target, int rank, wm_op_t **op, wm_error_t *err)
+{
+    flush_t *flush = wm_op_new(&flush_kind, sizeof *flush, target->of);
+    if (flush == NULL)
+        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    wm_target_retain(target);
+    flush->target = target;
+    flush->rank = rank;
+    wm_engine_lock();
+    flush->upto = target->begun;
+    wm_engine_add_lock_held(&flush->op);
+    bool ended = flush_step(&flush->op);
+    if (ended)
+        wm_engine_remove_lock_held(&flush->op);
+    wm_engine_unlock();
+    if (ended)
+        wm_op_release(&flush->op);
+    *op = &flush->op;
+    return 0;
+}
+
+static int
+target_ask_lock(wm_target_t *target, int rank, int kind, wm_op_t **op,
+                wm_error_t *err)
+{
+    wm_asked_t *asked = asked_new(target, rank, err);
+    if (asked == NULL)
+        return WM_ERR_MEMORY;
+    asked->requested = true;
+    asked->request.kind = (uint8_t)kind;
+    asked_begin(asked);
+    *op = &asked->op;
+    return 0;
+}
+
+int
+wm_target_lock(wm_target_t *target, int rank, bool exclusive, wm_op_t **op,
+               wm_error_t *err)
+{
+    return target_ask_lock(target, rank,
+                           exclusive ? WM_TARGET_LOCK_EXCLUSIVE
+                                     : WM_TARGET_LOCK_SHARED,
+                           op, err);
+}
+
+int
+wm_target_unlock(wm_target_t *target, int rank, wm_op_t **op, wm_error_t *err)
+{
+    return target_ask_lock(target, rank, WM_TARGET_UNLOCK, op, err);
+}

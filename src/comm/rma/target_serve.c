@@ -1,0 +1,651 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The target's side: it receives requests, and performs those of each origin
+// one after the other.
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm/coll/call/coll_memory.h"
+#include "comm/engine/engine.h"
+#include "comm/message/p2p.h"
+#include "comm/rma/target_layout.h"
+#include "comm/rma/target_state.h"
+#include "comm/rma/target_update.h"
+#include "cuda/event.h"
+
+// Payloads of updates up to this size stay in page-locked memory, which
+// kernels read: that takes less time than a copy.
+#define ON_HOST_BYTES 65536
+
+typedef enum {
+    SERVING_WAITS, // for earlier requests of its origin
+    SERVING_LAYOUT,
+    SERVING_MOVES,   // the payload comes, or the result goes
+    SERVING_UPDATES, // the device updates
+    SERVING_LOCKS,
+    SERVING_REPLIES,
+} serving_state_t;
+
+struct wm_serving {
+    wm_op_t op;
+    wm_target_t *target;
+    wm_serving_t *next; // of its origin
+    int source;
+    serving_state_t state;
+    bool refused; // its payload is discarded
+    wm_target_request_t request;
+    int64_t *words;
+    MPI_Request layout, replying;
+    wm_target_reply_t reply;
+    wm_pointer_t memory; // of the target
+    char *at;
+    wm_pattern_t *pattern;          // NULL: no gaps
+    wm_coll_memory_t given, result; // of an update
+    wm_op_t *receiving, *sending;   // NULL: none
+    CUevent event;
+    wm_target_ticket_t ticket;
+    bool alone; // it has the right to update alone
+};
+
+_Static_assert(sizeof(wm_serving_t) <= WM_OP_BYTES, "it finds room in a pool");
+
+static int
+serving_tag(const wm_serving_t *serving, wm_target_part_t part)
+{
+    return wm_target_tag(serving->target, serving->request.number, part);
+}
+
+static bool
+serving_has_payload(const wm_serving_t *serving)
+{
+    int kind = serving->request.kind;
+    return kind == WM_TARGET_PUT || kind == WM_TARGET_ACCUMULATE
+           || kind == WM_TARGET_COMPARE
+           || (kind == WM_TARGET_FETCH
+               && serving->request.op != WM_REDUCE_NO_OP);
+}
+
+static bool
+serving_updates(const wm_serving_t *serving)
+{
+    return serving->request.kind >= WM_TARGET_ACCUMULATE
+           && serving->request.kind <= WM_TARGET_COMPARE;
+}
+
+static bool
+serving_has_result(const wm_serving_t *serving)
+{
+    int kind = serving->request.kind;
+    return kind == WM_TARGET_GET || kind == WM_TARGET_FETCH
+           || kind == WM_TARGET_COMPARE;
+}
+
+static wm_envelope_t
+serving_envelope(const wm_serving_t *serving, wm_target_part_t part)
+{
+    return (wm_envelope_t){
+        .rank = serving->source,
+        .tag = serving_tag(serving, part),
+        .stream_device = -1,
+    };
+}
+
+// Sends the reply: the operation was performed, or why not.
+static int
+serving_reply(wm_serving_t *serving, wm_error_t *err)
+{
+    size_t length = serving->reply.code == 0
+                        ? offsetof(wm_target_reply_t, text)
+                        : sizeof serving->reply;
+    serving->state = SERVING_REPLIES;
+    return wm_mpi_check(
+        MPI_Isend(&serving->reply, (int)length, MPI_BYTE, serving->source,
+                  serving_tag(serving, WM_TARGET_REPLY),
+                  serving->target->comm.match, &serving->replying),
+        "MPI_Isend", err);
+}
+
+// Begins the receive of the payload; `into` without memory discards it.
+static int
+serving_receive(wm_serving_t *serving, const wm_buffer_t *into,
+                wm_error_t *err)
+{
+    wm_buffer_t buffer = *into;
+    wm_envelope_t envelope = serving_envelope(serving, WM_TARGET_PAYLOAD);
+    serving->state = SERVING_MOVES;
+    return wm_receive_begin(&serving->target->comm, &buffer, &envelope,
+                            &serving->receiving, err);
+}
+
+static int
+serving_send(wm_serving_t *serving, const wm_buffer_t *from, wm_error_t *err)
+{
+    wm_buffer_t buffer = *from;
+    wm_envelope_t envelope = serving_envelope(serving, WM_TARGET_RESULT);
+    serving->state = SERVING_MOVES;
+    return wm_send_begin(&serving->target->comm, &buffer, &envelope,
+                         &serving->sending, err);
+}
+
+// Refuses the operation: takes what comes, and tells the origin.
+static int
+serving_refuse(wm_serving_t *serving, const wm_error_t *why, wm_error_t *err)
+{
+    static const wm_buffer_t none = {.memory = {.device = -1}};
+    wm_target_reply_t *reply = &serving->reply;
+    if (serving->state == SERVING_REPLIES)
+        return wm_error_set(err, why->code, why->detail, "%s", why->text);
+    reply->code = why->code;
+    reply->detail = why->detail;
+    wm_error_cut(why->text, sizeof reply->text, reply->text);
+    if (serving_has_result(serving) && serving->sending == NULL) {
+        wm_envelope_t envelope = serving_envelope(serving, WM_TARGET_RESULT);
+        wm_send_failure(&serving->target->comm, &envelope, reply->text);
+    }
+    serving->refused = true;
+    bool discards = serving_has_payload(serving)
+                    && serving->receiving == NULL
+                    && serving_receive(serving, &none, err) == 0;
+    return discards ? 0 : serving_reply(serving, err);
+}
+
+// The memory of the target, as the buffer of a message.
+static wm_buffer_t
+serving_place(const wm_serving_t *serving)
+{
+    return (wm_buffer_t){
+        .data = serving->at,
+        .nbytes = serving->request.nbytes,
+        .memory = serving->memory,
+        .pattern = serving->pattern,
+    };
+}
+
+static int
+serving_take(wm_serving_t *serving, wm_coll_memory_t *memory, size_t nbytes,
+             wm_error_t *err)
+{
+    bool device = wm_target_on_device(&serving->memory)
+                  && nbytes > ON_HOST_BYTES;
+    return wm_coll_memory_take(memory, nbytes,
+                               device ? serving->memory.device : -1, err);
+}
+
+// Takes memory for an update, and begins to receive the payload.
+static int
+serving_begin_update(wm_serving_t *serving, wm_error_t *err)
+{
+    const wm_target_request_t *request = &serving->request;
+    size_t nbytes = request->nbytes;
+    bool compares = request->kind == WM_TARGET_COMPARE;
+    int code = serving_take(serving, &serving->given,
+                            compares ? 2 * nbytes : nbytes, err);
+    if (code == 0 && serving_has_result(serving))
+        code = serving_take(serving, &serving->result, nbytes, err);
+    if (code < 0)
+        return code;
+    serving->given.buffer.nbytes = nbytes;
+    if (compares)
+        memcpy(serving->given.buffer.data + nbytes, request->compare, nbytes);
+    if (serving_has_payload(serving))
+        return serving_receive(serving, &serving->given.buffer, err);
+    serving->state = SERVING_MOVES;
+    return 0;
+}
+
+// Begins an operation whose memory is known.
+static int
+serving_begin(wm_serving_t *serving, wm_error_t *err)
+{
+    wm_buffer_t place = serving_place(serving);
+    switch (serving->request.kind) {
+    case WM_TARGET_PUT:
+        return serving_receive(serving, &place, err);
+    case WM_TARGET_GET:
+        return serving_send(serving, &place, err);
+    default:
+        return serving_begin_update(serving, err);
+    }
+}
+
+// Finds the memory, from `low` to `high` behind the request's place.
+static int
+serving_find(wm_serving_t *serving, int64_t low, int64_t high, wm_error_t *err)
+{
+    const wm_target_request_t *request = &serving->request;
+    const wm_target_memory_t *piece = wm_target_find(
+        serving->target, request->at + (uint64_t)low, (uint64_t)(high - low));
+    if (piece == NULL)
+        return wm_error_set(
+            err, WM_ERR_MPI, MPI_ERR_RMA_RANGE,
+            "target: bytes %lld to %lld are not in the memory that %s has "
+            "given to the window: check target_disp, count and datatype",
+            (long long)(request->at + (uint64_t)low),
+            (long long)(request->at + (uint64_t)high),
+            wm_comm_name(serving->target->of, serving->target->of->rank).text);
+    serving->memory = piece->memory;
+    serving->at = piece->data + (request->at - piece->at);
+    return 0;
+}
+
+// Reads the layout, and turns its offsets into addresses.
+static int
+serving_read_layout(wm_serving_t *serving, wm_error_t *err)
+{
+    int64_t low = 0, high = 0;
+    const wm_target_request_t *request = &serving->request;
+    size_t size = serving_updates(serving)
+                      ? wm_reduce_size((wm_reduce_type_t)request->type)
+                      : 1;
+    int code = wm_target_layout_read(serving->words, request->words,
+                                     request->nbytes, size, &serving->pattern,
+                                     &low, &high, err);
+    if (code == 0)
+        code = serving_find(serving, low, high, err);
+    for (int i = 0; code == 0 && i < serving->pattern->count; ++i)
+        serving->pattern->parts[i].data = serving->at
+                                          + (intptr_t)serving->pattern
+                                                ->parts[i]
+                                                .data;
+    return code;
+}
+
+static int
+serving_receive_layout(wm_serving_t *serving, wm_error_t *err)
+{
+    size_t nbytes = serving->request.words * sizeof *serving->words;
+    serving->words = nbytes <= INT32_MAX ? malloc(nbytes) : NULL;
+    if (serving->words == NULL)
+        return wm_error_set(err, WM_ERR_MEMORY, 0,
+                            "out of host memory for the gaps of a datatype");
+    serving->state = SERVING_LAYOUT;
+    return wm_mpi_check(
+        MPI_Irecv(serving->words, (int)nbytes, MPI_BYTE, serving->source,
+                  serving_tag(serving, WM_TARGET_LAYOUT),
+                  serving->target->comm.match, &serving->layout),
+        "MPI_Irecv", err);
+}
+
+static int
+serving_check(const wm_serving_t *serving, wm_error_t *err)
+{
+    const wm_target_request_t *request = &serving->request;
+    bool updates = serving_updates(serving);
+    size_t size = 1;
+    bool right = request->magic == WM_TARGET_MAGIC && request->kind > 0
+                 && request->kind < WM_TARGET_KINDS;
+    if (right && updates) {
+        right = request->type < WM_REDUCE_TYPES && request->op < WM_REDUCE_OPS
+                && wm_reduce_takes(request->type, request->op);
+        size = right ? wm_reduce_size(request->type) : 1;
+        right = right && request->nbytes % size == 0;
+    }
+    if (right && request->kind == WM_TARGET_COMPARE)
+        right = request->nbytes == size && size <= WM_TARGET_COMPARED
+                && request->words == 0;
+    return right ? 0
+                 : wm_error_set(err, WM_ERR_STATE, 0,
+                                "a request of rank %d to a window is damaged",
+                                serving->source);
+}
+
+// Begins the request, as it is the first of its origin.
+static int
+serving_start(wm_serving_t *serving, wm_error_t *err)
+{
+    const wm_target_request_t *request = &serving->request;
+    int code = serving_check(serving, err);
+    if (code < 0)
+        return code;
+    if (request->kind > WM_TARGET_COMPARE) {
+        serving->state = SERVING_LOCKS;
+        return 0;
+    }
+    if (request->words > 0)
+        return serving_receive_layout(serving, err);
+    code = request->nbytes <= INT64_MAX
+               ? serving_find(serving, 0, (int64_t)request->nbytes, err)
+               : wm_error_set(err, WM_ERR_MPI, MPI_ERR_RMA_RANGE,
+                              "target: more bytes than memory has");
+    return code < 0 ? code : serving_begin(serving, err);
+}
+
+static void
+serving_end_alone(wm_serving_t *serving)
+{
+    if (serving->alone)
+        wm_target_lock_leave_update(&serving->target->locking);
+    serving->alone = false;
+}
+
+// Updates the memory with the payload that has come, unless another updates it
+// alone.
+static int
+serving_update(wm_serving_t *serving, wm_error_t *err)
+{
+    const wm_target_request_t *request = &serving->request;
+    wm_target_t *target = serving->target;
+    const char *given = serving->given.buffer.data;
+    wm_target_update_t update = {
+        .memory = &serving->memory,
+        .dst = serving->at,
+        .pattern = serving->pattern,
+        .type = request->type,
+        .op = request->kind == WM_TARGET_COMPARE ? WM_REDUCE_REPLACE
+                                                 : request->op,
+        .src = given,
+        .compare = request->kind == WM_TARGET_COMPARE ? given + request->nbytes
+                                                      : NULL,
+        .fetched = serving->result.buffer.data,
+        .nbytes = request->nbytes,
+    };
+    if (wm_target_update_is_alone(&update)) {
+        if (!wm_target_lock_take_update(&target->locking))
+            return 0;
+        serving->alone = true;
+    }
+    int code = wm_target_update(&update, target->stream, err);
+    serving->state = SERVING_UPDATES;
+    if (code < 0 || !wm_target_on_device(&serving->memory))
+        return code;
+    code = wm_event_acquire(target->device, &serving->event, err);
+    return code < 0 ? code
+                    : wm_event_record(target->device, serving->event,
+                                      target->stream, err);
+}
+
+// Goes on when the payload has come, or the result has gone.
+static int
+serving_moved(wm_serving_t *serving, wm_error_t *err)
+{
+    const wm_op_t *parts[] = {serving->receiving, serving->sending};
+    for (int i = 0; i < 2; ++i)
+        if (parts[i] != NULL && !wm_target_has_ended(parts[i]))
+            return 0;
+    for (int i = 0; i < 2 && !serving->refused; ++i)
+        if (parts[i] != NULL && parts[i]->error.code != 0) {
+            *err = parts[i]->error;
+            return err->code;
+        }
+    bool updates = serving_updates(serving) && !serving->refused
+                   && serving->sending == NULL;
+    return updates ? serving_update(serving, err)
+                   : serving_reply(serving, err);
+}
+
+// Goes on when the device has updated the memory.
+static int
+serving_updated(wm_serving_t *serving, wm_error_t *err)
+{
+    bool done = true;
+    int code = 0;
+    if (serving->event != NULL)
+        code = wm_event_done(serving->target->device, serving->event, &done,
+                             err);
+    if (code < 0 || !done)
+        return code;
+    serving_end_alone(serving);
+    return serving_has_result(serving)
+               ? serving_send(serving, &serving->result.buffer, err)
+               : serving_reply(serving, err);
+}
+
+static int
+serving_lock(wm_serving_t *serving, wm_error_t *err)
+{
+    wm_target_locking_t *locking = &serving->target->locking;
+    wm_target_rank_t *of = &serving->target->ranks[serving->source];
+    wm_target_ticket_t *ticket = &serving->ticket;
+    bool leaves = serving->request.kind == WM_TARGET_UNLOCK;
+    if (leaves != of->holds)
+        return wm_error_set(err, WM_ERR_MPI, MPI_ERR_RMA_SYNC,
+                            leaves ? "Unlock without Lock"
+                                   : "Lock of a rank that is locked: unlock "
+                                     "it first");
+    ticket->exclusive = serving->request.kind == WM_TARGET_LOCK_EXCLUSIVE;
+    if (leaves)
+        wm_target_lock_leave(locking, of->holds_alone);
+    else if (!wm_target_lock_take(locking, ticket))
+        return 0;
+    of->holds = !leaves;
+    of->holds_alone = ticket->exclusive;
+    return serving_reply(serving, err);
+}
+
+// Makes a step. Returns 1 when the request has ended.
+static int
+serving_advance(wm_serving_t *serving, wm_error_t *err)
+{
+    int flag = 0, code;
+    switch (serving->state) {
+    case SERVING_WAITS:
+        if (serving->target->ranks[serving->source].served != serving)
+            return 0;
+        return serving_start(serving, err);
+    case SERVING_LAYOUT:
+        code = wm_mpi_check(MPI_Test(&serving->layout, &flag,
+                                     MPI_STATUS_IGNORE),
+                            "MPI_Test", err);
+        if (code == 0 && flag)
+            code = serving_read_layout(serving, err);
+        return code < 0 || !flag ? code : serving_begin(serving, err);
+    case SERVING_MOVES:
+        return serving_moved(serving, err);
+    case SERVING_UPDATES:
+        return serving_updated(serving, err);
+    case SERVING_LOCKS:
+        return serving_lock(serving, err);
+    case SERVING_REPLIES:
+        break;
+    }
+    code = wm_mpi_check(MPI_Test(&serving->replying, &flag, MPI_STATUS_IGNORE),
+                        "MPI_Test", err);
+    return code < 0 ? code : flag;
+}
+
+static bool
+serving_step(wm_op_t *op)
+{
+    wm_error_t err, again;
+    wm_serving_t *serving = (wm_serving_t *)op;
+    wm_target_rank_t *of = &serving->target->ranks[serving->source];
+    int code = serving_advance(serving, &err);
+    if (code < 0) {
+        serving_end_alone(serving);
+        code = serving_refuse(serving, &err, &again);
+    }
+    if (code == 0)
+        return false;
+    of->served = serving->next; // an error here: the origin is dead
+    if (of->served == NULL)
+        of->newest = NULL;
+    --serving->target->serving;
+    return true;
+}
+
+static wm_asks_t
+serving_asks(const wm_op_t *op)
+{
+    const wm_serving_t *serving = (const wm_serving_t *)op;
+    return serving->layout != MPI_REQUEST_NULL
+                   || serving->replying != MPI_REQUEST_NULL
+               ? WM_ASKS_TOO
+               : WM_ASKS_NOTHING;
+}
+
+static void
+serving_free(wm_op_t *op)
+{
+    wm_serving_t *serving = (wm_serving_t *)op;
+    wm_op_t *parts[] = {serving->receiving, serving->sending};
+    for (int i = 0; i < 2; ++i)
+        if (parts[i] != NULL)
+            wm_op_release(parts[i]);
+    if (serving->event != NULL)
+        wm_event_release(serving->target->device, serving->event);
+    wm_coll_memory_free(&serving->given);
+    wm_coll_memory_free(&serving->result);
+    free(serving->pattern);
+    free(serving->words);
+    if (serving->target != NULL)
+        wm_target_release(serving->target);
+}
+
+static const wm_op_kind_t serving_kind = {
+    .step = serving_step,
+    .asks = serving_asks,
+    .free = serving_free,
+};
+
+// Makes the operation of the next request, so that no request that has come
+// is without one. Returns false if memory is exhausted: try again.
+static bool
+server_spare(wm_target_t *target)
+{
+    if (target->spare != NULL)
+        return true;
+    wm_serving_t *serving = wm_op_new(&serving_kind, sizeof *serving,
+                                      target->of);
+    if (serving == NULL)
+        return false;
+    serving->layout = serving->replying = MPI_REQUEST_NULL;
+    target->spare = serving;
+    return true;
+}
+
+// Takes a request that has come.
+static void
+server_take(wm_target_t *target, int source)
+{
+    wm_target_rank_t *of = &target->ranks[source];
+    wm_serving_t *serving = target->spare;
+    target->spare = NULL;
+    wm_target_retain(target);
+    serving->target = target;
+    serving->request = target->request;
+    serving->source = source;
+    if (of->newest != NULL)
+        of->newest->next = serving;
+    else
+        of->served = serving;
+    of->newest = serving;
+    ++target->serving;
+    wm_engine_add_lock_held(&serving->op);
+    wm_op_release(&serving->op); // it ends by itself
+}
+
+// The operation that receives requests.
+typedef struct {
+    wm_op_t op;
+    wm_target_t *target;
+} server_t;
+
+static int
+server_post(wm_target_t *target, wm_error_t *err)
+{
+    return wm_mpi_check(MPI_Irecv(&target->request, sizeof target->request,
+                                  MPI_BYTE, MPI_ANY_SOURCE, WM_TARGET_ASKED,
+                                  target->comm.match, &target->asking),
+                        "MPI_Irecv", err);
+}
+
+// Returns true when no request comes any more: the receive was cancelled, or
+// has failed.
+static bool
+server_step(wm_op_t *op)
+{
+    wm_target_t *target = ((server_t *)op)->target;
+    int flag = 0, cancelled = 0;
+    while (target->asking != MPI_REQUEST_NULL) {
+        MPI_Status status;
+        if (!server_spare(target))
+            return false;
+        if (MPI_Test(&target->asking, &flag, &status) != MPI_SUCCESS)
+            break;
+        if (!flag)
+            return false;
+        MPI_Test_cancelled(&status, &cancelled);
+        if (cancelled)
+            break;
+        server_take(target, status.MPI_SOURCE);
+        if (server_post(target, NULL) < 0)
+            break;
+    }
+    target->server = NULL;
+    return true;
+}
+
+// It waits for a message that may never come, as other receives do.
+static void
+server_about(const wm_op_t *op, wm_about_t *about)
+{
+    (void)op;
+    *about = (wm_about_t){
+        .is_message = true,
+        .receives = true,
+        .rank = MPI_ANY_SOURCE,
+        .tag = WM_TARGET_ASKED,
+    };
+}
+
+static bool
+server_cancel(wm_op_t *op)
+{
+    wm_target_t *target = ((server_t *)op)->target;
+    if (target->asking != MPI_REQUEST_NULL)
+        MPI_Cancel(&target->asking);
+    return true;
+}
+
+static wm_asks_t
+server_asks(const wm_op_t *op)
+{
+    (void)op;
+    return WM_ASKS_TOO;
+}
+
+static void
+server_free(wm_op_t *op)
+{
+    wm_target_t *target = ((server_t *)op)->target;
+    if (target->spare != NULL)
+        wm_op_release((wm_op_t *)target->spare);
+    target->spare = NULL;
+    wm_target_release(target);
+}
+
+static const wm_op_kind_t server_kind = {
+    .step = server_step,
+    .asks = server_asks,
+    .about = server_about,
+    .cancel = server_cancel,
+    .free = server_free,
+};
+
+int
+wm_target_serve(wm_target_t *target, wm_error_t *err)
+{
+    server_t *server = wm_op_new(&server_kind, sizeof *server, target->of);
+    if (server == NULL)
+        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    wm_target_retain(target);
+    server->target = target;
+    wm_engine_lock();
+    int code = server_post(target, err);
+    if (code == 0) {
+        target->server = &server->op;
+        wm_engine_add_lock_held(&server->op);
+    }
+    wm_engine_unlock();
+    wm_op_release(&server->op); // the engine has a reference
+    wm_engine_notify();
+    return code;
+}
+
+void
+wm_target_serve_end(wm_target_t *target)
+{
+    wm_engine_lock();
+    if (target->server != NULL)
+        (void)server_cancel(target->server);
+    wm_engine_unlock();
+}

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// A target as its files share it, and the messages between origins and
+// targets. Engine lock held, except where noted.
+#ifndef WM_COMM_RMA_TARGET_STATE_H
+#define WM_COMM_RMA_TARGET_STATE_H
+
+#include "comm/engine/op.h"
+#include "comm/rma/target_lock.h"
+
+// More kinds of requests, behind those of wm_target_kind_t.
+enum {
+    WM_TARGET_LOCK_SHARED = WM_TARGET_COMPARE + 1,
+    WM_TARGET_LOCK_EXCLUSIVE,
+    WM_TARGET_UNLOCK,
+    WM_TARGET_KINDS,
+};
+
+#define WM_TARGET_MAGIC 0x77747231u
+
+// What an origin asks for.
+typedef struct {
+    uint32_t magic;
+    uint8_t kind, type, op, unused;
+    uint32_t number; // of this request, among those of its origin
+    uint32_t words;  // of the layout, a message of its own; 0: no gaps
+    uint64_t at, nbytes;
+    char compare[WM_TARGET_COMPARED];
+} wm_target_request_t;
+
+// How it ended. A reply that reports no failure ends before `text`.
+typedef struct {
+    int32_t code, detail;
+    char text[200];
+} wm_target_reply_t;
+
+// The messages that belong to one request, by their tags.
+typedef enum {
+    WM_TARGET_PAYLOAD, // of the origin
+    WM_TARGET_LAYOUT,
+    WM_TARGET_REPLY,
+    WM_TARGET_RESULT, // of the target
+    WM_TARGET_PARTS,
+} wm_target_part_t;
+
+#define WM_TARGET_ASKED 0 // tag of requests
+
+typedef struct wm_asked wm_asked_t;     // target_origin.c
+typedef struct wm_serving wm_serving_t; // target_serve.c
+
+// One other rank, as the target of our requests and as their origin.
+typedef struct {
+    wm_asked_t *first, *last;    // our requests that have not ended
+    wm_error_t *failure;         // that nobody was told; NULL: none
+    wm_serving_t *served, *newest; // its requests, in their order
+    bool holds, holds_alone;       // it holds the lock of this rank
+} wm_target_rank_t;
+
+struct wm_target {
+    _Atomic int references;
+    wm_comm_t *of; // retained
+    // Its messages: as `of`, but headers and requests have a communicator of
+    // their own.
+    wm_comm_t comm;
+    uint32_t numbers; // numbers of requests that tags distinguish
+    uint32_t begun;   // requests that we have begun
+    wm_target_locking_t locking;
+    wm_target_memory_t *memory; // pieces, in the order of `at`
+    int pieces;
+    CUstream stream; // updates of device memory, in their order
+    int device;      // of the stream; -1: none yet
+    int serving;     // requests that have not ended
+    // The receive of requests, and its operation; NULL: it has ended.
+    wm_op_t *server;
+    MPI_Request asking;
+    wm_target_request_t request;
+    wm_serving_t *spare; // for the next request; NULL: none yet
+    wm_target_rank_t ranks[];
+};
+
+// References; any thread. The last one frees the target.
+void
+wm_target_retain(wm_target_t *target);
+void
+wm_target_release(wm_target_t *target);
+
+// Returns the tag of a message that belongs to a request.
+int
+wm_target_tag(const wm_target_t *target, uint32_t number,
+              wm_target_part_t part);
+
+// Returns true if nobody uses the memory of a message any more.
+bool
+wm_target_has_ended(const wm_op_t *message);
+
+// Finds the piece that has the `nbytes` from `at` on; NULL: there is none.
+const wm_target_memory_t *
+wm_target_find(const wm_target_t *target, uint64_t at, uint64_t nbytes);
+
+// Returns true if the memory is updated by kernels on its device.
+bool
+wm_target_on_device(const wm_pointer_t *memory);
+
+// Loads the kernels for memory of this rank. Engine lock not held.
+WM_MUST_CHECK int
+wm_target_prepare(const wm_pointer_t *memory, wm_error_t *err);
+
+// Begins to receive requests.
+WM_MUST_CHECK int
+wm_target_serve(wm_target_t *target, wm_error_t *err);
+
+// Ends that receive: no request comes any more.
+void
+wm_target_serve_end(wm_target_t *target);
+
+#endif
