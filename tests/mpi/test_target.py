@@ -6,70 +6,18 @@ import pytest
 from mpi4py import MPI
 
 import kinds
+import random_targets
+import ranks
 import warpmpi as wm
-from warpmpi import _core
+from random_targets import ACCUMULATE, COMPARE, FETCH, GET, PUT, Target
 
-PUT, GET, ACCUMULATE, FETCH, COMPARE = range(1, 6)
+PROGRAM = ranks.ROOT / "tests" / "random_targets.py"
 SIZE = 1000
 
 
 @pytest.fixture(scope="module")
 def comm(world):
     return wm.Comm(world)
-
-
-class Target:
-    """A window of one array on each rank, all of whose calls the engine does."""
-
-    def __init__(self, comm, array):
-        self.array, self.unit = array, array.dtype.itemsize
-        self.core = _core._target_expose(comm, array)
-
-    def begin(
-        self,
-        kind,
-        rank,
-        at,
-        origin=None,
-        result=None,
-        op=MPI.REPLACE,
-        compare=None,
-        parts=(),
-        requested=True,
-        nbytes=0,
-    ):
-        return _core._target_begin(
-            self.core,
-            kind,
-            rank,
-            at * self.unit,
-            origin,
-            result,
-            op,
-            compare,
-            parts,
-            requested,
-            nbytes,
-        )
-
-    def do(self, *args, **kwargs):
-        self.begin(*args, **kwargs).Wait()
-
-    def flush(self, rank=-1):
-        _core._target_flush(self.core, rank).Wait()
-
-    def lock(self, rank, exclusive=True):
-        _core._target_lock(self.core, rank, exclusive).Wait()
-
-    def unlock(self, rank):
-        _core._target_lock(self.core, rank, None).Wait()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, kind, *rest):
-        if kind is None:
-            _core._target_withdraw(self.core)
 
 
 def exposed(comm, kind, dtype="f4", size=SIZE):
@@ -141,3 +89,15 @@ def test_compare_and_swap(comm, kind, dtype):
         if comm.rank == 0:
             assert kinds.values_of(target.array)[3] == every.index(0) + 1
         comm.Barrier()
+
+
+@pytest.mark.parametrize("used", [[kind] for kind in kinds.KINDS])
+def test_random_operations(comm, used):
+    random_targets.run(comm, 1, 0, 5, used)
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("count", [2, 3])
+def test_random_operations_between_hosts(count):
+    told = ranks.run(PROGRAM, "--plans", 30, "--apart", ranks=count)
+    assert f"30 plans, every one right, on {count} ranks" in told
