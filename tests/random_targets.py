@@ -138,7 +138,9 @@ class Plan:
         self.block = common.choice(BLOCKS)
         self.draw = random.Random(f"{seed} {rank}")
         self.rank, self.size = rank, comm.size
-        self.models = [np.zeros(self.block, self.dtype) for _ in range(self.size)]
+        self.models = [
+            np.zeros(self.block, self.dtype) for _ in range(self.size)
+        ]
         self.sums = np.zeros((self.size, self.block), self.dtype)
 
     def values(self, count):

@@ -10,6 +10,7 @@ import random_targets
 import ranks
 import warpmpi as wm
 from random_targets import ACCUMULATE, COMPARE, FETCH, GET, PUT, Target
+from warpmpi import _core
 
 PROGRAM = ranks.ROOT / "tests" / "random_targets.py"
 SIZE = 1000
@@ -36,15 +37,15 @@ def test_put_and_get(comm, kind, own):
         np.testing.assert_array_equal(kinds.values_of(result), values)
         comm.Barrier()
         got = kinds.values_of(target.array)
-        assert (got[7:107] == np.arange(100) + (comm.rank - 1) % comm.size).all()
+        assert (
+            got[7:107] == np.arange(100) + (comm.rank - 1) % comm.size
+        ).all()
         assert not got[:7].any() and not got[107:].any()
         comm.Barrier()
 
 
 @pytest.mark.parametrize("kind", kinds.KINDS)
-@pytest.mark.parametrize(
-    "dtype", ["i1", "i4", "f4", "f8", "c8", "c16", "u8"]
-)
+@pytest.mark.parametrize("dtype", ["i1", "i4", "f4", "f8", "c8", "c16", "u8"])
 def test_accumulate_from_all(comm, kind, dtype):
     """Elements that a device updates at once, and others."""
     with exposed(comm, kind, dtype) as target:
@@ -69,7 +70,7 @@ def test_a_counter_gives_each_number_once(comm, kind):
             target.do(FETCH, 0, 0, one, result, op=MPI.SUM)
             drawn.append(int(result[0]))
         assert drawn == sorted(drawn)
-        every = sum(comm.allgather(drawn), [])
+        every = [number for each in comm.allgather(drawn) for number in each]
         assert sorted(every) == list(range(20 * comm.size))
 
 
@@ -89,6 +90,131 @@ def test_compare_and_swap(comm, kind, dtype):
         if comm.rank == 0:
             assert kinds.values_of(target.array)[3] == every.index(0) + 1
         comm.Barrier()
+
+
+@pytest.mark.parametrize("kind", kinds.KINDS)
+@pytest.mark.parametrize("count", [3, 100_000])
+def test_bounds_are_the_targets(comm, kind, count):
+    """An operation beyond them changes nothing, and the next one works."""
+    other = (comm.rank + 1) % comm.size
+    values = kinds.make(kind, np.ones(count, "f4"))
+    result = kinds.make(kind, np.zeros(count, "f4"))
+    with exposed(comm, kind, size=count + 1) as target:
+        for call in (
+            lambda at: target.begin(PUT, other, at, values),
+            lambda at: target.begin(GET, other, at, result=result),
+            lambda at: target.begin(ACCUMULATE, other, at, values, op=MPI.SUM),
+            lambda at: target.begin(
+                FETCH, other, at, values, result, op=MPI.SUM
+            ),
+            lambda at: target.begin(
+                FETCH, other, at, result=result, op=MPI.NO_OP
+            ),
+        ):
+            for at in (2, count + 1, 2**60):
+                with pytest.raises(MPI.Exception, match="target_disp") as told:
+                    call(at).Wait()
+                assert told.value.Get_error_class() == MPI.ERR_RMA_RANGE
+        target.do(GET, other, 1, result=result)
+        assert not kinds.values_of(result).any()
+        comm.Barrier()
+
+
+def test_a_flush_tells_of_errors_that_nobody_waits_for(comm):
+    other = (comm.rank + 1) % comm.size
+    one = np.ones(1, "f4")
+    with exposed(comm, "host") as target:
+        target.begin(PUT, other, SIZE, one, requested=False)
+        target.begin(PUT, other, 0, one, requested=False)
+        with pytest.raises(MPI.Exception, match="target_disp"):
+            target.flush(other)
+        target.flush(other)
+        target.begin(PUT, other, SIZE + 1, one)
+        target.flush()
+        comm.Barrier()
+        assert target.array[0] == 1
+
+
+@pytest.mark.parametrize("kind", kinds.KINDS)
+def test_a_gap_beyond_the_bounds(comm, kind):
+    other = (comm.rank + 1) % comm.size
+    values = np.ones(4, "f4")
+    with exposed(comm, kind, size=10) as target:
+        for parts in (
+            [(0, 4, ((4, 16),))],
+            [(0, 4, ((4, -4),))],
+            [(0, 8, ()), (36, 8, ())],
+            [(0, 4, ((2**40, 2**40),))],
+            [(0, 4, ((2, 2**62), (2, 2**62)))],
+            [(0, 4, ())],
+            [(0, -4, ((4, 4),))],
+            [(0, 2, ((8, 2),))],
+        ):
+            with pytest.raises((MPI.Exception, ValueError)):
+                target.do(
+                    ACCUMULATE, other, 0, values, op=MPI.SUM, parts=parts
+                )
+        target.do(
+            ACCUMULATE,
+            other,
+            9,
+            values,
+            op=MPI.SUM,
+            parts=[(0, 4, ((4, -12),))],
+        )
+        comm.Barrier()
+        got = kinds.values_of(target.array)
+        assert got.tolist() == [1, 0, 0, 1, 0, 0, 1, 0, 0, 1]
+        comm.Barrier()
+
+
+def test_wrong_arguments_are_told_at_once(comm):
+    with exposed(comm, "host", "i4") as target:
+        with pytest.raises(MPI.Exception, match="target_rank=-5"):
+            target.begin(PUT, -5, 0, np.ones(1, "i4"))
+        with pytest.raises(MPI.Exception, match="one element"):
+            target.begin(COMPARE, 0, 0, np.ones(2, "i4"), np.zeros(2, "i4"))
+        comm.Barrier()
+
+
+@pytest.mark.parametrize("kind", kinds.KINDS)
+def test_an_exclusive_lock_lets_one_in(comm, kind):
+    with exposed(comm, kind, "i8", 1) as target:
+        value = np.zeros(1, "i8")
+        for _ in range(10):
+            target.lock(0)
+            target.do(GET, 0, 0, result=value)
+            value += 1
+            target.begin(PUT, 0, 0, value, requested=False)
+            target.unlock(0)
+        comm.Barrier()
+        if comm.rank == 0:
+            assert kinds.values_of(target.array)[0] == 10 * comm.size
+        comm.Barrier()
+
+
+@pytest.mark.ranks(2)
+def test_a_shared_lock_lets_all_in(comm):
+    with exposed(comm, "host") as target:
+        target.lock(0, False)
+        comm.Barrier()  # each has it
+        target.unlock(0)
+        with pytest.raises(MPI.Exception, match="Unlock without Lock") as told:
+            target.unlock(0)
+        assert told.value.Get_error_class() == MPI.ERR_RMA_SYNC
+        comm.Barrier()
+        if comm.rank == 1:
+            target.lock(0)
+        comm.Barrier()
+        if comm.rank == 0:
+            waits = _core._target_lock(target.core, 0, False)
+            assert not waits.Test()
+        comm.Barrier()
+        if comm.rank == 1:
+            target.unlock(0)
+        if comm.rank == 0:
+            waits.Wait()
+            target.unlock(0)
 
 
 @pytest.mark.parametrize("used", [[kind] for kind in kinds.KINDS])

@@ -47,24 +47,24 @@ wm_target_has_ended(const wm_op_t *message)
     return wm_op_has_left(message) || wm_op_is_ended(message);
 }
 
-// Returns the first piece that begins behind a place.
+// Returns the first region that begins behind a place.
 static int
-target_piece_behind(const wm_target_t *target, uint64_t at)
+target_region_behind(const wm_target_t *target, uint64_t at)
 {
-    int piece = 0;
-    while (piece < target->pieces && target->memory[piece].at <= at)
-        ++piece;
-    return piece;
+    int region = 0;
+    while (region < target->regions && target->memory[region].at <= at)
+        ++region;
+    return region;
 }
 
 const wm_target_memory_t *
 wm_target_find(const wm_target_t *target, uint64_t at, uint64_t nbytes)
 {
-    int behind = target_piece_behind(target, at);
-    const wm_target_memory_t *piece = &target->memory[behind - 1];
-    bool has = behind > 0 && nbytes <= piece->nbytes
-               && at - piece->at <= piece->nbytes - nbytes;
-    return has ? piece : NULL;
+    int behind = target_region_behind(target, at);
+    const wm_target_memory_t *region = &target->memory[behind - 1];
+    bool has = behind > 0 && nbytes <= region->nbytes
+               && at - region->at <= region->nbytes - nbytes;
+    return has ? region : NULL;
 }
 
 static int
@@ -78,28 +78,28 @@ static int
 target_insert_lock_held(wm_target_t *target, const wm_target_memory_t *memory,
                         wm_error_t *err)
 {
-    int place = target_piece_behind(target, memory->at);
+    int place = target_region_behind(target, memory->at);
     const wm_target_memory_t *before = &target->memory[place - 1];
     bool over = place > 0 && memory->at - before->at < before->nbytes;
-    if (place < target->pieces)
+    if (place < target->regions)
         over |= target->memory[place].at - memory->at < memory->nbytes;
     if (over)
         return target_refuse_attach("overlaps memory that is attached: detach "
                                     "that first",
                                     memory->at, err);
-    wm_target_memory_t *pieces = realloc(
-        target->memory, ((size_t)target->pieces + 1) * sizeof *pieces);
-    if (pieces == NULL)
+    wm_target_memory_t *regions = realloc(
+        target->memory, ((size_t)target->regions + 1) * sizeof *regions);
+    if (regions == NULL)
         return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
-    target->memory = pieces;
-    memmove(&pieces[place + 1], &pieces[place],
-            (size_t)(target->pieces - place) * sizeof *pieces);
-    pieces[place] = *memory;
-    ++target->pieces;
+    target->memory = regions;
+    memmove(&regions[place + 1], &regions[place],
+            (size_t)(target->regions - place) * sizeof *regions);
+    regions[place] = *memory;
+    ++target->regions;
     return 0;
 }
 
-// Takes the stream of updates, for the first piece of device memory.
+// Takes the stream of updates, for the first region of device memory.
 static int
 target_open_stream(wm_target_t *target, const wm_pointer_t *memory,
                    wm_error_t *err)
@@ -147,12 +147,12 @@ wm_target_detach(wm_target_t *target, uint64_t at, wm_error_t *err)
     if (code < 0)
         return code;
     wm_engine_lock();
-    int place = target_piece_behind(target, at) - 1;
+    int place = target_region_behind(target, at) - 1;
     bool found = place >= 0 && target->memory[place].at == at;
     if (found) {
-        --target->pieces;
+        --target->regions;
         memmove(&target->memory[place], &target->memory[place + 1],
-                (size_t)(target->pieces - place) * sizeof *target->memory);
+                (size_t)(target->regions - place) * sizeof *target->memory);
     }
     wm_engine_unlock();
     return found ? 0
@@ -176,8 +176,7 @@ target_set_comm(wm_target_t *target, wm_comm_t *of)
     comm->partitioned = NULL;
     comm->nonblocking = NULL;
     comm->symm = comm->graph_symm = NULL;
-    target->numbers = (uint32_t)(comm->tag_limit - FIRST_TAG)
-                          / WM_TARGET_PARTS
+    target->numbers = (uint32_t)(comm->tag_limit - FIRST_TAG) / WM_TARGET_PARTS
                       - 1;
 }
 

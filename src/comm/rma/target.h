@@ -34,7 +34,7 @@ typedef struct {
     size_t nbytes;
     wm_pointer_t memory;
     // The number by which origins name the first byte: 0 in a window that is
-    // one piece, the address in a dynamic window.
+    // one region, the address in a dynamic window.
     uint64_t at;
 } wm_target_memory_t;
 
@@ -87,8 +87,8 @@ typedef enum {
 // An operation. All data are of one size, `nbytes` without gaps.
 typedef struct {
     wm_target_kind_t kind;
-    int rank;     // the target's; PROC_NULL is not taken
-    uint64_t at;  // first byte there: displacement times unit; an address
+    int rank;    // the target's; PROC_NULL is not taken
+    uint64_t at; // first byte there: displacement times unit; an address
     size_t nbytes;
     // ACCUMULATE, FETCH, COMPARE: the elements, and the operation, which
     // wm_reduce_takes() takes; REPLACE takes any type, as uint8.
@@ -131,7 +131,6 @@ WM_MUST_CHECK int
 wm_target_lock(wm_target_t *target, int rank, bool exclusive, wm_op_t **op,
                wm_error_t *err);
 WM_MUST_CHECK int
-wm_target_unlock(wm_target_t *target, int rank, wm_op_t **op,
-                 wm_error_t *err);
+wm_target_unlock(wm_target_t *target, int rank, wm_op_t **op, wm_error_t *err);
 
 #endif

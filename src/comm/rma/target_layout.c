@@ -49,8 +49,7 @@ target_layout_part(const int64_t *words, size_t left, wm_strided_t *part,
                    int64_t *nbytes, int64_t *low, int64_t *high)
 {
     if (left < HEAD || words[1] <= 0 || words[2] < 0
-        || words[2] > WM_STRIDED_NDIM
-        || left < HEAD + 2 * (size_t)words[2])
+        || words[2] > WM_STRIDED_NDIM || left < HEAD + 2 * (size_t)words[2])
         return 0;
     // NOLINTNEXTLINE(performance-no-int-to-ptr): an offset
     part->data = (char *)(intptr_t)words[0];
@@ -98,10 +97,11 @@ wm_target_layout_read(const int64_t *words, size_t count, uint64_t nbytes,
     }
     if (taken == 0 || pattern->count == 0 || (uint64_t)all != nbytes) {
         free(pattern);
-        return wm_error_set(err, WM_ERR_VALUE, 0,
-                            "the gaps that the origin has told are impossible, "
-                            "or have other than the operation's %llu bytes",
-                            (unsigned long long)nbytes);
+        return wm_error_set(
+            err, WM_ERR_VALUE, 0,
+            "the gaps that the origin has told are impossible, "
+            "or have other than the operation's %llu bytes",
+            (unsigned long long)nbytes);
     }
     *result = pattern;
     return 0;

@@ -208,11 +208,10 @@ asked_send_lock_held(wm_asked_t *asked, wm_error_t *err)
                            asked->rank, WM_TARGET_ASKED, comm,
                            &asked->sending);
     if (result == MPI_SUCCESS && asked->words != NULL)
-        result = MPI_Isend(asked->words,
-                           (int)(asked->request.words * sizeof *asked->words),
-                           MPI_BYTE, asked->rank,
-                           asked_tag(asked, WM_TARGET_LAYOUT), comm,
-                           &asked->layout);
+        result = MPI_Isend(
+            asked->words, (int)(asked->request.words * sizeof *asked->words),
+            MPI_BYTE, asked->rank, asked_tag(asked, WM_TARGET_LAYOUT), comm,
+            &asked->layout);
     return wm_mpi_check(result, "MPI_Isend", err);
 }
 
@@ -387,10 +386,9 @@ int
 wm_target_lock(wm_target_t *target, int rank, bool exclusive, wm_op_t **op,
                wm_error_t *err)
 {
-    return target_ask_lock(target, rank,
-                           exclusive ? WM_TARGET_LOCK_EXCLUSIVE
-                                     : WM_TARGET_LOCK_SHARED,
-                           op, err);
+    return target_ask_lock(
+        target, rank,
+        exclusive ? WM_TARGET_LOCK_EXCLUSIVE : WM_TARGET_LOCK_SHARED, op, err);
 }
 
 int

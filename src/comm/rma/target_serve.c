@@ -142,8 +142,7 @@ serving_refuse(wm_serving_t *serving, const wm_error_t *why, wm_error_t *err)
         wm_send_failure(&serving->target->comm, &envelope, reply->text);
     }
     serving->refused = true;
-    bool discards = serving_has_payload(serving)
-                    && serving->receiving == NULL
+    bool discards = serving_has_payload(serving) && serving->receiving == NULL
                     && serving_receive(serving, &none, err) == 0;
     return discards ? 0 : serving_reply(serving, err);
 }
@@ -212,9 +211,9 @@ static int
 serving_find(wm_serving_t *serving, int64_t low, int64_t high, wm_error_t *err)
 {
     const wm_target_request_t *request = &serving->request;
-    const wm_target_memory_t *piece = wm_target_find(
+    const wm_target_memory_t *region = wm_target_find(
         serving->target, request->at + (uint64_t)low, (uint64_t)(high - low));
-    if (piece == NULL)
+    if (region == NULL)
         return wm_error_set(
             err, WM_ERR_MPI, MPI_ERR_RMA_RANGE,
             "target: bytes %lld to %lld are not in the memory that %s has "
@@ -222,8 +221,8 @@ serving_find(wm_serving_t *serving, int64_t low, int64_t high, wm_error_t *err)
             (long long)(request->at + (uint64_t)low),
             (long long)(request->at + (uint64_t)high),
             wm_comm_name(serving->target->of, serving->target->of->rank).text);
-    serving->memory = piece->memory;
-    serving->at = piece->data + (request->at - piece->at);
+    serving->memory = region->memory;
+    serving->at = region->data + (request->at - region->at);
     return 0;
 }
 
@@ -242,10 +241,8 @@ serving_read_layout(wm_serving_t *serving, wm_error_t *err)
     if (code == 0)
         code = serving_find(serving, low, high, err);
     for (int i = 0; code == 0 && i < serving->pattern->count; ++i)
-        serving->pattern->parts[i].data = serving->at
-                                          + (intptr_t)serving->pattern
-                                                ->parts[i]
-                                                .data;
+        serving->pattern->parts[i].data =
+            serving->at + (intptr_t)serving->pattern->parts[i].data;
     return code;
 }
 
@@ -422,9 +419,9 @@ serving_advance(wm_serving_t *serving, wm_error_t *err)
             return 0;
         return serving_start(serving, err);
     case SERVING_LAYOUT:
-        code = wm_mpi_check(MPI_Test(&serving->layout, &flag,
-                                     MPI_STATUS_IGNORE),
-                            "MPI_Test", err);
+        code = wm_mpi_check(
+            MPI_Test(&serving->layout, &flag, MPI_STATUS_IGNORE), "MPI_Test",
+            err);
         if (code == 0 && flag)
             code = serving_read_layout(serving, err);
         return code < 0 || !flag ? code : serving_begin(serving, err);

@@ -49,8 +49,8 @@ typedef struct wm_serving wm_serving_t; // target_serve.c
 
 // One other rank, as the target of our requests and as their origin.
 typedef struct {
-    wm_asked_t *first, *last;    // our requests that have not ended
-    wm_error_t *failure;         // that nobody was told; NULL: none
+    wm_asked_t *first, *last;      // our requests that have not ended
+    wm_error_t *failure;           // that nobody was told; NULL: none
     wm_serving_t *served, *newest; // its requests, in their order
     bool holds, holds_alone;       // it holds the lock of this rank
 } wm_target_rank_t;
@@ -64,8 +64,8 @@ struct wm_target {
     uint32_t numbers; // numbers of requests that tags distinguish
     uint32_t begun;   // requests that we have begun
     wm_target_locking_t locking;
-    wm_target_memory_t *memory; // pieces, in the order of `at`
-    int pieces;
+    wm_target_memory_t *memory; // regions, in the order of `at`
+    int regions;
     CUstream stream; // updates of device memory, in their order
     int device;      // of the stream; -1: none yet
     int serving;     // requests that have not ended
@@ -92,7 +92,7 @@ wm_target_tag(const wm_target_t *target, uint32_t number,
 bool
 wm_target_has_ended(const wm_op_t *message);
 
-// Finds the piece that has the `nbytes` from `at` on; NULL: there is none.
+// Finds the region that has the `nbytes` from `at` on; NULL: there is none.
 const wm_target_memory_t *
 wm_target_find(const wm_target_t *target, uint64_t at, uint64_t nbytes);
 

@@ -39,8 +39,8 @@ target_expose(PyObject *Py_UNUSED(module), PyObject *args)
         .memory = message.buffer.memory,
         .at = at,
     };
-    WM_PY_UNLOCKED(code = wm_target_expose(channel.comm, &memory, NULL,
-                                           &target, &err));
+    WM_PY_UNLOCKED(
+        code = wm_target_expose(channel.comm, &memory, NULL, &target, &err));
     wm_py_message_release(&message);
     return code < 0 ? wm_py_raise(&err) : PyCapsule_New(target, NAME, NULL);
 }
@@ -160,7 +160,7 @@ target_begin(PyObject *Py_UNUSED(module), PyObject *args)
         .kind = (wm_target_kind_t)kind,
         .rank = rank,
         .at = at,
-        .nbytes = nbytes > 0 ? nbytes
+        .nbytes = nbytes > 0     ? nbytes
                   : from != NULL ? from->buffer.nbytes
                   : into != NULL ? into->buffer.nbytes
                                  : 0,
@@ -220,8 +220,8 @@ target_flush(PyObject *Py_UNUSED(module), PyObject *args)
     if (!PyArg_ParseTuple(args, "Oi:_target_flush", &capsule, &rank)
         || target_of(capsule) == NULL)
         return NULL;
-    WM_PY_UNLOCKED(code = wm_target_flush(target_of(capsule), rank, &op,
-                                          &err));
+    WM_PY_UNLOCKED(
+        code = wm_target_flush(target_of(capsule), rank, &op, &err));
     return target_request(code, op, &err);
 }
 
