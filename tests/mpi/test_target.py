@@ -227,3 +227,78 @@ def test_random_operations(comm, used):
 def test_random_operations_between_hosts(count):
     told = ranks.run(PROGRAM, "--plans", 30, "--apart", ranks=count)
     assert f"30 plans, every one right, on {count} ranks" in told
+
+
+DIES = """
+    import os, signal, sys, time
+    sys.path.insert(0, "tests")
+    import numpy as np
+    from mpi4py import MPI
+    os.environ["WARPMPI_HOST"] = f"host {MPI.COMM_WORLD.rank}"
+    import warpmpi as wm
+    from random_targets import ACCUMULATE, FETCH, GET, PUT, Target
+
+    MPI.COMM_WORLD.Set_errhandler(MPI.ERRORS_RETURN)
+    comm = wm.Comm(MPI.COMM_WORLD)
+    size = int(sys.argv[1])
+    values, result = wm.ones(size, "f4"), wm.zeros(size, "f4")
+    target = Target(comm, wm.zeros(size, "f4"))
+    target.do(PUT, 1, 0, values)
+    if comm.rank == 1:
+        target.lock(0)  # and dies with it
+        target.lock(2, False)
+    comm.Barrier()
+    if comm.rank == 1:
+        comm.Recv(np.zeros(1), 0)
+        target.begin(PUT, 0, 0, values)
+        target.begin(FETCH, 2, 0, values, result, op=MPI.SUM)
+        os.kill(os.getpid(), signal.SIGKILL)
+    if comm.rank == 0:
+        comm.Send(np.zeros(1), 1)
+    for call in (
+        lambda: target.do(PUT, 1, 0, values),
+        lambda: target.do(GET, 1, 0, result=result),
+        lambda: target.do(FETCH, 1, 0, values, result, op=MPI.SUM),
+        lambda: target.lock(1),
+        lambda: (
+            target.begin(PUT, 1, 0, values, requested=False),
+            target.flush(1),
+        ),
+    ):
+        try:
+            for _ in range(1000):
+                call()
+            print("no error", flush=True)
+        except MPI.Exception as error:
+            assert "PROC_FAILED" in error.Get_error_string(), error
+    other = 2 - comm.rank
+    target.lock(other)
+    target.do(GET, other, 0, result=result)
+    target.do(PUT, other, 0, values)
+    target.unlock(other)
+    target.do(GET, other, 0, result=result)
+    assert (result.numpy() == 1).all()
+    print("went on", flush=True)
+    time.sleep(5)
+    os._exit(0)
+"""
+
+
+@pytest.mark.programs
+@pytest.mark.skipif(
+    not MPI.Get_library_version().startswith("Open MPI v5"),
+    reason="needs Open MPI 5",
+)
+@pytest.mark.parametrize("size", [10, 300_000])
+def test_a_rank_that_died(tmp_path, size):
+    """Its operations end in an error, and those of the others go on."""
+    told = ranks.run_text(
+        tmp_path,
+        DIES,
+        size,
+        ranks=3,
+        flags=("--with-ft", "ulfm"),
+        died=True,
+    )
+    assert told.count("went on") == 2, told
+    assert "no error" not in told

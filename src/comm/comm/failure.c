@@ -117,6 +117,14 @@ wm_failure_of_any(int code)
 }
 
 bool
+wm_failure_go_on(wm_comm_t *comm)
+{
+    wm_failure_release(comm);
+    return MPIX_Comm_failure_ack != NULL && !comm->revoked
+           && MPIX_Comm_failure_ack(comm->match) == MPI_SUCCESS;
+}
+
+bool
 wm_failure_is_cause(const wm_error_t *err)
 {
     int class = MPI_SUCCESS;
@@ -180,6 +188,13 @@ int
 wm_failure_of_any(int code)
 {
     return code;
+}
+
+bool
+wm_failure_go_on(wm_comm_t *comm)
+{
+    (void)comm;
+    return false;
 }
 
 bool

@@ -44,6 +44,12 @@ wm_failure_release(wm_comm_t *comm);
 int
 wm_failure_of_any(int code);
 
+// Lets receives from any rank go on without the ranks that died, after an
+// error of one. Returns false if they cannot: the communicator was revoked, or
+// this MPI has no such function.
+bool
+wm_failure_go_on(wm_comm_t *comm);
+
 // Returns true if an error says that a rank has died or the communicator was
 // revoked.
 bool

@@ -16,6 +16,7 @@
 
 #pragma weak MPI_Type_get_contents_c
 #pragma weak MPI_Type_get_envelope_c
+#pragma weak MPIX_Comm_failure_ack
 #pragma weak MPIX_Comm_get_failed
 #pragma weak MPIX_Comm_revoke
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "comm/coll/call/coll_memory.h"
+#include "comm/comm/failure.h"
 #include "comm/engine/engine.h"
 #include "comm/message/p2p.h"
 #include "comm/rma/target_layout.h"
@@ -44,6 +45,7 @@ struct wm_serving {
     CUevent event;
     wm_target_ticket_t ticket;
     bool alone; // it has the right to update alone
+    unsigned looks;
 };
 
 _Static_assert(sizeof(wm_serving_t) <= WM_OP_BYTES, "it finds room in a pool");
@@ -386,25 +388,50 @@ serving_updated(wm_serving_t *serving, wm_error_t *err)
                : serving_reply(serving, err);
 }
 
+// Leaves the lock in the name of ranks that died with it.
+static void
+serving_look_at_holders(wm_serving_t *serving)
+{
+    wm_target_t *target = serving->target;
+    if (!wm_failure_is_due(&serving->looks))
+        return;
+    for (int rank = 0; rank < target->comm.size; ++rank) {
+        wm_target_rank_t *of = &target->ranks[rank];
+        if (of->holds && wm_failure_look(&target->comm, rank, NULL) < 0) {
+            wm_target_lock_leave(&target->locking, of->holds_alone);
+            of->holds = false;
+        }
+    }
+}
+
 static int
 serving_lock(wm_serving_t *serving, wm_error_t *err)
 {
-    wm_target_locking_t *locking = &serving->target->locking;
-    wm_target_rank_t *of = &serving->target->ranks[serving->source];
+    wm_target_t *target = serving->target;
+    wm_target_rank_t *of = &target->ranks[serving->source];
     wm_target_ticket_t *ticket = &serving->ticket;
-    bool leaves = serving->request.kind == WM_TARGET_UNLOCK;
-    if (leaves != of->holds)
+    if (of->holds)
         return wm_error_set(err, WM_ERR_MPI, MPI_ERR_RMA_SYNC,
-                            leaves ? "Unlock without Lock"
-                                   : "Lock of a rank that is locked: unlock "
-                                     "it first");
+                            "Lock of a rank that is locked: unlock it first");
     ticket->exclusive = serving->request.kind == WM_TARGET_LOCK_EXCLUSIVE;
-    if (leaves)
-        wm_target_lock_leave(locking, of->holds_alone);
-    else if (!wm_target_lock_take(locking, ticket))
+    if (!wm_target_lock_take(&target->locking, ticket)) {
+        serving_look_at_holders(serving);
         return 0;
-    of->holds = !leaves;
+    }
+    of->holds = true;
     of->holds_alone = ticket->exclusive;
+    return serving_reply(serving, err);
+}
+
+static int
+serving_unlock(wm_serving_t *serving, wm_error_t *err)
+{
+    wm_target_rank_t *of = &serving->target->ranks[serving->source];
+    if (!of->holds)
+        return wm_error_set(err, WM_ERR_MPI, MPI_ERR_RMA_SYNC,
+                            "Unlock without Lock");
+    wm_target_lock_leave(&serving->target->locking, of->holds_alone);
+    of->holds = false;
     return serving_reply(serving, err);
 }
 
@@ -430,7 +457,9 @@ serving_advance(wm_serving_t *serving, wm_error_t *err)
     case SERVING_UPDATES:
         return serving_updated(serving, err);
     case SERVING_LOCKS:
-        return serving_lock(serving, err);
+        return serving->request.kind == WM_TARGET_UNLOCK
+                   ? serving_unlock(serving, err)
+                   : serving_lock(serving, err);
     case SERVING_REPLIES:
         break;
     }
@@ -545,6 +574,16 @@ server_post(wm_target_t *target, wm_error_t *err)
                         "MPI_Irecv", err);
 }
 
+// After an error of the receive: a rank has died. Returns true if those of the
+// other ranks still come.
+static bool
+server_goes_on(wm_target_t *target)
+{
+    return wm_failure_go_on(&target->comm)
+           && (target->asking != MPI_REQUEST_NULL
+               || server_post(target, NULL) == 0);
+}
+
 // Returns true when no request comes any more: the receive was cancelled, or
 // has failed.
 static bool
@@ -556,8 +595,11 @@ server_step(wm_op_t *op)
         MPI_Status status;
         if (!server_spare(target))
             return false;
-        if (MPI_Test(&target->asking, &flag, &status) != MPI_SUCCESS)
+        if (MPI_Test(&target->asking, &flag, &status) != MPI_SUCCESS) {
+            if (server_goes_on(target))
+                return false;
             break;
+        }
         if (!flag)
             return false;
         MPI_Test_cancelled(&status, &cancelled);
