@@ -209,6 +209,23 @@ HANGS = {
         """,
         (": Waitany has waited ", "for a message from rank 0 with tag 4"),
     ),
+    "lock of a window": (
+        """
+        sys.path.insert(0, "tests")
+        from random_targets import Target
+        target = Target(comm, np.zeros(4))
+        if comm.rank == 0:
+            target.lock(0)
+        comm.Barrier()
+        if comm.rank == 0:
+            later(target.unlock, 0).join()
+        else:
+            target.lock(0)
+            target.unlock(0)
+        target.close()
+        """,
+        (": Wait has waited ", "for rank 0 to perform Lock of a window"),
+    ),
 }
 
 

@@ -45,6 +45,8 @@ static int
 awaited(const wm_op_t *op)
 {
     wm_about_t about = wm_op_about(op);
+    if (about.performs != NULL)
+        return about.rank;
     if (!about.is_message)
         return -1;
     return about.receives && about.matched ? wm_op_message(op)->result.source
@@ -157,7 +159,8 @@ add_mutual(wm_words_t *words, const wm_op_t *message, const wm_hang_t *hang,
 {
     wm_about_t about = wm_op_about(message);
     bool receives = about.receives && other->kind == WM_WAITS_TO_RECEIVE;
-    bool sends = !about.receives && other->kind == WM_WAITS_TO_SEND;
+    bool sends = about.is_message && !about.receives
+                 && other->kind == WM_WAITS_TO_SEND;
     bool both = strncmp(hang->call.name, "Sendrecv", 8) == 0;
     if (hang->call.collective || explained
         || memcmp(other->awaited, wm_node_self()->id, sizeof other->awaited)

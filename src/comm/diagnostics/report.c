@@ -124,7 +124,11 @@ wm_report_op(wm_words_t *words, const wm_op_t *op)
     const wm_op_t *message = wm_op_message(op);
     wm_about_t about = wm_op_about(op);
     if (!about.is_message) {
-        wm_words_add(words, "a call that MPI does");
+        wm_words_add(words, "%s",
+                     about.performs != NULL ? about.performs
+                                            : "a call that MPI does");
+        if (about.performs != NULL)
+            add_rank(words, " of a window on ", about.rank);
         return;
     }
     add_rank(words, about.receives ? "a receive from " : "a send to ",
@@ -139,6 +143,12 @@ wm_report_awaited(wm_words_t *words, const wm_op_t *op, MPI_Datatype type)
 {
     const wm_op_t *message = wm_op_message(op);
     wm_about_t about = wm_op_about(op);
+    if (about.performs != NULL) {
+        add_rank(words, "for ", about.rank);
+        wm_words_add(words, " to perform %s of a window", about.performs);
+        wm_report_size(words, about.sized, about.nbytes, type);
+        return;
+    }
     if (!about.is_message) {
         wm_words_add(words, "for MPI");
         return;

@@ -43,7 +43,9 @@ typedef struct {
 
 // The message or call of an operation, for reports.
 typedef struct {
-    bool is_message; // false: a call of MPI's own
+    bool is_message; // false: `performs`, or a call of MPI's own
+    // The call of a window that `rank` performs, such as "Put"; NULL: none.
+    const char *performs;
     bool receives;
     bool matched;    // a message has matched it
     int rank, tag;   // as given

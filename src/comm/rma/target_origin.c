@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "comm/engine/engine.h"
+#include "comm/engine/hash.h"
 #include "comm/message/p2p.h"
 #include "comm/rma/target_layout.h"
 #include "comm/rma/target_state.h"
@@ -118,9 +119,39 @@ asked_free(wm_op_t *op)
     wm_target_release(asked->target);
 }
 
+static void
+asked_about(const wm_op_t *op, wm_about_t *about)
+{
+    static const char *const names[WM_TARGET_KINDS] = {
+        [WM_TARGET_PUT] = "Put",
+        [WM_TARGET_GET] = "Get",
+        [WM_TARGET_ACCUMULATE] = "Accumulate",
+        [WM_TARGET_FETCH] = "Get_accumulate or Fetch_and_op",
+        [WM_TARGET_COMPARE] = "Compare_and_swap",
+        [WM_TARGET_LOCK_SHARED] = "Lock",
+        [WM_TARGET_LOCK_EXCLUSIVE] = "Lock",
+        [WM_TARGET_UNLOCK] = "Unlock",
+    };
+    const wm_asked_t *asked = (const wm_asked_t *)op;
+    uint64_t mark = asked->replied;
+    if (asked->payload != NULL)
+        mark = wm_hash(mark, wm_op_about(asked->payload).mark);
+    if (asked->result != NULL)
+        mark = wm_hash(mark, wm_op_about(asked->result).mark);
+    *about = (wm_about_t){
+        .performs = names[asked->request.kind],
+        .rank = asked->rank,
+        .sized = asked->request.nbytes > 0,
+        .nbytes = asked->request.nbytes,
+        .peer = asked->target->comm.peers[asked->rank],
+        .mark = mark,
+    };
+}
+
 static const wm_op_kind_t asked_kind = {
     .step = asked_step,
     .asks = wm_posted_asks,
+    .about = asked_about,
     .free = asked_free,
 };
 
@@ -335,6 +366,20 @@ flush_step(wm_op_t *op)
     return ended;
 }
 
+// Tells of the first operation that it waits for.
+static void
+flush_about(const wm_op_t *op, wm_about_t *about)
+{
+    const flush_t *flush = (const flush_t *)op;
+    const wm_target_t *target = flush->target;
+    int rank = flush->rank < 0 ? 0 : flush->rank;
+    while (flush->rank < 0 && rank + 1 < target->comm.size
+           && target->ranks[rank].first == NULL)
+        ++rank;
+    if (target->ranks[rank].first != NULL)
+        asked_about(&target->ranks[rank].first->op, about);
+}
+
 static void
 flush_free(wm_op_t *op)
 {
@@ -343,6 +388,7 @@ flush_free(wm_op_t *op)
 
 static const wm_op_kind_t flush_kind = {
     .step = flush_step,
+    .about = flush_about,
     .free = flush_free,
 };
 
