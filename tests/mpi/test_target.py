@@ -29,6 +29,7 @@ def exposed(comm, kind, dtype="f4", size=SIZE):
 @pytest.mark.parametrize("own", kinds.KINDS)
 def test_put_and_get(comm, kind, own):
     with exposed(comm, kind) as target:
+        before = wm.stats()["served_operations"]
         other = (comm.rank + 1) % comm.size
         values = np.arange(100, dtype="f4") + comm.rank
         target.do(PUT, other, 7, kinds.make(own, values))

@@ -22,6 +22,7 @@
     X(staged_collectives)   /* collectives of GPU buffers through the host */ \
     X(moved_collectives)    /* of arrays moved to an engine's memory */       \
     X(staged_calls)         /* files, windows, packing: likewise */           \
+    X(served_operations)    /* of windows, done here for other ranks */       \
     X(sent_messages)                                                          \
     X(sent_bytes)                                                             \
     X(received_messages)                                                      \

@@ -104,6 +104,17 @@ wm_target_on_device(const wm_pointer_t *memory);
 WM_MUST_CHECK int
 wm_target_prepare(const wm_pointer_t *memory, wm_error_t *err);
 
+// Makes the operation of a request that has not come yet, so that none that
+// has come is without one; NULL: out of memory. wm_serving_begin() gives it to
+// the engine; wm_serving_free() frees one that was not begun.
+wm_serving_t *
+wm_serving_new(wm_target_t *target);
+void
+wm_serving_begin(wm_serving_t *serving, wm_target_t *target,
+                 const wm_target_request_t *request, int source);
+void
+wm_serving_free(wm_serving_t *serving);
+
 // Begins to receive requests.
 WM_MUST_CHECK int
 wm_target_serve(wm_target_t *target, wm_error_t *err);
