@@ -177,7 +177,7 @@ class BuildCore(build_ext):
         words += ["-Wno-unknown-warning-option"]
         # The kernels give the same bits (src/kernels/fold.h).
         words += ["-ffp-contract=off", "-fvisibility=hidden", "-fno-lto"]
-        words += [f'-DWM_VERSION="{version}"', "-Isrc"]
+        words += [f'-DWM_VERSION="{version}"', "-Isrc", "-Iwarpmpi/include"]
         # Others' headers are not ours to warn about. The ABI's come first:
         # beside Python.h of an environment another mpi.h may lie.
         system = [*cuda.include_dirs, *self.compiler.include_dirs]

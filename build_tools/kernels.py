@@ -126,16 +126,22 @@ def options(cuda: Cuda, archs: list[int], makes_clusters: bool) -> list[str]:
     return words + _code_options(archs, makes_clusters)
 
 
+# Of the headers that programs include as well.
+INCLUDE = Path("warpmpi", "include")
+
+
 def _with_headers(source: str) -> list[Path]:
-    """A file and all of src that it includes."""
+    """A file and all that it includes of src and of what programs include."""
     found, queue = [], [Path(source)]
-    root = Path(source).parent.parent
+    roots = {'"': Path(source).parent.parent, "<": INCLUDE}
     for path in queue:
         if path in found or not path.is_file():
             continue
         found.append(path)
-        names = re.findall(r'^#\s*include "(.+)"', path.read_text(), re.M)
-        queue += [root / name for name in names]
+        names = re.findall(
+            r'^#\s*include (["<])(.+)[">]', path.read_text(), re.M
+        )
+        queue += [roots[mark] / name for mark, name in names]
     return found
 
 
@@ -194,7 +200,8 @@ def _write_whole(folder: str, text: str) -> str:
 def _compile(cuda: Cuda, source: str, words: list[str], binary: Path) -> None:
     begun = time.monotonic()
     part = binary.with_suffix(f".{os.getpid()}.part")
-    command = [cuda.nvcc, "-fatbin", "-Isrc", *words, "-o", str(part), source]
+    command = [cuda.nvcc, "-fatbin", "-Isrc", f"-I{INCLUDE}", *words]
+    command += ["-o", str(part), source]
     if os.environ.get("WARPMPI_WERROR") == "1":
         command.append("-Werror=all-warnings")
     # Only the registry's wheels need to be told where they are.

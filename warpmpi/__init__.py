@@ -83,6 +83,13 @@ if not _is_begun():
     from warpmpi._points import load as load_points
     from warpmpi._scopes import ScopedDevice
     from warpmpi._settings import check_names
+    from warpmpi._shared import (
+        SharedArray,
+        include_dir,
+        shared_empty,
+        shared_full,
+        shared_zeros,
+    )
     from warpmpi._staging.averages import AVG
     from warpmpi._stats import stats
 
@@ -105,6 +112,11 @@ __all__ = [
     "ones_like",
     "zeros",
     "zeros_like",
+    "SharedArray",
+    "include_dir",
+    "shared_empty",
+    "shared_full",
+    "shared_zeros",
     "Cartcomm",
     "Comm",
     "CommMethods",

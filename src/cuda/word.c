@@ -17,6 +17,19 @@ wm_word_wait(int device, CUstream stream, _Atomic uint32_t *word,
                     value, CU_STREAM_WAIT_VALUE_GEQ);
 }
 
+// A batch of one: the driver's list then needs no further function.
+int
+wm_word_wait_long(int device, CUstream stream, const unsigned long long *word,
+                  uint64_t value, wm_error_t *err)
+{
+    CUstreamBatchMemOpParams params = {0};
+    params.waitValue.operation = CU_STREAM_MEM_OP_WAIT_VALUE_64;
+    params.waitValue.address = (CUdeviceptr)word;
+    params.waitValue.value64 = value;
+    params.waitValue.flags = CU_STREAM_WAIT_VALUE_GEQ;
+    return WM_CU_ON(device, err, StreamBatchMemOp, stream, 1, &params, 0);
+}
+
 int
 wm_word_batch(int device, CUstream stream, const wm_word_op_t *ops, int count,
               wm_error_t *err)

@@ -6,12 +6,19 @@ namespace sim {
 
 struct Condition {
     uint32_t *word;
-    uint32_t value;
+    uint64_t value64;
     unsigned int flags;
+    bool is_long;
 
     bool
     holds() const
     {
+        if (is_long) // GEQ alone, see give()
+            return (int64_t)(__atomic_load_n((uint64_t *)word,
+                                             __ATOMIC_ACQUIRE)
+                             - value64)
+                   >= 0;
+        uint32_t value = (uint32_t)value64;
         uint32_t now = __atomic_load_n(word, __ATOMIC_ACQUIRE);
         switch (flags & 3) {
         case CU_STREAM_WAIT_VALUE_GEQ:
@@ -27,10 +34,10 @@ struct Condition {
 };
 
 static CUresult
-find(CUdeviceptr address, RangePtr *range)
+find(CUdeviceptr address, unsigned int size, RangePtr *range)
 {
-    CUresult result = range_get(address, 4, range);
-    return result != CUDA_SUCCESS || *range == nullptr || address % 4 != 0
+    CUresult result = range_get(address, size, range);
+    return result != CUDA_SUCCESS || *range == nullptr || address % size != 0
                ? CUDA_ERROR_INVALID_VALUE
                : CUDA_SUCCESS;
 }
@@ -51,10 +58,11 @@ write(const RangePtr &range, CUdeviceptr address, uint32_t value)
 }
 
 static Op
-wait(const RangePtr &range, CUdeviceptr address, uint32_t value,
-     unsigned int flags)
+wait(const RangePtr &range, CUdeviceptr address, uint64_t value,
+     unsigned int flags, bool is_long)
 {
-    Condition condition = {(uint32_t *)bytes_at(range, address), value, flags};
+    Condition condition = {(uint32_t *)bytes_at(range, address), value, flags,
+                           is_long};
     Word name = word_at(range, address);
     Op op;
     op.uses.push_back(range);
@@ -90,16 +98,20 @@ give(const char *name, CUstream handle, unsigned int count,
         // The members, and their offsets, are the same for both operations.
         const auto &each = params[i].waitValue;
         RangePtr range;
-        result = find(each.address, &range);
+        bool is_long = each.operation == CU_STREAM_MEM_OP_WAIT_VALUE_64;
+        result = find(each.address, is_long ? 8 : 4, &range);
         bool writes = each.operation == CU_STREAM_MEM_OP_WRITE_VALUE_32;
         bool known = writes ? each.flags <= 1
-                            : each.operation == CU_STREAM_MEM_OP_WAIT_VALUE_32
-                                  && (each.flags & ~(3u | 1u << 30)) == 0;
+                     : is_long
+                         ? each.flags == CU_STREAM_WAIT_VALUE_GEQ
+                         : each.operation == CU_STREAM_MEM_OP_WAIT_VALUE_32
+                               && (each.flags & ~(3u | 1u << 30)) == 0;
         if (result != CUDA_SUCCESS || !known)
             return CUDA_ERROR_INVALID_VALUE;
-        ops.push_back(writes
-                          ? write(range, each.address, each.value)
-                          : wait(range, each.address, each.value, each.flags));
+        ops.push_back(writes ? write(range, each.address, each.value)
+                             : wait(range, each.address,
+                                    is_long ? each.value64 : each.value,
+                                    each.flags, is_long));
     }
     for (Op &op : ops)
         enqueue(stream, std::move(op));

@@ -161,6 +161,19 @@ wm_host_only_attach(MPI_Comm user, MPI_Comm parent, wm_error_t *err)
     return code;
 }
 
+int
+wm_host_only_attach_too(MPI_Comm user, wm_comm_t **comm, wm_error_t *err)
+{
+    int code = wm_host_only_attach(user, MPI_COMM_NULL, err);
+    *comm = code == 0 ? wm_comm_find(user) : NULL;
+    if (code < 0 || *comm != NULL)
+        return code;
+    code = wm_comm_attach(user, comm, err);
+    if (code == 0)
+        (*comm)->host_only = true;
+    return code;
+}
+
 bool
 wm_host_only_was_asked(void)
 {

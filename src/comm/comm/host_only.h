@@ -10,6 +10,8 @@
 
 #include "cuda/error.h"
 
+struct wm_comm;
+
 // Attaches `user` unless it is host-only. Attaches a host-only one, too, if
 // MPI's collectives of its neighbors are wrong without us (neighbor.h); then
 // wm_comm_t.host_only is true. A communicator is host-only if no process, in
@@ -23,6 +25,11 @@
 // collective over `user`. The GIL and the engine lock are not held.
 WM_MUST_CHECK int
 wm_host_only_attach(MPI_Comm user, MPI_Comm parent, wm_error_t *err);
+
+// Attaches `user` also if it is host-only, for memory that ranks share: MPI
+// makes its messages as before. Collective over `user` unless it is attached.
+WM_MUST_CHECK int
+wm_host_only_attach_too(MPI_Comm user, struct wm_comm **comm, wm_error_t *err);
 
 // Returns true if MPI must not be called on a host-only communicator any more:
 // it is finalized, or this is a forked child.

@@ -50,10 +50,20 @@ mark_stale(wm_mapping_t *mapping)
     mapping->stale = true;
 }
 
+static bool (*_Atomic above_waits)(void);
+
+void
+wm_mapping_set_waits(bool (*waits)(void))
+{
+    atomic_store(&above_waits, waits);
+}
+
 bool
 wm_mapping_would_wait(void)
 {
-    return wm_access_any_named() || wm_stream_words_any_waits();
+    bool (*waits)(void) = atomic_load(&above_waits);
+    return wm_access_any_named() || wm_stream_words_any_waits()
+           || (waits != NULL && waits());
 }
 
 // Closes a mapping. Returns false if it is left for later: closing would wait

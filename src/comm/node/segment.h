@@ -23,6 +23,8 @@
 
 #define WM_EPOCH_WORDS 1024
 
+#define WM_SHARED_ARRAYS 1024 // shared arrays of a process, most
+
 // Words for epochs with a neighbour (transfer/epochs.h), which sets them: not
 // 0 when it has posted, or completed.
 typedef struct {
@@ -43,6 +45,9 @@ typedef struct {
     wm_slot_t slots[WM_SLOTS];
     wm_barrier_row_t barrier_rows[WM_BARRIER_ROWS];
     wm_epoch_words_t epoch_words[WM_EPOCH_WORDS];
+    // How often this process has dropped the shared array that has the word
+    // (rma/shared_list.h).
+    _Atomic uint32_t shared_drops[WM_SHARED_ARRAYS];
     // Arrival words of bank 0 of each slot of this rank (barrier.h). They are
     // side by side, as a rank that reads one reads several.
     _Alignas(64) _Atomic uint32_t arrived[WM_BARRIER_ROWS];

@@ -13,8 +13,7 @@
 #include "cuda/device.h"
 #include "cuda/error.h"
 
-// Our types, and what each derives from: types of ours before it, and of
-// mpi4py (module.c). Each has its spec in a file of its own.
+// Our types, and the types that each derives from (module.c).
 #define WM_PY_TYPES(X)                                                        \
     X(device, NULL)                                                           \
     X(stream, NULL)                                                           \
@@ -30,6 +29,7 @@
     X(payload, NULL)                                                          \
     X(average, NULL)                                                          \
     X(passing, NULL)                                                          \
+    X(shared, NULL)                                                           \
     X(dispatch, NULL)
 
 // Tables of functions, one for each file.
@@ -59,6 +59,7 @@
     X(runs)                                                                   \
     X(target)                                                                 \
     X(staged)                                                                 \
+    X(shared)                                                                 \
     X(dispatch)
 
 // Names that messages ask other libraries' objects for.

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "array/peer_signal.h"
+
+#include <stdatomic.h>
+
+#include "array/kernels.h"
+#include "cuda/memory.h"
+#include "cuda/stream.h"
+#include "cuda/word.h"
+
+#define WARP 32
+
+static struct {
+    _Atomic(CUfunction) signal, wait, barrier;
+} functions[WM_MAX_DEVICES];
+
+int
+wm_peer_signal_prepare(int device, wm_error_t *err)
+{
+    static const char file[] = "peer_signal";
+    CUfunction signal, wait, barrier;
+    if (atomic_load(&functions[device].barrier) != NULL)
+        return 0;
+    int code = wm_kernels_find(device, file, "wm_peer_signal", &signal, err);
+    if (code == 0)
+        code = wm_kernels_find(device, file, "wm_peer_wait", &wait, err);
+    if (code == 0)
+        code = wm_kernels_find(device, file, "wm_peer_barrier", &barrier, err);
+    if (code < 0)
+        return code;
+    atomic_store(&functions[device].signal, signal);
+    atomic_store(&functions[device].wait, wait);
+    atomic_store(&functions[device].barrier, barrier);
+    return 0;
+}
+
+static int
+end_writes(int device, CUstream stream, int code, wm_error_t *err)
+{
+    if (code == 0)
+        code = wm_stream_synchronize(device, stream, err);
+    wm_stream_release(device, stream);
+    return code;
+}
+
+int
+wm_peer_signal_write(int device, void *dst, const void *src, size_t nbytes,
+                     wm_error_t *err)
+{
+    CUstream stream;
+    int code = wm_stream_acquire(device, &stream, err);
+    if (code < 0)
+        return code;
+    code = wm_memory_copy(device, dst, src, nbytes, stream, err);
+    return end_writes(device, stream, code, err);
+}
+
+int
+wm_peer_signal_clear(int device, void *dst, size_t nbytes, wm_error_t *err)
+{
+    CUstream stream;
+    int code = wm_stream_acquire(device, &stream, err);
+    if (code < 0)
+        return code;
+    code = WM_CU_ON(device, err, MemsetD8Async, (CUdeviceptr)dst, 0, nbytes,
+                    stream);
+    return end_writes(device, stream, code, err);
+}
+
+int
+wm_peer_signal_poison(int device, void *dst, int byte, size_t nbytes,
+                      wm_error_t *err)
+{
+    CUstream stream;
+    int code = wm_stream_acquire(device, &stream, err);
+    if (code < 0)
+        return code;
+    code = WM_CU_ON(device, err, MemsetD8Async, (CUdeviceptr)dst,
+                    (unsigned char)byte, nbytes, stream);
+    wm_stream_release(device, stream);
+    return code;
+}
+
+int
+wm_peer_signal_enqueue(int device, const wm_shared_t *shared, int rank,
+                       int counter, uint64_t value, CUstream stream,
+                       wm_error_t *err)
+{
+    wm_peer_signal_params_t params = {
+        .shared = *shared,
+        .rank = rank,
+        .counter = counter,
+        .value = value,
+    };
+    return wm_kernels_launch_function(device,
+                                      atomic_load(&functions[device].signal),
+                                      1, 1, &params, stream, err);
+}
+
+int
+wm_peer_wait_enqueue(int device, const wm_shared_t *shared,
+                     wm_shared_word_t *own, int counter, uint64_t value,
+                     bool takes, bool spins, CUstream stream, wm_error_t *err)
+{
+    wm_peer_wait_params_t params = {
+        .shared = *shared,
+        .counter = counter,
+        .takes = takes,
+        .value = value,
+    };
+    if (!spins && shared->writers == 1) {
+        int code = wm_word_wait_long(device, stream, own + counter, value,
+                                     err);
+        if (code < 0 || !takes)
+            return code;
+    }
+    return wm_kernels_launch_function(device,
+                                      atomic_load(&functions[device].wait), 1,
+                                      1, &params, stream, err);
+}
+
+static int
+barrier_launch(int device, const wm_shared_t *shared, bool raises, bool waits,
+               CUstream stream, wm_error_t *err)
+{
+    wm_peer_barrier_params_t params = {
+        .shared = *shared,
+        .raises = raises,
+        .waits = waits,
+    };
+    uint32_t threads = (uint32_t)shared->size;
+    threads = (threads + WARP - 1) / WARP * WARP;
+    if (threads > WM_PEER_SIGNAL_RANKS)
+        threads = WM_PEER_SIGNAL_RANKS;
+    return wm_kernels_launch_function(device,
+                                      atomic_load(&functions[device].barrier),
+                                      1, threads, &params, stream, err);
+}
+
+int
+wm_peer_barrier_enqueue(int device, const wm_shared_t *shared,
+                        wm_shared_word_t *own, bool spins, CUstream stream,
+                        wm_error_t *err)
+{
+    if (spins || shared->writers > 1)
+        return barrier_launch(device, shared, true, true, stream, err);
+    int code = barrier_launch(device, shared, true, false, stream, err);
+    for (int rank = 0; rank < shared->size && code == 0; ++rank)
+        if (rank != shared->rank)
+            code = wm_word_wait_long(device, stream,
+                                     own + shared->slots + rank, 1, err);
+    return code < 0 ? code
+                    : barrier_launch(device, shared, false, true, stream, err);
+}

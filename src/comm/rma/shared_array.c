@@ -1,0 +1,538 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// A rank's memory begins with what kernels are given (wm_shared_t), the tables
+// of all ranks' arrays and counters, and its own counters; its array follows.
+#include "comm/rma/shared_array.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "array/peer_signal.h"
+#include "comm/coll/direct/coll_gather.h"
+#include "comm/coll/direct/preflight.h"
+#include "comm/coll/direct/symm_group.h"
+#include "comm/comm/failure.h"
+#include "comm/engine/engine.h"
+#include "comm/node/mapping.h"
+#include "comm/rma/shared_list.h"
+
+#define ARRAY_ALIGN ((size_t)512)
+#define WORDS_ALIGN ((size_t)128)
+
+// What a rank tells all others first.
+typedef struct {
+    int32_t code, dtype, ndim, device, slots, index;
+    uint32_t drops;
+    int64_t shape[WM_MAX_NDIM];
+    char text[WM_SHARED_TEXT];
+} told_t;
+
+static size_t
+round_up(size_t value, size_t to)
+{
+    return (value + to - 1) / to * to;
+}
+
+static size_t
+counters_of(const wm_shared_array_t *array)
+{
+    return (size_t)(array->slots + array->size);
+}
+
+// Finds where the parts of a rank's memory begin; all but the array itself are
+// as long on all ranks.
+static void
+shared_array_lay_out(wm_shared_array_t *array, bool on_host)
+{
+    int writers = on_host ? array->size : 1;
+    size_t tables = 2 * (size_t)array->size * sizeof(void *);
+    size_t count = counters_of(array);
+    array->on_host = on_host;
+    array->counters = round_up(sizeof(wm_shared_t) + tables, WORDS_ALIGN);
+    array->words = count * (size_t)writers;
+    size_t taken = writers > 1 ? count : 0;
+    array->head = round_up(array->counters
+                               + (array->words + taken) * sizeof(uint64_t),
+                           ARRAY_ALIGN);
+    array->shared.rank = array->rank;
+    array->shared.size = array->size;
+    array->shared.slots = array->slots;
+    array->shared.writers = writers;
+}
+
+static wm_shared_word_t *
+counters_at(const wm_shared_array_t *array, int rank)
+{
+    return (wm_shared_word_t *)(void *)(array->memory->ranks[rank].memory
+                                        + array->counters);
+}
+
+// All is zero before others see it.
+static int
+shared_array_clear(const wm_symm_memory_t *symm, char *memory, wm_error_t *err)
+{
+    if (!symm->on_host)
+        return wm_peer_signal_clear(symm->device, memory, symm->nbytes, err);
+    memset(memory, 0, symm->nbytes);
+    return 0;
+}
+
+// Writes the tables into our own memory.
+static int
+shared_array_introduce(wm_shared_array_t *array, wm_error_t *err)
+{
+    char *own = array->memory->ranks[array->rank].memory;
+    size_t entries = (size_t)array->size, nbytes = array->counters;
+    char *head = calloc(1, nbytes);
+    if (head == NULL)
+        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    void **pointers = (void **)(void *)(head + sizeof(wm_shared_t));
+    void **counters = pointers + entries;
+    for (int rank = 0; rank < array->size; ++rank) {
+        pointers[rank] = array->memory->ranks[rank].memory + array->head;
+        counters[rank] = counters_at(array, rank);
+    }
+    wm_shared_t *shared = &array->shared;
+    shared->pointers = (void *const *)(void *)(own + sizeof(wm_shared_t));
+    shared->counters =
+        (wm_shared_word_t *const *)(void *)(own + sizeof(wm_shared_t)
+                                            + entries * sizeof(void *));
+    shared->taken = counters_at(array, array->rank) + array->words;
+    memcpy(head, shared, sizeof *shared);
+    int code = 0;
+    if (array->on_host)
+        memcpy(own, head, nbytes);
+    else
+        code = wm_peer_signal_write(array->device, own, head, nbytes, err);
+    free(head);
+    return code;
+}
+
+static int
+map_memory(wm_shared_array_t *array, wm_comm_t *comm, bool on_host,
+           size_t nbytes, bool *unreached, wm_error_t *err)
+{
+    shared_array_lay_out(array, on_host);
+    array->nbytes = array->head + nbytes;
+    const wm_symm_group_t group = wm_symm_group_of(comm, array->head);
+    return wm_symm_memory_make(&group, array->device, on_host, array->nbytes,
+                               shared_array_clear, &array->memory, unreached,
+                               err);
+}
+
+// Makes the memory: the GPUs', or the host's where a rank has no GPU, or does
+// not reach another's.
+static int
+shared_array_map(wm_shared_array_t *array, wm_comm_t *comm, bool on_host,
+                 size_t nbytes, wm_error_t *err)
+{
+    bool unreached = false;
+    int code = map_memory(array, comm, on_host, nbytes, &unreached, err);
+    if (code == 0 && unreached && !on_host)
+        code = map_memory(array, comm, true, nbytes, &unreached, err);
+    if (code == 0 && unreached)
+        code = wm_error_set(err, WM_ERR_STATE, 0,
+                            "the ranks do not reach each other's memory");
+    if (code == 0)
+        code = wm_preflight_tell(comm, WM_COLL_BARRIER,
+                                 shared_array_introduce(array, err), err);
+    if (code == 0)
+        array->spins = array->memory->multiprocessors > 0;
+    return code;
+}
+
+// Fills what this rank tells. A failure of its own is told as well.
+static void
+shared_array_describe(const wm_shared_wish_t *wish, told_t *told,
+                      wm_error_t *err)
+{
+    *told = (told_t){
+        .code = wish->failure != NULL ? WM_ERR_PYTHON : 0,
+        .dtype = (int32_t)wish->dtype,
+        .ndim = wish->ndim,
+        .device = wish->device,
+        .slots = wish->slots,
+        .index = -1,
+    };
+    memcpy(told->shape, wish->shape,
+           (size_t)wish->ndim * sizeof told->shape[0]);
+    if (wish->failure != NULL)
+        wm_error_cut(wish->failure, sizeof told->text, told->text);
+    if (told->code == 0 && wish->device >= 0)
+        told->code = wm_peer_signal_prepare(wish->device, err);
+    if (told->code == 0) {
+        wm_engine_lock();
+        told->index = wm_shared_list_take(&told->drops);
+        wm_engine_unlock();
+        if (told->index < 0)
+            told->code = wm_error_set(
+                err, WM_ERR_MEMORY, 0,
+                "this process has %d shared arrays, and there is no room for "
+                "more: drop some, or make one array of several",
+                WM_SHARED_ARRAYS);
+    }
+    if (told->code < 0 && wish->failure == NULL)
+        wm_error_cut(err->text, sizeof told->text, told->text);
+}
+
+// Compares what the ranks have told.
+static int
+shared_array_check(const wm_comm_t *comm, const wm_shared_wish_t *wish,
+                   const told_t *all, wm_error_t *err)
+{
+    if (all[comm->rank].code < 0)
+        return all[comm->rank].code; // the error is there already
+    for (int rank = 0; rank < comm->size; ++rank) {
+        const told_t *told = &all[rank];
+        if (told->code < 0)
+            return wm_error_set(err,
+                                told->code == WM_ERR_MEMORY ? WM_ERR_MEMORY
+                                                            : WM_ERR_STATE,
+                                0, "%s failed on %s: %.*s", wish->call,
+                                wm_comm_name(comm, rank).text,
+                                (int)sizeof told->text, told->text);
+        if (told->slots != wish->slots)
+            return wm_error_set(err, WM_ERR_VALUE, 0,
+                                "slots: %s has %d, and %s has %d: give all "
+                                "ranks the same number",
+                                wm_comm_name(comm, comm->rank).text,
+                                wish->slots, wm_comm_name(comm, rank).text,
+                                told->slots);
+        if (told->ndim < 0 || told->ndim > WM_MAX_NDIM || told->dtype < 0
+            || told->dtype >= WM_DTYPES || told->index < 0
+            || told->index >= WM_SHARED_ARRAYS)
+            return wm_comm_damaged(comm, rank, err);
+    }
+    return 0;
+}
+
+static size_t
+bytes_of(const told_t *told)
+{
+    size_t nbytes = wm_dtype_info((wm_dtype_t)told->dtype)->itemsize;
+    for (int i = 0; i < told->ndim; ++i)
+        nbytes *= (size_t)told->shape[i];
+    return nbytes;
+}
+
+// Returns the array without its memory; NULL: out of host memory.
+static wm_shared_array_t *
+shared_array_new(wm_comm_t *comm, const wm_shared_wish_t *wish,
+                 const told_t *all)
+{
+    size_t size = (size_t)comm->size, extents = 0;
+    for (int rank = 0; rank < comm->size; ++rank)
+        extents += (size_t)all[rank].ndim;
+    wm_shared_array_t *array;
+    size_t before = sizeof *array + size * sizeof array->ranks[0];
+    array = calloc(1, before + extents * sizeof(int64_t));
+    if (array == NULL)
+        return NULL;
+    int64_t *shapes = (int64_t *)(void *)((char *)array + before);
+    array->comm = comm;
+    array->rank = comm->rank;
+    array->size = comm->size;
+    array->slots = wish->slots;
+    array->device = wish->device;
+    array->index = all[comm->rank].index;
+    for (int rank = 0; rank < comm->size; ++rank) {
+        const told_t *told = &all[rank];
+        size_t ndim = (size_t)told->ndim;
+        array->ranks[rank].peer = comm->peers[rank];
+        array->ranks[rank].dtype = (wm_dtype_t)told->dtype;
+        array->ranks[rank].ndim = told->ndim;
+        array->ranks[rank].index = told->index;
+        array->ranks[rank].drops = told->drops;
+        array->ranks[rank].shape = shapes;
+        memcpy(shapes, told->shape, ndim * sizeof *shapes);
+        shapes += ndim;
+    }
+    return array;
+}
+
+// Lets ranks that have memory raise what one without memory does.
+static int
+tell_memory_error(wm_comm_t *comm, const char *call, int code, wm_error_t *err)
+{
+    int32_t mine = code;
+    int32_t *all = malloc((size_t)comm->size * sizeof *all);
+    wm_error_t ignored;
+    if (all == NULL)
+        return code;
+    if (wm_coll_gather(comm, &mine, sizeof mine, all, &ignored) == 0)
+        for (int rank = 0; rank < comm->size; ++rank)
+            if (all[rank] == WM_ERR_MEMORY && code != WM_ERR_MEMORY)
+                code = wm_error_set(err, WM_ERR_MEMORY,
+                                    CUDA_ERROR_OUT_OF_MEMORY,
+                                    "%s: %s is out of memory", call,
+                                    wm_comm_name(comm, rank).text);
+    free(all);
+    return code;
+}
+
+static int
+refuse_hosts(const wm_comm_t *comm, const char *call, wm_error_t *err)
+{
+    if (comm->whole != comm)
+        return wm_error_set(err, WM_ERR_VALUE, 0,
+                            "comm: %s takes no intercommunicator: merge it",
+                            call);
+    return wm_error_set(
+        err, WM_ERR_VALUE, 0,
+        "comm: its ranks do not share memory, as they are on several hosts: "
+        "%s needs ranks of one host, such as those of "
+        "comm.Split_type(MPI.COMM_TYPE_SHARED)",
+        call);
+}
+
+// Tells the peers of freed memory, so that all close their mappings of it, and
+// frees what all have dropped.
+static int
+shared_array_collect(wm_comm_t *comm, wm_error_t *err)
+{
+    wm_shared_arrays_collect();
+    wm_engine_lock();
+    wm_preflight_t preflight = {
+        .call = WM_COLL_BARRIER,
+        .all = 1,
+        .notices = wm_rkey_notify(),
+    };
+    wm_engine_unlock();
+    int code = wm_preflight_run(comm, &preflight, err);
+    if (code == 0 && preflight.notices) {
+        wm_engine_lock();
+        wm_mapping_heed_notices();
+        wm_engine_unlock();
+    }
+    return code;
+}
+
+static int
+shared_array_begin(wm_comm_t *comm, const wm_shared_wish_t *wish, told_t *all,
+                   wm_error_t *err)
+{
+    told_t told;
+    shared_array_describe(wish, &told, err);
+    wm_error_t own = *err;
+    // What this rank has dropped is known to all behind this.
+    wm_shared_arrays_collect();
+    int code = wm_coll_gather(comm, &told, sizeof told, all, err);
+    if (code == 0) {
+        *err = own;
+        code = shared_array_check(comm, wish, all, err);
+    }
+    if (code == 0)
+        code = shared_array_collect(comm, err);
+    if (code < 0 && told.index >= 0) {
+        wm_engine_lock();
+        wm_shared_list_give_back(told.index);
+        wm_engine_unlock();
+    }
+    return code;
+}
+
+static int
+shared_array_try(wm_comm_t *comm, const wm_shared_wish_t *wish,
+                 const told_t *all, wm_shared_array_t **made, wm_error_t *err)
+{
+    bool on_host = false;
+    for (int rank = 0; rank < comm->size; ++rank)
+        on_host |= all[rank].device < 0;
+    wm_shared_array_t *array = shared_array_new(comm, wish, all);
+    int code = array != NULL
+                   ? 0
+                   : wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    code = wm_preflight_tell(comm, WM_COLL_BARRIER, code, err);
+    if (code == 0)
+        code = shared_array_map(array, comm, on_host,
+                                bytes_of(&all[comm->rank]), err);
+    if (code == 0) {
+        *made = array;
+        return 0;
+    }
+    if (array != NULL)
+        wm_symm_memory_free(array->memory);
+    free(array);
+    return code == WM_ERR_MPI ? code
+                              : tell_memory_error(comm, wish->call, code, err);
+}
+
+// Where memory is short, gives back what is idle here and mapped elsewhere,
+// and tries again.
+static int
+shared_array_make(wm_comm_t *comm, const wm_shared_wish_t *wish,
+                  const told_t *all, wm_shared_array_t **made, wm_error_t *err)
+{
+    int code = shared_array_try(comm, wish, all, made, err);
+    if (code == WM_ERR_MEMORY) {
+        wm_error_t other;
+        wm_shared_arrays_collect();
+        wm_memory_trim(wish->device);
+        if (shared_array_collect(comm, &other) == 0)
+            code = shared_array_try(comm, wish, all, made, err);
+    }
+    if (code < 0) {
+        wm_engine_lock();
+        wm_shared_list_give_back(all[comm->rank].index);
+        wm_engine_unlock();
+    }
+    return code;
+}
+
+int
+wm_shared_array_make(wm_comm_t *comm, const wm_shared_wish_t *wish,
+                     wm_shared_array_t **made, wm_error_t *err)
+{
+    if (comm->barrier == NULL || comm->whole != comm)
+        return wish->failure != NULL ? WM_ERR_PYTHON
+                                     : refuse_hosts(comm, wish->call, err);
+    told_t *all = malloc((size_t)comm->size * sizeof *all);
+    if (all == NULL)
+        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    int code = shared_array_begin(comm, wish, all, err);
+    if (code == 0)
+        code = shared_array_make(comm, wish, all, made, err);
+    free(all);
+    if (code == 0)
+        wm_shared_list_add(*made);
+    return code;
+}
+
+// Finds the communicator for a call.
+static int
+shared_array_find(const wm_shared_array_t *array, wm_error_t *err)
+{
+    int dead = atomic_load(&array->dead);
+    if (array->comm == NULL)
+        return wm_error_set(
+            err, WM_ERR_STATE, 0,
+            "the communicator of the shared array was freed: "
+            "its memory stays, but no rank can signal another");
+    return dead > 0 ? wm_failure_set(array->comm, dead - 1, err) : 0;
+}
+
+int
+wm_shared_array_arrive(wm_shared_array_t *array, int code, wm_error_t *err)
+{
+    int found = shared_array_find(array, code == 0 ? err : NULL);
+    return found < 0
+               ? (code < 0 ? code : found)
+               : wm_preflight_tell(array->comm, WM_COLL_BARRIER, code, err);
+}
+
+int
+wm_shared_array_rank(const wm_shared_array_t *array)
+{
+    return array->rank;
+}
+
+int
+wm_shared_array_size(const wm_shared_array_t *array)
+{
+    return array->size;
+}
+
+int
+wm_shared_array_device(const wm_shared_array_t *array)
+{
+    return array->device;
+}
+
+int
+wm_shared_array_slots(const wm_shared_array_t *array)
+{
+    return array->slots;
+}
+
+bool
+wm_shared_array_on_host(const wm_shared_array_t *array)
+{
+    return array->on_host;
+}
+
+const wm_shared_t *
+wm_shared_array_handle(const wm_shared_array_t *array)
+{
+    return (const wm_shared_t *)(const void *)array->memory->ranks[array->rank]
+        .memory;
+}
+
+void *const *
+wm_shared_array_pointers(const wm_shared_array_t *array)
+{
+    return array->shared.pointers;
+}
+
+void
+wm_shared_array_view(const wm_shared_array_t *array, int rank,
+                     wm_array_t *view)
+{
+    view->storage = NULL;
+    view->data = array->memory->ranks[rank].memory + array->head;
+    view->dtype = array->ranks[rank].dtype;
+    view->readonly = false;
+    view->ndim = array->ranks[rank].ndim;
+    int64_t stride = wm_dtype_info(view->dtype)->itemsize;
+    for (int i = view->ndim - 1; i >= 0; --i) {
+        int64_t extent = array->ranks[rank].shape[i];
+        view->shape[i] = extent;
+        view->strides[i] = stride;
+        stride *= extent > 0 ? extent : 1;
+    }
+}
+
+static int
+check_counter(const wm_shared_array_t *array, int rank, int slot,
+              uint64_t value, wm_error_t *err)
+{
+    if (rank < 0 || rank >= array->size)
+        return wm_error_set(err, WM_ERR_VALUE, 0,
+                            "rank: there is no rank %d, there are 0 to %d",
+                            rank, array->size - 1);
+    if (slot < 0 || slot >= array->slots)
+        return wm_error_set(err, WM_ERR_VALUE, 0,
+                            "slot: there is no slot %d, the array has %d: "
+                            "give shared_empty more (slots=)",
+                            slot, array->slots);
+    if (value == 0 || value >= WM_SHARED_VALUE)
+        return wm_error_set(err, WM_ERR_VALUE, 0,
+                            "value: %llu is not one of 1 to 2**48 - 1",
+                            (unsigned long long)value);
+    return shared_array_find(array, err);
+}
+
+int
+wm_shared_array_signal(wm_shared_array_t *array, int rank, int slot,
+                       uint64_t value, CUstream stream, wm_error_t *err)
+{
+    int code = check_counter(array, rank, slot, value, err);
+    if (code == 0)
+        code = wm_peer_signal_enqueue(array->device, &array->shared, rank,
+                                      slot, value, stream, err);
+    return code < 0 ? code : wm_shared_list_note(array, stream, err);
+}
+
+int
+wm_shared_array_wait(wm_shared_array_t *array, int slot, uint64_t value,
+                     bool takes, CUstream stream, wm_error_t *err)
+{
+    int code = check_counter(array, array->rank, slot, value, err);
+    if (code == 0)
+        code = wm_peer_wait_enqueue(array->device, &array->shared,
+                                    counters_at(array, array->rank), slot,
+                                    value, takes, array->spins, stream, err);
+    return code < 0 ? code : wm_shared_list_note(array, stream, err);
+}
+
+int
+wm_shared_array_barrier(wm_shared_array_t *array, CUstream stream,
+                        wm_error_t *err)
+{
+    int code = shared_array_find(array, err);
+    if (code == 0 && array->size > 1)
+        code = wm_peer_barrier_enqueue(array->device, &array->shared,
+                                       counters_at(array, array->rank),
+                                       array->spins, stream, err);
+    return code < 0 || array->size == 1
+               ? code
+               : wm_shared_list_note(array, stream, err);
+}

@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// A rank that drops an array tells so by a word in its segment, once its own
+// work on the array has ended. It frees its memory when all words tell. So no
+// rank waits for another, and the memory of an array that anybody may still
+// use is not given to others.
+#include "comm/rma/shared_list.h"
+
+#include <stdlib.h>
+
+#include "array/peer_signal.h"
+#include "comm/comm/failure.h"
+#include "comm/engine/engine.h"
+#include "comm/engine/modules.h"
+#include "comm/node/mapping.h"
+#include "cuda/event.h"
+#include "cuda/lock.h"
+#include "cuda/stream.h"
+
+#define LOOK_US 100000
+// Set in all bytes of a dead rank's counters: no wait is for as much, also if
+// it adds up the words of all ranks.
+#define POISON 1
+
+// Whoever changes the list has both the engine lock and list_lock, whoever
+// reads it one of them. Nothing is called with list_lock held that may take a
+// lock of this layer.
+static wm_shared_array_t *list;
+static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic(wm_shared_array_t *) dropped_here; // not yet looked at
+static _Atomic int arrays, drops_left;
+static bool taken[WM_SHARED_ARRAYS]; // engine lock
+
+static _Atomic uint32_t *
+drop_word(const wm_peer_t *peer, int index)
+{
+    return &peer->segment->shared_drops[index];
+}
+
+int
+wm_shared_list_take(uint32_t *drops)
+{
+    int index = 0;
+    while (index < WM_SHARED_ARRAYS && taken[index])
+        ++index;
+    if (index == WM_SHARED_ARRAYS)
+        return -1;
+    taken[index] = true;
+    *drops = atomic_load(drop_word(wm_node_self(), index));
+    return index;
+}
+
+void
+wm_shared_list_give_back(int index)
+{
+    taken[index] = false;
+}
+
+void
+wm_shared_list_add(wm_shared_array_t *array)
+{
+    wm_engine_lock();
+    wm_lock(&list_lock);
+    array->next = list;
+    list = array;
+    atomic_fetch_add(&arrays, 1);
+    pthread_mutex_unlock(&list_lock);
+    wm_engine_unlock();
+}
+
+// Returns the entry for a stream; if all are of others, the last one, whose
+// event then stands for the work of both.
+static int
+work_lock_held(wm_shared_array_t *array, CUstream stream)
+{
+    int i = 0;
+    while (i < WM_SHARED_STREAMS - 1 && array->work[i].event != NULL
+           && array->work[i].stream != stream)
+        ++i;
+    return i;
+}
+
+static int
+note_lock_held(wm_shared_array_t *array, CUstream stream, wm_error_t *err)
+{
+    int i = work_lock_held(array, stream), code = 0;
+    CUevent *event = &array->work[i].event;
+    if (*event == NULL)
+        code = wm_event_acquire(array->device, event, err);
+    else if (array->work[i].stream != stream)
+        code = wm_stream_wait_event(array->device, stream, *event, err);
+    if (code == 0)
+        code = wm_event_record(array->device, *event, stream, err);
+    if (code == 0)
+        array->work[i].stream = stream;
+    return code;
+}
+
+int
+wm_shared_list_note(wm_shared_array_t *array, CUstream stream, wm_error_t *err)
+{
+    uint64_t capture = 0;
+    int code = wm_stream_capture(array->device, stream, &capture, err);
+    if (code < 0 || capture != 0)
+        return code;
+    wm_lock(&list_lock);
+    code = note_lock_held(array, stream, err);
+    pthread_mutex_unlock(&list_lock);
+    return code;
+}
+
+// Returns true if all noted work has ended, or the context is lost.
+static bool
+has_ended(const wm_shared_array_t *array)
+{
+    bool done = true;
+    for (int i = 0; i < WM_SHARED_STREAMS && done; ++i)
+        if (array->work[i].event != NULL
+            && wm_event_done(array->device, array->work[i].event, &done, NULL)
+                   < 0)
+            done = true;
+    return done;
+}
+
+void
+wm_shared_array_drop(wm_shared_array_t *array)
+{
+    wm_shared_array_t *first = atomic_load(&dropped_here);
+    do
+        array->dropped = first;
+    while (!atomic_compare_exchange_weak(&dropped_here, &first, array));
+    atomic_fetch_add(&drops_left, 1);
+}
+
+static void
+take_dropped(void)
+{
+    wm_shared_array_t *array = atomic_exchange(&dropped_here, NULL);
+    for (; array != NULL; array = array->dropped)
+        array->is_dropped = true;
+}
+
+// Tells that this rank has dropped the array, once its work has ended.
+static void
+publish(wm_shared_array_t *array)
+{
+    if (!array->is_dropped || array->published || !has_ended(array))
+        return;
+    atomic_fetch_add(drop_word(wm_node_self(), array->index), 1);
+    wm_shared_list_give_back(array->index);
+    array->published = true;
+}
+
+static bool
+has_dropped(const wm_shared_array_t *array, int rank)
+{
+    const wm_peer_t *peer = array->ranks[rank].peer;
+    uint32_t now = atomic_load(drop_word(peer, array->ranks[rank].index));
+    return now != array->ranks[rank].drops || peer->dead
+           || (rank != array->rank && wm_node_is_leaving(peer));
+}
+
+static bool
+have_all_dropped(const wm_shared_array_t *array)
+{
+    bool all = array->published;
+    for (int rank = 0; rank < array->size && all; ++rank)
+        all = has_dropped(array, rank);
+    return all;
+}
+
+static void
+free_array(wm_shared_array_t *array)
+{
+    for (int i = 0; i < WM_SHARED_STREAMS; ++i)
+        if (array->work[i].event != NULL)
+            wm_event_release(array->device, array->work[i].event);
+    wm_symm_memory_free(array->memory);
+    free(array);
+}
+
+// Removes, and returns, arrays that nobody uses any more.
+static wm_shared_array_t *
+remove_unused(void)
+{
+    wm_shared_array_t *unused = NULL, *array;
+    wm_lock(&list_lock);
+    take_dropped();
+    for (wm_shared_array_t **link = &list; (array = *link) != NULL;) {
+        publish(array);
+        if (!have_all_dropped(array)) {
+            link = &array->next;
+            continue;
+        }
+        *link = array->next;
+        array->next = unused;
+        unused = array;
+        atomic_fetch_sub(&drops_left, 1);
+        atomic_fetch_sub(&arrays, 1);
+    }
+    pthread_mutex_unlock(&list_lock);
+    return unused;
+}
+
+void
+wm_shared_arrays_collect(void)
+{
+    if (atomic_load(&drops_left) == 0 || !wm_engine_try_lock())
+        return;
+    wm_shared_array_t *unused = remove_unused(), *next;
+    wm_engine_unlock();
+    for (; unused != NULL; unused = next) {
+        next = unused->next;
+        free_array(unused);
+    }
+}
+
+// Returns true if a stream may be waiting for another rank in an array.
+static bool
+shared_list_waits(void)
+{
+    bool waits = false;
+    if (atomic_load(&arrays) == 0)
+        return false;
+    wm_lock(&list_lock);
+    for (wm_shared_array_t *array = list; array != NULL && !waits;
+         array = array->next)
+        waits = !has_ended(array);
+    pthread_mutex_unlock(&list_lock);
+    return waits;
+}
+
+// Ends waits for a dead rank: sets all our counters, whoever raises them.
+static void
+poison(wm_shared_array_t *array, int rank)
+{
+    char *words = array->memory->ranks[array->rank].memory + array->counters;
+    size_t nbytes = array->words * sizeof(uint64_t);
+    if (!array->on_host) {
+        if (wm_peer_signal_poison(array->device, words, POISON, nbytes, NULL)
+            < 0)
+            return; // the next look tries again
+    }
+    else
+        for (size_t i = 0; i < array->words; ++i)
+            atomic_store(&((_Atomic uint64_t *)(void *)words)[i],
+                         UINT64_MAX / UINT8_MAX * POISON);
+    atomic_store(&array->dead, rank + 1);
+}
+
+static void
+look_for_dead(wm_shared_array_t *array)
+{
+    if (array->comm == NULL || atomic_load(&array->dead) > 0)
+        return;
+    if (wm_failure_is_told())
+        (void)!wm_failure_look_at_all(array->comm, NULL);
+    if (array->comm->revoked)
+        poison(array, array->size);
+    for (int rank = 0; rank < array->size; ++rank)
+        if (array->ranks[rank].peer->dead && atomic_load(&array->dead) == 0)
+            poison(array, rank);
+}
+
+static void
+shared_list_serve(bool waited)
+{
+    (void)waited;
+    static _Atomic int64_t looked;
+    int64_t now = wm_engine_now();
+    if (now - looked < LOOK_US
+        || (atomic_load(&arrays) == 0 && atomic_load(&drops_left) == 0))
+        return;
+    wm_shared_arrays_collect();
+    if (!wm_engine_try_lock())
+        return;
+    looked = now;
+    for (wm_shared_array_t *array = list; array != NULL; array = array->next)
+        look_for_dead(array);
+    wm_engine_unlock();
+}
+
+static int64_t
+shared_list_rest(void)
+{
+    return atomic_load(&arrays) > 0 || atomic_load(&drops_left) > 0 ? LOOK_US
+                                                                    : 0;
+}
+
+// The user has freed a communicator: its arrays stay, without calls.
+static void
+shared_list_freed(wm_comm_t *comm)
+{
+    wm_engine_lock();
+    for (wm_shared_array_t *array = list; array != NULL; array = array->next)
+        if (array->comm == comm)
+            array->comm = NULL;
+    wm_engine_unlock();
+    wm_shared_arrays_collect();
+}
+
+static void
+shared_list_begin(void)
+{
+    wm_mapping_set_waits(shared_list_waits);
+}
+
+const wm_module_t wm_shared_list_module = {
+    .begin = shared_list_begin,
+    .serve = shared_list_serve,
+    .rest = shared_list_rest,
+    .freed = shared_list_freed,
+};

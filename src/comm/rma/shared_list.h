@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The shared arrays of this process: their struct, the work on them that has
+// not ended, who has dropped which, and ranks that died (shared_list.c).
+// Private to this module.
+#ifndef WM_COMM_RMA_SHARED_LIST_H
+#define WM_COMM_RMA_SHARED_LIST_H
+
+#include "comm/rma/shared_array.h"
+
+#define WM_SHARED_STREAMS 4 // streams whose work on an array is known apart
+
+struct wm_shared_array {
+    struct wm_shared_array *next;    // in the list
+    struct wm_shared_array *dropped; // in the list of those just dropped
+    wm_comm_t *comm;                 // NULL: freed; engine lock
+    int rank, size, slots, device;
+    bool on_host;
+    bool spins;             // kernels of all ranks run at once
+    bool is_dropped;        // by this rank; engine lock
+    bool published;         // the others know that
+    _Atomic int dead;       // a rank that has died, plus 1; 0: none
+    size_t nbytes;          // of this rank's memory
+    size_t head;            // bytes before the array itself
+    size_t counters, words; // where our counters begin; how many words
+    wm_symm_memory_t *memory;
+    wm_shared_t shared; // as in memory
+    // Ends of our work on the array; list_lock.
+    struct {
+        CUstream stream;
+        CUevent event; // NULL: none
+    } work[WM_SHARED_STREAMS];
+    int index; // of our drop word
+    struct {
+        wm_peer_t *peer;
+        wm_dtype_t dtype;
+        int ndim;
+        int64_t *shape;
+        int index;      // of its drop word
+        uint32_t drops; // value of that word when the array was made
+    } ranks[];
+};
+
+// Takes a drop word. Returns its index, and its value, or -1: none is left.
+// Engine lock held.
+int
+wm_shared_list_take(uint32_t *drops);
+void
+wm_shared_list_give_back(int index);
+
+// Adds a new array. Engine lock not held.
+void
+wm_shared_list_add(wm_shared_array_t *array);
+
+// Remembers, by an event, work on the array that was enqueued, so that memory
+// is not freed before its end; nothing in a capture.
+WM_MUST_CHECK int
+wm_shared_list_note(wm_shared_array_t *array, CUstream stream,
+                    wm_error_t *err);
+
+#endif

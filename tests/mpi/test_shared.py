@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Shared arrays: peers' memory, signals, waits and barriers."""
+
+import gc
+
+import numpy as np
+import pytest
+
+import graphs
+import kinds
+import warpmpi as wm
+
+needs_gpu = pytest.mark.skipif(
+    not wm.is_cuda_available(), reason="needs a GPU"
+)
+
+
+@pytest.fixture(params=["gpu", "cpu"])
+def device(request):
+    if request.param == "gpu" and not wm.is_cuda_available():
+        pytest.skip("needs a GPU")
+    return wm.get_device() if request.param == "gpu" else "cpu"
+
+
+@pytest.fixture(scope="module")
+def comm(world):
+    return wm.Comm(world)
+
+
+@pytest.fixture
+def stream():
+    return wm.Stream()
+
+
+def pattern(rank, count):
+    return (np.arange(count) * 7 + rank * 13).astype(np.uint8)
+
+
+@needs_gpu
+def test_every_byte_reaches_the_peer(comm, stream):
+    """As NVIDIA's simpleIPC: each writes into the next one's array."""
+    count = 1_000_003
+    a = wm.shared_zeros(count, "uint8", comm=comm)
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    a.barrier(stream)
+    stream.synchronize()
+    a.peer(right).assign(wm.array(pattern(comm.rank, count)))
+    a.barrier(stream)
+    stream.synchronize()
+    assert (a.numpy() == pattern(left, count)).all()
+    for rank in range(comm.size):
+        before = (rank - 1) % comm.size
+        assert (a.peer(rank).numpy() == pattern(before, count)).all()
+    assert a.peer(comm.rank).ptr == a.ptr
+
+
+@needs_gpu
+def test_shapes_and_types_differ_by_rank(comm):
+    types = ["float32", "int16", "complex128", "uint8"]
+    shape = (comm.rank + 1, 3)
+    a = wm.shared_zeros(shape, types[comm.rank % 4], comm=comm)
+    assert a.shape == shape and a.dtype == types[comm.rank % 4]
+    for rank in range(comm.size):
+        peer = a.peer(rank)
+        assert peer.shape == (rank + 1, 3)
+        assert peer.dtype == types[rank % 4]
+        assert not peer.numpy().any()
+    table = a.pointers.numpy()
+    assert table.dtype == np.int64
+    assert list(table) == [a.peer(rank).ptr for rank in range(comm.size)]
+    one = wm.shared_empty(() if comm.rank else 0, comm=comm)
+    assert one.peer(0).size == 0 and one.peer(comm.size - 1).size in (0, 1)
+
+
+@needs_gpu
+def test_signals_order_streams(comm, stream):
+    """Each round a rank writes to the right, and reads what came."""
+    a = wm.shared_zeros(256, "int32", comm=comm, slots=2)
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    a.barrier(stream)
+    for turn in range(4):
+        stream.synchronize()
+        a.peer(right).fill_(100 * turn + comm.rank)
+        a.signal(right, 0, stream=stream)
+        a.wait(0, stream=stream)
+        stream.synchronize()
+        assert (a.numpy() == 100 * turn + left).all()
+        a.signal(left, 1, 3, stream)  # the array may be written again
+        a.wait(1, 1, stream)
+        a.wait(1, 2, stream)
+
+
+@needs_gpu
+def test_a_wait_may_leave_the_value(comm, stream):
+    a = wm.shared_empty(1, comm=comm)
+    for rank in range(comm.size):
+        a.signal(rank, 63, 2**40, stream)
+    for consume in (False, False, True):
+        a.wait(63, comm.size * 2**40, stream, consume=consume)
+    stream.synchronize()
+    comm.Barrier()
+    a.signal(comm.rank, 63, 5, stream)
+    a.wait(63, 5, stream)
+    stream.synchronize()
+
+
+@needs_gpu
+def test_a_graph_signals_anew_in_each_replay(comm, stream):
+    a = wm.shared_empty(1, comm=comm)
+    right = (comm.rank + 1) % comm.size
+    with graphs.capture(stream) as made:
+        a.signal(right, 5, 2, stream)
+        a.wait(5, 2, stream)
+        a.barrier(stream)
+    for _ in range(3):
+        made[0].launch(stream)
+        a.barrier(stream)  # of the same kind as the graph's
+    stream.synchronize()
+    made[0].free()
+
+
+@needs_gpu
+def test_full_and_zeros_are_there_for_all(comm):
+    a = wm.shared_full((3, 5), comm.rank + 0.5, comm=comm)
+    b = wm.shared_zeros(7, "int8", comm=comm)
+    for rank in range(comm.size):
+        assert (a.peer(rank).numpy() == rank + 0.5).all()
+        assert not b.peer(rank).numpy().any()
+
+
+def test_bad_input_raises_on_all(comm, device):
+    last = comm.rank == comm.size - 1
+    cases = [
+        (ValueError, "shape", {"shape": -1}),
+        (TypeError, "shape", {"shape": "much"}),
+        (TypeError, "", {"dtype": "object"}),
+        (ValueError, "device", {"device": "cuda:99"}),
+        (ValueError, "like", {"like": "tensorflow"}),
+        (ValueError, "slots", {"slots": 0}),
+        (TypeError, "slots", {"slots": 1.5}),
+    ]
+    good = {"shape": 3, "dtype": "float32", "device": device}
+    for kind, text, wrong in cases:
+        given = {**good, **(wrong if last else {})}
+        with pytest.raises(kind if last else RuntimeError) as caught:
+            wm.shared_empty(**given, comm=comm)
+        assert text in str(caught.value)
+    if comm.size > 1:
+        with pytest.raises(ValueError, match="slots: "):
+            wm.shared_empty(**good, comm=comm, slots=3 + last)
+
+
+@needs_gpu
+def test_slots_ranks_and_values_out_of_range(comm, stream):
+    a = wm.shared_empty(1, comm=comm, slots=4)
+    for name, call in (
+        ("rank", lambda: a.signal(comm.size, 0, 1, stream)),
+        ("rank", lambda: a.signal(-1, 0, 1, stream)),
+        ("rank", lambda: a.peer(comm.size)),
+        ("slot", lambda: a.signal(0, 4, 1, stream)),
+        ("slot", lambda: a.wait(-1, 1, stream)),
+        ("value", lambda: a.wait(0, 0, stream)),
+        ("value", lambda: a.signal(0, 0, 2**48, stream)),
+        ("value", lambda: a.signal(0, 0, 2**80, stream)),
+    ):
+        with pytest.raises(ValueError, match=rf"^{name}: "):
+            call()
+    with pytest.raises(TypeError, match=r"^slot: "):
+        a.wait("0", 1, stream)
+
+
+@needs_gpu
+def test_readonly_views_refuse_writes(comm):
+    a = wm.shared_zeros(3, comm=comm)
+    view = a.peer(comm.size - 1, readonly=True)
+    assert view.__cuda_array_interface__["data"][1] is True
+    with pytest.raises((BufferError, ValueError, TypeError)):
+        view.fill_(1)
+
+
+def used():
+    return wm._core._memory_stats()["device_bytes_used"]
+
+
+@needs_gpu
+def test_memory_comes_back_without_a_collective_free(comm):
+    """Each drops when it likes; a view keeps the memory of all."""
+    nbytes = 32 << 20
+    gc.collect()
+    wm.shared_empty(1, comm=comm)
+    comm.Barrier()
+    before = used()
+    a = wm.shared_empty(nbytes, "uint8", comm=comm)
+    assert used() >= before + nbytes
+    view = a.peer((comm.rank + 1) % comm.size)
+    del a
+    wm.shared_empty(1, comm=comm)  # collects
+    assert used() >= before + nbytes
+    view.fill_(3)
+    comm.Barrier()
+    if comm.rank == 0:
+        del view
+        view = None
+    wm.shared_empty(1, comm=comm)
+    comm.Barrier()
+    if comm.size > 1:  # others have a view
+        assert used() >= before + nbytes
+    del view
+    for _ in range(2):  # what the first one tells, the second one knows
+        wm.shared_empty(1, comm=comm)
+    assert used() < before + nbytes
+    comm.Barrier()
+
+
+@needs_gpu
+def test_arrays_outlive_their_communicator(comm, stream):
+    dup = wm.Comm(comm.Dup())
+    a = wm.shared_full(4, 5, comm=dup)
+    b = a.peer((comm.rank + 1) % comm.size)
+    comm.Barrier()
+    dup.Free()
+    assert (b.numpy() == 5).all()
+    for call in (
+        lambda: a.barrier(stream),
+        lambda: a.signal(0, 0, 1, stream),
+        lambda: a.wait(0, 1, stream),
+    ):
+        with pytest.raises(RuntimeError, match="was freed"):
+            call()
+    comm.Barrier()
+
+
+@needs_gpu
+def test_without_memory_on_one_rank_all_raise(comm, fail):
+    last = comm.rank == comm.size - 1
+    if kinds.is_real():
+        pytest.skip("needs the simulated driver")
+    gc.collect()
+    if last:
+        fail("MemAlloc", 2)
+    count = 300 << 20
+    before = used() + (1 << 20)
+    with pytest.raises(wm.OutOfMemoryError):
+        wm.shared_empty((4 << 30) if last else count, "uint8", comm=comm)
+    with pytest.raises(MemoryError):
+        wm.shared_empty((4 << 30) if last else count, "uint8", comm=comm)
+    assert used() < before
+    wm.shared_empty(3, comm=comm)
+
+
+@needs_gpu
+def test_messages_take_shared_arrays(comm):
+    a = wm.shared_full(5, comm.rank, comm=comm)
+    b = wm.shared_zeros(5, comm=comm)
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    comm.Sendrecv(a, right, recvbuf=b, source=left)
+    assert (b.numpy() == left).all()
+    comm.Allreduce(a, b)
+    assert (b.numpy() == sum(range(comm.size))).all()
+
+
+@needs_gpu
+def test_what_it_is(comm):
+    a = wm.shared_zeros((2, 3), "int32", comm=comm)
+    assert isinstance(a, wm.SharedArray)
+    assert "SharedArray" in repr(a) and len(a) == 2 and a.ndim == 2
+    assert a.comm is comm and a.slots == 64 and a.nbytes == 24
+    a[1, 2] = 5
+    assert a[1].numpy()[2] == 5 and np.asarray(a).sum() == 5
+    with pytest.raises(TypeError, match="shared_empty"):
+        wm.SharedArray()
+    with pytest.raises(AttributeError):
+        a.nothing  # noqa: B018
+    comm.Barrier()
+
+
+def test_intercommunicators_are_refused(comm):
+    if comm.size < 2:
+        pytest.skip("needs two ranks")
+    part = comm.Split(comm.rank % 2)
+    inter = part.Create_intercomm(0, comm, 1 - comm.rank % 2)
+    with pytest.raises(ValueError, match="intercommunicator"):
+        wm.shared_empty(1, comm=inter)
+    inter.Free()
+    part.Free()

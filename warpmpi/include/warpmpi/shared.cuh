@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Device functions for arrays of wm.shared_empty: signal a rank, wait for
+// signals, and meet all ranks, from a kernel of your own. The argument is
+// `a.handle` of the array, an address in memory that the kernel's GPU reaches.
+// The folder is wm.include_dir(). nvcc and NVRTC (CuPy's RawKernel) compile
+// the file; a host compiler compiles it for arrays in host memory.
+//
+//     #include <warpmpi/shared.cuh>
+//     extern "C" __global__ void step(const wm_shared_t *a, int right) {
+//         float *its = (float *)a->pointers[right];
+//         its[threadIdx.x] = 1.0f;          // store into the peer's array
+//         __syncthreads();
+//         if (threadIdx.x == 0)
+//             wm_shared_signal(a, right, 0, 1); // publishes the block's
+//             stores
+//         wm_shared_wait(a, 0, 1);          // each thread that calls it
+//         consumes
+//     }
+//
+// A wait spins. A kernel that waits for a kernel of another rank needs both to
+// run at once: each rank has a GPU of its own, or MPS runs, and the kernels
+// leave room for each other.
+#ifndef WARPMPI_SHARED_CUH
+#define WARPMPI_SHARED_CUH
+
+#ifdef __CUDACC__
+#define WM_SHARED_CALL static __device__ __forceinline__
+#else
+#define WM_SHARED_CALL static inline
+#endif
+
+typedef unsigned long long wm_shared_word_t;
+
+// What a rank knows of the array, in its own memory. Each rank has a counter
+// for each of its slots, and behind these one for each rank, for barriers. A
+// counter is `writers` words, one after the other: 1, which all ranks add to,
+// or, in host memory, which GPUs cannot add to at once, one for each rank.
+typedef struct {
+    int rank, size;
+    int slots;                         // the counters that signals have
+    int writers;                       // 1 or `size`
+    void *const *pointers;             // by rank: its array
+    wm_shared_word_t *const *counters; // by rank: its counters
+    wm_shared_word_t *taken; // by counter: what our waits took; writers > 1
+} wm_shared_t;
+
+// Adds to a word of any GPU, after all writes that this thread has seen: its
+// own and, after __syncthreads(), those of its block.
+WM_SHARED_CALL void
+wm_shared_add(wm_shared_word_t *word, wm_shared_word_t value)
+{
+#ifdef __CUDA_ARCH__
+    asm volatile("red.release.sys.global.add.u64 [%0], %1;" ::"l"(word),
+                 "l"(value)
+                 : "memory");
+#elif !defined(__CUDACC__)
+    __atomic_fetch_add(word, value, __ATOMIC_ACQ_REL);
+#endif
+}
+
+// Writes a word that no other thread writes, likewise.
+WM_SHARED_CALL void
+wm_shared_store(wm_shared_word_t *word, wm_shared_word_t value)
+{
+#ifdef __CUDA_ARCH__
+    asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(word), "l"(value)
+                 : "memory");
+#elif !defined(__CUDACC__)
+    __atomic_store_n(word, value, __ATOMIC_RELEASE);
+#endif
+}
+
+// Reads a word. What its writers wrote before it can be read afterwards.
+WM_SHARED_CALL wm_shared_word_t
+wm_shared_load(const wm_shared_word_t *word)
+{
+    wm_shared_word_t value = 0;
+#ifdef __CUDA_ARCH__
+    asm volatile("ld.acquire.sys.global.u64 %0, [%1];"
+                 : "=l"(value)
+                 : "l"(word)
+                 : "memory");
+#elif !defined(__CUDACC__)
+    value = __atomic_load_n(word, __ATOMIC_ACQUIRE);
+#endif
+    return value;
+}
+
+// Raises a counter of a rank.
+WM_SHARED_CALL void
+wm_shared_raise(const wm_shared_t *a, int rank, int counter,
+                wm_shared_word_t value)
+{
+    wm_shared_word_t *word = a->counters[rank] + counter * a->writers;
+    if (a->writers == 1) {
+        wm_shared_add(word, value);
+        return;
+    }
+    word += a->rank;
+    wm_shared_store(word, wm_shared_load(word) + value);
+}
+
+// Returns what a counter of ours has.
+WM_SHARED_CALL wm_shared_word_t
+wm_shared_count(const wm_shared_t *a, int counter)
+{
+    const wm_shared_word_t *word = a->counters[a->rank] + counter * a->writers;
+    wm_shared_word_t sum = wm_shared_load(word);
+    if (a->writers > 1) {
+        sum -= a->taken[counter];
+        for (int i = 1; i < a->writers; ++i)
+            sum += wm_shared_load(word + i);
+    }
+    return sum;
+}
+
+// Takes from a counter of ours. Only waits take, and one after the other.
+WM_SHARED_CALL void
+wm_shared_take(const wm_shared_t *a, int counter, wm_shared_word_t value)
+{
+    if (a->writers == 1)
+        wm_shared_add(a->counters[a->rank] + counter, 0ull - value);
+    else
+        a->taken[counter] += value;
+}
+
+// Adds `value` to a slot of a rank, once the writes before it can be read
+// there. One thread calls it. rank and slot are not checked.
+WM_SHARED_CALL void
+wm_shared_signal(const wm_shared_t *a, int rank, int slot,
+                 wm_shared_word_t value)
+{
+    wm_shared_raise(a, rank, slot, value);
+}
+
+// Returns the value of a slot of this rank: a test without a wait.
+WM_SHARED_CALL wm_shared_word_t
+wm_shared_peek(const wm_shared_t *a, int slot)
+{
+    return wm_shared_count(a, slot);
+}
+
+// Waits until a slot of this rank has `value`, and takes it from there, so
+// that the same kernel, or graph, can run again. One thread calls it; a
+// __syncthreads() behind it lets the others of its block go on.
+WM_SHARED_CALL void
+wm_shared_wait(const wm_shared_t *a, int slot, wm_shared_word_t value)
+{
+    while ((long long)(wm_shared_count(a, slot) - value) < 0) {
+    }
+    wm_shared_take(a, slot, value);
+}
+
+// Waits until all ranks have called it. What a rank wrote before it, all ranks
+// can read behind it. One thread calls it.
+WM_SHARED_CALL void
+wm_shared_barrier(const wm_shared_t *a)
+{
+    for (int i = 1; i < a->size; ++i)
+        wm_shared_raise(a, (a->rank + i) % a->size, a->slots + a->rank, 1);
+    for (int i = 1; i < a->size; ++i)
+        wm_shared_wait(a, a->slots + (a->rank + i) % a->size, 1);
+}
+
+#endif
