@@ -118,10 +118,18 @@ wm_shared_count(const wm_shared_t *a, int counter)
 WM_SHARED_CALL void
 wm_shared_take(const wm_shared_t *a, int counter, wm_shared_word_t value)
 {
-    if (a->writers == 1)
-        wm_shared_add(a->counters[a->rank] + counter, 0ull - value);
-    else
+    if (a->writers > 1) {
         a->taken[counter] += value;
+        return;
+    }
+    wm_shared_word_t *word = a->counters[a->rank] + counter;
+#ifdef __CUDA_ARCH__ // not ordered with other writes: nobody waits for this
+    asm volatile("red.relaxed.sys.global.add.u64 [%0], %1;" ::"l"(word),
+                 "l"(0ull - value)
+                 : "memory");
+#elif !defined(__CUDACC__)
+    __atomic_fetch_sub(word, value, __ATOMIC_ACQ_REL);
+#endif
 }
 
 // Adds `value` to a slot of a rank, once the writes before it can be read
