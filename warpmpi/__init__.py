@@ -79,6 +79,7 @@ if not _is_begun():
         is_cuda_available,
         synchronize,
     )
+    from warpmpi._halo import Halo
     from warpmpi._install import install
     from warpmpi._points import load as load_points
     from warpmpi._scopes import ScopedDevice
@@ -122,6 +123,7 @@ __all__ = [
     "CommMethods",
     "Distgraphcomm",
     "Graphcomm",
+    "Halo",
     "Intercomm",
     "Message",
     "Prequest",

@@ -25,6 +25,7 @@
     X(persistent_coll, &state->prequest_type)                                 \
     X(comm, NULL)                                                             \
     X(on_stream, NULL)                                                        \
+    X(halo, NULL)                                                             \
     X(matched, &mpi_message)                                                  \
     X(payload, NULL)                                                          \
     X(average, NULL)                                                          \

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "array/halo.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+#include "array/kernels.h"
+
+#define BLOCK 512
+
+static _Atomic(CUfunction) functions[WM_MAX_DEVICES];
+
+_Static_assert(sizeof(wm_halo_params_t) <= 4096, "what a kernel is given");
+
+int
+wm_halo_prepare(int device, wm_error_t *err)
+{
+    CUfunction function;
+    if (atomic_load(&functions[device]) != NULL)
+        return 0;
+    int code = wm_kernels_find(device, "halo", "wm_halo", &function, err);
+    if (code == 0)
+        atomic_store(&functions[device], function);
+    return code;
+}
+
+// A copy with the fastest dimension first, in units.
+typedef struct {
+    wm_halo_task_t task;
+    int ndim;
+    uint64_t shape[WM_MAX_NDIM + 1];
+    int64_t dst_strides[WM_MAX_NDIM + 1], src_strides[WM_MAX_NDIM + 1];
+} cut_t;
+
+static void
+cut_init(cut_t *cut, const wm_layout_t *layout, uint32_t peer)
+{
+    int unit = wm_layout_unit(layout), n = 0;
+    memset(cut, 0, sizeof *cut);
+    cut->task.dst = layout->dst;
+    cut->task.src = layout->src;
+    cut->task.unit = (uint32_t)unit;
+    cut->task.peer = peer;
+    if (layout->run > unit || layout->ndim == 0) {
+        cut->shape[n] = (uint64_t)(layout->run / unit);
+        cut->dst_strides[n] = cut->src_strides[n] = unit;
+        ++n;
+    }
+    for (int i = layout->ndim - 1; i >= 0; --i, ++n) {
+        cut->shape[n] = (uint64_t)layout->shape[i];
+        cut->dst_strides[n] = layout->dst_strides[i];
+        cut->src_strides[n] = layout->src_strides[i];
+    }
+    cut->ndim = n;
+}
+
+static void
+divisor_init(wm_divisor_t *divisor, uint32_t by)
+{
+    uint32_t shift = 0;
+    while (shift < 31 && (1u << shift) < by)
+        shift++;
+    uint64_t one = 1;
+    divisor->divisor = by;
+    divisor->shift = shift;
+    divisor->magic = (uint32_t)(((one << 32) * ((one << shift) - by)) / by
+                                + 1);
+}
+
+static uint64_t
+cut_units(const cut_t *cut)
+{
+    uint64_t units = 1;
+    for (int i = 0; i < cut->ndim; ++i)
+        units *= cut->shape[i];
+    return units;
+}
+
+uint64_t
+wm_halo_units(const wm_layout_t *layout)
+{
+    cut_t cut;
+    cut_init(&cut, layout, 0);
+    return cut_units(&cut);
+}
+
+static void
+cut_write(const cut_t *cut, wm_halo_task_t *task)
+{
+    *task = cut->task;
+    task->count = (uint32_t)cut_units(cut);
+    task->ndim = (uint32_t)cut->ndim;
+    for (int i = 0; i < cut->ndim; ++i) {
+        if (i + 1 < cut->ndim)
+            divisor_init(&task->shape[i], (uint32_t)cut->shape[i]);
+        task->dst_strides[i] = cut->dst_strides[i];
+        task->src_strides[i] = cut->src_strides[i];
+    }
+}
+
+// Returns the dimension to cut: an outer one that a task has no room for, else
+// the longest.
+static int
+dimension_to_cut(const cut_t *cut)
+{
+    int longest = cut->ndim - 1;
+    for (int i = 0; i < cut->ndim && cut->ndim <= WM_HALO_NDIM; ++i)
+        if (cut->shape[i] > cut->shape[longest])
+            longest = i;
+    return longest;
+}
+
+static size_t
+cut_all(const cut_t *cut, uint64_t units, wm_halo_task_t *tasks)
+{
+    uint64_t all = cut_units(cut);
+    bool fits = cut->ndim <= WM_HALO_NDIM;
+    if (fits && all <= units) {
+        if (tasks != NULL)
+            cut_write(cut, tasks);
+        return 1;
+    }
+    int at = dimension_to_cut(cut);
+    uint64_t extent = cut->shape[at];
+    uint64_t parts = fits ? (all + units - 1) / units : extent;
+    size_t made = 0;
+    parts = parts < extent ? parts : extent;
+    for (uint64_t i = 0; i < parts; ++i) {
+        cut_t part = *cut;
+        uint64_t begin = extent * i / parts, end = extent * (i + 1) / parts;
+        part.shape[at] = end - begin;
+        part.task.dst += (int64_t)begin * cut->dst_strides[at];
+        part.task.src += (int64_t)begin * cut->src_strides[at];
+        part.ndim -= !fits; // one index of the outermost dimension
+        made += cut_all(&part, units, tasks != NULL ? tasks + made : NULL);
+    }
+    return made;
+}
+
+size_t
+wm_halo_cut(const wm_layout_t *layout, uint32_t peer, uint64_t units,
+            wm_halo_task_t *tasks)
+{
+    cut_t cut;
+    cut_init(&cut, layout, peer);
+    return cut_all(&cut, units, tasks);
+}
+
+int
+wm_halo_launch(int device, const wm_halo_params_t *params, uint32_t most,
+               CUstream stream, wm_error_t *err)
+{
+    uint32_t blocks = params->task_count + 1; // the first posts and waits
+    blocks = blocks < most ? blocks : most > 0 ? most : 1;
+    wm_halo_params_t copy = *params;
+    return wm_kernels_launch_function(device,
+                                      atomic_load(&functions[device]), blocks,
+                                      BLOCK, &copy, stream, err);
+}

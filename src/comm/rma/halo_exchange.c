@@ -1,0 +1,429 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/rma/halo_exchange.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "array/ll.h"
+#include "comm/coll/direct/coll_gather.h"
+#include "comm/coll/direct/preflight.h"
+#include "comm/coll/direct/symm_group.h"
+#include "comm/engine/engine.h"
+#include "comm/engine/stats.h"
+#include "comm/node/stream_words.h"
+#include "comm/rma/halo_state.h"
+#include "cuda/lock.h"
+
+static void
+find_peers(wm_halo_t *halo)
+{
+    int rank = halo->comm->rank;
+    for (int at = 0; at < WM_HALO_DIRECTIONS; ++at) {
+        int neighbor = wm_halo_neighbor(&halo->shape, rank, at);
+        bool known = neighbor < 0 || neighbor == rank;
+        for (int i = 0; i < halo->peer_count && !known; ++i)
+            known = halo->peers[i] == neighbor;
+        if (!known)
+            halo->peers[halo->peer_count++] = neighbor;
+    }
+}
+
+int
+wm_halo_new(wm_comm_t *comm, const wm_halo_shape_t *shape,
+            const int64_t *block, wm_halo_t **made, wm_error_t *err)
+{
+    wm_halo_t *halo = calloc(1, sizeof *halo);
+    if (halo == NULL)
+        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    pthread_mutex_init(&halo->lock, NULL);
+    wm_comm_retain(comm);
+    halo->comm = comm;
+    halo->shape = *shape;
+    halo->device = -1;
+    halo->told = block != NULL;
+    if (halo->told)
+        memcpy(halo->block, block, sizeof halo->block);
+    find_peers(halo);
+    *made = halo;
+    return 0;
+}
+
+void
+wm_halo_set_free(wm_halo_set_t *set)
+{
+    if (set == NULL)
+        return;
+    wm_engine_lock();
+    for (int i = 0; i < set->mapped; ++i)
+        wm_mapping_release(set->mappings[i]);
+    wm_engine_unlock();
+    free(set->mappings);
+    if (set->table != NULL)
+        wm_block_free(set->table, 0, NULL, NULL);
+    free(set);
+}
+
+// Waits for the work that was enqueued last, but in a capture.
+static void
+halo_wait(const wm_halo_t *halo)
+{
+    if (halo->noted)
+        (void)!wm_event_synchronize(halo->device, halo->ended, NULL);
+    else if (halo->last != 0 && wm_stream_is_default(halo->last_stream))
+        (void)!wm_stream_synchronize(halo->device, halo->last_stream, NULL);
+}
+
+void
+wm_halo_free(wm_halo_t *halo)
+{
+    wm_halo_set_t *next;
+    if (halo == NULL)
+        return;
+    halo_wait(halo);
+    for (wm_halo_set_t *set = halo->sets; set != NULL; set = next) {
+        next = set->next;
+        wm_halo_set_free(set);
+    }
+    wm_engine_lock();
+    wm_epochs_free(halo->epochs);
+    wm_engine_unlock();
+    wm_symm_memory_free(halo->counters);
+    if (halo->own != NULL)
+        wm_stream_destroy(halo->device, halo->own);
+    if (halo->ended != NULL)
+        wm_event_release(halo->device, halo->ended);
+    wm_comm_release(halo->comm);
+    pthread_mutex_destroy(&halo->lock);
+    free(halo);
+}
+
+// --- what the GPUs need ---------------------------------------------------
+
+static int
+clear(const wm_symm_memory_t *symm, char *memory, wm_error_t *err)
+{
+    return wm_ll_clear(symm->device, memory, symm->nbytes, err);
+}
+
+typedef struct {
+    int code;
+    int words[WM_HALO_PEERS]; // by neighbour
+    int peers[WM_HALO_PEERS];
+} connection_t;
+
+// Returns the index of the words that a rank has for us.
+static int
+words_for(const connection_t *its, int rank)
+{
+    for (int i = 0; i < WM_HALO_PEERS; ++i)
+        if (its->peers[i] == rank)
+            return its->words[i];
+    return -1;
+}
+
+static int
+take_words(wm_halo_t *halo, connection_t *own, wm_error_t *err)
+{
+    wm_peer_t *peers[WM_HALO_PEERS];
+    for (int i = 0; i < halo->peer_count; ++i)
+        peers[i] = halo->comm->peers[halo->peers[i]];
+    wm_engine_lock();
+    int code = wm_epochs_new(peers, halo->peer_count, &halo->epochs, err);
+    wm_engine_unlock();
+    for (int i = 0; i < WM_HALO_PEERS; ++i) {
+        bool used = code == 0 && i < halo->peer_count;
+        own->peers[i] = used ? halo->peers[i] : -1;
+        own->words[i] = used ? halo->epochs->neighbors[i].index : -1;
+    }
+    return code;
+}
+
+// Makes the words by which streams wait, where processes take turns on a GPU.
+static int
+connect_words(wm_halo_t *halo, wm_error_t *err)
+{
+    wm_comm_t *comm = halo->comm;
+    connection_t own, *all = calloc((size_t)comm->size, sizeof *all);
+    own.code = all == NULL
+                   ? wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory")
+                   : take_words(halo, &own, err);
+    int code = wm_preflight_tell(comm, WM_COLL_BARRIER, own.code, err);
+    if (code == 0)
+        code = wm_coll_gather(comm, &own, sizeof own, all, err);
+    wm_engine_lock();
+    for (int i = 0; i < halo->peer_count && code == 0; ++i)
+        code = wm_epochs_connect(halo->epochs, i,
+                                 words_for(&all[halo->peers[i]], comm->rank),
+                                 halo->device, err);
+    if (code == 0)
+        halo->epochs->revoked = &comm->revoked;
+    wm_engine_unlock();
+    free(all);
+    return wm_preflight_tell(comm, WM_COLL_BARRIER, code, err);
+}
+
+// Makes the abort flag readable for kernels.
+static int
+register_words(const wm_halo_t *halo, int device, wm_error_t *err)
+{
+    wm_engine_lock();
+    int code = wm_node_register(halo->comm->peers[halo->comm->rank], false,
+                                device, err);
+    wm_engine_unlock();
+    return code;
+}
+
+static int
+make_counters(wm_halo_t *halo, int device, bool *unreached, wm_error_t *err)
+{
+    wm_comm_t *comm = halo->comm;
+    size_t nbytes = WM_HALO_BYTES(comm->size);
+    const wm_symm_group_t group = wm_symm_group_of(comm, nbytes);
+    int code = wm_halo_prepare(device, err);
+    if (code == 0)
+        code = register_words(halo, device, err);
+    code = wm_preflight_tell(comm, WM_COLL_BARRIER, code, err);
+    if (code == 0)
+        code = wm_symm_memory_make(&group, device, false, nbytes, clear,
+                                   &halo->counters, unreached, err);
+    return code;
+}
+
+int
+wm_halo_open_counters(wm_halo_t *halo, int device, bool *unreached,
+                      wm_error_t *err)
+{
+    int code = 0;
+    if (halo->comm->size == 1)
+        code = wm_halo_prepare(device, err);
+    else
+        code = make_counters(halo, device, unreached, err);
+    if (code < 0 || *unreached)
+        return code;
+    halo->device = device;
+    if (halo->counters != NULL && halo->counters->multiprocessors == 0)
+        code = connect_words(halo, err);
+    if (code < 0) { // it is made anew next time
+        wm_engine_lock();
+        wm_epochs_free(halo->epochs);
+        wm_engine_unlock();
+        wm_symm_memory_free(halo->counters);
+        halo->epochs = NULL;
+        halo->counters = NULL;
+        halo->device = -1;
+    }
+    return code;
+}
+
+// --- sets -----------------------------------------------------------------
+
+void
+wm_halo_key_of(const wm_halo_field_t *field, wm_halo_key_t *key)
+{
+    const wm_array_t *array = field->array;
+    bool fits = array->ndim <= WM_HALO_DIMS + WM_HALO_INNER;
+    memset(key, 0, sizeof *key);
+    key->data = array->data;
+    key->buffer_id = field->memory->buffer_id;
+    key->on_device = wm_memory_on_device(field->memory);
+    key->dtype = array->dtype;
+    key->ndim = array->ndim;
+    for (int d = 0; d < array->ndim && fits; ++d) {
+        key->shape[d] = array->shape[d];
+        key->strides[d] = array->strides[d];
+    }
+}
+
+// Messages serve an array of the same shape wherever it is.
+static bool
+is_same(const wm_halo_key_t *key, const wm_halo_field_t *field, bool anywhere)
+{
+    const wm_array_t *array = field->array;
+    bool same = key->dtype == array->dtype && key->ndim == array->ndim;
+    if (anywhere)
+        same = same && key->on_device == wm_memory_on_device(field->memory);
+    else
+        same = same && key->data == array->data
+               && key->buffer_id == field->memory->buffer_id;
+    for (int d = 0; same && d < key->ndim; ++d)
+        same = key->shape[d] == array->shape[d]
+               && (anywhere || key->strides[d] == array->strides[d]);
+    return same;
+}
+
+wm_halo_set_t *
+wm_halo_find(const wm_halo_t *halo, const wm_halo_field_t *fields, int count)
+{
+    wm_halo_set_t *set = halo->sets;
+    for (; set != NULL; set = set->next) {
+        bool same = set->count == count;
+        for (int i = 0; same && i < count; ++i)
+            same = is_same(&set->keys[i], &fields[i], set->info.by_messages);
+        if (same)
+            break;
+    }
+    return set;
+}
+
+const wm_halo_set_info_t *
+wm_halo_set_info(const wm_halo_set_t *set)
+{
+    return &set->info;
+}
+
+// --- exchanges ------------------------------------------------------------
+
+// Returns the only stream that produces the fields; false: there are several,
+// or none.
+static bool
+find_stream(const wm_halo_t *halo, const wm_halo_set_t *set,
+            const wm_halo_field_t *fields, CUstream *stream)
+{
+    const wm_producer_t *first = fields[0].producer;
+    bool same = first->kind == WM_PRODUCER_STREAM
+                && first->device == halo->device;
+    for (int i = 1; same && i < set->count; ++i)
+        same = wm_producer_is_same(first, fields[i].producer);
+    *stream = first->stream;
+    return same;
+}
+
+// Orders the stream behind the last exchange, which may be on another one.
+static int
+follow_last(wm_halo_t *halo, CUstream stream, bool captured, wm_error_t *err)
+{
+    uint64_t id = captured ? 0 : wm_stream_id(halo->device, stream);
+    int code = 0;
+    if (captured)
+        return 0; // the program orders graphs
+    if (halo->last != 0 && id != halo->last) {
+        if (halo->noted)
+            code = wm_stream_wait_event(halo->device, stream, halo->ended,
+                                        err);
+        else
+            code = wm_stream_follow(halo->device, stream, halo->device,
+                                    halo->last_stream, err);
+    }
+    halo->last = id;
+    halo->last_stream = stream;
+    return code;
+}
+
+// Marks the end of an exchange. A default stream can be asked at any time; any
+// other may have been destroyed by then.
+static int
+note_end(wm_halo_t *halo, CUstream stream, bool captured, wm_error_t *err)
+{
+    int code = 0;
+    if (captured)
+        return 0;
+    halo->noted = false;
+    if (stream == NULL || stream == CU_STREAM_LEGACY)
+        return 0;
+    if (halo->ended == NULL)
+        code = wm_event_acquire(halo->device, &halo->ended, err);
+    if (code == 0)
+        code = wm_event_record(halo->device, halo->ended, stream, err);
+    halo->noted = code == 0;
+    return code;
+}
+
+static int
+launch(wm_halo_t *halo, const wm_halo_set_t *set, CUstream stream,
+       wm_error_t *err)
+{
+    int device = halo->device, code = 0;
+    wm_halo_params_t params = set->params;
+    if (params.task_count == 0 && halo->peer_count == 0)
+        return 0;
+    if (params.peer_count > 0)
+        params.abort = (const uint32_t *)wm_stream_words_abort_op(
+                           halo->comm->barrier)
+                           .word;
+    if (halo->epochs != NULL)
+        code = wm_epochs_enqueue(halo->epochs,
+                                 WM_EPOCHS_POST | WM_EPOCHS_START, device,
+                                 stream, err);
+    if (code == 0)
+        code = wm_halo_launch(device, &params, set->most, stream, err);
+    if (code == 0 && halo->epochs != NULL)
+        code = wm_epochs_enqueue(halo->epochs,
+                                 WM_EPOCHS_COMPLETE | WM_EPOCHS_WAIT, device,
+                                 stream, err);
+    return code;
+}
+
+// Orders the named stream, or ours, behind the producers of the fields.
+static int
+order_before(const wm_halo_t *halo, const wm_halo_set_t *set,
+             const wm_halo_field_t *fields, CUstream stream, bool captured,
+             wm_error_t *err)
+{
+    int code = 0;
+    for (int i = 0; i < set->count && code == 0; ++i) {
+        const wm_producer_t *producer = fields[i].producer;
+        code = captured ? wm_producer_before_graph(producer, true,
+                                                   halo->device, stream, err)
+                        : wm_producer_before(producer, true, halo->device,
+                                             stream, err);
+    }
+    return code;
+}
+
+// Orders later uses of the fields behind the exchange: those that the library
+// knows of and, unless the program has named the stream, those of others.
+static int
+order_after(const wm_halo_t *halo, const wm_halo_set_t *set,
+            const wm_halo_field_t *fields, CUstream stream, bool named,
+            wm_error_t *err)
+{
+    int code = 0;
+    for (int i = 0; i < set->count && code == 0; ++i)
+        if (!named || fields[i].producer->kind == WM_PRODUCER_ORDER)
+            code = wm_producer_after(fields[i].producer, true, halo->device,
+                                     stream, err);
+    return code;
+}
+
+static int
+enqueue_lock_held(wm_halo_t *halo, const wm_halo_set_t *set,
+                  const wm_halo_field_t *fields, bool named, CUstream stream,
+                  wm_error_t *err)
+{
+    bool theirs = !named && find_stream(halo, set, fields, &stream);
+    uint64_t capture = 0;
+    int code = 0;
+    if (!named && !theirs && halo->own == NULL)
+        code = wm_stream_create(halo->device, &halo->own, err);
+    if (!named && !theirs)
+        stream = halo->own;
+    if (code == 0 && (named || theirs))
+        code = wm_stream_capture(halo->device, stream, &capture, err);
+    if (code == 0)
+        code = follow_last(halo, stream, capture != 0, err);
+    if (code == 0 && !theirs)
+        code = order_before(halo, set, fields, stream, capture != 0, err);
+    if (code == 0)
+        code = launch(halo, set, stream, err);
+    if (code == 0)
+        code = note_end(halo, stream, capture != 0, err);
+    if (code == 0 && !theirs && capture == 0)
+        code = order_after(halo, set, fields, stream, named, err);
+    return code;
+}
+
+int
+wm_halo_enqueue(wm_halo_t *halo, const wm_halo_set_t *set,
+                const wm_halo_field_t *fields, int device, CUstream stream,
+                wm_error_t *err)
+{
+    if (device >= 0 && device != halo->device)
+        return wm_error_set(err, WM_ERR_VALUE, 0,
+                            "stream: it is a stream of cuda:%d, and the "
+                            "fields are on cuda:%d",
+                            device, halo->device);
+    wm_lock(&halo->lock);
+    int code = enqueue_lock_held(halo, set, fields, device >= 0, stream, err);
+    pthread_mutex_unlock(&halo->lock);
+    return code;
+}

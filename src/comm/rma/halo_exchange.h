@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Halo exchange (wm.Halo): the edges of fields become the ghosts of the
+// neighbours' fields. Fields in GPU memory that all ranks of the communicator
+// map are copied by one kernel of each rank, and the kernels of neighbours
+// order themselves (kernels/halo.h); other fields go by messages, which the
+// caller sends. Fields that are exchanged together are a set. All ranks make
+// its places known in the first exchange, and later ones meet nobody on the
+// host. One thread at a time; GIL released by the caller where the functions
+// are collective or enqueue; engine lock not held.
+#ifndef WM_COMM_RMA_HALO_EXCHANGE_H
+#define WM_COMM_RMA_HALO_EXCHANGE_H
+
+#include "array/array.h"
+#include "comm/comm/comm.h"
+#include "comm/rma/halo_shape.h"
+
+#define WM_HALO_FIELDS 16 // most fields in a set
+
+typedef struct wm_halo wm_halo_t;
+typedef struct wm_halo_set wm_halo_set_t;
+
+// A field; all is borrowed.
+typedef struct {
+    const wm_array_t *array;
+    const wm_pointer_t *memory;
+    const wm_producer_t *producer;
+} wm_halo_field_t;
+
+typedef struct {
+    bool by_messages; // the caller sends them
+    size_t nbytes;    // that this rank writes into ghosts, its own included
+    int tasks;
+} wm_halo_set_info_t;
+
+// Makes a halo. `block`: points of this rank's block, ghosts included, that
+// staggered fields are compared with; NULL: no field is staggered. Keeps the
+// communicator.
+WM_MUST_CHECK int
+wm_halo_new(wm_comm_t *comm, const wm_halo_shape_t *shape,
+            const int64_t *block, wm_halo_t **made, wm_error_t *err);
+
+// Waits for our streams, and frees everything. NULL: no-op.
+void
+wm_halo_free(wm_halo_t *halo);
+
+// Returns the set of these fields if they were exchanged before; borrowed. An
+// array is the same if its memory, type, shape and strides are.
+wm_halo_set_t *
+wm_halo_find(const wm_halo_t *halo, const wm_halo_field_t *fields, int count);
+
+// Makes a set. Collective over the communicator; a rank that has failed calls
+// it, too (`code`, with `err`). All ranks raise if the fields of one do not
+// fit those of its neighbours.
+WM_MUST_CHECK int
+wm_halo_register(wm_halo_t *halo, const wm_halo_field_t *fields, int count,
+                 int code, wm_halo_set_t **set, wm_error_t *err);
+
+const wm_halo_set_info_t *
+wm_halo_set_info(const wm_halo_set_t *set);
+
+// Enqueues an exchange of fields of the set: on a stream of `device`, in a
+// capture or not, or, with `device` -1, on the stream of the fields' producer
+// if they have one, else on one of ours that the fields' users are ordered
+// behind.
+WM_MUST_CHECK int
+wm_halo_enqueue(wm_halo_t *halo, const wm_halo_set_t *set,
+                const wm_halo_field_t *fields, int device, CUstream stream,
+                wm_error_t *err);
+
+#endif

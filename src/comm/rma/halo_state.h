@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The state of a halo and of its sets of fields, for the files of this noun.
+#ifndef WM_COMM_RMA_HALO_STATE_H
+#define WM_COMM_RMA_HALO_STATE_H
+
+#include <pthread.h>
+
+#include "array/halo.h"
+#include "comm/node/symm_memory.h"
+#include "comm/rma/halo_exchange.h"
+#include "comm/transfer/epochs.h"
+
+// An array, as a halo knows it again.
+typedef struct {
+    char *data;
+    uint64_t buffer_id;
+    bool on_device;
+    wm_dtype_t dtype;
+    int ndim;
+    int64_t shape[WM_HALO_DIMS + WM_HALO_INNER];
+    int64_t strides[WM_HALO_DIMS + WM_HALO_INNER];
+} wm_halo_key_t;
+
+struct wm_halo_set {
+    struct wm_halo_set *next;
+    wm_halo_set_info_t info;
+    wm_block_t *table; // the tasks
+    wm_halo_params_t params;
+    uint32_t most; // blocks
+    int mapped;
+    wm_mapping_t **mappings;
+    int count;
+    wm_halo_key_t keys[];
+};
+
+struct wm_halo {
+    wm_comm_t *comm; // retained
+    wm_halo_shape_t shape;
+    bool told;                   // the points of the block were
+    int64_t block[WM_HALO_DIMS]; // its points, ghosts included
+    // The neighbours, each once, without this rank.
+    int peer_count, peers[WM_HALO_PEERS];
+    // Made with the first set in GPU memory, which tells the device.
+    int device; // -1: none
+    wm_symm_memory_t *counters;
+    wm_epochs_t *epochs; // where processes take turns on a GPU; else NULL
+    wm_halo_set_t *sets;
+    CUstream own; // for arrays without a stream; NULL: not made yet
+    // The work enqueued last.
+    uint64_t last; // id of the stream; 0: none
+    CUstream last_stream;
+    CUevent ended; // NULL: none was needed
+    bool noted;    // `ended` was recorded behind it
+    pthread_mutex_t lock;
+};
+
+// Makes what the GPUs need. Collective; all raise if one fails. *unreached
+// becomes true on all ranks if a rank does not reach another's memory.
+WM_MUST_CHECK int
+wm_halo_open_counters(wm_halo_t *halo, int device, bool *unreached,
+                      wm_error_t *err);
+
+void
+wm_halo_key_of(const wm_halo_field_t *field, wm_halo_key_t *key);
+
+void
+wm_halo_set_free(wm_halo_set_t *set);
+
+#endif

@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Halo exchange (halo.h). The first block tells the neighbours that their
+// kernels may write our ghosts, as our stream has come here, and at the end
+// waits for their data. Each other block reads a part of our edges, waits
+// until the neighbour has told us the same, stores, and counts itself in the
+// neighbour's memory. No block waits for another of its own kernel.
+#include "kernels/halo.h"
+
+#include "kernels/abort.h"
+
+struct alignas(16) wm_halo_unit16 {
+    uint64_t part[2];
+};
+
+#ifdef __CUDACC__
+WM_DEVICE void
+store_far(uint64_t *word, uint64_t value)
+{
+    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(word), "l"(value)
+                 : "memory");
+}
+
+WM_DEVICE void
+add_far(uint64_t *word, uint64_t value)
+{
+    asm volatile("red.relaxed.sys.global.add.u64 [%0], %1;" ::"l"(word),
+                 "l"(value)
+                 : "memory");
+}
+
+WM_DEVICE uint64_t
+acquire_far(const uint64_t *word)
+{
+    uint64_t value;
+    asm volatile("ld.acquire.sys.global.u64 %0, [%1];"
+                 : "=l"(value)
+                 : "l"(word)
+                 : "memory");
+    return value;
+}
+
+// Called by one thread of each block when the block has read the epoch. The
+// last one moves it on.
+WM_DEVICE void
+count_block(uint64_t *epoch, uint32_t *begun)
+{
+    const uint64_t next = *epoch + 1;
+    if (gridDim.x > 1) {
+        __threadfence();
+        if (atomicInc(begun, gridDim.x - 1) + 1 < gridDim.x)
+            return;
+    }
+    *(volatile uint64_t *)epoch = next;
+}
+
+// The first task of a block, and the distance to its next one: the first block
+// has none if there are others.
+WM_DEVICE uint32_t
+first_task()
+{
+    return gridDim.x == 1 ? 0 : blockIdx.x == 0 ? UINT32_MAX : blockIdx.x - 1;
+}
+
+WM_DEVICE uint32_t
+task_step()
+{
+    return gridDim.x == 1 ? 1 : gridDim.x - 1;
+}
+#else
+WM_DEVICE void
+store_far(uint64_t *word, uint64_t value)
+{
+    __atomic_store_n(word, value, __ATOMIC_RELEASE);
+}
+
+WM_DEVICE void
+add_far(uint64_t *word, uint64_t value)
+{
+    __atomic_add_fetch(word, value, __ATOMIC_RELEASE);
+}
+
+WM_DEVICE uint64_t
+acquire_far(const uint64_t *word)
+{
+    return __atomic_load_n(word, __ATOMIC_ACQUIRE);
+}
+
+WM_DEVICE void
+count_block(uint64_t *epoch, uint32_t *)
+{
+    ++*epoch;
+}
+
+WM_DEVICE uint32_t
+first_task()
+{
+    return 0;
+}
+
+WM_DEVICE uint32_t
+task_step()
+{
+    return 1;
+}
+#endif
+
+WM_DEVICE uint64_t *
+word_of(char *memory, uint32_t line, uint32_t at)
+{
+    return (uint64_t *)(memory + (size_t)line * WM_HALO_LINE + at);
+}
+
+// Waits until a counter has reached the value. Returns false if a rank has
+// died.
+WM_DEVICE bool
+await(const uint64_t *word, uint64_t value, const uint32_t *abort)
+{
+    for (uint32_t looks = 1; (int64_t)(acquire_far(word) - value) < 0;
+         looks++) {
+        if (looks % WM_LOOKS == 0 && wm_load_system(abort) != 0)
+            return false;
+        wm_pause();
+    }
+    return true;
+}
+
+WM_DEVICE uint32_t
+divide(uint32_t n, const wm_divisor_t &by)
+{
+    const uint32_t high = (uint32_t)(((uint64_t)n * by.magic) >> 32);
+    return (high + n) >> by.shift;
+}
+
+// Returns the offset of a unit.
+WM_DEVICE int64_t
+offset_of(const wm_halo_task_t &task, const int64_t *strides, uint32_t at)
+{
+    int64_t offset = 0;
+    WM_UNROLL
+    for (uint32_t i = 0; i < WM_HALO_NDIM - 1; i++)
+        if (i + 1 < task.ndim) {
+            const uint32_t outer = divide(at, task.shape[i]);
+            offset += (at - outer * task.shape[i].divisor) * strides[i];
+            at = outer;
+            if (i + 2 == task.ndim)
+                offset += at * strides[i + 1];
+        }
+    return task.ndim > 1 ? offset : at * strides[0];
+}
+
+// Waits until the task's neighbour lets us write; called by all threads of the
+// block.
+WM_DEVICE bool
+may_write(const wm_halo_params_t &p, const wm_halo_task_t &task,
+          uint64_t epoch)
+{
+    if (task.peer == WM_HALO_SELF || p.peer_count == 0)
+        return true;
+    bool may = true;
+    if (wm_block_leads())
+        may = await(word_of(p.memory, p.peers[task.peer].rank, WM_HALO_POST),
+                    epoch, p.abort);
+    return wm_block_all(may);
+}
+
+// Copies a task. The first units of each thread are on their way while the
+// neighbour is waited for.
+template <typename unit_t, uint32_t ahead>
+WM_DEVICE void
+run_task(const wm_halo_params_t &p, const wm_halo_task_t &task, uint64_t epoch)
+{
+    const uint32_t threads = wm_block_threads();
+    bool waited = false;
+    for (uint32_t begin = wm_block_thread();; begin += ahead * threads) {
+        unit_t values[ahead];
+        WM_UNROLL
+        for (uint32_t k = 0; k < ahead; k++) {
+            const uint32_t at = begin + k * threads;
+            if (at < task.count)
+                values[k] = *(const unit_t *)(task.src
+                                              + offset_of(task,
+                                                          task.src_strides,
+                                                          at));
+        }
+        if (!waited && !may_write(p, task, epoch))
+            return;
+        waited = true;
+        WM_UNROLL
+        for (uint32_t k = 0; k < ahead; k++) {
+            const uint32_t at = begin + k * threads;
+            if (at < task.count)
+                *(unit_t *)(task.dst + offset_of(task, task.dst_strides, at)) =
+                    values[k];
+        }
+        if (begin - wm_block_thread() + ahead * threads >= task.count)
+            return;
+    }
+}
+
+WM_DEVICE void
+run_any_task(const wm_halo_params_t &p, const wm_halo_task_t &task,
+             uint64_t epoch)
+{
+    if (task.unit == 16)
+        run_task<wm_halo_unit16, 4>(p, task, epoch);
+    else if (task.unit == 8)
+        run_task<uint64_t, 8>(p, task, epoch);
+    else if (task.unit == 4)
+        run_task<uint32_t, 8>(p, task, epoch);
+    else if (task.unit == 2)
+        run_task<uint16_t, 8>(p, task, epoch);
+    else
+        run_task<uint8_t, 8>(p, task, epoch);
+    if (task.peer == WM_HALO_SELF || p.peer_count == 0)
+        return;
+    wm_block_sync();
+    if (wm_block_leads()) {
+        wm_fence_system();
+        add_far(word_of(p.peers[task.peer].memory, p.rank, WM_HALO_DONE), 1);
+    }
+}
+
+WM_DEVICE void
+post(const wm_halo_params_t &p, uint64_t epoch)
+{
+    for (uint32_t i = wm_block_thread(); i < p.peer_count;
+         i += wm_block_threads())
+        store_far(word_of(p.peers[i].memory, p.rank, WM_HALO_POST), epoch);
+}
+
+// Waits for the neighbours' tasks.
+WM_DEVICE void
+await_all(const wm_halo_params_t &p)
+{
+    uint64_t *awaited = word_of(p.memory, p.size + 1, 0);
+    for (uint32_t i = wm_block_thread(); i < p.peer_count;
+         i += wm_block_threads()) {
+        const wm_halo_peer_t &peer = p.peers[i];
+        const uint64_t wanted = awaited[peer.rank] + peer.arrivals;
+        (void)await(word_of(p.memory, peer.rank, WM_HALO_DONE), wanted,
+                    p.abort);
+        awaited[peer.rank] = wanted;
+    }
+}
+
+WM_KERNEL_OF_HALF(wm_halo, wm_halo_params_t)
+{
+    uint64_t *epochs = word_of(p.memory, p.size, WM_HALO_EPOCH);
+    uint64_t epoch = 0;
+    if (!wm_peer_works())
+        return;
+    if (p.peer_count > 0) {
+        epoch = *(const volatile uint64_t *)epochs + 1;
+        if (wm_block() == 0)
+            post(p, epoch);
+        wm_block_sync();
+        if (wm_block_leads())
+            count_block(epochs, (uint32_t *)word_of(p.memory, p.size,
+                                                    WM_HALO_BEGUN));
+    }
+    for (uint32_t i = first_task(); i < p.task_count; i += task_step())
+        run_any_task(p, p.tasks[i], epoch);
+    if (wm_block() == 0)
+        await_all(p);
+}

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Halo exchange: one kernel reads this rank's edges and stores them into its
+// neighbours' ghosts, which are mapped here. The kernels of neighbours order
+// themselves by counters in GPU memory, so a stream and a replayed graph may
+// alternate. Shared by C and CUDA.
+//
+// Each rank has memory for counters that all others have mapped: a line for
+// each rank, with what this rank has said to us, and then our own state.
+//
+//     line r     post: the exchanges in which r let us write its ghosts
+//                done: tasks of r that have written our ghosts, ever
+//     own        epoch: exchanges that have begun here; begun: its blocks
+//     awaited    by rank: those of its tasks that we have waited for
+#ifndef WM_KERNELS_HALO_H
+#define WM_KERNELS_HALO_H
+
+#include "kernels/copy.h"
+
+#define WM_HALO_NDIM 4    // dimensions of a task, units included
+#define WM_HALO_PEERS 26  // most neighbours
+#define WM_HALO_LINE 128  // bytes of a line
+#define WM_HALO_POST 0    // offsets in a line
+#define WM_HALO_DONE 8
+#define WM_HALO_EPOCH 0
+#define WM_HALO_BEGUN 8
+#define WM_HALO_SELF UINT32_MAX
+
+// Returns the bytes of the counters of a rank.
+#define WM_HALO_BYTES(size)                                                   \
+    ((size_t)((size) + 1) * WM_HALO_LINE + (size_t)(size) * sizeof(uint64_t))
+
+// A copy by one block: part of the edge of a field.
+typedef struct {
+    char *dst;
+    const char *src;
+    uint32_t count; // units, below 2^31
+    uint32_t unit;  // bytes: 1, 2, 4, 8 or 16; divides all addresses
+    uint32_t peer;  // index of the neighbour; WM_HALO_SELF: this rank
+    uint32_t ndim;
+    // The first dimension varies fastest. All strides are bytes.
+    wm_divisor_t shape[WM_HALO_NDIM - 1]; // the last one needs none
+    int64_t dst_strides[WM_HALO_NDIM];
+    int64_t src_strides[WM_HALO_NDIM];
+} wm_halo_task_t;
+
+typedef struct {
+    char *memory;      // its counters
+    uint32_t rank;
+    uint32_t arrivals; // tasks of it that write here, in each exchange
+} wm_halo_peer_t;
+
+typedef struct {
+    const wm_halo_task_t *tasks; // GPU memory
+    char *memory;                // our counters
+    const uint32_t *abort;       // not 0: a rank has died
+    uint32_t rank, size;
+    uint32_t task_count;
+    uint32_t peer_count; // 0: the stream orders us, and no kernel waits
+    wm_halo_peer_t peers[WM_HALO_PEERS];
+} wm_halo_params_t;
+
+#endif

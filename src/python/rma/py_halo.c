@@ -1,0 +1,355 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// warpmpi._core.HaloCalls: the calls of a wm.Halo that find and launch. What
+// no exchange waits for is in warpmpi/_halo.py.
+#include "comm/rma/halo_exchange.h"
+#include "comm/diagnostics/hang.h"
+#include "python/core/mpi4py.h"
+#include "python/device/py_stream.h"
+#include "python/view/view.h"
+
+typedef struct {
+    PyObject_HEAD
+    wm_halo_t *halo; // NULL: not opened, or messages serve all
+    wm_halo_shape_t shape;
+    int rank;
+    bool freed;
+} wm_py_halo_t;
+
+// The arguments of a call.
+typedef struct {
+    PyObject *const *objects; // borrowed
+    int count;                // of views
+    wm_view_t views[WM_HALO_FIELDS];
+    wm_halo_field_t fields[WM_HALO_FIELDS];
+    PyObject *stream_object; // borrowed; None: none
+    int device;              // -1: no stream is named
+    CUstream stream;
+} call_t;
+
+PyDoc_STRVAR(
+    halo_open_doc,
+    "_open($self, comm, rank, ndim, dims, periods, low, high, corners, block, /)\n"
+    "--\n\n"
+    "Begin with a communicator. Returns False if messages serve all\n"
+    "fields, as no rank has a GPU.");
+
+static PyObject *
+halo_open(PyObject *object, PyObject *args)
+{
+    wm_py_halo_t *self = (wm_py_halo_t *)object;
+    wm_halo_shape_t s = {.ndim = 0};
+    PyObject *comm, *block;
+    MPI_Comm handle;
+    wm_error_t err;
+    int periodic[WM_HALO_DIMS], corners;
+    long long low[WM_HALO_DIMS], high[WM_HALO_DIMS];
+    long long told[WM_HALO_DIMS] = {0};
+    int64_t points[WM_HALO_DIMS];
+    if (!PyArg_ParseTuple(args, "Oii(iii)(ppp)(LLL)(LLL)pO:_open", &comm,
+                          &self->rank, &s.ndim, &s.dims[0], &s.dims[1], &s.dims[2],
+                          &periodic[0], &periodic[1], &periodic[2], &low[0],
+                          &low[1], &low[2], &high[0], &high[1], &high[2],
+                          &corners, &block)
+        || (block != Py_None
+            && !PyArg_ParseTuple(block, "LLL:_open", &told[0], &told[1],
+                                 &told[2]))
+        || wm_py_mpi_comm(comm, "cart", &handle) < 0
+        || wm_py_check_running() < 0)
+        return NULL;
+    for (int d = 0; d < WM_HALO_DIMS; ++d) {
+        s.periodic[d] = periodic[d] != 0;
+        s.low[d] = low[d];
+        s.high[d] = high[d];
+        points[d] = told[d];
+    }
+    s.corners = corners != 0;
+    self->shape = s;
+    wm_comm_t *found = wm_comm_find(handle);
+    if (found == NULL)
+        Py_RETURN_FALSE;
+    int code = wm_halo_new(found, &s, block != Py_None ? points : NULL,
+                           &self->halo, &err);
+    return code < 0 ? wm_py_raise(&err) : Py_NewRef(Py_True);
+}
+
+PyDoc_STRVAR(
+    halo_copies_doc,
+    "_copies($self, points, stagger, /)\n--\n\n"
+    "Return the copies of a field: (direction, neighbour, edge, ghosts),\n"
+    "where the boxes are begins and extents. Both are this rank's, and the\n"
+    "neighbour in a direction fills the ghosts there.");
+
+static PyObject *
+box_tuple(const wm_halo_box_t *box)
+{
+    return Py_BuildValue("LLLLLL", (long long)box->from[0],
+                         (long long)box->from[1], (long long)box->from[2],
+                         (long long)box->extent[0], (long long)box->extent[1],
+                         (long long)box->extent[2]);
+}
+
+// Appends the copy in a direction, if there is one: an edge without ghosts, or
+// ghosts without an edge, where widths differ by side, have an empty partner.
+static int
+append_copy(wm_py_halo_t *self, const wm_halo_extents_t *extents,
+            int direction, PyObject *list)
+{
+    wm_halo_box_t edge = {{0}, {0}}, ghosts = {{0}, {0}};
+    int neighbor = wm_halo_neighbor(&self->shape, self->rank, direction);
+    bool sends = wm_halo_edge(&self->shape, self->rank, extents, direction,
+                              &edge);
+    bool gets = wm_halo_ghosts(&self->shape, self->rank, extents, direction,
+                               &ghosts);
+    if (!sends && !gets)
+        return 0;
+    PyObject *row = Py_BuildValue("iiNN", direction, neighbor,
+                                  sends ? box_tuple(&edge) : Py_NewRef(Py_None),
+                                  gets ? box_tuple(&ghosts)
+                                       : Py_NewRef(Py_None));
+    int code = row != NULL ? PyList_Append(list, row) : -1;
+    Py_XDECREF(row);
+    return code;
+}
+
+static PyObject *
+halo_copies(PyObject *object, PyObject *args)
+{
+    wm_halo_extents_t extents;
+    long long points[WM_HALO_DIMS], stagger[WM_HALO_DIMS];
+    if (!PyArg_ParseTuple(args, "(LLL)(LLL):_copies", &points[0], &points[1],
+                          &points[2], &stagger[0], &stagger[1], &stagger[2]))
+        return NULL;
+    for (int d = 0; d < WM_HALO_DIMS; ++d) {
+        extents.points[d] = points[d];
+        extents.stagger[d] = stagger[d];
+    }
+    PyObject *list = PyList_New(0);
+    for (int at = 0; at < WM_HALO_DIRECTIONS && list != NULL; ++at)
+        if (append_copy((wm_py_halo_t *)object, &extents, at, list) < 0)
+            Py_CLEAR(list);
+    return list;
+}
+
+static void
+call_release(call_t *call)
+{
+    while (call->count > 0)
+        wm_py_view_release(&call->views[--call->count]);
+}
+
+// Reads stream=.
+static int
+read_keywords(call_t *call, PyObject *const *values, PyObject *names)
+{
+    Py_ssize_t given = names != NULL ? PyTuple_GET_SIZE(names) : 0;
+    for (Py_ssize_t i = 0; i < given; ++i) {
+        PyObject *name = PyTuple_GET_ITEM(names, i);
+        if (PyUnicode_CompareWithASCIIString(name, "stream") != 0)
+            return wm_py_fail(PyExc_TypeError,
+                              "%R is no argument: fields are given by "
+                              "position, and stream= names a stream",
+                              name);
+        call->stream_object = values[i];
+    }
+    return call->stream_object == Py_None
+               ? 0
+               : wm_py_stream_from_object(call->stream_object, "stream",
+                                          &call->device, &call->stream);
+}
+
+static int
+read_fields(call_t *call, PyObject *const *objects, Py_ssize_t given)
+{
+    char name[24];
+    call->objects = objects;
+    if (given < 1 || given > WM_HALO_FIELDS)
+        return wm_py_fail(PyExc_TypeError,
+                          "fields: give 1 to %d arrays, not %zd",
+                          WM_HALO_FIELDS, given);
+    for (int i = 0; i < (int)given; ++i) {
+        PyOS_snprintf(name, sizeof name, "fields[%d]", i);
+        if (wm_py_view_parse(objects[i], true, name, &call->views[i]) < 0)
+            return -1;
+        ++call->count;
+        call->fields[i] = (wm_halo_field_t){
+            .array = &call->views[i].array,
+            .memory = &call->views[i].memory,
+            .producer = &call->views[i].producer,
+        };
+    }
+    return 0;
+}
+
+static int
+call_read(call_t *call, PyObject *const *args, Py_ssize_t given,
+          PyObject *names)
+{
+    call->count = 0;
+    call->device = -1;
+    call->stream_object = Py_None;
+    return read_keywords(call, args + given, names) < 0
+                   || read_fields(call, args, given) < 0
+               ? -1
+               : 0;
+}
+
+// Describes the exception that is set, for the other ranks; it stays.
+static int
+describe(wm_error_t *err)
+{
+    PyObject *error = PyErr_GetRaisedException();
+    PyObject *text = error != NULL ? PyObject_Str(error) : NULL;
+    const char *told = text != NULL ? PyUnicode_AsUTF8(text) : NULL;
+    int code = PyErr_GivenExceptionMatches(error, PyExc_ValueError)
+                   ? WM_ERR_VALUE
+                   : WM_ERR_TYPE;
+    wm_error_set(err, code, 0, "%s", told != NULL ? told : "fields");
+    Py_XDECREF(text);
+    PyErr_SetRaisedException(error);
+    return code;
+}
+
+// Makes the set of the fields. After an exception the others are told.
+static wm_halo_set_t *
+make_set(wm_py_halo_t *self, call_t *call)
+{
+    wm_error_t err;
+    wm_halo_set_t *set = NULL;
+    int code = PyErr_Occurred() ? describe(&err) : 0;
+    bool raised = code < 0;
+    wm_waiting_call = (wm_waiting_call_t){
+        .name = "Halo.exchange",
+        .collective = true,
+        .type = MPI_DATATYPE_NULL,
+    };
+    WM_PY_UNLOCKED(code = wm_halo_register(self->halo, call->fields,
+                                           call->count, code, &set, &err));
+    if (code < 0 && !raised)
+        wm_py_raise(&err);
+    return code < 0 ? NULL : set;
+}
+
+// Exchanges by messages, which are sent in Python.
+static PyObject *
+by_messages(PyObject *self, const call_t *call, Py_ssize_t given)
+{
+    PyObject *fields = PyTuple_New(given);
+    for (Py_ssize_t i = 0; fields != NULL && i < given; ++i)
+        PyTuple_SET_ITEM(fields, i, Py_NewRef(call->objects[i]));
+    PyObject *result = fields != NULL
+                           ? PyObject_CallMethod(self, "_by_messages", "OO",
+                                                 fields, call->stream_object)
+                           : NULL;
+    Py_XDECREF(fields);
+    return result;
+}
+
+static PyObject *
+refuse_freed(void)
+{
+    wm_py_fail(PyExc_RuntimeError, "this halo was freed: make a new wm.Halo");
+    return NULL;
+}
+
+PyDoc_STRVAR(
+    halo_exchange_doc,
+    "exchange($self, /, *fields, stream=None)\n--\n\n"
+    "Fill the ghosts of the fields with the neighbours' edges.\n\n"
+    "fields: 1 to 16 arrays of any library, whose first dimensions are\n"
+    "those of the communicator, ghosts included; further dimensions are\n"
+    "parts of an element. GPU arrays are exchanged on `stream`, or on the\n"
+    "current stream of their library; the call does not wait for the GPU.\n"
+    "All ranks exchange the same fields in the same order. The first\n"
+    "exchange of a set of fields is collective and maps their memory. In a\n"
+    "capture the exchange becomes one kernel of the graph, if the fields\n"
+    "were exchanged before. Raises ValueError on all ranks if the fields do\n"
+    "not fit, or a width exceeds a block, and TypeError for other objects.");
+
+static PyObject *
+halo_exchange(PyObject *object, PyObject *const *args, Py_ssize_t given,
+              PyObject *names)
+{
+    wm_py_halo_t *self = (wm_py_halo_t *)object;
+    wm_halo_set_t *set = NULL;
+    PyObject *result = NULL;
+    wm_error_t err;
+    call_t call;
+    if (self->freed)
+        return refuse_freed();
+    int code = call_read(&call, args, given, names);
+    if (self->halo != NULL) {
+        if (code == 0)
+            set = wm_halo_find(self->halo, call.fields, call.count);
+        if (set == NULL)
+            set = make_set(self, &call);
+    }
+    if (PyErr_Occurred())
+        ;
+    else if (set == NULL || wm_halo_set_info(set)->by_messages)
+        result = by_messages(object, &call, given);
+    else {
+        WM_PY_UNLOCKED(code = wm_halo_enqueue(self->halo, set, call.fields,
+                                              call.device, call.stream, &err));
+        result = wm_py_none(code, &err);
+    }
+    call_release(&call);
+    return result;
+}
+
+static void
+close_halo(wm_py_halo_t *self)
+{
+    wm_halo_t *halo = self->halo;
+    self->halo = NULL;
+    if (halo != NULL)
+        WM_PY_UNLOCKED(wm_halo_free(halo));
+}
+
+PyDoc_STRVAR(halo_free_doc,
+             "free($self, /)\n--\n\n"
+             "Release the memory of the halo; local.\n\n"
+             "Waits for the exchanges that were begun here. No graph with an\n"
+             "exchange is launched any more, on any rank.");
+
+static PyObject *
+halo_free(PyObject *object, PyObject *Py_UNUSED(unused))
+{
+    wm_py_halo_t *self = (wm_py_halo_t *)object;
+    self->freed = true;
+    close_halo(self);
+    Py_RETURN_NONE;
+}
+
+static void
+halo_dealloc(PyObject *object)
+{
+    PyTypeObject *type = Py_TYPE(object);
+    close_halo((wm_py_halo_t *)object);
+    type->tp_free(object);
+    Py_DECREF(type);
+}
+
+static PyMethodDef methods[] = {
+    {"_open", halo_open, METH_VARARGS, halo_open_doc},
+    {"_copies", halo_copies, METH_VARARGS, halo_copies_doc},
+    WM_PY_FASTCALL("exchange", halo_exchange),
+    {"free", halo_free, METH_NOARGS, halo_free_doc},
+    {0},
+};
+
+PyDoc_STRVAR(halo_doc, "The calls of wm.Halo that find and launch.");
+
+static PyType_Slot slots[] = {
+    {Py_tp_doc, (void *)halo_doc},
+    {Py_tp_dealloc, halo_dealloc},
+    {Py_tp_methods, methods},
+    {0},
+};
+
+PyType_Spec wm_py_halo_spec = {
+    .name = "warpmpi._core.HaloCalls",
+    .basicsize = sizeof(wm_py_halo_t),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE
+             | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = slots,
+};

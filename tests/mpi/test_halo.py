@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Halo exchange: every ghost is what NumPy says, from global coordinates.
+
+A point's value is the number of the global point that it is, or that it wraps
+around to. Ghosts are -1 before an exchange, and those at the end of a grid
+that is not periodic stay so.
+"""
+
+import itertools
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import graphs
+import warpmpi as wm
+
+RANKS = MPI.COMM_WORLD.size
+GPU = wm.is_cuda_available()
+KINDS = ["device", "host"] if GPU else ["host"]
+
+needs_gpu = pytest.mark.skipif(not GPU, reason="needs a GPU")
+
+
+def dims_of(ndim):
+    return MPI.Compute_dims(RANKS, ndim)
+
+
+class World:
+    """A grid over all ranks: what each point of a block must hold."""
+
+    def __init__(self, dims, periods, own, width, corners, like=wm.zeros):
+        plain = MPI.COMM_WORLD.Create_cart(dims, periods=periods)
+        self.cart = wm.Comm(plain)
+        self.plain = plain
+        self.dims, self.periods = list(dims), list(periods)
+        self.coords = plain.Get_coords(plain.rank)
+        self.own, self.width = own, width
+        self.corners = corners
+        self.halo = wm.Halo(self.cart, width, corners)
+
+    def free(self):
+        self.halo.free()
+        self.plain.Free()
+
+    def axis(self, d):
+        """Of the points of a dimension: global index, ghost side, if any."""
+        (low, high), own = self.width[d], self.own[d]
+        ranks, at = self.dims[d], self.coords[d]
+        index = np.arange(-low, own + high) + at * own
+        side = np.zeros(len(index), int)
+        side[:low], side[low + own :] = -1, 1
+        there = (index >= 0) & (index < ranks * own)
+        if self.periods[d]:
+            there[:] = True
+        return index % (ranks * own), side, there
+
+    def shape(self):
+        return tuple(
+            low + own + high
+            for own, (low, high) in zip(self.own, self.width, strict=True)
+        )
+
+    def arrays(self, seed=0):
+        """The block before an exchange, and after it."""
+        ndim = len(self.dims)
+        axes = [self.axis(d) for d in range(ndim)]
+        number = np.full(self.shape(), float(seed))
+        ghosts = np.zeros(self.shape(), int)
+        there = np.ones(self.shape(), bool)
+        for d, (index, side, is_there) in enumerate(axes):
+            to = [1] * ndim
+            to[d] = -1
+            extent = self.dims[d] * self.own[d]
+            number = number * extent + index.reshape(to)
+            # Beyond the end of the grid a point counts as one of the block.
+            ghosts = ghosts + ((side != 0) & is_there).reshape(to)
+            there = there & is_there.reshape(to)
+        before = np.where((ghosts == 0) & there, number, -1.0)
+        filled = there & (ghosts <= (ndim if self.corners else 1))
+        return before, np.where(filled, number, -1.0)
+
+
+def expected(world, seed=0):
+    return world.arrays(seed)
+
+
+CASES = [
+    (ndim, periodic, corners)
+    for ndim in (1, 2, 3)
+    for periodic in (False, True)
+    for corners in (False, True)
+]
+
+
+def check(world, array, after):
+    got = array.numpy() if isinstance(array, wm.Array) else array
+    np.testing.assert_array_equal(got, after)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("ndim, periodic, corners", CASES)
+def test_ghosts(ndim, periodic, corners, kind):
+    world = World(
+        dims_of(ndim),
+        [periodic] * ndim,
+        [4, 3, 5][:ndim],
+        [(1, 1)] * ndim,
+        corners,
+    )
+    before, after = world.arrays()
+    u = wm.array(before, device=None if kind == "device" else "cpu")
+    for _ in range(2):
+        world.halo.exchange(u)
+        check(world, u, after)
+    world.free()
+
+
+@needs_gpu
+@pytest.mark.parametrize("periodic", [False, True])
+@pytest.mark.parametrize(
+    "width", [((2, 1), (0, 2)), ((1, 0), (3, 1))], ids=str
+)
+@pytest.mark.parametrize("own", [(3, 3), (4, 7)], ids=str)
+def test_widths_differ_by_side(width, own, periodic):
+    world = World(dims_of(2), [periodic] * 2, own, width, True)
+    before, after = world.arrays()
+    u = wm.array(before)
+    world.halo.exchange(u)
+    check(world, u, after)
+    world.free()
+
+
+@needs_gpu
+@pytest.mark.parametrize("dims", sorted(set(itertools.permutations((1, 1, RANKS)))))
+def test_a_periodic_dimension_of_few_ranks(dims):
+    """West and east are told apart though one rank is both."""
+    world = World(dims, [True] * 3, [1, 2, 1], [(1, 1)] * 3, True)
+    before, after = world.arrays()
+    u = wm.array(before)
+    world.halo.exchange(u)
+    check(world, u, after)
+    world.free()
+
+
+@needs_gpu
+@pytest.mark.parametrize("dtype", ["int8", "float16", "float32", "complex128"])
+def test_several_fields_in_a_graph_and_beside_it(dtype):
+    """Replays, and calls on the stream, in turn."""
+    world = World(dims_of(2), [True, False], [5, 4], [(1, 1)] * 2, True)
+    stream = wm.Stream(wm.get_device())
+    pairs = [world.arrays(seed) for seed in range(3)]
+    fields = [wm.array(before.astype(dtype)) for before, _ in pairs]
+    world.halo.exchange(*fields, stream=stream)
+    with graphs.capture(stream) as made:
+        world.halo.exchange(*fields, stream=stream)
+    for turn in range(4):
+        for field, (before, _) in zip(fields, pairs, strict=True):
+            field.assign(before.astype(dtype))
+        wm.synchronize_device(stream.device)
+        if turn % 2:
+            world.halo.exchange(*fields, stream=stream)
+        else:
+            made[0].launch(stream)
+        stream.synchronize()
+        for field, (_, after) in zip(fields, pairs, strict=True):
+            check(world, field, after.astype(dtype))
+    made[0].free()
+    world.free()

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""wm.Halo: the ghosts of arrays, filled with the neighbours' edges.
+
+The calls that programs repeat are in C (src/python/rma/py_halo.c). Here are
+the making of a halo, and the messages that serve where no kernel reaches the
+neighbours' memory.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+from mpi4py import MPI
+
+from warpmpi import _core
+from warpmpi._comm import Cartcomm, Comm
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+DIMS = 3  # most dimensions
+DIRECTIONS = 27
+
+Box = tuple[slice, ...] | None
+Copy = tuple[int, int, Box, Box]
+Widths = tuple[tuple[int, int], ...]
+
+
+def read_width(width: Any, ndim: int) -> Widths:
+    """The widths by dimension and side, of an int or of one a dimension."""
+    try:
+        each = [operator.index(width)] * ndim
+    except TypeError:
+        each = list(width)
+    if len(each) != ndim:
+        raise ValueError(
+            f"width: {width!r} has {len(each)} entries, and the communicator "
+            f"{ndim} dimensions: give an int, or an int or (low, high) for "
+            "each dimension"
+        )
+    widths = []
+    for one in each:
+        try:
+            low = high = operator.index(one)
+        except TypeError:
+            low, high = map(operator.index, one)
+        if low < 0 or high < 0:
+            raise ValueError(f"width: {width!r} has a negative number")
+        widths.append((low, high))
+    return tuple(widths)
+
+
+def padded(values: Sequence[Any], rest: Any) -> tuple[Any, ...]:
+    """As many values as C expects."""
+    return (*values, *[rest] * (DIMS - len(values)))
+
+
+def slices(box: tuple[int, ...] | None, ndim: int) -> Box:
+    """The index of a box, of begins and extents."""
+    return None if box is None else tuple(
+        slice(at, at + extent)
+        for at, extent in zip(box[:ndim], box[DIMS:], strict=False)
+    )
+
+
+class Halo(_core.HaloCalls):
+    """The exchange of ghosts between the ranks of a cartesian communicator.
+
+    cart: an MPI.Cartcomm of one to three dimensions, which are the first ones
+    of the arrays. width: the number of ghosts on each side: an int, or for
+    each dimension an int or (low, high). corners: the ghosts of diagonal
+    neighbours are filled, too. shape: the shape of this rank's block, ghosts
+    included; arrays may then be staggered, with one point more or less than
+    the block. The call is collective. Raises ValueError for widths or shapes
+    that are none, and TypeError for another communicator.
+    """
+
+    def __init__(
+        self,
+        cart: MPI.Cartcomm,
+        width: Any = 1,
+        corners: bool = False,
+        *,
+        shape: Sequence[int] | None = None,
+    ) -> None:
+        if (
+            not isinstance(cart, MPI.Comm)
+            or cart == MPI.COMM_NULL
+            or cart.Get_topology() != MPI.CART
+        ):
+            raise TypeError(
+                "cart: give a cartesian communicator, such as "
+                f"comm.Create_cart(dims), not {type(cart).__name__}"
+            )
+        ours = isinstance(cart, Comm)
+        self._comm = cart if ours else Cartcomm(cart)
+        dims, periods, _ = MPI.Cartcomm(cart).Get_topo()
+        ndim = len(dims)
+        if not 1 <= ndim <= DIMS:
+            raise ValueError(
+                f"cart: it has {ndim} dimensions, and a halo 1 to {DIMS}"
+            )
+        if shape is not None:
+            shape = tuple(map(operator.index, shape))
+            if len(shape) != ndim:
+                raise ValueError(
+                    f"shape: {shape} is not the shape of a block in {ndim} "
+                    "dimensions"
+                )
+        self._width = read_width(width, ndim)
+        self._corners = bool(corners)
+        self._dims, self._periods = tuple(dims), tuple(map(bool, periods))
+        self._private: MPI.Comm | None = None  # for messages
+        self._shape = shape
+        low, high = zip(*self._width, strict=True)
+        self._open(
+            self._comm,
+            self._comm.rank,
+            ndim,
+            padded(dims, 1),
+            padded(self._periods, False),
+            padded(low, 0),
+            padded(high, 0),
+            self._corners,
+            None if shape is None else padded(shape, 1),
+        )
+
+    @property
+    def comm(self) -> MPI.Comm:
+        """The cartesian communicator, as a wm.Cartcomm."""
+        return self._comm
+
+    @property
+    def width(self) -> Widths:
+        """The number of ghosts, (low, high) for each dimension."""
+        return self._width
+
+    @property
+    def corners(self) -> bool:
+        """Tell whether diagonal neighbours exchange, too."""
+        return self._corners
+
+    def __repr__(self) -> str:
+        return (
+            f"<warpmpi.Halo of {' x '.join(map(str, self._dims))} ranks, "
+            f"width {self._width}{', corners' if self._corners else ''}>"
+        )
+
+    def _by_messages(self, fields: tuple[Any, ...], stream: Any) -> None:
+        """Exchange by messages: what no kernel reaches, and CPU arrays."""
+        self._start_messages(fields, stream).finish()
+
+    def _start_messages(self, fields: tuple[Any, ...], stream: Any) -> Started:
+        views = [_core.asarray(field) for field in fields]
+        plans = [self._copies_of(view) for view in views]
+        if self._private is None:
+            self._private = self._comm.Dup()
+        channel = self._private if stream is None else self._private.on(stream)
+        requests = []
+        for calls in (channel.Irecv, channel.Isend):
+            for index, (view, plan) in enumerate(zip(views, plans, strict=True)):
+                for direction, neighbor, edge, ghosts in plan:
+                    back = DIRECTIONS - 1 - direction
+                    sends = calls == channel.Isend
+                    tag = index * DIRECTIONS + (direction if sends else back)
+                    box = edge if sends else ghosts
+                    if box is not None:
+                        requests.append(calls(view[box], neighbor, tag))
+        return Started(requests)
+
+    def _copies_of(self, view: _core.Array) -> list[Copy]:
+        ndim = len(self._dims)
+        points = view.shape[:ndim]
+        block = points if self._shape is None else self._shape
+        stagger = tuple(n - m for n, m in zip(points, block, strict=True))
+        return [
+            (direction, neighbor, slices(edge, ndim), slices(ghosts, ndim))
+            for direction, neighbor, edge, ghosts in self._copies(
+                padded(points, 1), padded(stagger, 0)
+            )
+        ]
+
+
+class Started:
+    """An exchange that was begun: wm.Halo.start."""
+
+    def __init__(self, requests: list[MPI.Request]) -> None:
+        self._requests = requests
+
+    def finish(self) -> None:
+        """Wait until the ghosts are filled."""
+        MPI.Request.Waitall(self._requests)
+        self._requests = []
