@@ -147,27 +147,57 @@ class Halo(_core.HaloCalls):
             f"width {self._width}{', corners' if self._corners else ''}>"
         )
 
-    def _by_messages(self, fields: tuple[Any, ...], stream: Any) -> None:
-        """Exchange by messages: what no kernel reaches, and CPU arrays."""
-        self._start_messages(fields, stream).finish()
+    def start(self, *fields: Any, stream: Any = None) -> Exchange:
+        """Begin an exchange, and return it: finish() ends it.
 
-    def _start_messages(self, fields: tuple[Any, ...], stream: Any) -> Started:
+        GPU arrays are exchanged beside later work on `stream`, or on the
+        current stream of their library, which must not touch the edges and
+        the ghosts until finish(). Arguments and errors are those of
+        exchange(); one exchange of a halo is under way at a time.
+        """
+        begun = self._begin(*fields, stream=stream)
+        requests = None
+        if begun is NotImplemented:
+            requests = self._send(fields, stream)
+        return Exchange(self, fields, stream, requests)
+
+    def plan(self, *fields: Any) -> Plan:
+        """Return the exchange of these fields, to be called often; collective.
+
+        A plan keeps the fields. plan(stream=) is exchange() of them, and
+        raises RuntimeError where a field has other memory than now. It is one
+        kernel, and may be captured into a CUDA graph at its first call.
+        """
+        self._prepare(*fields)
+        return Plan(self, fields)
+
+    def _by_messages(self, fields: tuple[Any, ...], stream: Any) -> None:
+        """Exchange what no kernel reaches, and CPU arrays."""
+        MPI.Request.Waitall(self._send(fields, stream))
+
+    def _send(
+        self, fields: tuple[Any, ...], stream: Any
+    ) -> list[MPI.Request]:
         views = [_core.asarray(field) for field in fields]
         plans = [self._copies_of(view) for view in views]
         if self._private is None:
             self._private = self._comm.Dup()
-        channel = self._private if stream is None else self._private.on(stream)
-        requests = []
-        for calls in (channel.Irecv, channel.Isend):
-            for index, (view, plan) in enumerate(zip(views, plans, strict=True)):
-                for direction, neighbor, edge, ghosts in plan:
-                    back = DIRECTIONS - 1 - direction
-                    sends = calls == channel.Isend
-                    tag = index * DIRECTIONS + (direction if sends else back)
-                    box = edge if sends else ghosts
-                    if box is not None:
-                        requests.append(calls(view[box], neighbor, tag))
-        return Started(requests)
+        channel: Any = self._private
+        if stream is not None and views[0].device.is_cuda:
+            channel = channel.on(stream)
+        received, sent = [], []
+        for index, (view, plan) in enumerate(zip(views, plans, strict=True)):
+            for direction, neighbor, edge, ghosts in plan:
+                tag = index * DIRECTIONS
+                if ghosts is not None:
+                    tag_back = tag + DIRECTIONS - 1 - direction
+                    received.append((view[ghosts], neighbor, tag_back))
+                if edge is not None:
+                    sent.append((view[edge], neighbor, tag + direction))
+        requests = [channel.Irecv(*each) for each in received]
+        requests += [channel.Isend(*each) for each in sent]
+        _core._count_halo()
+        return requests
 
     def _copies_of(self, view: _core.Array) -> list[Copy]:
         ndim = len(self._dims)
@@ -182,13 +212,49 @@ class Halo(_core.HaloCalls):
         ]
 
 
-class Started:
-    """An exchange that was begun: wm.Halo.start."""
+class Exchange:
+    """An exchange that wm.Halo.start has begun."""
 
-    def __init__(self, requests: list[MPI.Request]) -> None:
+    def __init__(
+        self,
+        halo: Halo,
+        fields: tuple[Any, ...],
+        stream: Any,
+        requests: list[MPI.Request] | None,
+    ) -> None:
+        self._halo, self._fields, self._stream = halo, fields, stream
         self._requests = requests
+        self._ended = False
 
-    def finish(self) -> None:
-        """Wait until the ghosts are filled."""
-        MPI.Request.Waitall(self._requests)
-        self._requests = []
+    def finish(self, stream: Any = None) -> None:
+        """Order later work behind the exchange, which fills the ghosts.
+
+        That is work on `stream`, on the stream of start(), or on the current
+        stream of the fields' library. CPU arrays are filled at the return.
+        A second call does nothing.
+        """
+        if self._ended:
+            return
+        self._ended = True
+        if self._requests is not None:
+            MPI.Request.Waitall(self._requests)
+        else:
+            stream = self._stream if stream is None else stream
+            self._halo._end(*self._fields, stream=stream)
+
+
+class Plan:
+    """The exchange of some fields: wm.Halo.plan."""
+
+    def __init__(self, halo: Halo, fields: tuple[Any, ...]) -> None:
+        self._halo, self._fields = halo, fields
+        self._replay = halo._replay
+
+    def __call__(self, stream: Any = None) -> None:
+        """Exchange the fields on a stream; see wm.Halo.exchange."""
+        self._replay(*self._fields, stream=stream)
+
+    @property
+    def fields(self) -> tuple[Any, ...]:
+        """The fields, in their order."""
+        return self._fields

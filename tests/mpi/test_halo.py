@@ -167,3 +167,76 @@ def test_several_fields_in_a_graph_and_beside_it(dtype):
             check(world, field, after.astype(dtype))
     made[0].free()
     world.free()
+
+
+@needs_gpu
+def test_kernels_serve():
+    """One exchange a call, and no message."""
+    world = World(dims_of(2), [True] * 2, [4, 4], [(1, 1)] * 2, True)
+    u = wm.array(world.arrays()[0])
+    before = wm.stats()
+    for _ in range(3):
+        world.halo.exchange(u)
+    now = wm.stats()
+    assert now["halo_exchanges"] - before["halo_exchanges"] == 3
+    edge = 4 * (6 * 6 - 4 * 4) * 8 // 4
+    assert now["halo_bytes"] - before["halo_bytes"] == 3 * edge
+    assert now["staged_halos"] == before["staged_halos"]
+    assert now["sent_messages"] == before["sent_messages"]
+    world.free()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("named", [False, True])
+def test_start_and_finish(kind, named):
+    world = World(dims_of(2), [True] * 2, [4, 4], [(1, 1)] * 2, True)
+    before, after = world.arrays()
+    u = wm.array(before, device=None if kind == "device" else "cpu")
+    stream = wm.Stream(wm.get_device()) if named and GPU else None
+    for _ in range(2):
+        x = world.halo.start(u, stream=stream)
+        x.finish()
+        x.finish()
+        if stream is not None:
+            stream.synchronize()
+        check(world, u, after)
+    world.free()
+
+
+@needs_gpu
+def test_a_plan_in_a_graph_of_many():
+    """Its first call may be a capture's."""
+    world = World(dims_of(2), [True, False], [5, 4], [(1, 1)] * 2, True)
+    stream = wm.Stream(wm.get_device())
+    before, after = world.arrays()
+    u = wm.array(before)
+    wm.synchronize_device(stream.device)
+    plan = world.halo.plan(u)
+    with graphs.capture(stream) as made:
+        for _ in range(20):
+            plan(stream=stream)
+    for _ in range(3):
+        made[0].launch(stream)
+        stream.synchronize()
+        check(world, u, after)
+    plan(stream=stream)
+    made[0].free()
+    world.free()
+
+
+@needs_gpu
+def test_a_started_exchange_in_a_graph():
+    """The exchange is a branch of the graph, joined by finish()."""
+    world = World(dims_of(2), [True, False], [5, 4], [(1, 1)] * 2, True)
+    stream = wm.Stream(wm.get_device())
+    before, after = world.arrays()
+    u = wm.array(before)
+    wm.synchronize_device(stream.device)
+    world.halo.plan(u)
+    with graphs.capture(stream) as made:
+        world.halo.start(u, stream=stream).finish()
+    made[0].launch(stream)
+    stream.synchronize()
+    check(world, u, after)
+    made[0].free()
+    world.free()

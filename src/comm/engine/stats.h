@@ -23,6 +23,9 @@
     X(moved_collectives)    /* of arrays moved to an engine's memory */       \
     X(staged_calls)         /* files, windows, packing: likewise */           \
     X(served_operations)    /* of windows, done here for other ranks */       \
+    X(halo_exchanges)       /* by a kernel */                                 \
+    X(halo_bytes)           /* of those, that this rank has written */        \
+    X(staged_halos)         /* by messages */                                 \
     X(sent_messages)                                                          \
     X(sent_bytes)                                                             \
     X(received_messages)                                                      \

@@ -350,6 +350,9 @@ launch(wm_halo_t *halo, const wm_halo_set_t *set, CUstream stream,
         code = wm_epochs_enqueue(halo->epochs,
                                  WM_EPOCHS_COMPLETE | WM_EPOCHS_WAIT, device,
                                  stream, err);
+    wm_stat_add(WM_STAT_halo_exchanges, code == 0);
+    wm_stat_add(WM_STAT_halo_bytes,
+                code == 0 ? (int64_t)set->info.nbytes : 0);
     return code;
 }
 
@@ -386,30 +389,53 @@ order_after(const wm_halo_t *halo, const wm_halo_set_t *set,
 }
 
 static int
+open_own(wm_halo_t *halo, wm_error_t *err)
+{
+    return halo->own != NULL ? 0
+                             : wm_stream_create(halo->device, &halo->own, err);
+}
+
+// Enqueues the exchange on a stream that is ordered behind the fields' users.
+static int
+enqueue_ordered(wm_halo_t *halo, const wm_halo_set_t *set, CUstream stream,
+                bool captured, wm_error_t *err)
+{
+    int code = follow_last(halo, stream, captured, err);
+    if (code == 0)
+        code = launch(halo, set, stream, err);
+    return code < 0 ? code : note_end(halo, stream, captured, err);
+}
+
+static int
 enqueue_lock_held(wm_halo_t *halo, const wm_halo_set_t *set,
                   const wm_halo_field_t *fields, bool named, CUstream stream,
                   wm_error_t *err)
 {
     bool theirs = !named && find_stream(halo, set, fields, &stream);
+    bool own = !named && !theirs;
     uint64_t capture = 0;
-    int code = 0;
-    if (!named && !theirs && halo->own == NULL)
-        code = wm_stream_create(halo->device, &halo->own, err);
-    if (!named && !theirs)
+    int code = own ? open_own(halo, err)
+                   : wm_stream_capture(halo->device, stream, &capture, err);
+    if (own)
         stream = halo->own;
-    if (code == 0 && (named || theirs))
-        code = wm_stream_capture(halo->device, stream, &capture, err);
-    if (code == 0)
-        code = follow_last(halo, stream, capture != 0, err);
     if (code == 0 && !theirs)
         code = order_before(halo, set, fields, stream, capture != 0, err);
     if (code == 0)
-        code = launch(halo, set, stream, err);
-    if (code == 0)
-        code = note_end(halo, stream, capture != 0, err);
+        code = enqueue_ordered(halo, set, stream, capture != 0, err);
     if (code == 0 && !theirs && capture == 0)
         code = order_after(halo, set, fields, stream, named, err);
     return code;
+}
+
+static int
+check_stream(const wm_halo_t *halo, int device, wm_error_t *err)
+{
+    return device < 0 || device == halo->device
+               ? 0
+               : wm_error_set(err, WM_ERR_VALUE, 0,
+                              "stream: it is a stream of cuda:%d, and the "
+                              "fields are on cuda:%d",
+                              device, halo->device);
 }
 
 int
@@ -417,13 +443,74 @@ wm_halo_enqueue(wm_halo_t *halo, const wm_halo_set_t *set,
                 const wm_halo_field_t *fields, int device, CUstream stream,
                 wm_error_t *err)
 {
-    if (device >= 0 && device != halo->device)
-        return wm_error_set(err, WM_ERR_VALUE, 0,
-                            "stream: it is a stream of cuda:%d, and the "
-                            "fields are on cuda:%d",
-                            device, halo->device);
+    int code = check_stream(halo, device, err);
+    if (code < 0)
+        return code;
     wm_lock(&halo->lock);
-    int code = enqueue_lock_held(halo, set, fields, device >= 0, stream, err);
+    code = enqueue_lock_held(halo, set, fields, device >= 0, stream, err);
+    pthread_mutex_unlock(&halo->lock);
+    return code;
+}
+
+// Finds the stream that an exchange on our own one is forked from and joined
+// with; false: there is none.
+static bool
+find_side(const wm_halo_t *halo, const wm_halo_set_t *set,
+          const wm_halo_field_t *fields, int device, CUstream *stream)
+{
+    return device >= 0 || find_stream(halo, set, fields, stream);
+}
+
+static int
+start_lock_held(wm_halo_t *halo, const wm_halo_set_t *set,
+                const wm_halo_field_t *fields, int device, CUstream stream,
+                wm_error_t *err)
+{
+    uint64_t capture = 0;
+    bool side = find_side(halo, set, fields, device, &stream);
+    int code = open_own(halo, err);
+    if (code == 0 && side)
+        code = wm_stream_capture(halo->device, stream, &capture, err);
+    if (code == 0 && (device >= 0 || !side))
+        code = order_before(halo, set, fields, side ? stream : halo->own,
+                            capture != 0, err);
+    if (code == 0 && side)
+        code = wm_stream_follow(halo->device, halo->own, halo->device, stream,
+                                err);
+    if (code == 0)
+        code = enqueue_ordered(halo, set, halo->own, capture != 0, err);
+    return code == 0 && capture == 0
+               ? order_after(halo, set, fields, halo->own, true, err)
+               : code;
+}
+
+int
+wm_halo_start(wm_halo_t *halo, const wm_halo_set_t *set,
+              const wm_halo_field_t *fields, int device, CUstream stream,
+              wm_error_t *err)
+{
+    int code = check_stream(halo, device, err);
+    if (code < 0)
+        return code;
+    wm_lock(&halo->lock);
+    code = start_lock_held(halo, set, fields, device, stream, err);
+    pthread_mutex_unlock(&halo->lock);
+    return code;
+}
+
+int
+wm_halo_finish(wm_halo_t *halo, const wm_halo_set_t *set,
+               const wm_halo_field_t *fields, int device, CUstream stream,
+               wm_error_t *err)
+{
+    int code = check_stream(halo, device, err);
+    if (code < 0)
+        return code;
+    wm_lock(&halo->lock);
+    code = find_side(halo, set, fields, device, &stream)
+               ? wm_stream_follow(halo->device, stream, halo->device,
+                                  halo->own, err)
+               : order_after(halo, set, fields, halo->own, false, err);
     pthread_mutex_unlock(&halo->lock);
     return code;
 }

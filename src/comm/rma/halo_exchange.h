@@ -67,4 +67,17 @@ wm_halo_enqueue(wm_halo_t *halo, const wm_halo_set_t *set,
                 const wm_halo_field_t *fields, int device, CUstream stream,
                 wm_error_t *err);
 
+// Begins an exchange on a stream of ours, behind the named stream or the
+// producers, which do not wait for it; wm_halo_finish() makes the named stream,
+// or later uses of the fields, wait for it. Fields that the library orders by
+// itself wait from the start on.
+WM_MUST_CHECK int
+wm_halo_start(wm_halo_t *halo, const wm_halo_set_t *set,
+              const wm_halo_field_t *fields, int device, CUstream stream,
+              wm_error_t *err);
+WM_MUST_CHECK int
+wm_halo_finish(wm_halo_t *halo, const wm_halo_set_t *set,
+               const wm_halo_field_t *fields, int device, CUstream stream,
+               wm_error_t *err);
+
 #endif

@@ -52,6 +52,7 @@
     X(average)                                                                \
     X(local)                                                                  \
     X(thresholds)                                                             \
+    X(halo)                                                                   \
     X(buffered)                                                               \
     X(stock)                                                                  \
     X(objects)                                                                \

@@ -3,6 +3,7 @@
 // no exchange waits for is in warpmpi/_halo.py.
 #include "comm/rma/halo_exchange.h"
 #include "comm/diagnostics/hang.h"
+#include "comm/engine/stats.h"
 #include "python/core/mpi4py.h"
 #include "python/device/py_stream.h"
 #include "python/view/view.h"
@@ -251,6 +252,63 @@ refuse_freed(void)
     return NULL;
 }
 
+// Finds, or makes, the set of the fields. NULL: an exception is set, or
+// messages serve all.
+static wm_halo_set_t *
+find_set(wm_py_halo_t *self, call_t *call, int code)
+{
+    wm_halo_set_t *set = NULL;
+    if (code == 0)
+        set = wm_halo_find(self->halo, call->fields, call->count);
+    return set != NULL ? set : make_set(self, call);
+}
+
+typedef int (*enqueue_t)(wm_halo_t *halo, const wm_halo_set_t *set,
+                         const wm_halo_field_t *fields, int device,
+                         CUstream stream, wm_error_t *err);
+
+// Makes a call. Returns Py_NotImplemented, borrowed, if messages serve it.
+static PyObject *
+run_call(PyObject *object, call_t *call, int code, bool known,
+         enqueue_t enqueue)
+{
+    wm_py_halo_t *self = (wm_py_halo_t *)object;
+    wm_halo_set_t *set = NULL;
+    wm_error_t err;
+    if (known && code == 0 && self->halo != NULL) {
+        set = wm_halo_find(self->halo, call->fields, call->count);
+        if (set == NULL)
+            wm_py_fail(PyExc_RuntimeError,
+                       "fields: an array has other memory, or another shape, "
+                       "than when the plan was made: make a new plan");
+    }
+    else if (self->halo != NULL)
+        set = find_set(self, call, code);
+    if (PyErr_Occurred())
+        return NULL;
+    if (set == NULL || wm_halo_set_info(set)->by_messages)
+        return Py_NotImplemented;
+    WM_PY_UNLOCKED(code = enqueue(self->halo, set, call->fields, call->device,
+                                  call->stream, &err));
+    return wm_py_none(code, &err);
+}
+
+static PyObject *
+make_call(PyObject *object, PyObject *const *args, Py_ssize_t given,
+          PyObject *names, bool known, bool whole, enqueue_t enqueue)
+{
+    call_t call;
+    if (((wm_py_halo_t *)object)->freed)
+        return refuse_freed();
+    int code = call_read(&call, args, given, names);
+    PyObject *result = run_call(object, &call, code, known, enqueue);
+    if (result == Py_NotImplemented)
+        result = whole ? by_messages(object, &call, given)
+                       : Py_NewRef(Py_NotImplemented);
+    call_release(&call);
+    return result;
+}
+
 PyDoc_STRVAR(
     halo_exchange_doc,
     "exchange($self, /, *fields, stream=None)\n--\n\n"
@@ -269,31 +327,60 @@ static PyObject *
 halo_exchange(PyObject *object, PyObject *const *args, Py_ssize_t given,
               PyObject *names)
 {
-    wm_py_halo_t *self = (wm_py_halo_t *)object;
-    wm_halo_set_t *set = NULL;
-    PyObject *result = NULL;
-    wm_error_t err;
-    call_t call;
-    if (self->freed)
-        return refuse_freed();
-    int code = call_read(&call, args, given, names);
-    if (self->halo != NULL) {
-        if (code == 0)
-            set = wm_halo_find(self->halo, call.fields, call.count);
-        if (set == NULL)
-            set = make_set(self, &call);
-    }
-    if (PyErr_Occurred())
-        ;
-    else if (set == NULL || wm_halo_set_info(set)->by_messages)
-        result = by_messages(object, &call, given);
-    else {
-        WM_PY_UNLOCKED(code = wm_halo_enqueue(self->halo, set, call.fields,
-                                              call.device, call.stream, &err));
-        result = wm_py_none(code, &err);
-    }
-    call_release(&call);
-    return result;
+    return make_call(object, args, given, names, false, true, wm_halo_enqueue);
+}
+
+PyDoc_STRVAR(halo_replay_doc,
+             "_replay($self, /, *fields, stream=None)\n--\n\n"
+             "exchange() of fields that were exchanged before.");
+
+static PyObject *
+halo_replay(PyObject *object, PyObject *const *args, Py_ssize_t given,
+            PyObject *names)
+{
+    return make_call(object, args, given, names, true, true, wm_halo_enqueue);
+}
+
+PyDoc_STRVAR(halo_begin_doc,
+             "_begin($self, /, *fields, stream=None)\n--\n\n"
+             "Begin an exchange. Returns NotImplemented if messages serve it.");
+
+static PyObject *
+halo_begin(PyObject *object, PyObject *const *args, Py_ssize_t given,
+           PyObject *names)
+{
+    return make_call(object, args, given, names, false, false, wm_halo_start);
+}
+
+PyDoc_STRVAR(halo_end_doc,
+             "_end($self, /, *fields, stream=None)\n--\n\n"
+             "Order later uses of the fields behind what _begin() began.");
+
+static PyObject *
+halo_end(PyObject *object, PyObject *const *args, Py_ssize_t given,
+         PyObject *names)
+{
+    return make_call(object, args, given, names, true, false, wm_halo_finish);
+}
+
+PyDoc_STRVAR(
+    halo_prepare_doc,
+    "_prepare($self, /, *fields)\n--\n\n"
+    "Make a set of fields known. Returns False if messages serve it.");
+
+static int
+nothing(wm_halo_t *Py_UNUSED(halo), const wm_halo_set_t *Py_UNUSED(set),
+        const wm_halo_field_t *Py_UNUSED(fields), int Py_UNUSED(device),
+        CUstream Py_UNUSED(stream), wm_error_t *Py_UNUSED(err))
+{
+    return 0;
+}
+
+static PyObject *
+halo_prepare(PyObject *object, PyObject *const *args, Py_ssize_t given,
+             PyObject *names)
+{
+    return make_call(object, args, given, names, false, false, nothing);
 }
 
 static void
@@ -333,7 +420,26 @@ static PyMethodDef methods[] = {
     {"_open", halo_open, METH_VARARGS, halo_open_doc},
     {"_copies", halo_copies, METH_VARARGS, halo_copies_doc},
     WM_PY_FASTCALL("exchange", halo_exchange),
+    WM_PY_FASTCALL("_replay", halo_replay),
+    WM_PY_FASTCALL("_begin", halo_begin),
+    WM_PY_FASTCALL("_end", halo_end),
+    WM_PY_FASTCALL("_prepare", halo_prepare),
     {"free", halo_free, METH_NOARGS, halo_free_doc},
+    {0},
+};
+
+PyDoc_STRVAR(count_doc, "_count_halo()\n--\n\n"
+                        "Count an exchange by messages.");
+
+static PyObject *
+count_halo(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
+{
+    wm_stat_add(WM_STAT_staged_halos, 1);
+    Py_RETURN_NONE;
+}
+
+PyMethodDef wm_py_halo_functions[] = {
+    {"_count_halo", count_halo, METH_NOARGS, count_doc},
     {0},
 };
 
