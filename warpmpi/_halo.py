@@ -8,6 +8,7 @@ neighbours' memory.
 
 from __future__ import annotations
 
+import functools
 import operator
 from typing import TYPE_CHECKING, Any
 
@@ -168,8 +169,7 @@ class Halo(_core.HaloCalls):
         raises RuntimeError where a field has other memory than now. It is one
         kernel, and may be captured into a CUDA graph at its first call.
         """
-        self._prepare(*fields)
-        return Plan(self, fields)
+        return Plan(self, self._prepare(*fields), fields)
 
     def _by_messages(self, fields: tuple[Any, ...], stream: Any) -> None:
         """Exchange what no kernel reaches, and CPU arrays."""
@@ -246,13 +246,15 @@ class Exchange:
 class Plan:
     """The exchange of some fields: wm.Halo.plan."""
 
-    def __init__(self, halo: Halo, fields: tuple[Any, ...]) -> None:
-        self._halo, self._fields = halo, fields
-        self._replay = halo._replay
+    def __init__(
+        self, halo: Halo, number: int, fields: tuple[Any, ...]
+    ) -> None:
+        self._fields = fields
+        self._call = functools.partial(halo._replay, number, *fields)
 
     def __call__(self, stream: Any = None) -> None:
         """Exchange the fields on a stream; see wm.Halo.exchange."""
-        self._replay(*self._fields, stream=stream)
+        self._call(stream=stream)
 
     @property
     def fields(self) -> tuple[Any, ...]:

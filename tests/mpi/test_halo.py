@@ -240,3 +240,123 @@ def test_a_started_exchange_in_a_graph():
     check(world, u, after)
     made[0].free()
     world.free()
+
+
+@needs_gpu
+def test_a_field_moves_on_one_rank():
+    """The others learn of it; two places on one rank may take turns."""
+    world = World(dims_of(2), [True] * 2, [4, 4], [(1, 1)] * 2, True)
+    before, after = world.arrays()
+    mine = [wm.array(before) for _ in range(3)]
+    for turn in (0, 0, 1, 1, 0, 2, 2, 1):
+        u = mine[turn if world.plain.rank == 0 else 0]
+        for each in mine:
+            each.assign(before)
+        world.halo.exchange(u)
+        check(world, u, after)
+        others = [each for each in mine if each is not u]
+        assert all((each.numpy() == before).all() for each in others)
+    world.free()
+
+
+@needs_gpu
+def test_a_plan_outlives_what_moves_elsewhere():
+    """Its fields are those of when it was made, on all ranks."""
+    world = World(dims_of(1), [True], [4], [(1, 1)], False)
+    before, after = world.arrays()
+    mine = [wm.array(before) for _ in range(20)]
+    plan = world.halo.plan(mine[0])
+    for one in mine[1:]:
+        world.halo.exchange(one if world.plain.rank == 0 else mine[0])
+    for each in mine:
+        each.assign(before)
+    plan()
+    check(world, mine[0], after)
+    assert all((each.numpy() == before).all() for each in mine[1:])
+    world.free()
+
+
+def fails_everywhere(world, kind, text, *fields, halo=None):
+    """Each rank raises, and names the argument."""
+    with pytest.raises(kind, match=text):
+        (halo or world.halo).exchange(*fields)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_errors_are_raised_on_all_ranks(kind):
+    device = None if kind == "device" else "cpu"
+    world = World(dims_of(2), [True] * 2, [4, 4], [(1, 1)] * 2, False)
+    last = world.plain.rank == RANKS - 1
+    before, after = world.arrays()
+    u = wm.array(before, device=device)
+
+    def other(shape, dtype="float64"):
+        return wm.zeros(shape, dtype, device=device) if last else u
+
+    world.halo.exchange(u)
+    fails_everywhere(world, ValueError, r"fields\[0\].*dimensions", other(6))
+    fails_everywhere(
+        world, ValueError, r"fields\[0\]: dimension 1", other((6, 2))
+    )
+    fails_everywhere(world, TypeError, "fields", "u" if last else u)
+    if RANKS > 1:
+        fails_everywhere(world, TypeError, "float32", other((6, 6), "float32"))
+        fails_everywhere(world, ValueError, "do not fit", other((6, 7)))
+        fields = [u, u] if last else [u]
+        fails_everywhere(world, ValueError, "same fields", *fields)
+    fails_everywhere(
+        world, ValueError, r"shape=", *([u, wm.zeros((6, 7), device=device)])
+    )
+    world.halo.exchange(u)
+    check(world, u, after)
+    world.free()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_width_beyond_the_block(kind):
+    world = World(dims_of(1), [True], [4], [(5, 1)], False)
+    u = wm.zeros(world.shape(), device=None if kind == "device" else "cpu")
+    fails_everywhere(world, ValueError, r"fields\[0\]: dimension 0 .* width", u)
+    world.free()
+
+
+def test_arguments():
+    plain = MPI.COMM_WORLD.Create_cart(dims_of(2))
+    with pytest.raises(TypeError, match="cart: give a cartesian"):
+        wm.Halo(MPI.COMM_WORLD)
+    for width in (-1, (1, 2, 3), ((1, -1), 1)):
+        with pytest.raises(ValueError, match="width"):
+            wm.Halo(plain, width)
+    with pytest.raises(ValueError, match="shape"):
+        wm.Halo(plain, shape=(1, 2, 3))
+    halo = wm.Halo(plain, (1, (2, 0)), corners=True)
+    assert halo.width == ((1, 1), (2, 0)) and halo.corners
+    assert repr(halo).startswith("<warpmpi.Halo of ")
+    with pytest.raises(TypeError, match="no argument"):
+        halo.exchange(np.zeros((4, 4)), streams=None)
+    halo.free()
+    with pytest.raises(RuntimeError, match="freed"):
+        halo.exchange(np.zeros((4, 4)))
+    plain.Free()
+
+
+@needs_gpu
+def test_a_plan_notices_that_a_field_has_moved():
+    class Field:
+        def __init__(self, array):
+            self.array = array
+
+        @property
+        def __cuda_array_interface__(self):
+            return self.array.__cuda_array_interface__
+
+    world = World(dims_of(1), [True], [4], [(1, 1)], False)
+    before, after = world.arrays()
+    field = Field(wm.array(before))
+    plan = world.halo.plan(field)
+    plan()
+    check(world, field.array, after)
+    field.array = wm.array(before)
+    with pytest.raises(RuntimeError, match="other memory.*make a new"):
+        plan()
+    world.free()

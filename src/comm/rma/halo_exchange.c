@@ -8,11 +8,13 @@
 #include "comm/coll/direct/coll_gather.h"
 #include "comm/coll/direct/preflight.h"
 #include "comm/coll/direct/symm_group.h"
+#include "comm/comm/failure.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/stats.h"
-#include "comm/node/stream_words.h"
 #include "comm/rma/halo_state.h"
 #include "cuda/lock.h"
+
+#define MOST_LOOSE 16 // sets that no plan and no graph has
 
 static void
 find_peers(wm_halo_t *halo)
@@ -63,6 +65,22 @@ wm_halo_set_free(wm_halo_set_t *set)
     free(set);
 }
 
+static void
+close_counters(wm_halo_t *halo)
+{
+    wm_engine_lock();
+    wm_halo_list_remove(halo);
+    wm_epochs_free(halo->epochs);
+    wm_engine_unlock();
+    wm_symm_memory_free(halo->counters);
+    if (halo->abort != NULL)
+        wm_pinned_free((void *)halo->abort);
+    halo->epochs = NULL;
+    halo->counters = NULL;
+    halo->abort = NULL;
+    halo->device = -1;
+}
+
 // Waits for the work that was enqueued last, but in a capture.
 static void
 halo_wait(const wm_halo_t *halo)
@@ -84,14 +102,11 @@ wm_halo_free(wm_halo_t *halo)
         next = set->next;
         wm_halo_set_free(set);
     }
-    wm_engine_lock();
-    wm_epochs_free(halo->epochs);
-    wm_engine_unlock();
-    wm_symm_memory_free(halo->counters);
     if (halo->own != NULL)
         wm_stream_destroy(halo->device, halo->own);
     if (halo->ended != NULL)
         wm_event_release(halo->device, halo->ended);
+    close_counters(halo);
     wm_comm_release(halo->comm);
     pthread_mutex_destroy(&halo->lock);
     free(halo);
@@ -162,14 +177,15 @@ connect_words(wm_halo_t *halo, wm_error_t *err)
     return wm_preflight_tell(comm, WM_COLL_BARRIER, code, err);
 }
 
-// Makes the abort flag readable for kernels.
 static int
-register_words(const wm_halo_t *halo, int device, wm_error_t *err)
+make_abort(wm_halo_t *halo, wm_error_t *err)
 {
-    wm_engine_lock();
-    int code = wm_node_register(halo->comm->peers[halo->comm->rank], false,
-                                device, err);
-    wm_engine_unlock();
+    void *word;
+    int code = wm_pinned_alloc(sizeof *halo->abort, &word, err);
+    if (code == 0) {
+        halo->abort = word;
+        atomic_store(halo->abort, 0);
+    }
     return code;
 }
 
@@ -181,7 +197,7 @@ make_counters(wm_halo_t *halo, int device, bool *unreached, wm_error_t *err)
     const wm_symm_group_t group = wm_symm_group_of(comm, nbytes);
     int code = wm_halo_prepare(device, err);
     if (code == 0)
-        code = register_words(halo, device, err);
+        code = make_abort(halo, err);
     code = wm_preflight_tell(comm, WM_COLL_BARRIER, code, err);
     if (code == 0)
         code = wm_symm_memory_make(&group, device, false, nbytes, clear,
@@ -198,19 +214,20 @@ wm_halo_open_counters(wm_halo_t *halo, int device, bool *unreached,
         code = wm_halo_prepare(device, err);
     else
         code = make_counters(halo, device, unreached, err);
-    if (code < 0 || *unreached)
+    if (code < 0 || *unreached) {
+        close_counters(halo);
         return code;
+    }
     halo->device = device;
     if (halo->counters != NULL && halo->counters->multiprocessors == 0)
         code = connect_words(halo, err);
-    if (code < 0) { // it is made anew next time
+    if (code < 0)
+        close_counters(halo); // they are made anew next time
+    else if (halo->counters != NULL) {
         wm_engine_lock();
-        wm_epochs_free(halo->epochs);
+        wm_halo_list_add(halo);
         wm_engine_unlock();
-        wm_symm_memory_free(halo->counters);
-        halo->epochs = NULL;
-        halo->counters = NULL;
-        halo->device = -1;
+        wm_engine_notify(); // it looks for dead ranks
     }
     return code;
 }
@@ -251,42 +268,171 @@ is_same(const wm_halo_key_t *key, const wm_halo_field_t *field, bool anywhere)
     return same;
 }
 
+static bool
+has_fields(const wm_halo_set_t *set, const wm_halo_field_t *fields, int count)
+{
+    bool same = set->count == count;
+    for (int i = 0; same && i < count; ++i)
+        same = is_same(&set->keys[i], &fields[i], set->by_messages);
+    return same;
+}
+
 wm_halo_set_t *
 wm_halo_find(const wm_halo_t *halo, const wm_halo_field_t *fields, int count)
 {
     wm_halo_set_t *set = halo->sets;
-    for (; set != NULL; set = set->next) {
-        bool same = set->count == count;
-        for (int i = 0; same && i < count; ++i)
-            same = is_same(&set->keys[i], &fields[i], set->info.by_messages);
-        if (same)
-            break;
-    }
+    while (set != NULL && !has_fields(set, fields, count))
+        set = set->next;
     return set;
 }
 
-const wm_halo_set_info_t *
-wm_halo_set_info(const wm_halo_set_t *set)
+wm_halo_set_t *
+wm_halo_find_by_id(const wm_halo_t *halo, uint32_t id,
+                   const wm_halo_field_t *fields, int count)
 {
-    return &set->info;
+    wm_halo_set_t *set = halo->sets;
+    while (set != NULL && set->id != id)
+        set = set->next;
+    return set != NULL && has_fields(set, fields, count) ? set : NULL;
 }
 
-// --- exchanges ------------------------------------------------------------
+uint32_t
+wm_halo_set_keep(wm_halo_set_t *set)
+{
+    set->kept = true;
+    return set->id;
+}
+
+bool
+wm_halo_set_by_messages(const wm_halo_set_t *set)
+{
+    return set->by_messages;
+}
+
+static bool
+has_keys(const wm_halo_set_t *set, const wm_halo_set_t *other)
+{
+    return set->count == other->count
+           && memcmp(set->keys, other->keys,
+                     (size_t)set->count * sizeof set->keys[0])
+                  == 0;
+}
+
+void
+wm_halo_add_set(wm_halo_t *halo, wm_halo_set_t *set)
+{
+    int loose = 0;
+    bool waited = false;
+    for (wm_halo_set_t **link = &halo->sets, *one; (one = *link) != NULL;) {
+        loose += !one->kept;
+        if (one->kept || (loose < MOST_LOOSE && !has_keys(one, set))) {
+            link = &one->next;
+            continue;
+        }
+        if (!waited)
+            halo_wait(halo);
+        waited = true;
+        *link = one->next;
+        wm_halo_set_free(one);
+    }
+    set->id = ++halo->made;
+    set->next = halo->sets;
+    halo->sets = set;
+}
 
 // Returns the only stream that produces the fields; false: there are several,
 // or none.
 static bool
-find_stream(const wm_halo_t *halo, const wm_halo_set_t *set,
-            const wm_halo_field_t *fields, CUstream *stream)
+find_stream(const wm_halo_t *halo, const wm_halo_field_t *fields, int count,
+            CUstream *stream)
 {
     const wm_producer_t *first = fields[0].producer;
     bool same = first->kind == WM_PRODUCER_STREAM
                 && first->device == halo->device;
-    for (int i = 1; same && i < set->count; ++i)
+    for (int i = 1; same && i < count; ++i)
         same = wm_producer_is_same(first, fields[i].producer);
     *stream = first->stream;
     return same;
 }
+
+// Finds the stream that the program has named, or that of the fields; false:
+// there is none.
+static bool
+find_side(const wm_halo_t *halo, const wm_halo_field_t *fields, int count,
+          int device, CUstream *stream)
+{
+    return device >= 0 || find_stream(halo, fields, count, stream);
+}
+
+// --- the meeting of all ranks ---------------------------------------------
+
+// Sets *same to true if all ranks have found the set with this number; 0: this
+// rank has found none.
+static int
+agree(const wm_halo_t *halo, uint32_t id, bool *same, wm_error_t *err)
+{
+    wm_comm_t *comm = halo->comm;
+    wm_preflight_t preflight = {
+        .call = WM_COLL_BARRIER,
+        .all = 1,
+        .data = &id,
+        .nbytes = sizeof id,
+    };
+    int code = wm_preflight_run(comm, &preflight, err);
+    *same = id != 0;
+    for (int rank = 0; rank < comm->size && code == 0; ++rank)
+        *same = *same
+                && memcmp(wm_preflight_data(comm->barrier, rank), &id,
+                          sizeof id)
+                       == 0;
+    return code;
+}
+
+static int
+check_usable(const wm_halo_t *halo, wm_error_t *err)
+{
+    uint32_t dead = halo->abort != NULL ? atomic_load(halo->abort) : 0;
+    if (dead != 0)
+        return wm_failure_set(halo->comm, (int)dead - 1, err);
+    return !halo->orphaned ? 0
+                           : wm_error_set(err, WM_ERR_STATE, 0,
+                                          "the communicator of this halo was "
+                                          "freed: make a new wm.Halo");
+}
+
+int
+wm_halo_meet(wm_halo_t *halo, const wm_halo_field_t *fields, int count,
+             int device, CUstream stream, int code, wm_halo_set_t **set,
+             wm_error_t *err)
+{
+    wm_halo_set_t *found = code < 0 ? NULL : wm_halo_find(halo, fields, count);
+    wm_error_t unusable;
+    uint64_t capture = 0;
+    bool same = found != NULL;
+    if (check_usable(halo, &unusable) < 0) {
+        *err = code < 0 ? *err : unusable;
+        return err->code;
+    }
+    if (found != NULL && !found->by_messages
+        && find_side(halo, fields, count, device, &stream)) {
+        code = wm_stream_capture(halo->device, stream, &capture, err);
+        found->kept |= capture != 0;
+    }
+    if (halo->comm->barrier != NULL && halo->comm->size > 1 && capture == 0) {
+        int met = agree(halo, code < 0 || !same ? 0 : found->id, &same,
+                        &unusable);
+        if (met < 0) {
+            *err = unusable;
+            return met;
+        }
+    }
+    if (!same)
+        return wm_halo_register(halo, fields, count, code, set, err);
+    *set = found;
+    return code;
+}
+
+// --- exchanges ------------------------------------------------------------
 
 // Orders the stream behind the last exchange, which may be on another one.
 static int
@@ -336,11 +482,9 @@ launch(wm_halo_t *halo, const wm_halo_set_t *set, CUstream stream,
     wm_halo_params_t params = set->params;
     if (params.task_count == 0 && halo->peer_count == 0)
         return 0;
-    if (params.peer_count > 0)
-        params.abort = (const uint32_t *)wm_stream_words_abort_op(
-                           halo->comm->barrier)
-                           .word;
-    if (halo->epochs != NULL)
+    code = check_usable(halo, err);
+    params.abort = (const uint32_t *)halo->abort;
+    if (code == 0 && halo->epochs != NULL)
         code = wm_epochs_enqueue(halo->epochs,
                                  WM_EPOCHS_POST | WM_EPOCHS_START, device,
                                  stream, err);
@@ -352,7 +496,7 @@ launch(wm_halo_t *halo, const wm_halo_set_t *set, CUstream stream,
                                  stream, err);
     wm_stat_add(WM_STAT_halo_exchanges, code == 0);
     wm_stat_add(WM_STAT_halo_bytes,
-                code == 0 ? (int64_t)set->info.nbytes : 0);
+                code == 0 ? (int64_t)set->nbytes : 0);
     return code;
 }
 
@@ -411,7 +555,7 @@ enqueue_lock_held(wm_halo_t *halo, const wm_halo_set_t *set,
                   const wm_halo_field_t *fields, bool named, CUstream stream,
                   wm_error_t *err)
 {
-    bool theirs = !named && find_stream(halo, set, fields, &stream);
+    bool theirs = !named && find_stream(halo, fields, set->count, &stream);
     bool own = !named && !theirs;
     uint64_t capture = 0;
     int code = own ? open_own(halo, err)
@@ -452,22 +596,13 @@ wm_halo_enqueue(wm_halo_t *halo, const wm_halo_set_t *set,
     return code;
 }
 
-// Finds the stream that an exchange on our own one is forked from and joined
-// with; false: there is none.
-static bool
-find_side(const wm_halo_t *halo, const wm_halo_set_t *set,
-          const wm_halo_field_t *fields, int device, CUstream *stream)
-{
-    return device >= 0 || find_stream(halo, set, fields, stream);
-}
-
 static int
 start_lock_held(wm_halo_t *halo, const wm_halo_set_t *set,
                 const wm_halo_field_t *fields, int device, CUstream stream,
                 wm_error_t *err)
 {
     uint64_t capture = 0;
-    bool side = find_side(halo, set, fields, device, &stream);
+    bool side = find_side(halo, fields, set->count, device, &stream);
     int code = open_own(halo, err);
     if (code == 0 && side)
         code = wm_stream_capture(halo->device, stream, &capture, err);
@@ -507,7 +642,7 @@ wm_halo_finish(wm_halo_t *halo, const wm_halo_set_t *set,
     if (code < 0)
         return code;
     wm_lock(&halo->lock);
-    code = find_side(halo, set, fields, device, &stream)
+    code = find_side(halo, fields, set->count, device, &stream)
                ? wm_stream_follow(halo->device, stream, halo->device,
                                   halo->own, err)
                : order_after(halo, set, fields, halo->own, false, err);

@@ -26,12 +26,6 @@ typedef struct {
     const wm_producer_t *producer;
 } wm_halo_field_t;
 
-typedef struct {
-    bool by_messages; // the caller sends them
-    size_t nbytes;    // that this rank writes into ghosts, its own included
-    int tasks;
-} wm_halo_set_info_t;
-
 // Makes a halo. `block`: points of this rank's block, ghosts included, that
 // staggered fields are compared with; NULL: no field is staggered. Keeps the
 // communicator.
@@ -43,20 +37,32 @@ wm_halo_new(wm_comm_t *comm, const wm_halo_shape_t *shape,
 void
 wm_halo_free(wm_halo_t *halo);
 
-// Returns the set of these fields if they were exchanged before; borrowed. An
-// array is the same if its memory, type, shape and strides are.
+// Finds the set of these fields; borrowed. Collective: on one host all ranks
+// meet, and a rank that has failed calls it, too (`code`, with `err`). If all
+// know their fields as those of one set, this takes a barrier; else the set is
+// made: all ranks raise if the fields of one do not fit those of its
+// neighbours. An array is the same if its memory, type, shape and strides are.
+// In a capture a known set is found without the others.
+WM_MUST_CHECK int
+wm_halo_meet(wm_halo_t *halo, const wm_halo_field_t *fields, int count,
+             int device, CUstream stream, int code, wm_halo_set_t **set,
+             wm_error_t *err);
+
+// Returns the newest set of these fields, or the set with this number if the
+// fields are its fields; NULL: there is none. Local.
 wm_halo_set_t *
 wm_halo_find(const wm_halo_t *halo, const wm_halo_field_t *fields, int count);
+wm_halo_set_t *
+wm_halo_find_by_id(const wm_halo_t *halo, uint32_t id,
+                   const wm_halo_field_t *fields, int count);
 
-// Makes a set. Collective over the communicator; a rank that has failed calls
-// it, too (`code`, with `err`). All ranks raise if the fields of one do not
-// fit those of its neighbours.
-WM_MUST_CHECK int
-wm_halo_register(wm_halo_t *halo, const wm_halo_field_t *fields, int count,
-                 int code, wm_halo_set_t **set, wm_error_t *err);
+// Returns the set's number, for a plan, which keeps the set.
+uint32_t
+wm_halo_set_keep(wm_halo_set_t *set);
 
-const wm_halo_set_info_t *
-wm_halo_set_info(const wm_halo_set_t *set);
+// Returns true if the caller sends messages for the set.
+bool
+wm_halo_set_by_messages(const wm_halo_set_t *set);
 
 // Enqueues an exchange of fields of the set: on a stream of `device`, in a
 // capture or not, or, with `device` -1, on the stream of the fields' producer

@@ -458,7 +458,7 @@ find_units(making_t *making)
                 uint64_t units = wm_halo_units(&layout);
                 all += units;
                 longest = units > longest ? units : longest;
-                making->set->info.nbytes += units
+                making->set->nbytes += units
                                             * (uint64_t)wm_layout_unit(
                                                 &layout);
             }
@@ -508,7 +508,6 @@ make_tasks(making_t *making, wm_error_t *err)
         return code;
     set->params.tasks = wm_block_pointer(set->table);
     set->params.task_count = (uint32_t)count;
-    set->info.tasks = (int)count;
     return 0;
 }
 
@@ -634,7 +633,7 @@ make_set(making_t *making, int code, wm_error_t *err)
               && (comm->barrier != NULL || comm->size == 1);
     if (reached)
         code = make_on_gpus(making, &reached, err);
-    making->set->info.by_messages = !reached;
+    making->set->by_messages = !reached;
     return code;
 }
 
@@ -649,10 +648,8 @@ wm_halo_register(wm_halo_t *halo, const wm_halo_field_t *fields, int count,
     making->fields = fields;
     making->count = count;
     code = make_set(making, code, err);
-    if (code == 0) {
-        making->set->next = halo->sets;
-        halo->sets = *set = making->set;
-    }
+    if (code == 0)
+        wm_halo_add_set(halo, *set = making->set);
     else
         wm_halo_set_free(making->set);
     free(making->heads);

@@ -23,7 +23,10 @@ typedef struct {
 
 struct wm_halo_set {
     struct wm_halo_set *next;
-    wm_halo_set_info_t info;
+    uint32_t id; // the same on all ranks
+    bool kept;   // a plan, or a graph, has it: it stays until the halo ends
+    bool by_messages;
+    size_t nbytes; // that this rank writes into ghosts, its own included
     wm_block_t *table; // the tasks
     wm_halo_params_t params;
     uint32_t most; // blocks
@@ -34,7 +37,12 @@ struct wm_halo_set {
 };
 
 struct wm_halo {
-    wm_comm_t *comm; // retained
+    struct wm_halo *next; // in the list; engine lock
+    wm_comm_t *comm;      // retained
+    bool orphaned;        // its handle was freed; engine lock
+    // Page-locked: 1 + a rank that has died, or the size if the communicator
+    // is revoked.
+    _Atomic uint32_t *abort;
     wm_halo_shape_t shape;
     bool told;                   // the points of the block were
     int64_t block[WM_HALO_DIMS]; // its points, ghosts included
@@ -44,7 +52,8 @@ struct wm_halo {
     int device; // -1: none
     wm_symm_memory_t *counters;
     wm_epochs_t *epochs; // where processes take turns on a GPU; else NULL
-    wm_halo_set_t *sets;
+    wm_halo_set_t *sets; // the last one first
+    uint32_t made;       // sets, ever
     CUstream own; // for arrays without a stream; NULL: not made yet
     // The work enqueued last.
     uint64_t last; // id of the stream; 0: none
@@ -60,8 +69,24 @@ WM_MUST_CHECK int
 wm_halo_open_counters(wm_halo_t *halo, int device, bool *unreached,
                       wm_error_t *err);
 
+// Adds a set that all ranks have made, and frees those that it replaces.
+void
+wm_halo_add_set(wm_halo_t *halo, wm_halo_set_t *set);
+
+// Make the list of halos (halo_list.c) know a halo, or forget it. Engine lock
+// held.
+void
+wm_halo_list_add(wm_halo_t *halo);
+void
+wm_halo_list_remove(wm_halo_t *halo);
+
 void
 wm_halo_key_of(const wm_halo_field_t *field, wm_halo_key_t *key);
+
+// Makes a set (wm_halo_meet). Collective; a rank that has failed calls it, too.
+WM_MUST_CHECK int
+wm_halo_register(wm_halo_t *halo, const wm_halo_field_t *fields, int count,
+                 int code, wm_halo_set_t **set, wm_error_t *err);
 
 void
 wm_halo_set_free(wm_halo_set_t *set);

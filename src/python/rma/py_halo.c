@@ -4,6 +4,7 @@
 #include "comm/rma/halo_exchange.h"
 #include "comm/diagnostics/hang.h"
 #include "comm/engine/stats.h"
+#include "python/core/arguments.h"
 #include "python/core/mpi4py.h"
 #include "python/device/py_stream.h"
 #include "python/view/view.h"
@@ -25,6 +26,7 @@ typedef struct {
     PyObject *stream_object; // borrowed; None: none
     int device;              // -1: no stream is named
     CUstream stream;
+    wm_halo_set_t *set; // once found
 } call_t;
 
 PyDoc_STRVAR(
@@ -185,6 +187,7 @@ static int
 call_read(call_t *call, PyObject *const *args, Py_ssize_t given,
           PyObject *names)
 {
+    call->set = NULL;
     call->count = 0;
     call->device = -1;
     call->stream_object = Py_None;
@@ -210,26 +213,6 @@ describe(wm_error_t *err)
     return code;
 }
 
-// Makes the set of the fields. After an exception the others are told.
-static wm_halo_set_t *
-make_set(wm_py_halo_t *self, call_t *call)
-{
-    wm_error_t err;
-    wm_halo_set_t *set = NULL;
-    int code = PyErr_Occurred() ? describe(&err) : 0;
-    bool raised = code < 0;
-    wm_waiting_call = (wm_waiting_call_t){
-        .name = "Halo.exchange",
-        .collective = true,
-        .type = MPI_DATATYPE_NULL,
-    };
-    WM_PY_UNLOCKED(code = wm_halo_register(self->halo, call->fields,
-                                           call->count, code, &set, &err));
-    if (code < 0 && !raised)
-        wm_py_raise(&err);
-    return code < 0 ? NULL : set;
-}
-
 // Exchanges by messages, which are sent in Python.
 static PyObject *
 by_messages(PyObject *self, const call_t *call, Py_ssize_t given)
@@ -252,56 +235,58 @@ refuse_freed(void)
     return NULL;
 }
 
-// Finds, or makes, the set of the fields. NULL: an exception is set, or
-// messages serve all.
-static wm_halo_set_t *
-find_set(wm_py_halo_t *self, call_t *call, int code)
-{
-    wm_halo_set_t *set = NULL;
-    if (code == 0)
-        set = wm_halo_find(self->halo, call->fields, call->count);
-    return set != NULL ? set : make_set(self, call);
-}
-
 typedef int (*enqueue_t)(wm_halo_t *halo, const wm_halo_set_t *set,
                          const wm_halo_field_t *fields, int device,
                          CUstream stream, wm_error_t *err);
 
+// Meets the other ranks, also after an exception, which they are told, and
+// enqueues a call. *set becomes NULL after an error.
+static int
+meet_and_enqueue(wm_halo_t *halo, const call_t *call, enqueue_t enqueue,
+                 int code, wm_halo_set_t **set, wm_error_t *err)
+{
+    code = wm_halo_meet(halo, call->fields, call->count, call->device,
+                        call->stream, code, set, err);
+    if (code < 0 || wm_halo_set_by_messages(*set))
+        return code;
+    return enqueue(halo, *set, call->fields, call->device, call->stream, err);
+}
+
 // Makes a call. Returns Py_NotImplemented, borrowed, if messages serve it.
 static PyObject *
-run_call(PyObject *object, call_t *call, int code, bool known,
-         enqueue_t enqueue)
+run_call(wm_py_halo_t *self, call_t *call, int code, enqueue_t enqueue)
 {
-    wm_py_halo_t *self = (wm_py_halo_t *)object;
     wm_halo_set_t *set = NULL;
     wm_error_t err;
-    if (known && code == 0 && self->halo != NULL) {
-        set = wm_halo_find(self->halo, call->fields, call->count);
-        if (set == NULL)
-            wm_py_fail(PyExc_RuntimeError,
-                       "fields: an array has other memory, or another shape, "
-                       "than when the plan was made: make a new plan");
-    }
-    else if (self->halo != NULL)
-        set = find_set(self, call, code);
-    if (PyErr_Occurred())
+    bool raised = code < 0;
+    if (self->halo == NULL)
+        return raised ? NULL : Py_NotImplemented;
+    code = raised ? describe(&err) : 0;
+    wm_waiting_call = (wm_waiting_call_t){
+        .name = "Halo.exchange",
+        .collective = true,
+        .type = MPI_DATATYPE_NULL,
+    };
+    WM_PY_UNLOCKED(code = meet_and_enqueue(self->halo, call, enqueue, code,
+                                           &set, &err));
+    if (raised)
         return NULL;
-    if (set == NULL || wm_halo_set_info(set)->by_messages)
+    if (code == 0 && wm_halo_set_by_messages(set))
         return Py_NotImplemented;
-    WM_PY_UNLOCKED(code = enqueue(self->halo, set, call->fields, call->device,
-                                  call->stream, &err));
+    call->set = set;
     return wm_py_none(code, &err);
 }
 
 static PyObject *
 make_call(PyObject *object, PyObject *const *args, Py_ssize_t given,
-          PyObject *names, bool known, bool whole, enqueue_t enqueue)
+          PyObject *names, bool whole, enqueue_t enqueue)
 {
+    wm_py_halo_t *self = (wm_py_halo_t *)object;
     call_t call;
-    if (((wm_py_halo_t *)object)->freed)
+    if (self->freed)
         return refuse_freed();
     int code = call_read(&call, args, given, names);
-    PyObject *result = run_call(object, &call, code, known, enqueue);
+    PyObject *result = run_call(self, &call, code, enqueue);
     if (result == Py_NotImplemented)
         result = whole ? by_messages(object, &call, given)
                        : Py_NewRef(Py_NotImplemented);
@@ -327,18 +312,7 @@ static PyObject *
 halo_exchange(PyObject *object, PyObject *const *args, Py_ssize_t given,
               PyObject *names)
 {
-    return make_call(object, args, given, names, false, true, wm_halo_enqueue);
-}
-
-PyDoc_STRVAR(halo_replay_doc,
-             "_replay($self, /, *fields, stream=None)\n--\n\n"
-             "exchange() of fields that were exchanged before.");
-
-static PyObject *
-halo_replay(PyObject *object, PyObject *const *args, Py_ssize_t given,
-            PyObject *names)
-{
-    return make_call(object, args, given, names, true, true, wm_halo_enqueue);
+    return make_call(object, args, given, names, true, wm_halo_enqueue);
 }
 
 PyDoc_STRVAR(halo_begin_doc,
@@ -349,7 +323,57 @@ static PyObject *
 halo_begin(PyObject *object, PyObject *const *args, Py_ssize_t given,
            PyObject *names)
 {
-    return make_call(object, args, given, names, false, false, wm_halo_start);
+    return make_call(object, args, given, names, false, wm_halo_start);
+}
+
+// Makes a call with fields that are known, without the other ranks.
+static PyObject *
+call_known(PyObject *object, uint32_t id, PyObject *const *args,
+           Py_ssize_t given, PyObject *names, enqueue_t enqueue)
+{
+    wm_py_halo_t *self = (wm_py_halo_t *)object;
+    PyObject *result = NULL;
+    wm_error_t err;
+    call_t call;
+    if (self->freed)
+        return refuse_freed();
+    int code = call_read(&call, args, given, names);
+    if (code == 0 && self->halo != NULL) {
+        call.set = id == 0 ? wm_halo_find(self->halo, call.fields, call.count)
+                           : wm_halo_find_by_id(self->halo, id, call.fields,
+                                                call.count);
+        if (call.set == NULL)
+            code = wm_py_fail(
+                PyExc_RuntimeError,
+                "fields: an array has other memory, or another shape, than "
+                "when the plan was made, or the exchange began: make a new "
+                "one");
+    }
+    if (code == 0
+        && (call.set == NULL || wm_halo_set_by_messages(call.set)))
+        result = by_messages(object, &call, given);
+    else if (code == 0) {
+        WM_PY_UNLOCKED(code = enqueue(self->halo, call.set, call.fields,
+                                      call.device, call.stream, &err));
+        result = wm_py_none(code, &err);
+    }
+    call_release(&call);
+    return result;
+}
+
+PyDoc_STRVAR(halo_replay_doc,
+             "_replay($self, plan, /, *fields, stream=None)\n--\n\n"
+             "exchange() of the fields of a plan, by its number.");
+
+static PyObject *
+halo_replay(PyObject *object, PyObject *const *args, Py_ssize_t given,
+            PyObject *names)
+{
+    int id = 0;
+    if (given < 1 || wm_py_argument_int(args[0], "plan", &id) < 0)
+        return NULL;
+    return call_known(object, (uint32_t)id, args + 1, given - 1, names,
+                      wm_halo_enqueue);
 }
 
 PyDoc_STRVAR(halo_end_doc,
@@ -360,13 +384,12 @@ static PyObject *
 halo_end(PyObject *object, PyObject *const *args, Py_ssize_t given,
          PyObject *names)
 {
-    return make_call(object, args, given, names, true, false, wm_halo_finish);
+    return call_known(object, 0, args, given, names, wm_halo_finish);
 }
 
-PyDoc_STRVAR(
-    halo_prepare_doc,
-    "_prepare($self, /, *fields)\n--\n\n"
-    "Make a set of fields known. Returns False if messages serve it.");
+PyDoc_STRVAR(halo_prepare_doc,
+             "_prepare($self, /, *fields)\n--\n\n"
+             "Make the set of the fields of a plan; return its number.");
 
 static int
 nothing(wm_halo_t *Py_UNUSED(halo), const wm_halo_set_t *Py_UNUSED(set),
@@ -380,7 +403,19 @@ static PyObject *
 halo_prepare(PyObject *object, PyObject *const *args, Py_ssize_t given,
              PyObject *names)
 {
-    return make_call(object, args, given, names, false, false, nothing);
+    wm_py_halo_t *self = (wm_py_halo_t *)object;
+    call_t call;
+    if (self->freed)
+        return refuse_freed();
+    int code = call_read(&call, args, given, names);
+    PyObject *result = run_call(self, &call, code, nothing);
+    if (result == Py_NotImplemented)
+        result = PyLong_FromLong(0);
+    else if (result != NULL)
+        Py_SETREF(result, PyLong_FromUnsignedLong(
+                              wm_halo_set_keep(call.set)));
+    call_release(&call);
+    return result;
 }
 
 static void

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The halos of this process whose kernels may wait for other ranks' kernels:
+// after a rank has died, or the communicator is revoked, an abort flag in
+// page-locked memory ends the waits. Engine lock held, but in serve and rest.
+#include "comm/comm/failure.h"
+#include "comm/engine/engine.h"
+#include "comm/engine/modules.h"
+#include "comm/rma/halo_state.h"
+
+#define LOOK_US 100000
+
+static wm_halo_t *list;
+static _Atomic int halos; // in the list
+
+void
+wm_halo_list_add(wm_halo_t *halo)
+{
+    halo->next = list;
+    list = halo;
+    atomic_fetch_add(&halos, 1);
+}
+
+void
+wm_halo_list_remove(wm_halo_t *halo)
+{
+    for (wm_halo_t **link = &list; *link != NULL; link = &(*link)->next)
+        if (*link == halo) {
+            *link = halo->next;
+            atomic_fetch_sub(&halos, 1);
+            return;
+        }
+}
+
+static void
+halo_list_look(wm_halo_t *halo)
+{
+    wm_comm_t *comm = halo->comm;
+    if (halo->orphaned || atomic_load(halo->abort) != 0)
+        return;
+    if (wm_failure_is_told())
+        (void)!wm_failure_look_at_all(comm, NULL);
+    if (comm->revoked)
+        atomic_store(halo->abort, (uint32_t)comm->size + 1);
+    for (int rank = 0; rank < comm->size; ++rank)
+        if (comm->peers[rank]->dead)
+            atomic_store(halo->abort, (uint32_t)rank + 1);
+}
+
+static void
+halo_list_serve(bool waited)
+{
+    (void)waited;
+    static _Atomic int64_t looked;
+    int64_t now = wm_engine_now();
+    if (atomic_load(&halos) == 0 || now - looked < LOOK_US
+        || !wm_engine_try_lock())
+        return;
+    looked = now;
+    for (wm_halo_t *halo = list; halo != NULL; halo = halo->next)
+        halo_list_look(halo);
+    wm_engine_unlock();
+}
+
+static int64_t
+halo_list_rest(void)
+{
+    return atomic_load(&halos) > 0 ? LOOK_US : 0;
+}
+
+// The user has freed a communicator: its halos stay, without calls.
+static void
+halo_list_freed(wm_comm_t *comm)
+{
+    wm_engine_lock();
+    for (wm_halo_t *halo = list; halo != NULL; halo = halo->next)
+        halo->orphaned |= halo->comm == comm;
+    wm_engine_unlock();
+}
+
+const wm_module_t wm_halo_list_module = {
+    .serve = halo_list_serve,
+    .rest = halo_list_rest,
+    .freed = halo_list_freed,
+};
