@@ -19,6 +19,7 @@ from . import (
     _memory_kinds,
     _objects,
     _staging,
+    _windows,
     _workers,
 )
 from ._comm import (
@@ -102,6 +103,10 @@ CLASS_CALLS: list[tuple[type, str, Any]] = [
     *_staging.class_calls(),
     *_objects.CLASS_CALLS,
     *_memory_kinds.class_calls(),
+    *(
+        (MPI.Win, name, classmethod(call))
+        for name, call in _windows.MAKERS.items()
+    ),
 ]
 
 # Class methods that make communicators without one of ours at hand.

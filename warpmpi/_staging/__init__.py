@@ -24,7 +24,7 @@ from .collectives import comm_calls
 from .datatypes import datatype_calls
 from .files import file_calls
 from .messages import message_calls
-from .windows import window_calls, window_memory
+from .windows import STAGED, window_memory
 
 __all__ = [
     "class_calls",
@@ -41,7 +41,7 @@ def class_calls() -> Iterator[tuple[type, str, Any]]:
     """Give (type, name, replacement) of calls without a communicator."""
     for name, call in file_calls():
         yield MPI.File, name, call
-    for name, call in window_calls():
+    for name, call in STAGED.items():
         yield MPI.Win, name, call
     if hasattr(MPI.Session, "Attach_buffer"):
         refusal = refusing(MPI.Session, "Attach_buffer", _NO_ATTACH)

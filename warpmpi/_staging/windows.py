@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """MPI.Win: one-sided calls, and the calls that complete them.
 
-A window must be host memory.
+These are of windows of host memory; _windows.py has those of GPU memory.
 """
 
 from __future__ import annotations
@@ -85,9 +85,8 @@ class _OfWindow(Family):
 
 
 _NO_WINDOW = (
-    "GPU memory cannot be a window: other ranks would write to it without a "
-    "call of this rank that could stage the data; use host memory "
-    "(wm.empty(..., device='cpu')), or Send and Recv of a wm.Comm"
+    "mpi4py's own call takes host memory alone: call wm.install() first, or "
+    "use wm.Win.Create() for GPU memory"
 )
 
 
@@ -110,5 +109,9 @@ def window_calls() -> Iterator[tuple[str, Any]]:
     for name in "Unlock Flush Flush_local".split():
         yield name, _synchronizing(method(name), True)
     yield "Free", _freeing(method("Free"))
-    for name in ("Create", "Attach", "Detach"):
+    for name in ("Attach", "Detach"):
         yield name, refusing(MPI.Win, name, _NO_WINDOW)
+
+
+# Of mpi4py's own methods, which install() replaces by these.
+STAGED: dict[str, Any] = dict(window_calls())

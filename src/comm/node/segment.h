@@ -31,6 +31,17 @@ typedef struct {
     _Alignas(64) _Atomic uint32_t post, completion;
 } wm_epoch_words_t;
 
+#define WM_WINDOW_WORDS 512
+
+// Words of this rank's part of a window (rma/window_lock.h): a lock of readers
+// and writers, who draw tickets, and the rank that updates elements that
+// hardware does not update at once.
+typedef struct {
+    _Alignas(64) _Atomic uint32_t drawn, served;
+    _Atomic uint32_t readers;
+    _Atomic uint32_t updating; // 1 + its rank; 0: none
+} wm_window_words_t;
+
 typedef struct {
     uint64_t magic;
     uint8_t id[16];           // random, of the process
@@ -48,6 +59,7 @@ typedef struct {
     // How often this process has dropped the shared array that has the word
     // (rma/shared_list.h).
     _Atomic uint32_t shared_drops[WM_SHARED_ARRAYS];
+    wm_window_words_t window_words[WM_WINDOW_WORDS];
     // Arrival words of bank 0 of each slot of this rank (barrier.h). They are
     // side by side, as a rank that reads one reads several.
     _Alignas(64) _Atomic uint32_t arrived[WM_BARRIER_ROWS];

@@ -134,6 +134,7 @@ add_types(PyObject *module, wm_state_t *state)
     PyTypeObject *mpi_request = wm_py_mpi_request_type();
     PyTypeObject *mpi_prequest = wm_py_mpi_prequest_type();
     PyTypeObject *mpi_message = wm_py_mpi_message_type();
+    PyTypeObject *mpi_win = wm_py_mpi_win_type();
     const struct {
         PyType_Spec *spec;
         PyTypeObject **type;

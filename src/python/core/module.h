@@ -27,6 +27,7 @@
     X(on_stream, NULL)                                                        \
     X(halo, NULL)                                                             \
     X(matched, &mpi_message)                                                  \
+    X(window, &mpi_win)                                                       \
     X(payload, NULL)                                                          \
     X(average, NULL)                                                          \
     X(passing, NULL)                                                          \

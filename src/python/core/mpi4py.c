@@ -142,6 +142,15 @@ wm_py_mpi_op(PyObject *object, const char *argument, MPI_Op *op)
 }
 
 int
+wm_py_mpi_group(PyObject *object, const char *argument, MPI_Group *group)
+{
+    if (!PyObject_TypeCheck(object, &PyMPIGroup_Type))
+        return wrong_type(object, argument, "an MPI.Group");
+    *group = ((PyMPIGroupObject *)object)->ob_mpi;
+    return 0;
+}
+
+int
 wm_py_mpi_status(PyObject *object, const char *argument, MPI_Status **status)
 {
     *status = NULL;
@@ -216,6 +225,12 @@ PyTypeObject *
 wm_py_mpi_message_type(void)
 {
     return &PyMPIMessage_Type;
+}
+
+PyTypeObject *
+wm_py_mpi_win_type(void)
+{
+    return &PyMPIWin_Type;
 }
 
 PyObject *

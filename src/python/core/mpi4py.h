@@ -22,6 +22,8 @@ int
 wm_py_mpi_datatype(PyObject *object, const char *argument, MPI_Datatype *type);
 int
 wm_py_mpi_op(PyObject *object, const char *argument, MPI_Op *op);
+int
+wm_py_mpi_group(PyObject *object, const char *argument, MPI_Group *group);
 
 // Returns true, and the handle, for a communicator of mpi4py; no exception.
 bool
@@ -72,6 +74,8 @@ PyTypeObject *
 wm_py_mpi_grequest_type(void);
 PyTypeObject *
 wm_py_mpi_message_type(void);
+PyTypeObject *
+wm_py_mpi_win_type(void);
 
 // The GC slots of our types that derive from a mpi4py type, which is static or
 // not, as mpi4py was built.

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// A window over GPU memory (MPI.Win): the parts of all ranks of a
+// communicator, which is the window's alone. A part that this process reaches,
+// in GPU memory of this host, is read and written by copies and kernels on a
+// stream of the window. Nobody on the other side does anything. Calls begin
+// work (window_run.h), which ends in the calls that synchronize
+// (window_sync.h). One thread at a time: `lock`. GIL released by the caller,
+// engine lock not held, except where noted.
+#ifndef WM_COMM_RMA_WINDOW_H
+#define WM_COMM_RMA_WINDOW_H
+
+#include "array/signal.h"
+#include "array/strided.h"
+#include "comm/comm/comm.h"
+#include "comm/node/mapping.h"
+#include "comm/rma/window_lock.h"
+#include "comm/transfer/epochs.h"
+#include "cuda/lock.h"
+
+typedef enum {
+    WM_WINDOW_UNLOCKED = 0,
+    WM_WINDOW_SHARED,
+    WM_WINDOW_EXCLUSIVE,
+    WM_WINDOW_UNCHECKED, // MPI_MODE_NOCHECK: nobody else wants it
+} wm_window_held_t;
+
+// The part of one rank.
+typedef struct {
+    uint64_t nbytes;
+    int64_t unit;   // bytes of a displacement
+    bool on_device; // GPU memory; else MPI's own window serves the part
+    char *memory;   // address in this process; NULL: it is not reached
+    wm_rkey_t place;
+    wm_mapping_t *mapping; // NULL: none is needed
+    wm_window_words_t *words;
+    wm_window_held_t held; // by this rank
+} wm_window_part_t;
+
+// An argument of a call whose work has not ended, and memory in its place.
+typedef struct {
+    void *owner;
+    void (*release)(void *owner);
+    void *pinned;      // NULL: none
+    wm_block_t *block; // NULL: none
+    // Host memory that gets the bytes at `pinned` when the work has ended.
+    char *into; // NULL: none
+    size_t nbytes;
+    wm_strided_t *parts; // its layout, owned; NULL: no gaps
+    int count;
+} wm_window_pending_t;
+
+#define WM_WINDOW_PENDING 64
+
+typedef struct {
+    pthread_mutex_t lock;
+    wm_comm_t *comm;
+    int device; // of its stream; -1: this process has no GPU
+    CUstream stream;
+    bool opened;        // the stream was taken
+    wm_signal_t signal; // word NULL: none
+    bool busy;          // work may be under way
+    bool signals;       // the last kernel sets `signal`
+    unsigned looks;
+    int ended; // of the pending ones, the first are only to be released
+    int pending_count;
+    wm_window_pending_t pending[WM_WINDOW_PENDING];
+    // Epochs. `used`: calls were made since the last Fence.
+    bool fenced, used, locked_all, started, posted;
+    int locks; // parts that Lock holds
+    int words; // index of our words; -1: none
+    wm_epochs_t *epochs;
+    bool mixed; // some parts are MPI's
+    int size;
+    wm_window_part_t parts[];
+} wm_window_t;
+
+// The memory that this rank gives.
+typedef struct {
+    int code; // an error of this rank so far, which all raise; 0: none
+    const char *text;
+    bool on_device;
+    char *data;
+    size_t nbytes;
+    wm_pointer_t memory; // of `data`, if on_device and not empty
+    int64_t unit;
+} wm_window_given_t;
+
+// Opens a window. Collective; if one rank fails, all raise. The window borrows
+// the communicator; the caller keeps the memory.
+WM_MUST_CHECK int
+wm_window_open(wm_comm_t *comm, const wm_window_given_t *given,
+               wm_window_t **made, wm_error_t *err);
+
+// Closes the window, on all ranks: the work has ended, and no rank accesses it
+// any more. Also before MPI_Finalize, without the others. NULL: no-op.
+void
+wm_window_close(wm_window_t *window);
+
+#endif

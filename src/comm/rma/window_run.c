@@ -1,0 +1,485 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/rma/window_run.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "array/atomic.h"
+#include "array/kernels.h"
+#include "array/pull.h"
+#include "comm/coll/call/coll_wait.h"
+
+// A kernel copies fewer bytes, because it tells its end at once.
+#define SHORT_BYTES ((size_t)32 << 10)
+#define ARGUMENTS 3            // most of a call
+#define LOOKS_A_STREAM 128     // as in transfer/transfer_set.c
+#define PAGED_BYTES SHORT_BYTES // from here on, the driver copies host memory
+
+// Contiguous memory that kernels reach, for one argument.
+typedef struct {
+    char *data;
+    wm_window_pending_t kept; // moved to the window when the call has begun
+    bool unpacks; // kernels copy `data` to the argument's parts
+    wm_window_side_t *side;
+} landing_t;
+
+// --- the stream ---------------------------------------------------------
+
+static int
+run_open(wm_window_t *window, wm_error_t *err)
+{
+    if (window->opened)
+        return 0;
+    int code = wm_stream_acquire(window->device, &window->stream, err);
+    if (code == 0)
+        code = wm_pull_prepare(window->device, err);
+    window->opened = code == 0;
+    if (code == 0 && !wm_signal_acquire(&window->signal))
+        window->signal.word = NULL;
+    return code;
+}
+
+// Orders the stream behind the work that uses an argument.
+static int
+run_order(wm_window_t *window, const wm_window_side_t *side, bool writes,
+          wm_error_t *err)
+{
+    const wm_producer_t *producer = &side->buffer.producer;
+    bool idle = false;
+    if (producer->kind == WM_PRODUCER_NONE)
+        return 0;
+    int code = wm_producer_refuse_capture(producer, err);
+    if (code == 0)
+        code = wm_producer_idle(producer, writes, &idle, err);
+    return code < 0 || idle
+               ? code
+               : wm_producer_before(producer, writes, window->device,
+                                    window->stream, err);
+}
+
+static int
+run_look(void *context, wm_error_t *err)
+{
+    wm_window_t *window = context;
+    bool idle = false;
+    if (window->signals && wm_signal_is_set(&window->signal))
+        return 1;
+    if (window->signals && ++window->looks % LOOKS_A_STREAM != 0)
+        return 0;
+    int code = wm_stream_spin(window->device, window->stream, WM_LOOK_TRIES,
+                              &idle, err);
+    return code < 0 ? code : idle;
+}
+
+static void
+run_release(wm_window_pending_t *one)
+{
+    if (one->pinned != NULL)
+        wm_pinned_free(one->pinned);
+    if (one->block != NULL)
+        wm_block_free(one->block, 0, NULL, NULL);
+    free(one->parts);
+    if (one->release != NULL)
+        one->release(one->owner);
+    *one = (wm_window_pending_t){0};
+}
+
+// Takes the arguments of work that has ended out of the window; returns how
+// many.
+static int
+run_take_ended(wm_window_t *window, wm_window_pending_t *ended)
+{
+    int count = window->ended;
+    memcpy(ended, window->pending, (size_t)count * sizeof *ended);
+    window->pending_count -= count;
+    window->ended = 0;
+    memmove(window->pending, window->pending + count,
+            (size_t)window->pending_count * sizeof *ended);
+    return count;
+}
+
+void
+wm_window_release_ended(wm_window_t *window)
+{
+    wm_window_pending_t ended[WM_WINDOW_PENDING];
+    if (window->pending_count == 0
+        || pthread_mutex_trylock(&window->lock) != 0)
+        return; // the thread that has the lock comes here as well
+    int count = run_take_ended(window, ended);
+    pthread_mutex_unlock(&window->lock);
+    for (int i = 0; i < count; ++i)
+        run_release(&ended[i]);
+}
+
+// Copies between packed host memory and the parts of host memory.
+static int
+host_copy(const wm_strided_t *parts, int count, char *packed, bool packs,
+          wm_error_t *err)
+{
+    int code = 0;
+    for (int i = 0; i < count && code == 0; ++i) {
+        size_t nbytes = wm_strided_nbytes(&parts[i]);
+        code = wm_strided_copy_part(&parts[i], 0, packed, nbytes, packs, -1,
+                                    NULL, err);
+        packed += nbytes;
+    }
+    return code;
+}
+
+// Copies results in page-locked memory to where the program wants them.
+static int
+run_deliver(const wm_window_pending_t *one, wm_error_t *err)
+{
+    if (one->into == NULL)
+        return 0;
+    if (one->parts != NULL)
+        return host_copy(one->parts, one->count, one->pinned, false, err);
+    memcpy(one->into, one->pinned, one->nbytes);
+    return 0;
+}
+
+int
+wm_window_complete(wm_window_t *window, wm_error_t *err)
+{
+    int code = 0, failed;
+    if (window->busy)
+        code = wm_coll_wait(window->comm, run_look, window,
+                            window->signals ? WM_LOOKS_AT_WORDS
+                                            : WM_LOOKS_AT_STREAM,
+                            err);
+    window->busy = window->signals = false;
+    for (; window->ended < window->pending_count; ++window->ended) {
+        failed = code == 0 ? run_deliver(&window->pending[window->ended], err)
+                           : 0;
+        code = failed < 0 ? failed : code;
+    }
+    return code;
+}
+
+// --- arguments ----------------------------------------------------------
+
+static bool
+is_paged(const wm_window_side_t *side)
+{
+    return side->buffer.memory.kind == WM_MEMORY_HOST;
+}
+
+// Enqueues copies between contiguous memory and parts that kernels reach.
+static int
+parts_copy(const wm_window_t *window, const wm_window_layout_t *layout,
+           char *packed, bool packs, wm_error_t *err)
+{
+    int code = 0;
+    for (int i = 0; i < layout->count && code == 0; ++i) {
+        size_t nbytes = wm_strided_nbytes(&layout->parts[i]);
+        code = wm_strided_copy_part(&layout->parts[i], 0, packed, nbytes,
+                                    packs, window->device, window->stream,
+                                    err);
+        packed += nbytes;
+    }
+    return code;
+}
+
+// Takes page-locked memory in place of host memory.
+static int
+land_on_host(landing_t *landing, size_t nbytes, bool reads, bool writes,
+             wm_error_t *err)
+{
+    wm_window_side_t *side = landing->side;
+    wm_window_pending_t *kept = &landing->kept;
+    int code = wm_pinned_alloc(nbytes, &kept->pinned, err);
+    if (code < 0)
+        return code;
+    landing->data = kept->pinned;
+    if (reads && side->layout.parts != NULL)
+        code = host_copy(side->layout.parts, side->layout.count,
+                         kept->pinned, true, err);
+    else if (reads)
+        memcpy(kept->pinned, side->layout.data, nbytes);
+    if (!writes)
+        return code;
+    kept->into = side->layout.parts != NULL ? side->layout.parts[0].data
+                                            : side->layout.data;
+    kept->nbytes = nbytes;
+    kept->parts = side->layout.parts;
+    kept->count = side->layout.count;
+    side->layout.parts = NULL;
+    return code;
+}
+
+// Takes device memory in place of memory with gaps.
+static int
+land_on_device(const wm_window_t *window, landing_t *landing, size_t nbytes,
+               bool reads, bool writes, wm_error_t *err)
+{
+    wm_window_side_t *side = landing->side;
+    wm_window_pending_t *kept = &landing->kept;
+    int code = wm_block_alloc(window->device, nbytes, &kept->block, err);
+    if (code < 0)
+        return code;
+    landing->data = wm_block_pointer(kept->block);
+    landing->unpacks = writes;
+    return reads ? parts_copy(window, &side->layout, landing->data, true, err)
+                 : 0;
+}
+
+// Finds, or makes, contiguous memory for an argument. `copied`: the driver
+// copies it, which reaches any memory.
+static int
+land(wm_window_t *window, wm_window_side_t *side, size_t nbytes, bool reads,
+     bool writes, bool copied, landing_t *landing, wm_error_t *err)
+{
+    *landing = (landing_t){.side = side};
+    if (side == NULL || nbytes == 0)
+        return 0;
+    if (!wm_memory_is_reached(&side->buffer.memory, window->device))
+        return wm_error_set(err, WM_ERR_VALUE, 0,
+                            "an array is on GPU %d, which GPU %d of the "
+                            "window does not reach: copy it to GPU %d",
+                            side->buffer.memory.device, window->device,
+                            window->device);
+    int code = run_order(window, side, writes, err);
+    if (code < 0)
+        return code;
+    bool dense = side->layout.parts == NULL;
+    if (dense && (!is_paged(side) || (copied && nbytes > PAGED_BYTES))) {
+        landing->data = side->layout.data;
+        return 0;
+    }
+    return wm_buffer_on_device(&side->buffer)
+               ? land_on_device(window, landing, nbytes, reads, writes, err)
+               : land_on_host(landing, nbytes, reads, writes, err);
+}
+
+// Keeps the memory until the work has ended.
+static void
+keep_landing(wm_window_t *window, landing_t *landing)
+{
+    wm_window_side_t *side = landing->side;
+    wm_window_pending_t *kept = &landing->kept;
+    if (side == NULL)
+        return;
+    kept->owner = side->buffer.owner;
+    kept->release = side->buffer.release;
+    side->buffer.owner = NULL;
+    side->buffer.release = NULL;
+    if (kept->parts == NULL) { // read by kernels that were launched with it
+        kept->parts = side->layout.parts;
+        side->layout.parts = NULL;
+    }
+    window->pending[window->pending_count++] = *kept;
+}
+
+// --- copies and updates -------------------------------------------------
+
+static int
+run_copy(wm_window_t *window, char *dst, const char *src, size_t nbytes,
+         wm_error_t *err)
+{
+    wm_pull_params_t params;
+    window->busy = true;
+    window->signals = false;
+    if (dst == src)
+        return 0;
+    if (nbytes > SHORT_BYTES)
+        return wm_memory_copy(window->device, dst, src, nbytes,
+                              window->stream, err);
+    params.count = 1;
+    params.signal = (wm_signal_t){0};
+    params.pulls[0] = (wm_pull_t){.dst = dst, .src = src, .nbytes = nbytes};
+    if (window->signal.word != NULL) {
+        wm_signal_renew(&window->signal);
+        params.signal = window->signal;
+    }
+    int code = wm_pull_launch(window->device, &params, window->stream, err);
+    window->signals = code == 0 && window->signal.word != NULL;
+    return code;
+}
+
+static int
+look_at_update(void *context, wm_error_t *err)
+{
+    struct {
+        wm_window_words_t *words;
+        int rank;
+    } *wait = context;
+    (void)err;
+    return wm_window_lock_try_update(wait->words, wait->rank);
+}
+
+// Updates elements that hardware does not update at once, when no other rank
+// does.
+static int
+update_alone(wm_window_t *window, int target, const wm_atomic_t *update,
+             wm_error_t *err)
+{
+    struct {
+        wm_window_words_t *words;
+        int rank;
+    } wait = {window->parts[target].words, window->comm->rank};
+    const void *sources[] = {update->dst, update->src};
+    size_t nbytes = update->count * wm_reduce_size(update->type);
+    int code = wm_kernels_prepare(window->device, WM_KERNELS_REDUCE, err);
+    if (code == 0)
+        code = wm_coll_wait(window->comm, look_at_update, &wait,
+                            WM_LOOKS_AT_WORDS, err);
+    if (code < 0)
+        return code;
+    window->busy = true;
+    window->signals = false;
+    if (update->fetched != NULL)
+        code = wm_memory_copy(window->device, update->fetched, update->dst,
+                              nbytes, window->stream, err);
+    if (code == 0 && update->op == WM_REDUCE_REPLACE)
+        code = wm_memory_copy(window->device, update->dst, update->src,
+                              nbytes, window->stream, err);
+    else if (code == 0 && update->op != WM_REDUCE_NO_OP)
+        code = wm_reduce_launch(window->device, update->type, update->op,
+                                update->dst, sources, 2, update->count,
+                                window->stream, err);
+    wm_error_t why;
+    int ended = wm_coll_wait(window->comm, run_look, window,
+                             WM_LOOKS_AT_STREAM, code < 0 ? &why : err);
+    wm_window_lock_end_update(wait.words);
+    return code < 0 ? code : ended;
+}
+
+static int
+run_update(wm_window_t *window, int target, const wm_atomic_t *update,
+           wm_error_t *err)
+{
+    size_t size = wm_reduce_size(update->type);
+    if (!wm_atomic_takes(update->type, update->op)
+        || (uintptr_t)update->dst % size != 0)
+        return update_alone(window, target, update, err);
+    window->busy = true;
+    window->signals = false;
+    return wm_atomic_enqueue(window->device, update, window->stream, err);
+}
+
+// Updates the runs of a strided part, one after the other.
+static int
+update_part(wm_window_t *window, int target, const wm_strided_t *part,
+            wm_atomic_t *update, wm_error_t *err)
+{
+    int64_t at[WM_STRIDED_NDIM] = {0};
+    size_t size = wm_reduce_size(update->type);
+    int code = 0, dim;
+    if ((size_t)part->run % size != 0)
+        return wm_error_set(err, WM_ERR_VALUE, 0,
+                            "target: the blocks of the datatype are no whole "
+                            "elements of %zu bytes",
+                            size);
+    do {
+        char *run = part->data;
+        for (int i = 0; i < part->ndim; ++i)
+            run += at[i] * part->strides[i];
+        update->dst = run;
+        update->count = (size_t)part->run / size;
+        code = run_update(window, target, update, err);
+        update->src = (const char *)update->src + part->run;
+        if (update->compare != NULL)
+            update->compare = (const char *)update->compare + part->run;
+        if (update->fetched != NULL)
+            update->fetched = (char *)update->fetched + part->run;
+        for (dim = part->ndim - 1; dim >= 0; --dim) {
+            if (++at[dim] < part->shape[dim])
+                break;
+            at[dim] = 0;
+        }
+    } while (dim >= 0 && code == 0);
+    return code;
+}
+
+static int
+run_updates(wm_window_t *window, wm_window_call_t *call, landing_t *landings,
+            wm_error_t *err)
+{
+    wm_atomic_t update = {
+        .type = call->type,
+        .op = call->op,
+        .dst = call->layout.data,
+        .src = landings[0].data != NULL ? landings[0].data : landings[2].data,
+        .compare = landings[1].data,
+        .fetched = landings[2].data,
+        .count = call->nbytes / call->size,
+    };
+    int code = 0;
+    if (call->layout.parts == NULL)
+        return run_update(window, call->target, &update, err);
+    for (int i = 0; i < call->layout.count && code == 0; ++i)
+        code = update_part(window, call->target, &call->layout.parts[i],
+                           &update, err);
+    return code;
+}
+
+static int
+run_transfer(wm_window_t *window, const wm_window_call_t *call, char *packed,
+             wm_error_t *err)
+{
+    bool gets = call->kind == WM_WINDOW_GET;
+    char *target = call->layout.data;
+    if (call->layout.parts == NULL)
+        return run_copy(window, gets ? packed : target,
+                        gets ? target : packed, call->nbytes, err);
+    window->busy = true;
+    window->signals = false;
+    return parts_copy(window, &call->layout, packed, gets, err);
+}
+
+static int
+run_call(wm_window_t *window, wm_window_call_t *call, landing_t *landings,
+         wm_error_t *err)
+{
+    bool gets = call->kind == WM_WINDOW_GET;
+    bool updates = call->kind == WM_WINDOW_UPDATE;
+    bool copied = !updates && call->layout.parts == NULL;
+    int code = land(window, call->origin, call->nbytes, !gets, gets, copied,
+                    &landings[0], err);
+    if (code == 0)
+        code = land(window, call->compare, call->nbytes, true, false, false,
+                    &landings[1], err);
+    if (code == 0)
+        code = land(window, call->result, call->nbytes, false, true, false,
+                    &landings[2], err);
+    if (code == 0)
+        code = updates ? run_updates(window, call, landings, err)
+                       : run_transfer(window, call, landings[0].data, err);
+    for (int i = 0; i < ARGUMENTS && code == 0; ++i)
+        if (landings[i].unpacks) {
+            window->signals = false;
+            code = parts_copy(window, &landings[i].side->layout,
+                              landings[i].data, false, err);
+        }
+    return code;
+}
+
+int
+wm_window_begin(wm_window_t *window, wm_window_call_t *call, wm_error_t *err)
+{
+    landing_t landings[ARGUMENTS] = {0};
+    int code = 0;
+    if (call->nbytes == 0)
+        return 0;
+    if (window->pending_count + ARGUMENTS > WM_WINDOW_PENDING) {
+        code = wm_window_complete(window, err);
+        int ended = window->ended;
+        for (int i = 0; i < ended; ++i)
+            run_release(&window->pending[i]);
+        window->pending_count = window->ended = 0;
+    }
+    if (code == 0)
+        code = run_open(window, err);
+    if (code == 0)
+        code = run_call(window, call, landings, err);
+    if (code < 0 && window->opened) {
+        window->busy = true; // packing may be under way
+        window->signals = false;
+    }
+    for (int i = 0; i < ARGUMENTS; ++i) {
+        if (code < 0)
+            landings[i].kept.into = NULL;
+        keep_landing(window, &landings[i]);
+    }
+    return code;
+}

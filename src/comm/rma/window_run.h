@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The work of a window's calls: Put, Get, and updates of elements (Accumulate,
+// Get_accumulate, Fetch_and_op, Compare_and_swap). A call gives copies or
+// kernels to the window's stream, ordered behind the producers of its
+// arguments, and returns. Work of one window is done in the order of its
+// calls. Window's lock held, GIL released, engine lock not held, except where
+// noted.
+#ifndef WM_COMM_RMA_WINDOW_RUN_H
+#define WM_COMM_RMA_WINDOW_RUN_H
+
+#include "array/reduce.h"
+#include "array/strided.h"
+#include "comm/engine/buffer.h"
+#include "comm/rma/window.h"
+
+// Memory with gaps, one strided part behind the other; dense if `parts` is
+// NULL. `parts` are from malloc.
+typedef struct {
+    char *data; // of dense memory
+    wm_strided_t *parts;
+    int count;
+} wm_window_layout_t;
+
+// An argument of a call, which takes it over: `parts` and the owner are NULL
+// then.
+typedef struct {
+    wm_buffer_t buffer;
+    wm_window_layout_t layout;
+} wm_window_side_t;
+
+typedef enum {
+    WM_WINDOW_PUT,
+    WM_WINDOW_GET,
+    WM_WINDOW_UPDATE,
+} wm_window_kind_t;
+
+typedef struct {
+    wm_window_kind_t kind;
+    int target;                // reached: parts[target].memory
+    wm_window_layout_t layout; // of the target, in this process
+    size_t nbytes;             // on each side
+    wm_window_side_t *origin;
+    wm_window_side_t *compare, *result; // or NULL
+    // An update.
+    wm_reduce_type_t type;
+    wm_reduce_op_t op;
+    size_t size; // bytes of an element
+} wm_window_call_t;
+
+// Begins a call whose target is within the window.
+WM_MUST_CHECK int
+wm_window_begin(wm_window_t *window, wm_window_call_t *call, wm_error_t *err);
+
+// Waits until all work has ended.
+WM_MUST_CHECK int
+wm_window_complete(wm_window_t *window, wm_error_t *err);
+
+// Releases the arguments of work that has ended; cheaper with the GIL. Called
+// without the window's lock.
+void
+wm_window_release_ended(wm_window_t *window);
+
+#endif

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "python/rma/py_window.h"
+
+#include "comm/rma/window_run.h"
+#include "comm/rma/window_sync.h"
+#include "python/message/channel.h"
+#include "python/view/view.h"
+
+wm_window_t *
+wm_py_window_of(wm_py_window_t *self, const char *call)
+{
+    (void)call;
+    return wm_py_check_running() < 0 ? NULL : self->window;
+}
+
+int
+wm_py_window_rank(const wm_window_t *window, PyObject *value, const char *call,
+                  int *rank)
+{
+    if (wm_py_argument_int(value, "target_rank", rank) < 0)
+        return -1;
+    if (*rank == MPI_PROC_NULL)
+        return 1;
+    if (*rank >= 0 && *rank < window->size)
+        return 0;
+    return wm_py_mpi_fail(MPI_ERR_RANK,
+                          "%s: rank %d is not a rank of this window: use 0 to "
+                          "%d",
+                          call, *rank, window->size - 1);
+}
+
+PyObject *
+wm_py_window_beneath(PyObject *self, const char *call, PyObject *const *args,
+                     Py_ssize_t given, PyObject *keywords)
+{
+    Py_ssize_t named = keywords != NULL ? PyTuple_GET_SIZE(keywords) : 0;
+    PyObject *tuple = PyTuple_New(given), *dict = PyDict_New();
+    int code = tuple == NULL || dict == NULL ? -1 : 0;
+    for (Py_ssize_t i = 0; i < given && code == 0; ++i)
+        PyTuple_SET_ITEM(tuple, i, Py_NewRef(args[i]));
+    for (Py_ssize_t i = 0; i < named && code == 0; ++i)
+        code = PyDict_SetItem(dict, PyTuple_GET_ITEM(keywords, i),
+                              args[given + i]);
+    PyObject *result = code < 0 ? NULL
+                                : wm_py_cold("warpmpi._windows", "beneath",
+                                             "(OsOO)", self, call, tuple,
+                                             dict);
+    Py_XDECREF(tuple);
+    Py_XDECREF(dict);
+    return result;
+}
+
+// --- opening and closing --------------------------------------------------
+
+PyDoc_STRVAR(
+    window_open_doc,
+    "_open($self, comm, memory, disp_unit, made, /)\n--\n\n"
+    "Open the window over a communicator of its own. Collective.\n\n"
+    "memory: a contiguous GPU array; or the bytes of host memory, as an int.\n"
+    "made: the name of the call that makes the window.");
+
+// Fills what this rank gives. The view keeps the memory meanwhile.
+static int
+window_read(PyObject *memory, wm_window_given_t *given, wm_view_t *view,
+            bool *viewed)
+{
+    if (PyLong_Check(memory)) {
+        given->nbytes = PyLong_AsSize_t(memory);
+        return PyErr_Occurred() ? -1 : 0;
+    }
+    if (wm_py_view_parse(memory, true, "memory", view) < 0)
+        return -1;
+    *viewed = true;
+    if (!wm_array_is_contiguous(&view->array))
+        return wm_py_fail(PyExc_ValueError,
+                          "memory: a window is contiguous memory: give a "
+                          "contiguous array");
+    given->on_device = true;
+    given->data = view->array.data;
+    given->nbytes = wm_array_nbytes(&view->array);
+    given->memory = view->memory;
+    return 0;
+}
+
+static PyObject *
+window_open(PyObject *object, PyObject *args)
+{
+    wm_py_window_t *self = (wm_py_window_t *)object;
+    PyObject *comm, *memory, *made;
+    long long unit;
+    wm_channel_t channel;
+    wm_view_t view;
+    wm_error_t err;
+    bool viewed = false;
+    int code;
+    if (!PyArg_ParseTuple(args, "OOLU:_open", &comm, &memory, &unit, &made)
+        || wm_py_channel_get(comm, &channel) < 0)
+        return NULL;
+    wm_window_given_t given = {.unit = unit};
+    PyObject *raised = NULL;
+    if (window_read(memory, &given, &view, &viewed) < 0) {
+        raised = PyErr_GetRaisedException();
+        given.code = WM_ERR_VALUE;
+        given.text = "its memory cannot be read";
+        given.on_device = false;
+    }
+    WM_PY_UNLOCKED(
+        code = wm_window_open(channel.comm, &given, &self->window, &err));
+    if (viewed)
+        wm_py_view_release(&view);
+    if (raised != NULL) {
+        PyErr_SetRaisedException(raised);
+        return NULL;
+    }
+    if (code < 0)
+        return wm_py_raise(&err);
+    Py_XSETREF(self->comm, Py_NewRef(comm));
+    Py_XSETREF(self->memory, given.on_device ? Py_NewRef(memory) : NULL);
+    Py_XSETREF(self->made, Py_NewRef(made));
+    self->data = given.data;
+    Py_RETURN_NONE;
+}
+
+static void
+window_close(wm_py_window_t *self)
+{
+    wm_window_t *window = self->window;
+    self->window = NULL;
+    if (window != NULL)
+        WM_PY_UNLOCKED(wm_window_close(window));
+    Py_CLEAR(self->memory);
+    Py_CLEAR(self->comm);
+    Py_CLEAR(self->made);
+}
+
+PyDoc_STRVAR(window_end_doc,
+             "_end($self, /)\n--\n\n"
+             "Check that no epoch is open, and close the window. Collective;\n"
+             "returns its communicator, or None if it was not open.");
+
+static PyObject *
+window_end(PyObject *object, PyObject *Py_UNUSED(unused))
+{
+    wm_py_window_t *self = (wm_py_window_t *)object;
+    wm_window_t *window = self->window;
+    wm_error_t err;
+    int code;
+    if (wm_py_check_running() < 0)
+        return NULL;
+    if (window == NULL)
+        Py_RETURN_NONE;
+    wm_lock(&window->lock);
+    WM_PY_UNLOCKED(code = wm_window_end(window, 0, &err));
+    pthread_mutex_unlock(&window->lock);
+    if (code < 0)
+        return wm_py_raise(&err);
+    PyObject *comm = Py_NewRef(self->comm);
+    window_close(self);
+    return comm;
+}
+
+PyDoc_STRVAR(window_part_doc,
+             "_part($self, rank, /)\n--\n\n"
+             "Return (address in this process or 0, bytes, bytes of a\n"
+             "displacement, True for GPU memory) of a rank's part; None if\n"
+             "the window is MPI's alone.");
+
+static PyObject *
+window_part(PyObject *object, PyObject *value)
+{
+    wm_py_window_t *self = (wm_py_window_t *)object;
+    int rank;
+    if (self->window == NULL)
+        Py_RETURN_NONE;
+    int code = wm_py_window_rank(self->window, value, "part", &rank);
+    if (code != 0)
+        return code < 0 ? NULL : Py_NewRef(Py_None);
+    const wm_window_part_t *part = &self->window->parts[rank];
+    return Py_BuildValue("KKLO", (unsigned long long)(uintptr_t)part->memory,
+                         (unsigned long long)part->nbytes,
+                         (long long)part->unit,
+                         part->on_device ? Py_True : Py_False);
+}
+
+static PyObject *
+window_get_memory(PyObject *object, void *Py_UNUSED(unused))
+{
+    PyObject *memory = ((wm_py_window_t *)object)->memory;
+    return Py_NewRef(memory != NULL ? memory : Py_None);
+}
+
+// --- the type -------------------------------------------------------------
+
+static int
+window_traverse(PyObject *object, visitproc visit, void *arg)
+{
+    wm_py_window_t *self = (wm_py_window_t *)object;
+    Py_VISIT(self->comm);
+    Py_VISIT(self->memory);
+    return wm_py_mpi_traverse(wm_py_mpi_win_type(), object, visit, arg);
+}
+
+static int
+window_clear(PyObject *object)
+{
+    // A window that was not freed stays: other ranks may access it.
+    return wm_py_mpi_clear(wm_py_mpi_win_type(), object);
+}
+
+static PyObject *
+window_get_made(PyObject *object, void *Py_UNUSED(unused))
+{
+    PyObject *made = ((wm_py_window_t *)object)->made;
+    return Py_NewRef(made != NULL ? made : Py_None);
+}
+
+static PyGetSetDef window_getters[] = {
+    {"_made", window_get_made, NULL, "The call that made it, or None.", NULL},
+    {"_memory", window_get_memory, NULL, "The GPU array of this rank.", NULL},
+    {0},
+};
+
+#define X(name) WM_PY_FASTCALL(#name, wm_py_window_##name),
+static PyMethodDef window_methods[] = {
+    WM_PY_WINDOW_CALLS(X) // the calls of MPI
+    {"_open", window_open, METH_VARARGS, window_open_doc},
+    {"_end", window_end, METH_NOARGS, window_end_doc},
+    {"_part", window_part, METH_O, window_part_doc},
+    {0},
+};
+#undef X
+
+PyDoc_STRVAR(window_doc,
+             "Win(win=None)\n--\n\n"
+             "A window of MPI whose memory may be GPU memory.");
+
+static PyType_Slot window_slots[] = {
+    {Py_tp_doc, (void *)window_doc},
+    {Py_tp_traverse, window_traverse},
+    {Py_tp_clear, window_clear},
+    {Py_tp_methods, window_methods},
+    {Py_tp_getset, window_getters},
+    {0},
+};
+
+PyType_Spec wm_py_window_spec = {
+    .name = "warpmpi.Win",
+    .basicsize = sizeof(wm_py_window_t),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+    .slots = window_slots,
+};

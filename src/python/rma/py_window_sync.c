@@ -1,0 +1,418 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The calls of wm.Win that synchronize.
+#include <stdlib.h>
+
+#include "comm/diagnostics/hang.h"
+#include "comm/rma/window_run.h"
+#include "comm/rma/window_sync.h"
+#include "python/message/channel.h"
+#include "python/rma/py_window.h"
+#include "python/view/view.h"
+
+typedef struct {
+    wm_py_window_t *self;
+    wm_window_t *window;
+    const char *name;
+    PyObject *const *args;
+    Py_ssize_t given;
+    PyObject *keywords;
+    PyObject *values[3];
+    wm_error_t err;
+    int code;
+} sync_t;
+
+static PyObject *
+sync_beneath(const sync_t *sync)
+{
+    return wm_py_window_beneath((PyObject *)sync->self, sync->name, sync->args,
+                                sync->given, sync->keywords);
+}
+
+// Begins a call. Returns false if MPI does it, or it failed: then *result is
+// the call's.
+static bool
+sync_begin(const char *name, const char *const *names, int count, int required,
+           PyObject *self, PyObject *const *args, Py_ssize_t given,
+           PyObject *keywords, sync_t *sync, PyObject **result)
+{
+    sync->self = (wm_py_window_t *)self;
+    sync->name = name;
+    sync->args = args;
+    sync->given = given;
+    sync->keywords = keywords;
+    sync->code = 0;
+    *result = NULL;
+    sync->window = wm_py_window_of(sync->self, name);
+    if (sync->window == NULL) {
+        if (!PyErr_Occurred())
+            *result = sync_beneath(sync);
+        return false;
+    }
+    if (wm_py_arguments(name, names, count, required, args, given, keywords,
+                        sync->values)
+        < 0)
+        return false;
+    wm_waiting_call = (wm_waiting_call_t){.name = name,
+                                          .type = MPI_DATATYPE_NULL};
+    return true;
+}
+
+// Ends a call: raises its error, or lets MPI's own window follow.
+static PyObject *
+sync_end(sync_t *sync)
+{
+    wm_waiting_call.name = NULL;
+    wm_window_release_ended(sync->window);
+    if (sync->code < 0)
+        return wm_py_raise(&sync->err);
+    return sync->window->mixed ? sync_beneath(sync) : Py_NewRef(Py_None);
+}
+
+// Waits for this rank's own work on its part, which others will see. Returns 0
+// or -1 with an exception.
+static int
+sync_settle(const sync_t *sync)
+{
+    const wm_py_window_t *self = sync->self;
+    wm_producer_t producer = {.kind = WM_PRODUCER_NONE};
+    wm_error_t err;
+    bool idle;
+    int code;
+    if (self->memory == NULL)
+        return 0;
+    if (wm_py_view_refresh(self->memory, "memory", self->data, &producer) < 0)
+        return -1;
+    if (producer.kind == WM_PRODUCER_NONE)
+        return 0;
+    code = wm_producer_idle(&producer, true, &idle, &err);
+    if (code == 0 && !idle)
+        WM_PY_UNLOCKED(code = wm_producer_wait(&producer, true, &err));
+    return wm_py_result(code, &err);
+}
+
+// Runs a statement with the window's lock, without the GIL.
+#define SYNC_RUN(sync, statement)                                             \
+    WM_PY_UNLOCKED({                                                          \
+        wm_lock(&(sync)->window->lock);                                       \
+        (sync)->code = (statement);                                           \
+        pthread_mutex_unlock(&(sync)->window->lock);                          \
+    })
+
+static int
+read_assertion(const sync_t *sync, int at, int *assertion)
+{
+    *assertion = 0;
+    return wm_py_argument_int(sync->values[at], "assertion", assertion);
+}
+
+#define SYNC_CALL(call)                                                       \
+    PyObject *wm_py_window_##call(PyObject *self, PyObject *const *args,      \
+                                  Py_ssize_t given, PyObject *keywords)
+
+#define SYNC_BEGIN(call, count, required, ...)                                \
+    static const char *const names[] = {__VA_ARGS__};                         \
+    sync_t sync;                                                              \
+    PyObject *result;                                                         \
+    if (!sync_begin(#call, names, count, required, self, args, given,         \
+                    keywords, &sync, &result))                                \
+        return result;
+
+const char wm_py_window_Fence_doc[] = PyDoc_STR(
+    "Fence($self, /, assertion=0)\n--\n\n"
+    "Wait for all ranks, and for the calls of all ranks on the window: then\n"
+    "each rank sees what the others have written to its memory, and kernels\n"
+    "that it launches later do, too. Collective.\n\n"
+    "This rank's own work on its memory ends first. The next calls on the\n"
+    "window may follow, unless the assertion has MPI.MODE_NOSUCCEED. Raises\n"
+    "MPI.Exception (ERR_RMA_SYNC), on all ranks, if one rank has an epoch of\n"
+    "Lock, Start or Post open.");
+
+SYNC_CALL(Fence)
+{
+    int assertion;
+    SYNC_BEGIN(Fence, 1, 0, "assertion")
+    wm_waiting_call.collective = true;
+    PyObject *raised = NULL;
+    int code = 0;
+    if (read_assertion(&sync, 0, &assertion) < 0 || sync_settle(&sync) < 0) {
+        raised = PyErr_GetRaisedException();
+        code = WM_ERR_STATE;
+    }
+    SYNC_RUN(&sync,
+             wm_window_fence(sync.window, !(assertion & MPI_MODE_NOSUCCEED),
+                             code, &sync.err));
+    if (raised != NULL) {
+        wm_waiting_call.name = NULL;
+        PyErr_SetRaisedException(raised);
+        return NULL;
+    }
+    return sync_end(&sync);
+}
+
+const char wm_py_window_Lock_doc[] = PyDoc_STR(
+    "Lock($self, /, rank, lock_type=mpi4py.MPI.LOCK_EXCLUSIVE, "
+    "assertion=0)\n--\n\n"
+    "Lock the memory of a rank, alone or shared, and wait for the lock. The\n"
+    "rank itself does nothing. Ranks get the lock in the order in which they\n"
+    "ask. Raises MPI.Exception (ERR_RMA_SYNC) if this rank holds it, or has\n"
+    "another epoch open, and an error if a rank of the window dies.");
+
+SYNC_CALL(Lock)
+{
+    int rank, type = MPI_LOCK_EXCLUSIVE, assertion;
+    SYNC_BEGIN(Lock, 3, 1, "rank", "lock_type", "assertion")
+    int code = wm_py_window_rank(sync.window, sync.values[0], "Lock", &rank);
+    if (code < 0 || wm_py_argument_int(sync.values[1], "lock_type", &type) < 0
+        || read_assertion(&sync, 2, &assertion) < 0)
+        return NULL;
+    if (code > 0)
+        Py_RETURN_NONE;
+    if (type != MPI_LOCK_EXCLUSIVE && type != MPI_LOCK_SHARED) {
+        wm_py_mpi_fail(MPI_ERR_LOCKTYPE,
+                       "Lock: lock_type is %d: use MPI.LOCK_EXCLUSIVE or "
+                       "MPI.LOCK_SHARED",
+                       type);
+        return NULL;
+    }
+    SYNC_RUN(&sync,
+             wm_window_lock_part(sync.window, rank, type == MPI_LOCK_EXCLUSIVE,
+                                 !(assertion & MPI_MODE_NOCHECK), &sync.err));
+    return sync_end(&sync);
+}
+
+const char wm_py_window_Unlock_doc[] = PyDoc_STR(
+    "Unlock($self, /, rank)\n--\n\n"
+    "End the calls of this rank, and give the lock of a rank's memory back.");
+
+SYNC_CALL(Unlock)
+{
+    int rank;
+    SYNC_BEGIN(Unlock, 1, 1, "rank")
+    int code = wm_py_window_rank(sync.window, sync.values[0], "Unlock", &rank);
+    if (code < 0)
+        return NULL;
+    if (code > 0)
+        Py_RETURN_NONE;
+    if (rank == sync.window->comm->rank && sync_settle(&sync) < 0)
+        return NULL;
+    SYNC_RUN(&sync, wm_window_unlock_part(sync.window, rank, &sync.err));
+    return sync_end(&sync);
+}
+
+const char wm_py_window_Lock_all_doc[] = PyDoc_STR(
+    "Lock_all($self, /, assertion=0)\n--\n\n"
+    "Lock the memory of all ranks, shared, as Lock does.");
+
+SYNC_CALL(Lock_all)
+{
+    int assertion;
+    SYNC_BEGIN(Lock_all, 1, 0, "assertion")
+    if (read_assertion(&sync, 0, &assertion) < 0)
+        return NULL;
+    SYNC_RUN(&sync,
+             wm_window_lock_all(sync.window, !(assertion & MPI_MODE_NOCHECK),
+                                &sync.err));
+    return sync_end(&sync);
+}
+
+const char wm_py_window_Unlock_all_doc[] = PyDoc_STR(
+    "Unlock_all($self, /)\n--\n\n"
+    "End the calls of this rank, and give all locks of Lock_all back.");
+
+SYNC_CALL(Unlock_all)
+{
+    SYNC_BEGIN(Unlock_all, 0, 0, NULL)
+    if (sync_settle(&sync) < 0)
+        return NULL;
+    SYNC_RUN(&sync, wm_window_unlock_all(sync.window, &sync.err));
+    return sync_end(&sync);
+}
+
+// Ends the work of this rank: for one target, or all (-1).
+static int
+flush(sync_t *sync, int target)
+{
+    int code = wm_window_check_held(sync->window, target, sync->name,
+                                    &sync->err);
+    return code < 0 ? code : wm_window_complete(sync->window, &sync->err);
+}
+
+static PyObject *
+flush_one(sync_t *sync)
+{
+    int rank;
+    int code = wm_py_window_rank(sync->window, sync->values[0], sync->name,
+                                 &rank);
+    if (code != 0)
+        return code < 0 ? NULL : Py_NewRef(Py_None);
+    SYNC_RUN(sync, flush(sync, rank));
+    return sync_end(sync);
+}
+
+static PyObject *
+flush_all(sync_t *sync)
+{
+    SYNC_RUN(sync, flush(sync, -1));
+    return sync_end(sync);
+}
+
+const char wm_py_window_Flush_doc[] = PyDoc_STR(
+    "Flush($self, /, rank)\n--\n\n"
+    "Wait until the calls of this rank on the memory of a rank have ended,\n"
+    "on both sides.");
+
+SYNC_CALL(Flush)
+{
+    SYNC_BEGIN(Flush, 1, 1, "rank")
+    return flush_one(&sync);
+}
+
+const char wm_py_window_Flush_local_doc[] = PyDoc_STR(
+    "Flush_local($self, /, rank)\n--\n\n"
+    "Wait until the arrays of this rank's calls may be used again.");
+
+SYNC_CALL(Flush_local)
+{
+    SYNC_BEGIN(Flush_local, 1, 1, "rank")
+    return flush_one(&sync);
+}
+
+const char wm_py_window_Flush_all_doc[] = PyDoc_STR(
+    "Flush_all($self, /)\n--\n\n"
+    "Wait until all calls of this rank have ended, on both sides.");
+
+SYNC_CALL(Flush_all)
+{
+    SYNC_BEGIN(Flush_all, 0, 0, NULL)
+    return flush_all(&sync);
+}
+
+const char wm_py_window_Flush_local_all_doc[] = PyDoc_STR(
+    "Flush_local_all($self, /)\n--\n\n"
+    "Wait until the arrays of this rank's calls may be used again.");
+
+SYNC_CALL(Flush_local_all)
+{
+    SYNC_BEGIN(Flush_local_all, 0, 0, NULL)
+    return flush_all(&sync);
+}
+
+const char wm_py_window_Sync_doc[] = PyDoc_STR(
+    "Sync($self, /)\n--\n\n"
+    "Wait for this rank's own work on its memory, so that others who are\n"
+    "told later see it.");
+
+SYNC_CALL(Sync)
+{
+    SYNC_BEGIN(Sync, 0, 0, NULL)
+    return sync_settle(&sync) < 0 ? NULL : sync_end(&sync);
+}
+
+// Reads the ranks of a group, as those of the window. Returns their number, or
+// -1 with an exception.
+static int
+read_group(const sync_t *sync, int *ranks)
+{
+    MPI_Group group, all;
+    int count = 0, own[WM_BARRIER_RANKS];
+    if (wm_py_mpi_group(sync->values[0], "group", &group) < 0)
+        return -1;
+    if (MPI_Group_size(group, &count) != MPI_SUCCESS
+        || count > sync->window->size || count > WM_BARRIER_RANKS)
+        return wm_py_mpi_fail(MPI_ERR_GROUP,
+                              "%s: group: %d ranks are more than the window "
+                              "has",
+                              sync->name, count);
+    for (int i = 0; i < count; ++i)
+        own[i] = i;
+    if (MPI_Comm_group(sync->window->comm->data, &all) != MPI_SUCCESS)
+        return wm_py_mpi_fail(MPI_ERR_GROUP, "%s: group: not known",
+                              sync->name);
+    MPI_Group_translate_ranks(group, count, own, all, ranks);
+    MPI_Group_free(&all);
+    for (int i = 0; i < count; ++i)
+        if (ranks[i] == MPI_UNDEFINED)
+            return wm_py_mpi_fail(MPI_ERR_GROUP,
+                                  "%s: group: its rank %d is no rank of the "
+                                  "window",
+                                  sync->name, i);
+    return count;
+}
+
+const char wm_py_window_Post_doc[] = PyDoc_STR(
+    "Post($self, /, group, assertion=0)\n--\n\n"
+    "Let the ranks of a group access this rank's memory, until Wait. This\n"
+    "rank's own work on it ends first.");
+
+SYNC_CALL(Post)
+{
+    int ranks[WM_BARRIER_RANKS];
+    SYNC_BEGIN(Post, 2, 1, "group", "assertion")
+    int count = read_group(&sync, ranks);
+    if (count < 0 || sync_settle(&sync) < 0)
+        return NULL;
+    SYNC_RUN(&sync, wm_window_post(sync.window, ranks, count, &sync.err));
+    return sync_end(&sync);
+}
+
+const char wm_py_window_Start_doc[] = PyDoc_STR(
+    "Start($self, /, group, assertion=0)\n--\n\n"
+    "Begin to access the memory of the ranks of a group, which call Post.");
+
+SYNC_CALL(Start)
+{
+    int ranks[WM_BARRIER_RANKS];
+    SYNC_BEGIN(Start, 2, 1, "group", "assertion")
+    int count = read_group(&sync, ranks);
+    if (count < 0)
+        return NULL;
+    SYNC_RUN(&sync, wm_window_start(sync.window, ranks, count, &sync.err));
+    return sync_end(&sync);
+}
+
+const char wm_py_window_Complete_doc[] = PyDoc_STR(
+    "Complete($self, /)\n--\n\n"
+    "End the calls since Start, and tell the ranks that were accessed.");
+
+SYNC_CALL(Complete)
+{
+    SYNC_BEGIN(Complete, 0, 0, NULL)
+    SYNC_RUN(&sync, wm_window_end_access(sync.window, &sync.err));
+    return sync_end(&sync);
+}
+
+const char wm_py_window_Wait_doc[] = PyDoc_STR(
+    "Wait($self, /)\n--\n\n"
+    "Wait until the ranks of the last Post have called Complete.");
+
+SYNC_CALL(Wait)
+{
+    SYNC_BEGIN(Wait, 0, 0, NULL)
+    SYNC_RUN(&sync, wm_window_wait(sync.window, NULL, &sync.err));
+    PyObject *ended = sync_end(&sync);
+    if (ended == NULL)
+        return NULL;
+    Py_DECREF(ended);
+    Py_RETURN_TRUE;
+}
+
+const char wm_py_window_Test_doc[] = PyDoc_STR(
+    "Test($self, /)\n--\n\n"
+    "Return True if the ranks of the last Post have called Complete.");
+
+SYNC_CALL(Test)
+{
+    bool ended = false;
+    SYNC_BEGIN(Test, 0, 0, NULL)
+    SYNC_RUN(&sync, wm_window_wait(sync.window, &ended, &sync.err));
+    wm_waiting_call.name = NULL;
+    if (sync.code < 0)
+        return wm_py_raise(&sync.err);
+    if (!ended)
+        Py_RETURN_FALSE;
+    if (!sync.window->mixed)
+        Py_RETURN_TRUE;
+    PyObject *waited = wm_py_window_beneath(self, "Wait", NULL, 0, NULL);
+    Py_XDECREF(waited);
+    return waited != NULL ? Py_NewRef(Py_True) : NULL;
+}

@@ -1,0 +1,482 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Windows over GPU memory, against a model that each rank computes."""
+
+import os
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import kinds
+import warpmpi as wm
+
+pytestmark = pytest.mark.skipif(
+    not wm.is_cuda_available(), reason="needs a GPU"
+)
+SEED = int(os.environ.get("WARPMPI_TEST_SEED", "1"))
+FULL = os.environ.get("WARPMPI_TEST_FULL") == "1"
+BYTES = 4096  # of a part
+ORIGINS = ("host", "pinned", "device", "foreign", "pool", "managed")
+SYNC = MPI.ERR_RMA_SYNC
+
+
+@pytest.fixture
+def comm(world):
+    return wm.Comm(world)
+
+
+def opened(comm, memory, unit=1):
+    return wm.Win.Create(memory, unit, comm=comm)
+
+
+def bytes_of(count, seed):
+    return np.random.default_rng(seed).integers(0, 255, count, "uint8")
+
+
+def wrong(error_class):
+    """Expects an exception of a class of MPI's."""
+
+    class Expected:
+        def __enter__(self):
+            return self
+
+        def __exit__(self, kind, error, trace):
+            assert kind is MPI.Exception, (kind, error)
+            assert error.Get_error_class() == error_class, error
+            return True
+
+    return Expected()
+
+
+def plan(size, seed):
+    """Puts and gets of all ranks, each in its own share of each part."""
+    random = np.random.default_rng(seed)
+    share = BYTES // size
+    calls = []
+    for rank in range(size):
+        for target in range(size):
+            for _ in range(3):
+                length = int(random.integers(0, share // 3))
+                at = rank * share + int(random.integers(0, share - length))
+                kind = ORIGINS[random.integers(len(ORIGINS))]
+                data = bytes_of(length, random.integers(1 << 30))
+                calls.append((rank, target, at, kind, data))
+    return calls
+
+
+def play(comm, win, model, seed):
+    """Put by the plan; returns what is kept until the calls have ended."""
+    kept = []
+    for rank, target, at, kind, data in plan(comm.size, seed):
+        model[target][at : at + data.size] = data
+        if rank == comm.rank:
+            origin = kinds.make(kind, data)
+            win.Put(origin, target, at)
+            kept.append(origin)
+    return kept
+
+
+def check(comm, win, model, memory, seed):
+    """Get parts of all ranks into arrays of any kind."""
+    assert np.array_equal(kinds.values_of(memory), model[comm.rank])
+    random = np.random.default_rng([seed, comm.rank])
+    gotten = []
+    for _ in range(8):
+        target = int(random.integers(comm.size))
+        length = int(random.integers(0, BYTES))
+        at = int(random.integers(0, BYTES - length))
+        kind = ORIGINS[random.integers(len(ORIGINS))]
+        array = kinds.make(kind, np.zeros(length, "uint8"))
+        win.Get(array, target, at)
+        gotten.append((array, model[target][at : at + length].copy()))
+    return gotten
+
+
+@pytest.mark.parametrize("kind", ["device", "foreign"])
+@pytest.mark.parametrize("seed", range(20 if FULL else 4))
+def test_random_puts_and_gets_between_fences(comm, kind, seed):
+    seed += 1000 * SEED
+    model = [np.zeros(BYTES, "uint8") for _ in range(comm.size)]
+    memory = kinds.make(kind, model[comm.rank])
+    win = opened(comm, memory)
+    win.Fence()
+    for epoch in range(3):
+        kept = play(comm, win, model, 10 * seed + epoch)
+        win.Fence()
+        del kept
+        gotten = check(comm, win, model, memory, seed)
+        win.Fence()
+        for array, expected in gotten:
+            assert np.array_equal(kinds.values_of(array), expected)
+    win.Free()
+
+
+@pytest.mark.parametrize("held", ["lock", "lock_all"])
+def test_puts_under_locks(comm, held):
+    model = [np.zeros(BYTES, "uint8") for _ in range(comm.size)]
+    memory = wm.zeros(BYTES, "uint8")
+    win = opened(comm, memory)
+    for target in range(comm.size):
+        if held == "lock":
+            win.Lock(target, MPI.LOCK_SHARED)
+        elif target == 0:
+            win.Lock_all()
+    kept = play(comm, win, model, SEED)
+    for target in range(comm.size):
+        if held == "lock":
+            win.Unlock(target)
+    if held == "lock_all":
+        win.Flush_all()
+        win.Unlock_all()
+    del kept
+    comm.Barrier()
+    assert np.array_equal(memory.numpy(), model[comm.rank])
+    win.Free()
+
+
+def test_put_flush_get(comm):
+    win = opened(comm, wm.zeros(16, "int64"), 8)
+    other = (comm.rank + 1) % comm.size
+    win.Lock_all()
+    for value in range(10):
+        win.Put(wm.full(1, value, "int64"), other, comm.rank)
+        win.Flush(other)
+        got = wm.zeros(1, "int64")
+        win.Get(got, other, comm.rank)
+        win.Flush_local(other)
+        assert got.numpy()[0] == value
+    win.Unlock_all()
+    win.Free()
+
+
+def test_later_puts_win(comm):
+    """Calls to the same place are done in their order."""
+    win = opened(comm, wm.zeros(4096, "float32"), 4)
+    win.Fence()
+    for value in range(40):
+        count = 4096 if value % 3 == 0 else 4096 - value
+        win.Put(wm.full(count, value, "float32"), comm.rank)
+    win.Fence()
+    last = wm.empty(4096, "float32")
+    win.Get(last, comm.rank)
+    win.Fence()
+    values = last.numpy()
+    assert values[0] == 39
+    assert values[4095] == 39 if 39 % 3 == 0 else values[4095]
+    win.Free()
+
+
+TYPES = "int8 uint8 int16 uint16 int32 int64 uint64 float16 float32".split()
+TYPES += ["float64", "complex64", "complex128"]
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("kind", ["device", "host"])
+def test_accumulate(comm, dtype, kind):
+    count = 300
+    win = opened(comm, wm.zeros(count, dtype), np.dtype(dtype).itemsize)
+    part = np.arange(count - 7) % 5
+    origin = kinds.make(kind, part.astype(dtype))
+    win.Fence()
+    for target in range(comm.size):
+        win.Accumulate(origin, target, 7)
+    win.Fence()
+    expected = np.zeros(count, dtype)
+    expected[7:] = part * comm.size
+    assert np.array_equal(win.tomemory().numpy(), expected)
+    win.Accumulate(origin, comm.rank, 7, MPI.REPLACE)
+    win.Fence()
+    assert np.array_equal(win.tomemory().numpy()[7:], part.astype(dtype))
+    win.Free()
+
+
+OPS = "SUM PROD MIN MAX BAND BOR BXOR LAND LOR LXOR".split()
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_get_accumulate(comm, name):
+    begin = np.arange(1, 65, dtype="int32")
+    given = np.arange(64, dtype="int32") % 7
+    win = opened(comm, wm.array(begin), 4)
+    result = wm.zeros(64, "int32")
+    win.Fence()
+    op = getattr(MPI, name)
+    win.Get_accumulate(wm.array(given), result, comm.rank, op=op)
+    win.Fence()
+    expected = begin.copy()
+    op.Reduce_local(given, expected)
+    assert np.array_equal(result.numpy(), begin)
+    assert np.array_equal(win.tomemory().numpy(), expected)
+    now = np.zeros(64, "int32")
+    win.Get_accumulate(None, now, comm.rank, op=MPI.NO_OP)
+    win.Fence()
+    assert np.array_equal(now, expected)
+    win.Free()
+
+
+@pytest.mark.parametrize("kind", ["host", "device", "pinned"])
+def test_numbers_drawn_from_a_counter(comm, kind):
+    win = opened(comm, wm.zeros(1, "int64"), 8)
+    one, drawn = kinds.make(kind, np.ones(1, "int64")), []
+    win.Lock_all()
+    for _ in range(25):
+        number = kinds.make(kind, np.zeros(1, "int64"))
+        win.Fetch_and_op(one, number, 0)
+        win.Flush(0)
+        drawn.append(int(kinds.values_of(number)[0]))
+    win.Unlock_all()
+    assert drawn == sorted(drawn)
+    of_all = comm.allgather(drawn)
+    assert sorted(sum(of_all, [])) == list(range(25 * comm.size))
+    win.Free()
+
+
+def test_compare_and_swap(comm):
+    """One rank alone finds the place free."""
+    win = opened(comm, wm.full(2, -1, "int32"), 4)
+    mine = np.full(1, comm.rank, "int32")
+    free, found = np.full(1, -1, "int32"), np.zeros(1, "int32")
+    comm.Barrier()
+    win.Lock(0, MPI.LOCK_SHARED)
+    win.Compare_and_swap(mine, free, found, 0, 1)
+    win.Unlock(0)
+    comm.Barrier()
+    winner = wm.zeros(2, "int32")
+    win.Lock(0, MPI.LOCK_SHARED)
+    win.Get(winner, 0)
+    win.Unlock(0)
+    winner = winner.numpy()
+    assert winner[0] == -1
+    assert (found[0] == -1) == (winner[1] == comm.rank)
+    assert found[0] in (-1, winner[1])
+    win.Free()
+
+
+def test_exclusive_locks(comm):
+    """A number that is read and written back in two calls."""
+    win = opened(comm, wm.zeros(1, "int64"), 8)
+    number = wm.zeros(1, "int64")
+    for _ in range(20):
+        win.Lock(0)
+        win.Get(number, 0)
+        win.Flush(0)
+        number.assign(number.numpy() + 1)
+        win.Put(number, 0)
+        win.Unlock(0)
+    comm.Barrier()
+    win.Lock(0, MPI.LOCK_SHARED)
+    win.Get(number, 0)
+    win.Unlock(0)
+    assert number.numpy()[0] == 20 * comm.size
+    win.Free()
+
+
+def test_post_start_complete_wait(comm):
+    """Around a ring, several times, and then with oneself."""
+    memory = wm.zeros(4, "int32")
+    win = opened(comm, memory, 4)
+    group = comm.Get_group()
+    left, right = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+    for value in range(5):
+        win.Post(group.Incl([left]))
+        win.Start(group.Incl([right]))
+        win.Put(wm.full(4, 10 * value + comm.rank, "int32"), right)
+        win.Complete()
+        assert win.Wait() is True
+        assert np.all(memory.numpy() == 10 * value + left)
+    win.Post(group.Incl([comm.rank]))
+    win.Start(group.Incl([comm.rank]))
+    assert not win.Test()
+    win.Complete()
+    assert win.Test()
+    win.Free()
+
+
+LAYOUTS = {
+    "vector": ("Create_vector", (3, 2, 5), [0, 1, 5, 6, 10, 11]),
+    "indexed": ("Create_indexed", ([1, 3, 2], [0, 4, 9]), [0, 4, 5, 6, 9, 10]),
+}
+
+
+@pytest.mark.parametrize("name", list(LAYOUTS))
+@pytest.mark.parametrize("kind", ["host", "device"])
+def test_datatypes(comm, name, kind):
+    """Gaps on either side stay as they are."""
+    maker, arguments, at = LAYOUTS[name]
+    made = getattr(MPI.INT32_T, maker)(*arguments).Commit()
+    elements = np.arange(60, dtype="int32")
+    places = np.full(60, -1, "int32")
+    expected = places.copy()
+    expected[at] = data = elements[at]
+
+    memory = wm.array(places)
+    win = opened(comm, memory, 4)
+    win.Fence()
+    win.Put(kinds.make(kind, data), comm.rank, [0, 1, made])
+    win.Fence()
+    assert np.array_equal(memory.numpy(), expected)
+    win.Put([kinds.make(kind, elements), 1, made], comm.rank, [0, 1, made])
+    win.Fence()
+    assert np.array_equal(memory.numpy(), expected)
+    into = kinds.make(kind, places)
+    win.Get([into, 1, made], comm.rank, [0, 1, made])
+    win.Fence()
+    assert np.array_equal(kinds.values_of(into), expected)
+    win.Accumulate([kinds.make(kind, elements), 1, made], comm.rank,
+                   [0, 1, made])
+    win.Fence()
+    twice = np.where(expected == -1, -1, 2 * expected)
+    assert np.array_equal(memory.numpy(), twice)
+    win.Free()
+    made.Free()
+
+
+def test_strided_arrays(comm):
+    values = np.arange(64, dtype="float32").reshape(8, 8)
+    memory = wm.zeros(16, "float32")
+    win = opened(comm, memory, 4)
+    win.Fence()
+    win.Put(wm.array(values)[::2, ::2], comm.rank)
+    win.Fence()
+    assert np.array_equal(memory.numpy(), values[::2, ::2].ravel())
+    into = wm.zeros((8, 8), "float32")
+    win.Get(into[:, 3:5], comm.rank)
+    win.Fence()
+    assert np.array_equal(into.numpy()[:, 3:5].ravel(), memory.numpy())
+    assert not into.numpy()[:, :3].any()
+    win.Free()
+
+
+def test_requests(comm):
+    memory = wm.zeros(4, "int64")
+    win = opened(comm, memory, 8)
+    win.Lock_all()
+    one = wm.full(4, 5, "int64")
+    requests = [win.Rput(one, comm.rank), win.Raccumulate(one, comm.rank)]
+    MPI.Request.Waitall(requests)
+    got, before = np.zeros(4, "int64"), np.zeros(4, "int64")
+    win.Rget(got, comm.rank).Wait()
+    win.Rget_accumulate(one, before, comm.rank).Wait()
+    win.Unlock_all()
+    assert got.tolist() == before.tolist() == [10] * 4
+    assert memory.numpy().tolist() == [15] * 4
+    win.Free()
+
+
+def test_allocated(comm):
+    info = MPI.Info.Create()
+    info.Set("mpi_memory_alloc_kinds", "cuda:device")
+    win = wm.Win.Allocate(8 * (comm.rank + 1), 8, info, comm)
+    assert isinstance(win, MPI.Win)
+    assert win.Get_attr(MPI.WIN_SIZE) == 8 * (comm.rank + 1)
+    assert win.Get_attr(MPI.WIN_DISP_UNIT) == 8
+    assert win.flavor == MPI.WIN_FLAVOR_ALLOCATE
+    assert wm.is_on_device(win.tomemory())
+    win.Fence()
+    last = comm.size - 1
+    win.Put(wm.full(1, comm.rank, "int64"), last, comm.rank)
+    win.Fence()
+    if comm.rank == last:
+        values = win.tomemory().numpy().view("int64")
+        assert values.tolist() == list(range(comm.size))
+    with wrong(MPI.ERR_RMA_RANGE):
+        win.Put(wm.full(1, 1, "int64"), 0, 1)
+    win.Free()
+    info.Free()
+
+
+def test_shared(comm):
+    info = MPI.Info.Create()
+    info.Set("mpi_memory_alloc_kinds", "cuda")
+    win = wm.Win.Allocate_shared(64, 8, info, comm)
+    other = (comm.rank + 1) % comm.size
+    memory, unit = win.Shared_query(other)
+    assert (memory.nbytes, unit) == (64, 8)
+    win.Fence()
+    memory[...] = comm.rank + 1
+    win.Fence()
+    assert np.all(win.tomemory().numpy() == (comm.rank - 1) % comm.size + 1)
+    win.Free()
+    info.Free()
+
+
+def test_outside_of_an_epoch(comm):
+    win = opened(comm, wm.zeros(4, "int32"), 4)
+    array = wm.zeros(4, "int32")
+    for call in (
+        lambda: win.Put(array, comm.rank),
+        lambda: win.Flush(comm.rank),
+        lambda: win.Unlock(comm.rank),
+        lambda: win.Unlock_all(),
+        lambda: win.Complete(),
+        lambda: win.Wait(),
+    ):
+        with wrong(SYNC):
+            call()
+    win.Lock(comm.rank)
+    with wrong(SYNC):
+        win.Lock(comm.rank)
+    with wrong(SYNC):
+        win.Lock_all()
+    if comm.size > 1:
+        with wrong(SYNC):
+            win.Put(array, (comm.rank + 1) % comm.size)
+    win.Unlock(comm.rank)
+    win.Free()
+
+
+@pytest.mark.parametrize("call", ["Fence", "Free"])
+def test_collectives_under_a_lock_fail_on_all(comm, call):
+    win = opened(comm, wm.zeros(4, "int32"), 4)
+    if comm.rank == 0:
+        win.Lock(0)
+    with wrong(SYNC):
+        getattr(win, call)()
+    if comm.rank == 0:
+        win.Unlock(0)
+    win.Free()
+
+
+def test_bad_arguments(comm):
+    win = opened(comm, wm.zeros(4, "int32"), 4)
+    array = wm.zeros(4, "int32")
+    win.Fence()
+    with wrong(MPI.ERR_RMA_RANGE):
+        win.Put(array, comm.rank, 1)
+    with wrong(MPI.ERR_RMA_RANGE):
+        win.Put(array, comm.rank, -1)
+    with wrong(MPI.ERR_RANK):
+        win.Put(array, comm.size)
+    with pytest.raises(ValueError, match="same size"):
+        win.Put(array, comm.rank, [0, 3])
+    with pytest.raises(TypeError, match="displacement"):
+        win.Put(array, comm.rank, "here")
+    with wrong(MPI.ERR_OP):
+        win.Accumulate(wm.zeros(1, "float32"), comm.rank, op=MPI.BAND)
+    with pytest.raises(ValueError, match="one element"):
+        win.Fetch_and_op(array, array, comm.rank)
+    win.Put(array, MPI.PROC_NULL)
+    win.Fence()
+    win.Free()
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("kind", ["pool", "managed"])
+def test_memory_that_cannot_be_mapped(comm, kind):
+    """The rank says why; the others say which rank."""
+    memory = kinds.make(kind if comm.rank == 0 else "device", np.zeros(4))
+    with pytest.raises((ValueError, RuntimeError), match="memory"):
+        opened(comm, memory)
+
+
+def test_arrays_without_a_hold(comm):
+    """Windows keep the arrays of calls until these have ended."""
+    memory = wm.zeros(1 << 16, "int32")
+    win = opened(comm, memory, 4)
+    win.Fence()
+    for at in range(100):
+        win.Put(wm.full(512, at, "int32"), comm.rank, 512 * at)
+    win.Fence()
+    expected = np.repeat(np.arange(100), 512)
+    assert np.array_equal(memory.numpy()[: expected.size], expected)
+    win.Free()

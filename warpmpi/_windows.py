@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Windows over GPU memory: the half of wm.Win that is in Python.
+
+Beneath each is a window of MPI's over the ranks' host memory: it has the
+group, the name, the attributes and the info object, and serves the ranks that
+give host memory.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from typing import Any
+
+from mpi4py import MPI
+
+from . import _core, _memory_kinds
+from ._comm import _OF_GPUS, Comm
+from ._staging.windows import STAGED, window_memory
+
+# mpi4py's own, which install() replaces.
+_stock = {
+    name: vars(MPI.Win)[name]
+    for name in ("Create", "Allocate", "Allocate_shared", "Create_dynamic")
+}
+_dup, _allreduce = MPI.Intracomm.Dup, MPI.Comm.Allreduce
+_free, _get_attr = MPI.Win.Free, MPI.Win.Get_attr
+
+_KINDS = {"cuda", "cuda:device", "gpu"}
+_KEY = "mpi_memory_alloc_kinds"
+
+
+def beneath(win: Any, name: str, args: Any, kwargs: Any) -> Any:
+    """Make a call of MPI's own window; GPU arrays are staged."""
+    return STAGED.get(name, getattr(MPI.Win, name))(win, *args, **kwargs)
+
+
+def _wants_gpu(info: MPI.Info) -> bool:
+    """Tell whether an info object asks for GPU memory."""
+    asked = info.Get(_KEY) if info != MPI.INFO_NULL else None
+    return not _KINDS.isdisjoint((asked or "").replace(" ", "").split(","))
+
+
+class _Making:
+    """A window that is being made, on this rank."""
+
+    def __init__(
+        self, cls: type, name: str, unit: int, info: MPI.Info, comm: Any
+    ) -> None:
+        self.cls, self.name = cls, name
+        self.unit, self.info, self.comm = unit, info, comm
+        self.memory: Any = None  # GPU array
+        self.host: Any = None  # memory of MPI's own window
+        self.error: Exception | None = None
+
+    def attempt(self, look: Callable[[], None]) -> None:
+        """Keep an error of this rank, until all know of it."""
+        try:
+            look()
+        except Exception as error:  # raised by `settle`
+            self.error = error
+
+    def settle(self) -> bool:
+        """Tell whether any rank gives GPU memory; raises if one failed."""
+        if type(self.comm) in _OF_GPUS:  # no rank has a GPU
+            votes = [self.memory is not None, self.error is not None]
+        else:
+            both = array("i", [self.memory is not None, bool(self.error)])
+            _allreduce(self.comm, MPI.IN_PLACE, [both, MPI.INT], MPI.MAX)
+            votes = list(both)
+        if self.error is not None:
+            raise self.error
+        if votes[1]:
+            raise RuntimeError(
+                f"Win.{self.name}: another rank has failed: its error tells "
+                "why"
+            )
+        return bool(votes[0])
+
+    def stock(self, cls: type, *args: Any) -> Any:
+        maker = _stock[self.name].__get__(None, cls)
+        return maker(*args, info=self.info, comm=self.comm)
+
+    def make(self) -> Any:
+        """Make a window of which some rank gives GPU memory; collective."""
+        own = Comm(_dup(self.comm))
+        cls = self.cls if issubclass(self.cls, _core.Win) else _core.Win
+        win = _beneath_of(cls, self)
+        host = b"" if self.host is None else self.host
+        nbytes = MPI.memory.frombuffer(host, readonly=True).nbytes
+        given = self.memory if self.memory is not None else nbytes
+        try:
+            win._open(own, given, self.unit, self.name)
+        except BaseException:
+            _free(win)
+            own.Free()
+            raise
+        return win
+
+
+def _beneath_of(cls: type, making: _Making) -> Any:
+    """Make MPI's own window; Open MPI 4.1 has none of one rank but these."""
+    create = _stock["Create"].__get__(None, cls)
+    shared = _stock["Allocate_shared"].__get__(None, cls)
+    try:
+        return create(making.host, making.unit, making.info, making.comm)
+    except MPI.Exception:
+        if making.comm.Get_size() > 1:
+            raise
+        return shared(0, making.unit, making.info, making.comm)
+
+
+def create(
+    cls: type,
+    memory: Any,
+    disp_unit: int = 1,
+    info: MPI.Info = MPI.INFO_NULL,
+    comm: Any = MPI.COMM_SELF,
+) -> Any:
+    """Make a window over arrays; of GPUs, of the host, or None. Collective.
+
+    memory: a contiguous array, by which others access this rank's memory:
+    device memory that CUDA IPC exports, as that of wm.empty() and of CuPy's
+    pool, or host memory. disp_unit: bytes of a displacement in the calls that
+    access it. info, comm: as MPI. The ranks with GPU memory are on one host.
+
+    Raises, on all ranks: ValueError for memory that other processes cannot
+    map, or that is not contiguous, and what MPI raises.
+    """
+    making = _Making(cls, "Create", disp_unit, info, comm)
+
+    def look() -> None:
+        if memory is None or memory is MPI.BOTTOM:
+            return
+        if _core.is_on_device(memory):
+            making.memory = memory
+        else:
+            making.host = window_memory(memory)
+
+    making.attempt(look)
+    if making.settle():
+        return making.make()
+    _core._settle(memory)
+    return making.stock(cls, making.host, disp_unit)
+
+
+def _allocating(name: str) -> Any:
+    def allocate(
+        cls: type,
+        size: int,
+        disp_unit: int = 1,
+        info: MPI.Info = MPI.INFO_NULL,
+        comm: Any = MPI.COMM_SELF,
+    ) -> Any:
+        """Make a window over new memory of size bytes. Collective.
+
+        info: with mpi_memory_alloc_kinds "cuda" or "cuda:device" the memory
+        is GPU memory, an array of bytes that tomemory() returns; else MPI
+        allocates it. Other arguments and errors as Create, and on all ranks
+        MemoryError if one is short of memory.
+        """
+        making = _Making(cls, name, disp_unit, info, comm)
+
+        def look() -> None:
+            if _wants_gpu(info):
+                making.memory = _core.empty(size, "uint8")
+
+        making.attempt(look)
+        if making.settle():
+            return making.make()
+        return making.stock(cls, size, disp_unit)
+
+    allocate.__name__ = name
+    return allocate
+
+
+allocate = _allocating("Allocate")
+allocate_shared = _allocating("Allocate_shared")
+
+_FLAVORS = {
+    "Create": MPI.WIN_FLAVOR_CREATE,
+    "Allocate": MPI.WIN_FLAVOR_ALLOCATE,
+    "Allocate_shared": MPI.WIN_FLAVOR_SHARED,
+    "Create_dynamic": MPI.WIN_FLAVOR_DYNAMIC,
+}
+_OURS = {
+    MPI.WIN_BASE: lambda win: win.attrs[0],
+    MPI.WIN_SIZE: lambda win: win.attrs[1],
+    MPI.WIN_DISP_UNIT: lambda win: win.attrs[2],
+    MPI.WIN_CREATE_FLAVOR: lambda win: win.flavor,
+    MPI.WIN_MODEL: lambda win: win.model,
+}
+
+
+class _Mapped:
+    """Memory of a rank that is mapped here, kept by its window."""
+
+    def __init__(self, win: Any, address: int, nbytes: int) -> None:
+        self._win = win
+        self.__cuda_array_interface__ = {
+            "data": (address, False),
+            "shape": (nbytes,),
+            "typestr": "|u1",
+            "version": 3,
+        }
+
+
+def _is_ours(win: Any) -> bool:
+    return win._memory is not None
+
+
+class _Methods:
+    def Free(self: Any) -> None:
+        """Free the window. Collective.
+
+        The arrays stay as they are. Raises MPI.Exception (ERR_RMA_SYNC) on
+        all ranks, and frees nothing, if one rank has an epoch open.
+        """
+        comm = self._end()
+        STAGED["Free"](self)
+        if comm is not None:
+            comm.Free()
+
+    def free(self: Any) -> None:
+        """Call Free unless the window is null."""
+        if self and not MPI.Is_finalized():
+            self.Free()
+
+    def Get_attr(self: Any, keyval: int) -> Any:
+        """Return the attribute of a key, or None."""
+        if _is_ours(self) and keyval in _OURS:
+            return _OURS[keyval](self)
+        return _get_attr(self, keyval)
+
+    @property
+    def attrs(self: Any) -> tuple[int, int, int]:
+        """Address, bytes and displacement unit of this rank's memory."""
+        if not _is_ours(self):
+            stock: Any = MPI.Win.attrs
+            return stock.__get__(self)  # type: ignore[no-any-return]
+        address, nbytes, unit, _ = self._part(self.group_rank)
+        return address, nbytes, unit
+
+    @property
+    def flavor(self: Any) -> int:
+        """How the window was made: MPI.WIN_FLAVOR_CREATE …."""
+        stock: Any = MPI.Win.flavor
+        if self._made is not None:
+            return _FLAVORS[self._made]
+        return stock.__get__(self)  # type: ignore[no-any-return]
+
+    @property
+    def model(self: Any) -> int:
+        """The memory model: MPI.WIN_UNIFIED for GPU memory."""
+        stock: Any = MPI.Win.model
+        return MPI.WIN_UNIFIED if _is_ours(self) else stock.__get__(self)
+
+    def tomemory(self: Any) -> Any:
+        """Return this rank's memory: its GPU array, or a buffer."""
+        return self._memory if _is_ours(self) else MPI.Win.tomemory(self)
+
+    def Shared_query(self: Any, rank: int) -> tuple[Any, int]:
+        """Return the memory of a rank, and its displacement unit.
+
+        GPU memory is a wm.Array of bytes, mapped here, for the kernels and
+        libraries of this process. It keeps the window; after Free it must
+        not be used. rank: MPI.PROC_NULL is the first rank with memory.
+        """
+        ranks = range(self.group_size) if rank == MPI.PROC_NULL else [rank]
+        for each in ranks:
+            part = self._part(each)
+            if part is not None and part[3] and part[1] > 0:
+                memory = _Mapped(self, *part[:2])
+                return _core.asarray(memory), part[2]
+        return MPI.Win.Shared_query(self, rank)
+
+    Get_info = _memory_kinds.telling(MPI.Win.Get_info)
+
+
+for _name, _value in vars(_Methods).items():
+    if not _name.startswith("__"):
+        setattr(_core.Win, _name, _value)
+
+# Class methods of MPI.Win that make windows.
+MAKERS: dict[str, Callable[..., Any]] = {
+    "Create": create,
+    "Allocate": allocate,
+    "Allocate_shared": allocate_shared,
+}
+for _name, _call in MAKERS.items():
+    setattr(_core.Win, _name, classmethod(_call))
+_core._seal(_core.Win)
