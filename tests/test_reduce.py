@@ -545,6 +545,9 @@ class Atomic(ctypes.Structure):
         ("compare", ctypes.c_void_p),
         ("fetched", ctypes.c_void_p),
         ("count", ctypes.c_size_t),
+        ("word", ctypes.c_void_p),  # of the signal: none
+        ("value", ctypes.c_uint32),
+        ("index", ctypes.c_uint32),
     ]
 
 

@@ -50,6 +50,7 @@ wm_atomic_enqueue(int device, const wm_atomic_t *atomic, CUstream stream,
         .compare = atomic->compare,
         .fetched = atomic->fetched,
         .count = atomic->count,
+        .signal = atomic->signal,
     };
     int code = atomic_check(atomic, err);
     if (code < 0 || atomic->count == 0)

@@ -17,6 +17,7 @@ typedef struct {
                          // are updated
     void *fetched; // gets the elements as they were before; NULL: not wanted
     size_t count;
+    wm_signal_t signal; // word NULL: none
 } wm_atomic_t;
 
 // Returns true if MPI has the operation for these elements, and hardware can

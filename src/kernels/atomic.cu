@@ -59,14 +59,72 @@ atomic_update(rule_t rule, const wm_atomic_params_t &p, uint64_t at)
         __builtin_memcpy(p.fetched + at, &old, sizeof(old));
 }
 
+#ifdef __CUDACC__
+// Elements that hardware adds without a loop.
+template <typename element_t> struct wm_added {
+    static constexpr bool AT_ONCE = false;
+};
+#define X(element_t)                                                          \
+    template <> struct wm_added<element_t> {                                  \
+        static constexpr bool AT_ONCE = true;                                 \
+    };
+X(uint32_t)
+X(uint64_t)
+X(float)
+X(double)
+#undef X
+
+template <typename element_t>
+WM_DEVICE void
+add_all(element_t *dst, const element_t *src, uint64_t count)
+{
+    for (uint64_t i = wm_thread(); i < count; i += wm_threads())
+        wm_add_system(dst + i, src[i]);
+}
+
+WM_DEVICE void
+add_all(float *dst, const float *src, uint64_t count)
+{
+    uint64_t fours = 0;
+    if (((uintptr_t)dst | (uintptr_t)src) % sizeof(float4) == 0)
+        fours = count / 4;
+    for (uint64_t i = wm_thread(); i < fours; i += wm_threads())
+        wm_add_four_system(dst + 4 * i, ((const float4 *)src)[i]);
+    for (uint64_t i = 4 * fours + wm_thread(); i < count; i += wm_threads())
+        wm_add_system(dst + i, src[i]);
+}
+#endif
+
+// Adds the elements, if hardware does so without a loop. Returns false if not.
+template <typename rule_t>
+WM_DEVICE bool
+atomic_is_added(const wm_atomic_params_t &p)
+{
+#ifdef __CUDACC__
+    typedef typename rule_t::element_t element_t;
+    if constexpr (wm_added<element_t>::AT_ONCE) {
+        if (p.op != WM_REDUCE_SUM || p.compare != nullptr
+            || p.fetched != nullptr || (uintptr_t)p.src % sizeof(element_t))
+            return false;
+        add_all((element_t *)p.dst, (const element_t *)p.src, p.count);
+        return true;
+    }
+#endif
+    (void)p;
+    return false;
+}
+
 template <typename rule_t>
 WM_DEVICE void
 atomic_all(rule_t rule, const wm_atomic_params_t &p)
 {
     constexpr size_t EACH = sizeof(typename rule_t::element_t);
-    if constexpr (EACH <= WM_ATOMIC_BYTES)
+    if (atomic_is_added<rule_t>(p))
+        ;
+    else if constexpr (EACH <= WM_ATOMIC_BYTES)
         for (uint64_t i = wm_thread(); i < p.count; i += wm_threads())
             atomic_update(rule, p, i * EACH);
+    wm_signal_end(p.signal);
 }
 
 #define X(name, ...)                                                          \

@@ -6,7 +6,7 @@
 #ifndef WM_KERNELS_ATOMIC_H
 #define WM_KERNELS_ATOMIC_H
 
-#include <stdint.h>
+#include "kernels/signal.h"
 
 #define WM_ATOMIC_BYTES 8 // largest element
 
@@ -18,6 +18,7 @@ typedef struct {
     char *fetched;       // gets the elements before the update; NULL: nothing
     uint64_t count;
     uint32_t op;
+    wm_signal_t signal;
 } wm_atomic_params_t;
 
 #ifdef __cplusplus
@@ -36,6 +37,50 @@ WM_DEVICE uint64_t
 wm_swap_system(uint64_t *word, uint64_t expected, uint64_t value)
 {
     return atomicCAS_system((unsigned long long *)word, expected, value);
+}
+
+// Add to a number at once for the whole system, where nobody asks for the
+// value before. Hardware takes subnormal float32 numbers for zero.
+WM_DEVICE void
+wm_add_system(uint32_t *number, uint32_t value)
+{
+    atomicAdd_system(number, value);
+}
+
+WM_DEVICE void
+wm_add_system(uint64_t *number, uint64_t value)
+{
+    atomicAdd_system((unsigned long long *)number, value);
+}
+
+WM_DEVICE void
+wm_add_system(float *number, float value)
+{
+    atomicAdd_system(number, value);
+}
+
+WM_DEVICE void
+wm_add_system(double *number, double value)
+{
+    atomicAdd_system(number, value);
+}
+
+// Adds to four numbers, each at once; 16 divides the address.
+WM_DEVICE void
+wm_add_four_system(float *numbers, float4 values)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("red.relaxed.sys.global.add.v4.f32 [%0], {%1, %2, %3, %4};"
+                 :
+                 : "l"(__cvta_generic_to_global(numbers)), "f"(values.x),
+                   "f"(values.y), "f"(values.z), "f"(values.w)
+                 : "memory");
+#else
+    atomicAdd_system(numbers, values.x);
+    atomicAdd_system(numbers + 1, values.y);
+    atomicAdd_system(numbers + 2, values.z);
+    atomicAdd_system(numbers + 3, values.w);
+#endif
 }
 #else
 template <typename word_t>

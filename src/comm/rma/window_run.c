@@ -272,6 +272,15 @@ keep_landing(wm_window_t *window, landing_t *landing)
 
 // --- copies and updates -------------------------------------------------
 
+// Returns the signal of the next kernel; its word may be NULL.
+static wm_signal_t
+run_signal(wm_window_t *window)
+{
+    if (window->signal.word != NULL)
+        wm_signal_renew(&window->signal);
+    return window->signal;
+}
+
 static int
 run_copy(wm_window_t *window, char *dst, const char *src, size_t nbytes,
          wm_error_t *err)
@@ -285,14 +294,10 @@ run_copy(wm_window_t *window, char *dst, const char *src, size_t nbytes,
         return wm_memory_copy(window->device, dst, src, nbytes,
                               window->stream, err);
     params.count = 1;
-    params.signal = (wm_signal_t){0};
+    params.signal = run_signal(window);
     params.pulls[0] = (wm_pull_t){.dst = dst, .src = src, .nbytes = nbytes};
-    if (window->signal.word != NULL) {
-        wm_signal_renew(&window->signal);
-        params.signal = window->signal;
-    }
     int code = wm_pull_launch(window->device, &params, window->stream, err);
-    window->signals = code == 0 && window->signal.word != NULL;
+    window->signals = code == 0 && params.signal.word != NULL;
     return code;
 }
 
@@ -345,7 +350,7 @@ update_alone(wm_window_t *window, int target, const wm_atomic_t *update,
 }
 
 static int
-run_update(wm_window_t *window, int target, const wm_atomic_t *update,
+run_update(wm_window_t *window, int target, wm_atomic_t *update,
            wm_error_t *err)
 {
     size_t size = wm_reduce_size(update->type);
@@ -353,8 +358,10 @@ run_update(wm_window_t *window, int target, const wm_atomic_t *update,
         || (uintptr_t)update->dst % size != 0)
         return update_alone(window, target, update, err);
     window->busy = true;
-    window->signals = false;
-    return wm_atomic_enqueue(window->device, update, window->stream, err);
+    update->signal = run_signal(window);
+    int code = wm_atomic_enqueue(window->device, update, window->stream, err);
+    window->signals = code == 0 && update->signal.word != NULL;
+    return code;
 }
 
 // Updates the runs of a strided part, one after the other.
