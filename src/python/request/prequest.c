@@ -4,6 +4,7 @@
 #include "comm/engine/child.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/request.h"
+#include "python/request/captured_request.h"
 #include "python/request/handles.h"
 #include "python/request/requests.h"
 #include "python/request/stock.h"
@@ -49,6 +50,7 @@ prequest_tp_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     if (self != NULL) {
         self->comm = self->array = self->kept = NULL;
         self->start = NULL;
+        self->captured = NULL;
         self->message = (wm_message_t){0};
         self->number = ++made;
     }
@@ -115,8 +117,10 @@ bool
 wm_py_prequest_is_under_way(const wm_prequest_t *self)
 {
     const wm_request_t *request = &self->request;
-    return wm_py_request_is_active(request)
-           && (request->handle == NULL || !atomic_load(&request->op->done));
+    return wm_py_captured_is_under_way(self)
+           || (wm_py_request_is_active(request)
+               && (request->handle == NULL
+                   || !atomic_load(&request->op->done)));
 }
 
 int
@@ -190,6 +194,10 @@ start(wm_prequest_t **requests, int count)
     wm_error_t err;
     int prepared = 0, begun, code = 0;
     bool taken = true;
+    wm_prequest_t *others[WM_PY_AT_ONCE];
+    if (wm_py_captured_start(requests, count, others, &count) < 0)
+        return -1;
+    requests = others;
     while (prepared < count
            && prepare(requests[prepared], &buffers[prepared], &taken) == 0)
         ++prepared;

@@ -4,6 +4,7 @@
 #define WM_PYTHON_REQUEST_PREQUEST_H
 
 #include "comm/message/p2p.h"
+#include "comm/protocol/captured.h"
 #include "python/message/channel.h"
 #include "python/request/py_request.h"
 
@@ -24,11 +25,13 @@ struct wm_prequest {
     wm_message_t message; // parsed once
     wm_envelope_t envelope;
     bool receives;
-    bool starting;        // a start is under way
-    bool started;         // by MPI itself, which caused this start
-    unsigned long number; // in order of creation
-    PyObject *kept;       // for Python's own starts: what they need
-    wm_py_start_t *start; // NULL: call their own Start
+    wm_captured_t *captured; // of graphs; NULL: never captured. Borrowed
+    uint64_t capture;        // in which it was started, if in_graph
+    bool starting;           // a start is under way
+    bool started;            // by MPI itself, which caused this start
+    unsigned long number;    // in order of creation
+    PyObject *kept;          // for Python's own starts: what they need
+    wm_py_start_t *start;    // NULL: call their own Start
 };
 
 // Makes an inactive request, of wm.Prequest or a `type` derived from it, of a

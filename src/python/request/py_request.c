@@ -10,6 +10,7 @@
 #include "comm/diagnostics/leftovers.h"
 #include "comm/diagnostics/wait.h"
 #include "python/message/owner.h"
+#include "python/request/captured_request.h"
 #include "python/request/handles.h"
 #include "python/request/prequest.h"
 #include "python/request/requests.h"
@@ -224,7 +225,7 @@ request_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         self->payload = NULL;
         self->handle = NULL;
         self->lent = MPI_REQUEST_NULL;
-        self->known = self->adopted = false;
+        self->known = self->adopted = self->in_graph = false;
     }
     return (PyObject *)self;
 }
@@ -400,7 +401,8 @@ request_wait(PyObject *object, PyObject *args, PyObject *kwargs)
     MPI_Status *status;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O:Wait", names, &given)
         || wm_py_mpi_status(given, "status", &status) < 0
-        || wm_py_check_running() < 0 || wm_py_prequest_notice(self) < 0)
+        || wm_py_check_running() < 0 || wm_py_prequest_notice(self) < 0
+        || wm_py_captured_wait_one(self, true) < 0)
         return NULL;
     if (!wm_py_request_is_active(self)) {
         wm_py_request_forget(self); // MPI waited for it, or it was freed
@@ -444,7 +446,8 @@ static PyObject *
 request_test(PyObject *object, PyObject *args, PyObject *kwargs)
 {
     if (wm_py_check_running() < 0
-        || wm_py_prequest_notice((wm_request_t *)object) < 0)
+        || wm_py_prequest_notice((wm_request_t *)object) < 0
+        || wm_py_captured_wait_one((wm_request_t *)object, false) < 0)
         return NULL;
     if (!look((wm_request_t *)object))
         Py_RETURN_FALSE;
@@ -464,7 +467,8 @@ request_get_status(PyObject *object, PyObject *args, PyObject *kwargs)
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O:Get_status", names,
                                      &given)
         || wm_py_check_running() < 0
-        || wm_py_prequest_notice((wm_request_t *)object) < 0)
+        || wm_py_prequest_notice((wm_request_t *)object) < 0
+        || wm_py_captured_wait_one((wm_request_t *)object, false) < 0)
         return NULL;
     (void)look((wm_request_t *)object);
     return call_stock("Get_status", object, given);

@@ -26,8 +26,9 @@ typedef struct wm_request {
     // Private to handles.c.
     struct wm_request *next;
     MPI_Request key;
-    bool known;   // the program has asked for the handle
-    bool adopted; // the object is gone
+    bool known;    // the program has asked for the handle
+    bool in_graph; // a persistent one: started in a capture
+    bool adopted;  // the object is gone
 } wm_request_t;
 
 // Makes a request for an operation (takes over the reference), with its MPI

@@ -6,6 +6,7 @@
 #include "comm/engine/engine.h"
 #include "comm/engine/request.h"
 #include "comm/diagnostics/hang.h"
+#include "python/request/captured_request.h"
 #include "python/request/py_request.h"
 #include "python/request/stock.h"
 
@@ -128,6 +129,8 @@ static PyObject *
 wait_for_each(const char *name, PyObject *list, PyObject *statuses)
 {
     PyObject *first = NULL; // error
+    if (wm_py_captured_wait(list, true) < 0)
+        return NULL;
     wm_waiting_call = (wm_waiting_call_t){.name = name,
                                           .type = MPI_DATATYPE_NULL};
     bool ended = wait_for_all(list) == 0; // false: interrupted
@@ -229,6 +232,8 @@ first_under_way(PyObject *list)
 static PyObject *
 look_at(const char *name, PyObject *list, PyObject *other)
 {
+    if (wm_py_captured_wait(list, false) < 0)
+        return NULL;
     if (any_of_ours(list))
         WM_PY_UNLOCKED(wm_engine_look(NULL));
     return call_stock(name, list, other);
@@ -255,6 +260,8 @@ wait_for_some(const char *wait, PyObject *list, PyObject *other)
     PyObject *result;
     wm_hang_t hang;
     char test[16]; // its call that tests
+    if (wm_py_captured_wait(list, false) < 0)
+        return NULL;
     if (!any_of_ours(list))
         return call_stock(wait, list, other);
     PyOS_snprintf(test, sizeof test, "%cest%s", wait[0] == 'W' ? 'T' : 't',

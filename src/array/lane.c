@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "array/lane.h"
+
+#include <stdatomic.h>
+#include <stddef.h>
+
+#include "array/kernels.h"
+#include "cuda/memory.h"
+#include "cuda/stream.h"
+
+#define WARP 32
+#define MOST_THREADS 512
+#define LL_BLOCKS 8 // of a short message
+#define BLOCK_BYTES                                                           \
+    ((uint64_t)32 << 10) // of a long one, for each of its blocks
+#define STAGED_BLOCKS 32 // of a receiver that may have to empty its mailbox
+#define LINES_EACH 2     // LL lines of a thread
+
+static struct {
+    _Atomic(CUfunction) many, few;
+} functions[WM_MAX_DEVICES];
+
+_Static_assert(sizeof(wm_lane_params_t) <= 4096, "what a kernel is given");
+_Static_assert(offsetof(wm_lane_few_params_t, ops)
+                   == offsetof(wm_lane_params_t, ops),
+               "the one is the other's beginning");
+_Static_assert(sizeof(wm_lane_t) <= WM_LANE_BYTES, "before the mailbox");
+
+int
+wm_lane_prepare(int device, wm_error_t *err)
+{
+    CUfunction many, few;
+    if (atomic_load(&functions[device].many) != NULL)
+        return 0;
+    int code = wm_kernels_find(device, "lane", "wm_lane_few", &few, err);
+    if (code == 0)
+        code = wm_kernels_find(device, "lane", "wm_lane", &many, err);
+    if (code < 0)
+        return code;
+    atomic_store(&functions[device].few, few);
+    atomic_store(&functions[device].many, many);
+    return 0;
+}
+
+static uint64_t
+lines_of(uint64_t nbytes)
+{
+    return (nbytes + WM_LINE_PAYLOAD - 1) / WM_LINE_PAYLOAD;
+}
+
+uint64_t
+wm_lane_slot_bytes(uint64_t nbytes)
+{
+    return lines_of(nbytes) * WM_LINE_BYTES;
+}
+
+static uint64_t
+at_most(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+static uint64_t
+at_least(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+// Returns the threads of a block that the operation can use.
+static uint64_t
+threads_of(const wm_lane_work_t *work)
+{
+    uint64_t lines = at_least(lines_of(work->nbytes), 1);
+    return at_most((lines + WARP - 1) / WARP * WARP, MOST_THREADS);
+}
+
+// Returns the blocks of an operation, of `most` that may wait at once.
+static uint64_t
+blocks_of(const wm_lane_work_t *work, uint64_t most)
+{
+    bool sends = (work->what & WM_LANE_SENDS) != 0;
+    uint64_t lines = lines_of(work->nbytes), each = LINES_EACH * MOST_THREADS;
+    uint64_t blocks = at_most((lines + each - 1) / each, LL_BLOCKS);
+    if (!sends && (work->what & WM_LANE_ENDS) == 0)
+        blocks = 1;
+    else if (work->nbytes > WM_LANE_LL_BYTES)
+        blocks = at_most(work->nbytes / BLOCK_BYTES,
+                         sends ? most : STAGED_BLOCKS);
+    return at_least(at_most(blocks, most), 1);
+}
+
+int
+wm_lane_launch(int device, const wm_lane_work_t *works, int count, int sharers,
+               CUstream stream, wm_error_t *err)
+{
+    wm_lane_params_t params;
+    const wm_device_t *facts;
+    int code = wm_lane_prepare(device, err);
+    if (code == 0)
+        code = wm_device_get(device, &facts, err);
+    if (code < 0)
+        return code;
+    uint64_t room = (uint64_t)facts->multiprocessors
+                    / (uint64_t)(sharers * count);
+    uint64_t blocks = 0, threads = WARP;
+    params.count = (uint32_t)count;
+    for (int i = 0; i < count; ++i) {
+        uint64_t own = blocks_of(&works[i], at_least(room, 1));
+        threads = at_least(threads, threads_of(&works[i]));
+        blocks += own;
+        params.ops[i] = (wm_lane_op_t){
+            .lane = works[i].lane,
+            .late = works[i].late,
+            .user = works[i].user,
+            .what = works[i].what,
+            .blocks = (uint32_t)own,
+        };
+    }
+    CUfunction function = atomic_load(count <= WM_LANE_FEW_OPS
+                                          ? &functions[device].few
+                                          : &functions[device].many);
+    return wm_kernels_launch_function(device, function, (uint32_t)blocks,
+                                      (uint32_t)threads, &params, stream, err);
+}
+
+int
+wm_lane_close(int device, wm_lane_t *lane, wm_error_t *err)
+{
+    static const uint32_t closed = WM_LANE_CLOSED;
+    CUstream stream;
+    int code = wm_stream_acquire(device, &stream, err);
+    if (code < 0)
+        return code;
+    code = wm_memory_copy(device, &lane->place.way, &closed, sizeof closed,
+                          stream, err);
+    if (code == 0)
+        code = wm_stream_synchronize(device, stream, err);
+    wm_stream_release(device, stream);
+    return code;
+}

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The launcher of messages in CUDA graphs (kernels/lane.h): the ends of
+// several messages in one kernel. A kernel waits for kernels of other
+// processes, so all of them must be able to run at once. Any thread; no GIL.
+#ifndef WM_ARRAY_LANE_H
+#define WM_ARRAY_LANE_H
+
+#include "cuda/device.h"
+#include "kernels/lane.h"
+
+// An operation of a lane; its blocks are chosen here.
+typedef struct {
+    wm_lane_t *lane;
+    wm_lane_late_t *late;
+    char *user;
+    uint32_t what;   // bits WM_LANE_…
+    uint64_t nbytes; // of the user's memory
+} wm_lane_work_t;
+
+// Loads the kernels, which may wait for the device. Idempotent.
+WM_MUST_CHECK int
+wm_lane_prepare(int device, wm_error_t *err);
+
+// Returns the bytes of LL lines for so many bytes, which are a slot of a
+// mailbox.
+uint64_t
+wm_lane_slot_bytes(uint64_t nbytes);
+
+// Enqueues one kernel for 1 to WM_LANE_OPS operations. `sharers`: processes
+// whose kernels run on the device at once, at most.
+WM_MUST_CHECK int
+wm_lane_launch(int device, const wm_lane_work_t *works, int count, int sharers,
+               CUstream stream, wm_error_t *err);
+
+// Writes into a lane that no message passes any more, and waits until this is
+// done. No kernel that begins later moves data.
+WM_MUST_CHECK int
+wm_lane_close(int device, wm_lane_t *lane, wm_error_t *err);
+
+#endif

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/protocol/captured_end.h"
+
+#include <stdlib.h>
+
+#include "array/ll.h"
+#include "comm/engine/engine.h"
+#include "comm/link/link.h"
+
+static bool taken[WM_LANES];
+
+static uint64_t
+at_most(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+// Takes words of our segment. Engine lock held.
+static int
+take_words(wm_captured_t *end, wm_error_t *err)
+{
+    int index = 0;
+    while (index < WM_LANES && taken[index])
+        ++index;
+    if (index == WM_LANES)
+        return wm_error_set(err, WM_ERR_MEMORY, 0,
+                            "%d messages of this process are in CUDA graphs, "
+                            "and there is no room for more: free graphs, or "
+                            "persistent requests, that are not replayed",
+                            WM_LANES);
+    taken[index] = true;
+    end->index = index;
+    end->own = &wm_node_self()->segment->lane_words[index];
+    end->own->late = (wm_lane_late_t){0};
+    atomic_store(&end->own->answered, 0);
+    atomic_store(&end->own->closed, 0);
+    return wm_node_register(wm_node_self(), false, end->device, err);
+}
+
+// Makes the lane, and behind it a receiver's mailbox: for short messages, and
+// for long ones if no other process can map the memory.
+static int
+make_lane(wm_captured_t *end, wm_error_t *err)
+{
+    uint64_t nbytes = end->buffer.nbytes, room = 0;
+    if (end->receives) {
+        uint64_t line_bytes = at_most(nbytes, WM_LANE_LL_BYTES);
+        end->slots = CAPTURED_SLOTS;
+        room = wm_lane_slot_bytes(line_bytes);
+        if (nbytes > WM_LANE_LL_BYTES && !end->buffer.memory.exportable
+            && room < nbytes)
+            room = (nbytes + 127) / 128 * 128;
+        end->slot_bytes = room;
+    }
+    size_t size = WM_LANE_BYTES + (size_t)end->slots * room;
+    int code = wm_lane_prepare(end->device, err);
+    if (code == 0)
+        code = wm_block_alloc(end->device, size, &end->block, err);
+    if (code < 0)
+        return code;
+    end->lane = wm_block_pointer(end->block);
+    return wm_ll_clear(end->device, (char *)end->lane, size, err);
+}
+
+static int
+check_memory(const wm_buffer_t *buffer, int device, wm_error_t *err)
+{
+    const char *name = "buf";
+    if (buffer->pattern != NULL)
+        return wm_error_set(err, WM_ERR_VALUE, 0,
+                            "%s: a message in a CUDA graph needs memory "
+                            "without gaps: send a contiguous copy",
+                            name);
+    if (buffer->nbytes > 0
+        && (!wm_buffer_on_device(buffer) || buffer->memory.device != device))
+        return wm_error_set(err, WM_ERR_VALUE, 0,
+                            "%s: a message in a CUDA graph needs memory of "
+                            "the stream's GPU, cuda:%d: move the array there",
+                            name, device);
+    return 0;
+}
+
+int
+wm_captured_check_peer(const wm_comm_t *comm, int rank, wm_error_t *err)
+{
+    const wm_peer_t *peer = comm->peers[rank];
+    if (peer->self || (wm_node_shares(peer) && wm_link_maps(peer)))
+        return 0;
+    return wm_error_set(err, WM_ERR_STATE, 0,
+                        "a message in a CUDA graph needs GPUs that map each "
+                        "other's memory, and rank %d cannot be reached so: "
+                        "make this call outside of the capture",
+                        rank);
+}
+
+static int
+captured_make(wm_captured_t *end, wm_error_t *err)
+{
+    int code = check_memory(&end->buffer, end->device, err);
+    if (code == 0 && end->rank >= 0)
+        code = wm_captured_check_peer(end->comm, end->rank, err);
+    if (code == 0)
+        code = make_lane(end, err);
+    if (code < 0)
+        return code;
+    wm_engine_lock();
+    code = take_words(end, err);
+    if (code == 0)
+        code = wm_captured_meet(end, err);
+    wm_engine_unlock();
+    return code;
+}
+
+int
+wm_captured_new(wm_comm_t *comm, wm_buffer_t *buffer,
+                const wm_envelope_t *envelope, bool receives,
+                wm_captured_t **made, wm_error_t *err)
+{
+    wm_captured_t *end = NULL;
+    int code = wm_comm_raise_kept(comm, err);
+    if (code == 0)
+        code = wm_comm_check(comm, receives ? "source" : "dest",
+                             envelope->rank, envelope->tag, receives, err);
+    if (code == 0 && (end = calloc(1, sizeof *end)) == NULL)
+        code = wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    if (code < 0) {
+        wm_buffer_release(buffer);
+        return code;
+    }
+    end->comm = comm;
+    end->buffer = *buffer;
+    end->receives = receives;
+    end->rank = envelope->rank;
+    end->tag = envelope->tag;
+    end->device = envelope->stream_device;
+    end->index = -1;
+    end->hello_request = MPI_REQUEST_NULL;
+    code = envelope->rank == MPI_PROC_NULL ? 0 : captured_make(end, err);
+    if (code < 0) {
+        wm_captured_drop(end);
+        return code;
+    }
+    *made = end;
+    return 0;
+}
+
+// Returns the processes whose kernels may wait on the GPU at once.
+static int
+count_sharers(int device)
+{
+    const wm_device_t *facts;
+    bool shared = wm_device_describe(device, &facts, NULL) == 0 && facts->mps;
+    int peers = shared ? wm_node_local_peers() : 1;
+    return peers > 0 ? peers : 1;
+}
+
+// Fills the work of an end. Returns false if it has none: MPI_PROC_NULL; the
+// wait for a short send, which is over when it has been written; the start of
+// a short receive, whose mailbox has room.
+static bool
+fill_work(const wm_captured_t *end, bool waits, wm_lane_work_t *work)
+{
+    bool is_short = end->buffer.nbytes <= WM_LANE_LL_BYTES;
+    uint32_t what = waits ? WM_LANE_ENDS : WM_LANE_BEGINS;
+    if (end->receives && is_short)
+        what |= WM_LANE_BEGINS;
+    *work = (wm_lane_work_t){
+        .lane = end->lane,
+        .late = end->own != NULL ? &end->own->late : NULL,
+        .user = end->buffer.data,
+        .what = what | (end->receives ? 0 : WM_LANE_SENDS),
+        .nbytes = end->buffer.nbytes,
+    };
+    return end->lane != NULL && !(is_short && waits != end->receives);
+}
+
+static int
+captured_enqueue(wm_captured_t *const *ends, int count, bool waits,
+                 CUstream stream, wm_error_t *err)
+{
+    wm_lane_work_t works[WM_LANE_OPS];
+    int device = -1, filled = 0, code = 0;
+    for (int i = 0; i < count && code == 0; ++i) {
+        device = ends[i]->device;
+        filled += fill_work(ends[i], waits, &works[filled]);
+        if (filled == WM_LANE_OPS || (i == count - 1 && filled > 0)) {
+            code = wm_lane_launch(device, works, filled, count_sharers(device),
+                                  stream, err);
+            filled = 0;
+        }
+    }
+    return code;
+}
+
+int
+wm_captured_start(wm_captured_t *const *ends, int count, CUstream stream,
+                  wm_error_t *err)
+{
+    return captured_enqueue(ends, count, false, stream, err);
+}
+
+int
+wm_captured_wait(wm_captured_t *const *ends, int count, CUstream stream,
+                 wm_error_t *err)
+{
+    return captured_enqueue(ends, count, true, stream, err);
+}
+
+void
+wm_captured_drop(wm_captured_t *end)
+{
+    wm_engine_lock();
+    for (int i = 0; i < CAPTURED_MAPPINGS; ++i)
+        if (end->mappings[i] != NULL)
+            wm_mapping_release(end->mappings[i]);
+    if (end->index >= 0)
+        taken[end->index] = false;
+    wm_engine_unlock();
+    if (end->block != NULL)
+        wm_block_free(end->block, 0, NULL, NULL);
+    wm_buffer_release(&end->buffer);
+    free(end);
+}
+
+void
+wm_captured_free(wm_captured_t *end)
+{
+    (void)end;
+}

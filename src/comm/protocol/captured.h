@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Messages in CUDA graphs. An end of such a message is made when the message
+// is captured first, and meets the other end in the background: the sender's
+// host sends one header on the communicator `data`, under a tag of its own,
+// and hosts match the headers in order, by rank and tag. Kernels of the graph
+// wait until the ends have met (kernels/lane.h), and then exchange the message
+// in each replay without a host. So no capture waits for another rank.
+//
+// Engine lock not held; GIL released by the caller.
+#ifndef WM_COMM_PROTOCOL_CAPTURED_H
+#define WM_COMM_PROTOCOL_CAPTURED_H
+
+#include "comm/message/p2p.h"
+
+typedef struct wm_captured wm_captured_t;
+
+// Makes an end for the memory of `buffer`, which is taken over in every case,
+// on a stream of `device`. Begins to look for the other end. Fails with
+// WM_ERR_STATE if the other end cannot be reached by kernels, with
+// WM_ERR_VALUE if kernels cannot reach the memory.
+WM_MUST_CHECK int
+wm_captured_new(wm_comm_t *comm, wm_buffer_t *buffer,
+                const wm_envelope_t *envelope, bool receives,
+                wm_captured_t **made, wm_error_t *err);
+
+// Enqueue the start, and the wait, of messages on a stream that is being
+// captured: one kernel for up to WM_LANE_OPS of them.
+WM_MUST_CHECK int
+wm_captured_start(wm_captured_t *const *ends, int count, CUstream stream,
+                  wm_error_t *err);
+
+WM_MUST_CHECK int
+wm_captured_wait(wm_captured_t *const *ends, int count, CUstream stream,
+                 wm_error_t *err);
+
+// Closes the end: replays that begin later raise an error, and move nothing.
+// Waits for a message that is under way. NULL: no-op.
+void
+wm_captured_free(wm_captured_t *end);
+
+#endif

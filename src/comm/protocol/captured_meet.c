@@ -1,0 +1,425 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The two ends of a message in CUDA graphs meet: once, by their hosts.
+#include <stdlib.h>
+
+#include "comm/engine/engine.h"
+#include "comm/engine/modules.h"
+#include "comm/message/element.h"
+#include "comm/protocol/captured_end.h"
+
+#define HELLO_MAGIC 0x6c616e65u
+
+// A sender that no receiver of ours has matched yet.
+typedef struct stranger {
+    struct stranger *next;
+    int rank;
+    captured_hello_t hello;
+} stranger_t;
+
+struct wm_captured_ends {
+    wm_captured_t *first, **last;
+    stranger_t *strangers;
+    bool meeting; // an operation looks for the other ends
+};
+
+// The operation that looks for the other ends, as long as one has not met.
+typedef struct {
+    wm_op_t op;
+} meeting_t;
+
+// Numbers above those of partitioned messages, and below the tag of
+// preflights.
+static int
+hello_tag(const wm_comm_t *comm)
+{
+    return comm->tag_limit - 1;
+}
+
+// Stops the kernels of an end whose message never passes, and tells the
+// program at its next call.
+static void
+meet_fail(wm_captured_t *end, const wm_error_t *err)
+{
+    end->met = true;
+    __atomic_store_n(&end->own->late.stop, 1, __ATOMIC_RELEASE);
+    wm_comm_keep_error(end->comm, end->receives, end->rank, end->tag, err);
+}
+
+// Returns the address here of a place of the other end, which is mapped.
+static int
+meet_map(wm_captured_t *end, wm_peer_t *peer, const wm_rkey_t *place,
+         uint64_t nbytes, int which, char **address, wm_error_t *err)
+{
+    if (!wm_rkey_holds(place, nbytes))
+        return wm_comm_damaged(end->comm, end->rank, err);
+    if (peer->self) {
+        *address = (char *)(uintptr_t)place->address;
+        return 0;
+    }
+    int code = wm_node_register(peer, false, end->device, err);
+    if (code == 0)
+        code = wm_mapping_reach(peer, place, end->device,
+                                &end->mappings[which], err);
+    if (code == 0)
+        *address = wm_mapping_at(end->mappings[which], place);
+    return code;
+}
+
+static void
+meet_tell_kernels(wm_captured_t *end, const wm_lane_place_t *place)
+{
+    wm_lane_place_t *late = &end->own->late.place;
+    uint32_t way = place->way;
+    *late = *place;
+    late->way = WM_LANE_NOT_MET;
+    __atomic_store_n(&late->way, way, __ATOMIC_RELEASE);
+    end->met = true;
+}
+
+// --- the receiver --------------------------------------------------------
+
+static int
+check_fit(const wm_captured_t *end, const captured_hello_t *hello,
+          wm_error_t *err)
+{
+    int sent = (int)hello->element, element = end->buffer.element;
+    if (hello->nbytes > end->buffer.nbytes)
+        return wm_error_set(
+            err, WM_ERR_TRUNCATE, MPI_ERR_TRUNCATE,
+            "message truncated: %llu bytes come from rank %d with tag %d in "
+            "a CUDA graph, the receive buffer holds %zu: make the receive "
+            "buffer larger",
+            (unsigned long long)hello->nbytes, end->rank, end->tag,
+            end->buffer.nbytes);
+    if (sent != 0 && element != 0 && sent != element)
+        return wm_error_set(
+            err, WM_ERR_TYPE, 0,
+            "rank %d sends %llu of %s in a CUDA graph, the receive buffer has "
+            "%llu of %s: give both the same element type",
+            end->rank, wm_element_count(sent, hello->nbytes),
+            wm_element_name(sent),
+            wm_element_count(element, end->buffer.nbytes),
+            wm_element_name(element));
+    return 0;
+}
+
+// Chooses the way, and fills what both ends learn.
+static int
+meet_describe(wm_captured_t *end, const captured_hello_t *hello,
+              wm_lane_place_t *place, wm_lane_answer_t *answer,
+              wm_error_t *err)
+{
+    wm_pointer_t memory;
+    wm_block_describe(end->block, &memory);
+    bool is_short = hello->nbytes <= WM_LANE_LL_BYTES;
+    bool direct = !is_short && end->buffer.memory.exportable;
+    place->way = is_short ? WM_LANE_LL
+                 : direct ? WM_LANE_DIRECT
+                          : WM_LANE_STAGED;
+    place->slots = end->slots;
+    place->slot_bytes = end->slot_bytes;
+    place->nbytes = hello->nbytes;
+    place->memory = direct ? end->buffer.data
+                           : (char *)end->lane + WM_LANE_BYTES;
+    answer->index = (uint32_t)end->index;
+    answer->way = place->way;
+    answer->slots = place->slots;
+    answer->slot_bytes = place->slot_bytes;
+    int code = wm_rkey_export(end->lane, &memory, &answer->lane, err);
+    if (code == 0 && direct)
+        code = wm_rkey_export(end->buffer.data, &end->buffer.memory,
+                              &answer->target, err);
+    return code;
+}
+
+static void
+meet_sender(wm_captured_t *end, int rank, const captured_hello_t *hello)
+{
+    wm_error_t err;
+    wm_peer_t *peer = end->comm->peers[rank];
+    wm_lane_place_t place = {0};
+    wm_lane_answer_t answer = {.way = WM_LANE_CLOSED};
+    char *lane = NULL;
+    end->rank = rank;
+    end->tag = hello->tag;
+    int code = wm_captured_check_peer(end->comm, rank, &err);
+    bool reached = code == 0 && hello->index < WM_LANES;
+    if (code == 0 && (!reached || hello->magic != HELLO_MAGIC))
+        code = wm_comm_damaged(end->comm, rank, &err);
+    if (code == 0)
+        code = check_fit(end, hello, &err);
+    if (code == 0)
+        code = meet_map(end, peer, &hello->lane, WM_LANE_BYTES, 0, &lane,
+                        &err);
+    if (code == 0)
+        code = meet_describe(end, hello, &place, &answer, &err);
+    if (code == 0) {
+        place.tells = &((wm_lane_t *)(void *)lane)->heard;
+        meet_tell_kernels(end, &place);
+    }
+    else {
+        answer.way = WM_LANE_CLOSED;
+        meet_fail(end, &err);
+    }
+    if (!reached)
+        return;
+    end->its = &peer->segment->lane_words[hello->index];
+    end->its->answer = answer;
+    atomic_store(&end->its->answered, 1);
+}
+
+static bool
+matches(const wm_captured_t *end, int rank, int tag)
+{
+    return end->receives && !end->met
+           && (end->rank == rank || end->rank == MPI_ANY_SOURCE)
+           && (end->tag == tag || end->tag == MPI_ANY_TAG);
+}
+
+// Looks for a sender that came before its receiver.
+static void
+meet_stranger(wm_captured_ends_t *ends, wm_captured_t *end)
+{
+    for (stranger_t **link = &ends->strangers; *link != NULL;
+         link = &(*link)->next) {
+        stranger_t *stranger = *link;
+        if (!matches(end, stranger->rank, stranger->hello.tag))
+            continue;
+        *link = stranger->next;
+        meet_sender(end, stranger->rank, &stranger->hello);
+        free(stranger);
+        return;
+    }
+}
+
+static void
+take_hello(wm_captured_ends_t *ends, int rank, const captured_hello_t *hello)
+{
+    wm_captured_t *end = ends->first;
+    while (end != NULL && !matches(end, rank, hello->tag))
+        end = end->next;
+    if (end != NULL) {
+        meet_sender(end, rank, hello);
+        return;
+    }
+    stranger_t **link = &ends->strangers, *stranger = calloc(1, sizeof **link);
+    if (stranger == NULL)
+        return;
+    while (*link != NULL)
+        link = &(*link)->next;
+    stranger->rank = rank;
+    stranger->hello = *hello;
+    *link = stranger;
+}
+
+static int
+receive_hellos(wm_comm_t *comm, wm_error_t *err)
+{
+    MPI_Status status;
+    int flag = 1, code = 0;
+    while (code == 0) {
+        code = wm_mpi_check(MPI_Iprobe(MPI_ANY_SOURCE, hello_tag(comm),
+                                       comm->data, &flag, &status),
+                            "MPI_Iprobe", err);
+        if (code < 0 || !flag)
+            return code;
+        captured_hello_t hello;
+        code = wm_mpi_check(MPI_Recv(&hello, sizeof hello, MPI_BYTE,
+                                     status.MPI_SOURCE, hello_tag(comm),
+                                     comm->data, MPI_STATUS_IGNORE),
+                            "MPI_Recv", err);
+        if (code == 0)
+            take_hello(comm->captured, status.MPI_SOURCE, &hello);
+    }
+    return code;
+}
+
+// --- the sender ----------------------------------------------------------
+
+static int
+read_answer(wm_captured_t *end, wm_error_t *err)
+{
+    const wm_lane_answer_t answer = end->own->answer;
+    wm_peer_t *peer = end->comm->peers[end->rank];
+    char *lane = NULL, *target = NULL;
+    if (answer.way == WM_LANE_CLOSED)
+        return wm_error_set(err, WM_ERR_STATE, 0,
+                            "rank %d cannot receive the message in a CUDA "
+                            "graph: its error says why",
+                            end->rank);
+    uint64_t room = (uint64_t)answer.slots * answer.slot_bytes;
+    bool direct = answer.way == WM_LANE_DIRECT;
+    if (answer.way > WM_LANE_DIRECT || answer.index >= WM_LANES
+        || answer.slots != CAPTURED_SLOTS)
+        return wm_comm_damaged(end->comm, end->rank, err);
+    int code = meet_map(end, peer, &answer.lane, WM_LANE_BYTES + room, 0,
+                        &lane, err);
+    if (code == 0 && direct)
+        code = meet_map(end, peer, &answer.target, end->buffer.nbytes, 1,
+                        &target, err);
+    if (code < 0)
+        return code;
+    wm_lane_t *its = (wm_lane_t *)(void *)lane;
+    const wm_lane_place_t place = {
+        .way = answer.way,
+        .slots = answer.slots,
+        .slot_bytes = answer.slot_bytes,
+        .nbytes = end->buffer.nbytes,
+        .memory = direct ? target : lane + WM_LANE_BYTES,
+        .tells = &its->heard,
+        .asked = &its->asks,
+    };
+    end->its = &peer->segment->lane_words[answer.index];
+    meet_tell_kernels(end, &place);
+    return 0;
+}
+
+static void
+look_for_answer(wm_captured_t *end)
+{
+    wm_error_t err;
+    if (!atomic_load(&end->own->answered))
+        return;
+    int code = read_answer(end, &err);
+    if (code == 0)
+        return;
+    meet_fail(end, &err);
+    uint32_t index = end->own->answer.index;
+    if (end->own->answer.way != WM_LANE_CLOSED && index < WM_LANES)
+        __atomic_store_n(
+            &end->comm->peers[end->rank]->segment->lane_words[index].late.stop,
+            1, __ATOMIC_RELEASE);
+}
+
+static int
+send_hello(wm_captured_t *end, wm_error_t *err)
+{
+    wm_pointer_t memory;
+    wm_block_describe(end->block, &memory);
+    end->hello = (captured_hello_t){
+        .magic = HELLO_MAGIC,
+        .index = (uint32_t)end->index,
+        .tag = end->tag,
+        .element = end->buffer.element,
+        .nbytes = end->buffer.nbytes,
+    };
+    int code = wm_rkey_export(end->lane, &memory, &end->hello.lane, err);
+    return code < 0 ? code
+                    : wm_mpi_check(
+                        MPI_Isend(&end->hello, sizeof end->hello, MPI_BYTE,
+                                  end->rank, hello_tag(end->comm),
+                                  end->comm->data, &end->hello_request),
+                        "MPI_Isend", err);
+}
+
+// --- both ----------------------------------------------------------------
+
+static bool
+meeting_step(wm_op_t *op)
+{
+    wm_error_t err;
+    wm_captured_ends_t *ends = op->comm->captured;
+    bool left = false;
+    int code = receive_hellos(op->comm, &err);
+    for (wm_captured_t *end = ends->first; end != NULL; end = end->next) {
+        int flag = 1;
+        if (end->hello_request != MPI_REQUEST_NULL)
+            MPI_Test(&end->hello_request, &flag, MPI_STATUS_IGNORE);
+        if (!end->met && code < 0)
+            meet_fail(end, &err);
+        else if (!end->met && !end->receives)
+            look_for_answer(end);
+        left = left || !end->met || !flag;
+    }
+    ends->meeting = left;
+    return !left;
+}
+
+static const wm_op_kind_t meeting_kind = {
+    .step = meeting_step,
+    .asks = wm_posted_asks,
+};
+
+static int
+begin_meeting(wm_comm_t *comm, wm_error_t *err)
+{
+    if (comm->captured->meeting)
+        return 0;
+    meeting_t *meeting = wm_op_new(&meeting_kind, sizeof *meeting, comm);
+    if (meeting == NULL)
+        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    comm->captured->meeting = true;
+    wm_engine_add_lock_held(&meeting->op);
+    wm_op_release(&meeting->op); // it ends by itself
+    wm_engine_notify();
+    return 0;
+}
+
+int
+wm_captured_meet(wm_captured_t *end, wm_error_t *err)
+{
+    wm_comm_t *comm = end->comm;
+    if (comm->captured == NULL) {
+        comm->captured = calloc(1, sizeof *comm->captured);
+        if (comm->captured == NULL)
+            return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+        comm->captured->last = &comm->captured->first;
+    }
+    int code = end->receives ? 0 : send_hello(end, err);
+    if (code == 0)
+        code = begin_meeting(comm, err);
+    if (code < 0)
+        return code;
+    *comm->captured->last = end;
+    comm->captured->last = &end->next;
+    if (end->receives)
+        meet_stranger(comm->captured, end);
+    return 0;
+}
+
+// Nothing refers to the communicator any more.
+static void
+captured_drop_all(wm_comm_t *comm)
+{
+    wm_captured_ends_t *ends = comm->captured;
+    if (ends == NULL)
+        return;
+    while (ends->strangers != NULL) {
+        stranger_t *next = ends->strangers->next;
+        free(ends->strangers);
+        ends->strangers = next;
+    }
+    while (ends->first != NULL) {
+        wm_captured_t *next = ends->first->next;
+        wm_captured_drop(ends->first);
+        ends->first = next;
+    }
+    free(ends);
+    comm->captured = NULL;
+}
+
+// Ends the search for other ends, which do not come any more.
+static void
+stop_meeting(wm_comm_t *comm)
+{
+    wm_engine_lock();
+    for (wm_captured_t *end = comm->captured != NULL ? comm->captured->first
+                                                     : NULL;
+         end != NULL; end = end->next)
+        end->met = true;
+    wm_engine_unlock();
+}
+
+static void
+captured_end_all(void)
+{
+    wm_engine_lock();
+    wm_comm_each(stop_meeting);
+    wm_engine_unlock();
+}
+
+const wm_module_t wm_captured_module = {
+    .end = captured_end_all,
+    .freed = stop_meeting,
+    .drop = captured_drop_all,
+};

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Lanes: messages in CUDA graphs. A lane is what a GPU knows of one end of a
+// message that is sent again in each replay: it counts the messages there, as
+// the nodes of a graph are the same in each replay. The two ends meet once, by
+// their hosts; then kernels write into the other end's memory. Shared by C and
+// CUDA. Traces show the names of the kernels, wm_lane and wm_lane_few.
+#ifndef WM_KERNELS_LANE_H
+#define WM_KERNELS_LANE_H
+
+#include <stdint.h>
+
+#include "kernels/eager_ll.h"
+
+#define WM_LANE_OPS 48    // most ends in a kernel
+#define WM_LANE_FEW_OPS 4 // most in wm_lane_few, which has few parameters
+
+// Up to so many bytes go in LL lines, through a mailbox at the receiver.
+#define WM_LANE_LL_BYTES 65536
+
+// The way of the payload, which the receiver's host chooses.
+enum {
+    WM_LANE_NOT_MET = 0,
+    WM_LANE_LL,     // in LL lines, through the mailbox
+    WM_LANE_STAGED, // through the mailbox, with a count behind it
+    WM_LANE_DIRECT, // into the receiver's memory
+    WM_LANE_CLOSED, // no message passes any more
+};
+
+// Facts about the other end. `way` is written last.
+typedef struct {
+    uint32_t way;
+    uint32_t slots;        // of the mailbox
+    uint64_t nbytes;       // of the message
+    uint64_t slot_bytes;   // of a slot of the mailbox
+    char *memory;          // the mailbox or, DIRECT, the receiver's memory
+    uint32_t *tells;       // `heard` of the other end
+    const uint32_t *asked; // a sender's: `asks` of the receiver
+} wm_lane_place_t;
+
+// In page-locked memory: what the host tells the kernels before their first
+// message, and what they tell the host.
+typedef struct {
+    wm_lane_place_t place; // until the lane itself has it
+    uint32_t stop;         // not 0: the kernels wait no longer
+    uint32_t failed;       // not 0: a kernel has not passed its message
+} wm_lane_late_t;
+
+// In GPU memory of its end; the mailbox follows.
+typedef struct {
+    wm_lane_place_t place; // copied from wm_lane_late_t by the first kernel
+    uint32_t begun, ended; // messages, modulo 2^32
+    uint32_t blocks;       // blocks that have ended; 0 between kernels
+    // Written by the other end, read here: the number of the latest message
+    // that the receiver has taken out of its mailbox, or that has come.
+    uint32_t heard __attribute__((aligned(128)));
+    // Written here, read by the other end: the number of the message for which
+    // the receiver's memory is free.
+    uint32_t asks __attribute__((aligned(128)));
+} wm_lane_t;
+
+#define WM_LANE_BYTES 512 // of a wm_lane_t
+
+// Bits of an operation.
+enum {
+    WM_LANE_SENDS = 1,
+    WM_LANE_BEGINS = 2, // Start: a short message is written
+    WM_LANE_ENDS = 4,   // Wait: a long one is written; any one is taken
+};
+
+// One end of a message, by `blocks` blocks.
+typedef struct {
+    wm_lane_t *lane;
+    wm_lane_late_t *late;
+    char *user; // memory to send, or to receive into
+    uint32_t what, blocks;
+} wm_lane_op_t;
+
+typedef struct {
+    uint32_t count;
+    wm_lane_op_t ops[WM_LANE_OPS];
+} wm_lane_params_t;
+
+typedef struct {
+    uint32_t count;
+    wm_lane_op_t ops[WM_LANE_FEW_OPS];
+} wm_lane_few_params_t;
+
+#endif

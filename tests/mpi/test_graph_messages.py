@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Messages of comm.on(stream) that are captured into CUDA graphs.
+
+A graph is replayed with other values each time, as a replay that does nothing
+leaves what the one before it made.
+"""
+
+import numpy as np
+import pytest
+
+import graphs
+import warpmpi as wm
+
+pytestmark = pytest.mark.skipif(
+    not wm.is_cuda_available(), reason="needs a GPU"
+)
+
+SIZES = (0, 1, 8, 100, 4096, 65536, 65537, 1 << 20)
+
+
+@pytest.fixture(scope="module")
+def comm(connected):
+    return connected
+
+
+@pytest.fixture
+def stream():
+    return wm.Stream(wm.get_device())
+
+
+def values(size, turn, rank):
+    return np.random.default_rng([size, turn, rank]).integers(
+        0, 256, size, np.uint8
+    )
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("size", SIZES)
+def test_both_ways(comm, stream, size):
+    """Each of two ranks sends and receives in one graph."""
+    if comm.rank > 1:
+        return
+    other, channel = 1 - comm.rank, comm.on(stream)
+    a, b = wm.zeros(size, "u1"), wm.zeros(size, "u1")
+    requests = [channel.Recv_init(b, other, 3), channel.Send_init(a, other, 3)]
+    with graphs.capture(stream) as captured:
+        wm.Prequest.Startall(requests)
+        wm.Request.Waitall(requests)
+    for turn in range(5):
+        a.assign(values(size, turn, comm.rank))
+        b.fill_(0)
+        captured[0].launch(stream)
+        stream.synchronize()
+        np.testing.assert_array_equal(b.numpy(), values(size, turn, other))
+    captured[0].free()
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("size", SIZES)
+def test_there_and_back(comm, stream, size):
+    """What comes is sent back, several times in a graph."""
+    if comm.rank > 1:
+        return
+    channel = comm.on(stream)
+    a, b = wm.zeros(size, "u1"), wm.zeros(size, "u1")
+    there, back = channel.Send_init(a, 1), channel.Recv_init(b, 1)
+    if comm.rank == 1:
+        there, back = channel.Recv_init(b, 0), channel.Send_init(b, 0)
+    with graphs.capture(stream) as captured:
+        for _ in range(3):
+            there.Start()
+            there.Wait()
+            back.Start()
+            back.Wait()
+    for turn in range(4):
+        a.assign(values(size, turn, 0))
+        b.fill_(0)
+        captured[0].launch(stream)
+        stream.synchronize()
+        np.testing.assert_array_equal(b.numpy(), values(size, turn, 0))
+    captured[0].free()
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("size", [8, 65536, 1 << 18])
+def test_replays_without_a_pause(comm, stream, size):
+    """Each takes the last one's result: none is left out, nor mixed up."""
+    if comm.rank > 1:
+        return
+    other, channel = 1 - comm.rank, comm.on(stream)
+    a, b = wm.zeros(size, "u1"), wm.zeros(size, "u1")
+    requests = [channel.Recv_init(b, other), channel.Send_init(a, other)]
+    mine, theirs = (values(size, 0, rank) for rank in (comm.rank, other))
+    with graphs.capture(stream) as captured:
+        wm.Prequest.Startall(requests)
+        wm.Request.Waitall(requests)
+        a.assign(b, stream=stream)
+    a.assign(mine)
+    for turn in range(1, 60):
+        captured[0].launch(stream)
+        if turn % 20 == 0:
+            stream.synchronize()
+            wanted = mine if turn % 2 == 0 else theirs
+            np.testing.assert_array_equal(a.numpy(), wanted)
+    stream.synchronize()
+    captured[0].free()
+
+
+@pytest.mark.ranks(2)
+def test_many_messages_of_a_graph(comm, stream):
+    """Ends of one kernel wait for those of another in any order."""
+    if comm.rank > 1:
+        return
+    other, channel = 1 - comm.rank, comm.on(stream)
+    sizes = [8, 70_000, 3, 65_536, 200_000] * 4
+    sent = [wm.zeros(size, "u1") for size in sizes]
+    received = [wm.zeros(size, "u1") for size in sizes]
+    sends = [channel.Send_init(a, other, i) for i, a in enumerate(sent)]
+    receives = [channel.Recv_init(b, other, i) for i, b in enumerate(received)]
+    if comm.rank:
+        sends.reverse()
+    with graphs.capture(stream) as captured:
+        wm.Prequest.Startall(receives + sends)
+        wm.Request.Waitall(receives + sends)
+    for turn in range(3):
+        for i, a in enumerate(sent):
+            a.assign(values(sizes[i], turn + i, comm.rank))
+            received[i].fill_(0)
+        captured[0].launch(stream)
+        stream.synchronize()
+        for i, b in enumerate(received):
+            np.testing.assert_array_equal(
+                b.numpy(), values(sizes[i], turn + i, other)
+            )
+    captured[0].free()
