@@ -435,7 +435,9 @@ wm_stream_refuse_capture(int device, CUstream stream, const char *what,
     if (status == 0 && !capturing)
         return 0;
     return wm_error_set(err, WM_ERR_STATE, 0,
-                        "%s is being captured into a graph, and messages "
-                        "cannot be captured; send before or after the capture",
+                        "%s is being captured into a graph, and this call "
+                        "cannot be captured: make it before or after the "
+                        "capture, or send by comm.on(stream), with the "
+                        "captured stream",
                         what);
 }

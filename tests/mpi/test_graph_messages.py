@@ -133,3 +133,107 @@ def test_many_messages_of_a_graph(comm, stream):
                 b.numpy(), values(sizes[i], turn + i, other)
             )
     captured[0].free()
+
+
+CALLS = {
+    "Sendrecv": lambda ch, a, b, other: ch.Sendrecv(a, other, 1, b, other, 1),
+    "Isend": lambda ch, a, b, other: wm.Request.Waitall(
+        [ch.Irecv(b, other, 1), ch.Isend(a, other, 1)]
+    ),
+    "Send": lambda ch, a, b, other: (
+        (ch.Send(a, other), ch.Recv(b, other))
+        if other
+        else (ch.Recv(b, other), ch.Send(a, other))
+    ),
+}
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("size", [8, 70_000])
+@pytest.mark.parametrize("name", list(CALLS))
+def test_plain_calls(comm, stream, name, size):
+    """They meet in the background, and are sent again in each replay."""
+    if comm.rank > 1:
+        return
+    other, channel = 1 - comm.rank, comm.on(stream)
+    a, b = wm.zeros(size, "u1"), wm.zeros(size, "u1")
+    with graphs.capture(stream) as captured:
+        for _ in range(2):
+            CALLS[name](channel, a, b, other)
+            CALLS[name](channel, b, a, other)
+    for turn in range(3):
+        a.assign(values(size, turn, comm.rank))
+        b.fill_(0)
+        captured[0].launch(stream)
+        stream.synchronize()
+        wanted = values(size, turn, comm.rank)
+        np.testing.assert_array_equal(a.numpy(), wanted)
+        np.testing.assert_array_equal(b.numpy(), values(size, turn, other))
+    captured[0].free()
+
+
+@pytest.mark.ranks(2)
+def test_sendrecv_of_the_same_memory(comm, stream):
+    if comm.rank > 1:
+        return
+    other, channel = 1 - comm.rank, comm.on(stream)
+    a, long = wm.zeros(1000, "u1"), wm.zeros(70_000, "u1")
+    with graphs.capture(stream) as captured:
+        channel.Sendrecv_replace(a, other, 0, other, 0)
+        with pytest.raises(ValueError, match="send a copy"):
+            channel.Sendrecv_replace(long, other, 0, other, 0)
+    a.assign(values(1000, 0, comm.rank))
+    captured[0].launch(stream)
+    stream.synchronize()
+    np.testing.assert_array_equal(a.numpy(), values(1000, 0, other))
+    captured[0].free()
+
+
+@pytest.mark.ranks(2)
+def test_the_replay_comes_before_the_other_rank_captures(comm, stream):
+    """The first replay waits until the ends have met."""
+    if comm.rank > 1:
+        return
+    other, channel = 1 - comm.rank, comm.on(stream)
+    a, b = wm.zeros(100, "u1"), wm.zeros(100, "u1")
+    c, d = wm.zeros(80_000, "u1"), wm.zeros(80_000, "u1")
+    for first in (0, 1):
+        if comm.rank == 1 - first:
+            comm.recv(source=first)
+        with graphs.capture(stream) as captured:
+            channel.Sendrecv(a, other, 0, b, other, 0)
+            channel.Sendrecv(c, other, 0, d, other, 0)
+        a.assign(values(100, first, comm.rank))
+        c.assign(values(80_000, first, comm.rank))
+        captured[0].launch(stream)
+        if comm.rank == first:
+            comm.send(None, 1 - first)
+        stream.synchronize()
+        np.testing.assert_array_equal(b.numpy(), values(100, first, other))
+        np.testing.assert_array_equal(d.numpy(), values(80_000, first, other))
+        captured[0].free()
+
+
+@pytest.mark.ranks(2)
+def test_wildcards(comm, stream):
+    """They are resolved once, and stay."""
+    if comm.rank > 1:
+        return
+    channel = comm.on(stream)
+    arrays = [wm.zeros(10 + i, "u1") for i in range(3)]
+    with graphs.capture(stream) as captured:
+        for i, array in enumerate(arrays):
+            if comm.rank == 0:
+                channel.Send(array, 1, 5 + i)
+            else:
+                channel.Recv(array)
+    for turn in range(3):
+        for i, array in enumerate(arrays):
+            array.assign(values(10 + i, turn, comm.rank))
+        captured[0].launch(stream)
+        stream.synchronize()
+        for i, array in enumerate(arrays):
+            np.testing.assert_array_equal(
+                array.numpy(), values(10 + i, turn, 0)
+            )
+    captured[0].free()

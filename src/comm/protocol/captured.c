@@ -158,31 +158,33 @@ count_sharers(int device)
 // wait for a short send, which is over when it has been written; the start of
 // a short receive, whose mailbox has room.
 static bool
-fill_work(const wm_captured_t *end, bool waits, wm_lane_work_t *work)
+fill_work(const wm_captured_t *end, uint32_t what, wm_lane_work_t *work)
 {
     bool is_short = end->buffer.nbytes <= WM_LANE_LL_BYTES;
-    uint32_t what = waits ? WM_LANE_ENDS : WM_LANE_BEGINS;
-    if (end->receives && is_short)
-        what |= WM_LANE_BEGINS;
+    uint32_t half = end->receives ? WM_LANE_ENDS : WM_LANE_BEGINS;
+    if (end->lane == NULL || (is_short && (what & half) == 0))
+        return false;
     *work = (wm_lane_work_t){
         .lane = end->lane,
-        .late = end->own != NULL ? &end->own->late : NULL,
+        .late = &end->own->late,
         .user = end->buffer.data,
-        .what = what | (end->receives ? 0 : WM_LANE_SENDS),
+        .what = end->receives ? what : what | WM_LANE_SENDS,
         .nbytes = end->buffer.nbytes,
     };
-    return end->lane != NULL && !(is_short && waits != end->receives);
+    if (end->receives && is_short)
+        work->what |= WM_LANE_BEGINS;
+    return true;
 }
 
 static int
-captured_enqueue(wm_captured_t *const *ends, int count, bool waits,
+captured_enqueue(wm_captured_t *const *ends, int count, uint32_t what,
                  CUstream stream, wm_error_t *err)
 {
     wm_lane_work_t works[WM_LANE_OPS];
-    int device = -1, filled = 0, code = 0;
+    int filled = 0, code = 0;
     for (int i = 0; i < count && code == 0; ++i) {
-        device = ends[i]->device;
-        filled += fill_work(ends[i], waits, &works[filled]);
+        int device = ends[i]->device;
+        filled += fill_work(ends[i], what, &works[filled]);
         if (filled == WM_LANE_OPS || (i == count - 1 && filled > 0)) {
             code = wm_lane_launch(device, works, filled, count_sharers(device),
                                   stream, err);
@@ -196,14 +198,22 @@ int
 wm_captured_start(wm_captured_t *const *ends, int count, CUstream stream,
                   wm_error_t *err)
 {
-    return captured_enqueue(ends, count, false, stream, err);
+    return captured_enqueue(ends, count, WM_LANE_BEGINS, stream, err);
 }
 
 int
 wm_captured_wait(wm_captured_t *const *ends, int count, CUstream stream,
                  wm_error_t *err)
 {
-    return captured_enqueue(ends, count, true, stream, err);
+    return captured_enqueue(ends, count, WM_LANE_ENDS, stream, err);
+}
+
+int
+wm_captured_pass(wm_captured_t *const *ends, int count, CUstream stream,
+                 wm_error_t *err)
+{
+    return captured_enqueue(ends, count, WM_LANE_BEGINS | WM_LANE_ENDS, stream,
+                            err);
 }
 
 void

@@ -33,6 +33,12 @@ WM_MUST_CHECK int
 wm_captured_wait(wm_captured_t *const *ends, int count, CUstream stream,
                  wm_error_t *err);
 
+// Enqueues both, in one kernel: no end waits for another end of the kernel,
+// whose memory it must not share.
+WM_MUST_CHECK int
+wm_captured_pass(wm_captured_t *const *ends, int count, CUstream stream,
+                 wm_error_t *err);
+
 // Closes the end: replays that begin later raise an error, and move nothing.
 // Waits for a message that is under way. NULL: no-op.
 void

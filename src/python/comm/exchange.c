@@ -172,11 +172,35 @@ begin(exchange_t *exchange, wm_op_t **receiving, wm_op_t **sending)
     return -1;
 }
 
+// Does a call on a stream that is being captured.
 static PyObject *
-run(exchange_t *exchange)
+capture(PyObject *self, exchange_t *exchange)
+{
+    const wm_transfer_t *both[] = {&exchange->in, &exchange->out};
+    if (look(exchange) < 0)
+        return NULL;
+    bool apart = is_overwritten(exchange);
+    bool is_short = exchange->sent.buffer.nbytes <= WM_LANE_LL_BYTES;
+    wm_py_message_release(&exchange->received);
+    wm_py_message_release(&exchange->sent);
+    if (apart && !is_short) {
+        wm_py_fail(PyExc_ValueError,
+                   "recvbuf: it overlaps the memory that is sent, and in a "
+                   "CUDA graph at most %d bytes are sent so: send a copy",
+                   WM_LANE_LL_BYTES);
+        return NULL;
+    }
+    return wm_py_captured_run(self, both, 2, apart);
+}
+
+static PyObject *
+run(PyObject *self, exchange_t *exchange)
 {
     wm_op_t *receiving = NULL, *sending = NULL;
-    int code = begin(exchange, &receiving, &sending);
+    int code = wm_py_channel_is_captured(&exchange->in.channel);
+    if (code != 0)
+        return code < 0 ? NULL : capture(self, exchange);
+    code = begin(exchange, &receiving, &sending);
     if (code == 0) {
         wm_waiting_call.type = exchange->received.type;
         code = wm_py_wait(receiving, exchange->in.status);
@@ -196,9 +220,10 @@ run(exchange_t *exchange)
 
 // Makes one request for both ends.
 static PyObject *
-request(exchange_t *exchange)
+request(PyObject *self, exchange_t *exchange)
 {
     wm_op_t *receiving = NULL, *sending = NULL;
+    (void)self;
     int code = begin(exchange, &receiving, &sending);
     wm_message_t none = {0};
     wm_py_message_release(&exchange->received); // the operations hold these
@@ -220,7 +245,7 @@ request(exchange_t *exchange)
                      &exchange)                                               \
                        < 0                                                    \
                    ? NULL                                                     \
-                   : finish(&exchange);                                       \
+                   : finish(self, &exchange);                                 \
     }
 
 const char wm_py_comm_Sendrecv_doc[] = PyDoc_STR(

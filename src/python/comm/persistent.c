@@ -4,8 +4,8 @@
 #include "python/comm/transfer.h"
 #include "python/request/prequest.h"
 
-static PyObject *
-make(PyObject *comm, const wm_transfer_t *transfer)
+PyObject *
+wm_py_persistent_make(PyObject *comm, const wm_transfer_t *transfer)
 {
     const wm_channel_t *channel = &transfer->channel;
     const wm_envelope_t *envelope = &transfer->envelope;
@@ -33,7 +33,7 @@ make(PyObject *comm, const wm_transfer_t *transfer)
 }
 
 #define SEND_INIT(name, mode, what)                                           \
-    WM_PY_SEND(name, false, mode, make(self, &transfer), what)
+    WM_PY_SEND(name, false, mode, wm_py_persistent_make(self, &transfer), what)
 
 SEND_INIT(Send_init, WM_STANDARD,
           "Make a wm.Prequest that sends an array at each Start.")
@@ -50,4 +50,5 @@ const char wm_py_comm_Recv_init_doc[] = PyDoc_STR(
     "Make a wm.Prequest that receives into an array at each "
     "Start.\n\n" WM_PY_DOC_RECEIVED WM_PY_DOC_RAISES);
 
-WM_PY_TRANSFER(Recv_init, false, WM_RECEIVE, make(self, &transfer))
+WM_PY_TRANSFER(Recv_init, false, WM_RECEIVE,
+               wm_py_persistent_make(self, &transfer))

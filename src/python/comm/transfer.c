@@ -82,12 +82,14 @@ wm_py_transfer_begin(const wm_transfer_t *transfer, MPI_Request *request,
 
 // Runs a transfer from begin to end in one release of the GIL.
 static PyObject *
-run(const wm_transfer_t *transfer, const char *function)
+run(PyObject *self, const wm_transfer_t *transfer, const char *function)
 {
     wm_error_t err;
     wm_message_t message;
     wm_op_t *op = NULL;
-    int code;
+    int code = wm_py_channel_is_captured(&transfer->channel);
+    if (code != 0)
+        return code < 0 ? NULL : wm_py_captured_run(self, &transfer, 1, false);
     if (wm_py_transfer_parse(transfer, transfer->envelope.rank, "buf",
                              &message)
         < 0)
@@ -114,10 +116,13 @@ run(const wm_transfer_t *transfer, const char *function)
 }
 
 static PyObject *
-begin(const wm_transfer_t *transfer)
+begin(PyObject *self, const wm_transfer_t *transfer)
 {
     wm_message_t message;
     MPI_Request request;
+    int code = wm_py_channel_is_captured(&transfer->channel);
+    if (code != 0)
+        return code < 0 ? NULL : wm_py_captured_begin(self, transfer);
     if (wm_py_transfer_parse(transfer, transfer->envelope.rank, "buf",
                              &message)
         < 0)
@@ -127,9 +132,9 @@ begin(const wm_transfer_t *transfer)
 }
 
 #define SEND(name, mode, what)                                                \
-    WM_PY_SEND(name, true, mode, run(&transfer, #name), what)
+    WM_PY_SEND(name, true, mode, run(self, &transfer, #name), what)
 #define ISEND(name, mode, what)                                               \
-    WM_PY_SEND(name, false, mode, begin(&transfer), what)
+    WM_PY_SEND(name, false, mode, begin(self, &transfer), what)
 
 SEND(Send, WM_STANDARD, "Send an array; returns when it may be changed.")
 SEND(Ssend, WM_SYNCHRONOUS,
@@ -150,7 +155,7 @@ const char wm_py_comm_Recv_doc[] = PyDoc_STR(
     "When the call returns, the data is ready for every "
     "stream.\n" WM_PY_DOC_RAISES);
 
-WM_PY_TRANSFER(Recv, true, WM_RECEIVE, run(&transfer, "Recv"))
+WM_PY_TRANSFER(Recv, true, WM_RECEIVE, run(self, &transfer, "Recv"))
 
 const char wm_py_comm_Irecv_doc[] = PyDoc_STR(
     "Irecv($self, /, buf, source=mpi4py.MPI.ANY_SOURCE, "
@@ -161,10 +166,10 @@ const char wm_py_comm_Irecv_doc[] = PyDoc_STR(
     "raise the errors that come later.\n" WM_PY_DOC_RAISES);
 
 static PyObject *
-begin_receive(wm_transfer_t *transfer)
+begin_receive(PyObject *self, wm_transfer_t *transfer)
 {
     transfer->envelope.requested = true;
-    return begin(transfer);
+    return begin(self, transfer);
 }
 
-WM_PY_TRANSFER(Irecv, false, WM_RECEIVE, begin_receive(&transfer))
+WM_PY_TRANSFER(Irecv, false, WM_RECEIVE, begin_receive(self, &transfer))

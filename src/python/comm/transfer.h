@@ -44,6 +44,20 @@ WM_MUST_CHECK int
 wm_py_transfer_parse(const wm_transfer_t *transfer, int rank,
                      const char *argument, wm_message_t *message);
 
+// Makes an inactive persistent request (persistent.c) on a communicator or
+// comm.on(stream). Returns NULL with an exception.
+PyObject *
+wm_py_persistent_make(PyObject *comm, const wm_transfer_t *transfer);
+
+// Of messages whose stream is being captured into a graph (captured_call.c).
+// The first makes a request that is started there. The second starts and waits
+// for messages; `apart`: their memory overlaps. Return NULL with an exception.
+PyObject *
+wm_py_captured_begin(PyObject *comm, const wm_transfer_t *transfer);
+PyObject *
+wm_py_captured_run(PyObject *comm, const wm_transfer_t *const *transfers,
+                   int count, bool apart);
+
 // Defines a call of the send family with its docstring.
 #define WM_PY_SEND(name, blocking, mode, finish, what)                        \
     const char wm_py_comm_##name##_doc[] = PyDoc_STR(                         \

@@ -57,6 +57,21 @@ wm_py_channel_envelope(const wm_channel_t *channel, int rank, int tag,
     };
 }
 
+int
+wm_py_channel_is_captured(const wm_channel_t *channel)
+{
+    wm_error_t err;
+    uint64_t capture = 0;
+    int code;
+    if (channel->device < 0)
+        return 0;
+    WM_PY_UNLOCKED(code = wm_stream_capture(channel->device, channel->stream,
+                                            &capture, &err));
+    if (code < 0)
+        wm_py_raise(&err);
+    return code < 0 ? -1 : capture != 0;
+}
+
 void
 wm_py_channel_keep(const wm_channel_t *channel, wm_message_t *message)
 {

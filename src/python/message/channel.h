@@ -43,6 +43,11 @@ wm_envelope_t
 wm_py_channel_envelope(const wm_channel_t *channel, int rank, int tag,
                        bool blocking);
 
+// Returns 1 if the channel's stream is being captured into a graph, else 0, or
+// -1 with an exception. Without a stream no driver call.
+int
+wm_py_channel_is_captured(const wm_channel_t *channel);
+
 // Keeps the stream alive as long as the memory of a message on it is in use.
 void
 wm_py_channel_keep(const wm_channel_t *channel, wm_message_t *message);

@@ -74,6 +74,7 @@ divide(wm_prequest_t *const *requests, int count, wm_prequest_t **captured,
 // What is enqueued at once: requests of one stream.
 typedef struct {
     int count;
+    bool waits; // in the same kernel
     wm_prequest_t *requests[WM_PY_AT_ONCE];
     wm_captured_t *ends[WM_PY_AT_ONCE];
     wm_buffer_t buffers[WM_PY_AT_ONCE];
@@ -108,8 +109,8 @@ start_unlocked(batch_t *batch, wm_error_t *err)
         batch->ends[i] = self->captured;
     }
     if (code == 0)
-        code = wm_captured_start(batch->ends, batch->count, channel->stream,
-                                 err);
+        code = (batch->waits ? wm_captured_pass : wm_captured_start)(
+            batch->ends, batch->count, channel->stream, err);
     wm_device_go();
     return code;
 }
@@ -137,7 +138,7 @@ start_batch(batch_t *batch, uint64_t capture)
         if (batch->buffers[i].release != NULL)
             wm_buffer_release(&batch->buffers[i]);
         self->starting = false;
-        self->request.in_graph = code == 0;
+        self->request.in_graph = code == 0 && !batch->waits;
         self->capture = capture;
     }
     return code;
@@ -149,6 +150,7 @@ take_batch(batch_t *batch, wm_prequest_t **requests, int count)
 {
     const wm_prequest_t *first = NULL;
     batch->count = 0;
+    batch->waits = false;
     for (int i = 0; i < count; ++i) {
         if (requests[i] == NULL
             || (first != NULL && !is_same_stream(first, requests[i])))
@@ -205,6 +207,25 @@ wait_batch(batch_t *batch)
     if (code < 0)
         wm_py_raise(&err);
     return code < 0 ? -1 : 0;
+}
+
+int
+wm_py_captured_pass(wm_prequest_t *const *requests, int count, bool apart)
+{
+    batch_t batch = {.count = count, .waits = !apart};
+    wm_error_t err;
+    uint64_t capture = 0;
+    int code = 0;
+    for (int i = 0; i < count; ++i)
+        batch.requests[i] = requests[i];
+    if (apart) {
+        WM_PY_UNLOCKED(code = find_capture(requests[0], &capture, &err));
+        if (code < 0)
+            wm_py_raise(&err);
+    }
+    if (code == 0)
+        code = start_batch(&batch, capture);
+    return code == 0 && apart ? wait_batch(&batch) : code;
 }
 
 static int

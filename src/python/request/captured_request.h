@@ -13,6 +13,12 @@ WM_MUST_CHECK int
 wm_py_captured_start(wm_prequest_t *const *requests, int count,
                      wm_prequest_t **others, int *other_count);
 
+// Starts requests, WM_PY_AT_ONCE at most, of one stream, which is being
+// captured, and waits for them there: in one kernel or, if their memory
+// overlaps (`apart`), in two. Returns 0, or -1 with an exception.
+WM_MUST_CHECK int
+wm_py_captured_pass(wm_prequest_t *const *requests, int count, bool apart);
+
 // Enqueues the waits for those requests of a tuple that were started in a
 // capture. `waits` false: a call that does not only wait refuses them. Returns
 // 0, or -1 with an exception.

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Send, Recv and so on whose stream is being captured into a CUDA graph. Each
+// is a message of its own, which the graph sends again in each replay.
+#include "python/comm/transfer.h"
+#include "python/request/captured_request.h"
+
+#define MOST 2 // messages of a call
+
+PyObject *
+wm_py_captured_begin(PyObject *comm, const wm_transfer_t *transfer)
+{
+    PyObject *request = wm_py_persistent_make(comm, transfer);
+    wm_prequest_t *started[] = {(wm_prequest_t *)request};
+    wm_prequest_t *others[1];
+    int left = 0;
+    if (request != NULL && wm_py_captured_start(started, 1, others, &left) < 0)
+        Py_CLEAR(request);
+    return request;
+}
+
+PyObject *
+wm_py_captured_run(PyObject *comm, const wm_transfer_t *const *transfers,
+                   int count, bool apart)
+{
+    wm_prequest_t *requests[MOST] = {NULL};
+    int made = 0, code = 0;
+    for (; made < count && code == 0; ++made) {
+        requests[made] = (wm_prequest_t *)wm_py_persistent_make(
+            comm, transfers[made]);
+        code = requests[made] != NULL ? 0 : -1;
+    }
+    if (code == 0)
+        code = wm_py_captured_pass(requests, count, apart);
+    for (int i = 0; i < made; ++i)
+        Py_XDECREF(requests[i]);
+    return code < 0 ? NULL : Py_NewRef(Py_None);
+}
