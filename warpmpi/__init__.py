@@ -83,6 +83,7 @@ if not _is_begun():
     from warpmpi._halo import Halo
     from warpmpi._install import install
     from warpmpi._points import load as load_points
+    from warpmpi._profile import profile
     from warpmpi._scopes import ScopedDevice
     from warpmpi._settings import check_names
     from warpmpi._shared import (
@@ -134,6 +135,7 @@ __all__ = [
     "Win",
     "install",
     "is_on_device",
+    "profile",
     "reset_stats",
     "stats",
     "transport",

@@ -3,7 +3,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, overload
+
 from . import _core
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
 
 
 def _unit(name: str) -> str:
@@ -35,12 +40,52 @@ class Stats(dict[str, int]):
         return dict, (dict(self),)
 
 
-def stats() -> Stats:
+class PeerStats(dict[int, Stats]):
+    """The counters of a communicator's ranks, by rank, printed as a table."""
+
+    def __str__(self) -> str:
+        """Give a line for each rank, a column for each counter that counts."""
+        names = [
+            name
+            for name in next(iter(self.values()), {})
+            if any(counts[name] for counts in self.values())
+        ]
+        if not names:
+            return "all counters are 0"
+        rows = [["rank", *names]]
+        for rank, counts in self.items():
+            rows.append([str(rank), *(f"{counts[name]:,}" for name in names)])
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        return "\n".join(
+            "  ".join(
+                cell.rjust(width)
+                for cell, width in zip(row, widths, strict=True)
+            )
+            for row in rows
+        )
+
+    def __reduce__(self) -> tuple[type[dict[int, Stats]], tuple[object]]:
+        """Pickle a plain dict."""
+        return dict, (dict(self),)
+
+
+@overload
+def stats() -> Stats: ...
+@overload
+def stats(*, peers: MPI.Comm) -> PeerStats: ...
+def stats(*, peers: MPI.Comm | None = None) -> Stats | PeerStats:
     """Return the counters of this process since its start or reset_stats().
 
     The result is a dict of ints. ``print(wm.stats())`` prints a table of the
     counters that are not 0, with their units. Received messages are also
     counted by their transport (``ipc_messages``). The guide has a table of
     all counters.
+
+    With a wm.Comm as ``peers`` the result has such a dict for each of its
+    ranks: what this process did with the memory of that rank's process, in
+    all communicators. It prints as a table, too.
     """
-    return Stats(_core._stats())
+    if peers is None:
+        return Stats(_core._stats())
+    rows = _core._peer_stats(peers)
+    return PeerStats((rank, Stats(row)) for rank, row in enumerate(rows))

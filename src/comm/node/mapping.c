@@ -13,6 +13,7 @@
 
 struct wm_mapping {
     wm_mapping_t *next; // next of the peer, most recently used first
+    wm_peer_t *peer;
     uint64_t buffer_id;
     uint64_t base; // address at the owner
     int device;    // the device that accesses it
@@ -28,6 +29,36 @@ static uint64_t clock_now;
 static int stale_count; // number of stale mappings
 static _Atomic bool closing_wanted;
 
+// Counts a use of what is already mapped.
+static void
+count_hit(wm_peer_t *peer)
+{
+    wm_stat_add(WM_STAT_mappings_hit, 1);
+    wm_peer_stat_add(&peer->stats, WM_PEER_STAT_mappings_hit, 1);
+}
+
+// Counts what is mapped now: `change` is 1 or -1.
+static void
+count_open(const wm_mapping_t *mapping, int change)
+{
+    wm_peer_stats_t *stats = &mapping->peer->stats;
+    int64_t bytes = change * (int64_t)mapping->size;
+    wm_stat_add(WM_STAT_mappings_open, change);
+    wm_stat_add(WM_STAT_mapped_bytes, bytes);
+    wm_peer_stat_add(stats, WM_PEER_STAT_mappings_open, change);
+    wm_peer_stat_add(stats, WM_PEER_STAT_mapped_bytes, bytes);
+}
+
+static void
+count_opened(const wm_mapping_t *mapping, int64_t microseconds)
+{
+    wm_peer_stats_t *stats = &mapping->peer->stats;
+    wm_stat_add(WM_STAT_mappings_opened, 1);
+    wm_peer_stat_add(stats, WM_PEER_STAT_mappings_opened, 1);
+    wm_peer_stat_add(stats, WM_PEER_STAT_mapping_microseconds, microseconds);
+    count_open(mapping, 1);
+}
+
 static void
 close_now(wm_mapping_t **link)
 {
@@ -36,8 +67,7 @@ close_now(wm_mapping_t **link)
     stale_count -= mapping->stale;
     wm_memory_unmap(mapping->device, mapping->pointer);
     wm_stat_add(WM_STAT_mappings_closed, 1);
-    wm_stat_add(WM_STAT_mappings_open, -1);
-    wm_stat_add(WM_STAT_mapped_bytes, -(int64_t)mapping->size);
+    count_open(mapping, -1);
     mapping->pointer = NULL;
     if (mapping->holders == 0)
         free(mapping);
@@ -160,11 +190,12 @@ wm_mapping_open(wm_peer_t *peer, const wm_rkey_t *place, int device,
         peer->mappings = found;
         found->used = ++clock_now;
         ++found->users;
-        wm_stat_add(WM_STAT_mappings_hit, 1);
+        count_hit(peer);
         *mapping = found;
         return 0;
     }
     bool closes = !wm_engine_is_background();
+    int64_t began = wm_engine_now();
     if (!closes && wm_mapping_is_closing_wanted())
         return wm_error_set(err, WM_ERR_CUDA, CUDA_ERROR_ALREADY_MAPPED,
                             "freed memory is still mapped here");
@@ -189,11 +220,10 @@ wm_mapping_open(wm_peer_t *peer, const wm_rkey_t *place, int device,
     opened->size = place->size;
     opened->users = 1;
     opened->used = ++clock_now;
+    opened->peer = peer;
     opened->next = peer->mappings;
     peer->mappings = opened;
-    wm_stat_add(WM_STAT_mappings_opened, 1);
-    wm_stat_add(WM_STAT_mappings_open, 1);
-    wm_stat_add(WM_STAT_mapped_bytes, (int64_t)opened->size);
+    count_opened(opened, wm_engine_now() - began);
     *mapping = opened;
     return 0;
 }
@@ -253,7 +283,7 @@ wm_mapping_resume(wm_mapping_t *mapping)
     --mapping->holders;
     ++mapping->users;
     mapping->used = ++clock_now;
-    wm_stat_add(WM_STAT_mappings_hit, 1);
+    count_hit(mapping->peer);
 }
 
 void

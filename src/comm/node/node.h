@@ -8,6 +8,7 @@
 #define WM_COMM_NODE_NODE_H
 
 #include "comm/engine/links.h"
+#include "comm/node/peer_stats.h"
 #include "comm/node/segment.h"
 #include "cuda/device.h"
 #include "cuda/settings.h"
@@ -60,6 +61,7 @@ typedef struct wm_peer {
     bool push_refused; // it could not map our memory
     bool dead;         // MPI has reported that it died
     bool copied;       // it copied the last message between us; we did not
+    wm_peer_stats_t stats;
 } wm_peer_t;
 
 // Fills the endpoint of this process. The first call makes the segment. A

@@ -41,6 +41,7 @@
     X(child)                                                                  \
     X(patch)                                                                  \
     X(stats)                                                                  \
+    X(peer_stats)                                                             \
     X(devices)                                                                \
     X(makers)                                                                 \
     X(array)                                                                  \

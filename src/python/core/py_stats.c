@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
+#include "comm/engine/engine.h"
 #include "comm/engine/stats.h"
+#include "comm/node/peer_stats.h"
 #include "python/core/module.h"
 
 PyDoc_STRVAR(stats_doc, "_stats($module, /)\n--\n\n"
@@ -29,6 +31,11 @@ static PyObject *
 reset_stats(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
     wm_stat_reset();
+    Py_BEGIN_ALLOW_THREADS;
+    wm_engine_lock();
+    wm_peer_stats_reset();
+    wm_engine_unlock();
+    Py_END_ALLOW_THREADS;
     return Py_NewRef(Py_None);
 }
 
