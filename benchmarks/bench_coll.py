@@ -17,22 +17,19 @@ from __future__ import annotations
 import argparse
 import functools
 import sys
-import time
-from collections.abc import Callable, Sequence
-from statistics import median
+from collections.abc import Sequence
 from typing import Any
 
 import bench_p2p
 import harness
 from coll_ops import OPS, Op
-from coll_paths import GRAPH_CALLS, WAYS, Call, LeftOut, Way
+from coll_paths import GRAPH_CALLS, WAYS, LeftOut, Way
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 SIZES = [8, 64, 512, 4 * KIB, 32 * KIB, 64 * KIB, 256 * KIB]
 SIZES += [MIB, 4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB, GIB]
 QUICK_SIZES = [8, 4 * KIB, 64 * KIB, MIB, 64 * MIB]
 LINK_SIZE = 256 * MIB
-SLOW = 0.3  # seconds: of a call that is made three times and no more
 TOO_SLOW = 2.0  # seconds: a call that is expected to take more is not made
 MODES = ["synced", "stream", "graph"]
 NO_PEER = {"WARPMPI_TRANSPORT": "host", "NCCL_P2P_DISABLE": "1"}
@@ -40,26 +37,6 @@ NO_PEER = {"WARPMPI_TRANSPORT": "host", "NCCL_P2P_DISABLE": "1"}
 
 class WrongData(Exception):
     pass
-
-
-def together(world: Any, step: Callable[[], Any]) -> tuple[Any, str | None]:
-    """The step's result, and what it raised on any rank."""
-    result = error = None
-    try:
-        result = step()
-    except Exception as exception:
-        error = f"{type(exception).__name__}: {exception}"
-    errors = [each for each in world.allgather(error) if each]
-    return result, errors[0] if errors else None
-
-
-def play(call: Call, wait: Call, rounds: int) -> float:
-    """Seconds for so many calls, and the wait for all of them."""
-    start = time.perf_counter()
-    for _ in range(rounds):
-        call()
-    wait()
-    return time.perf_counter() - start
 
 
 class Bench:
@@ -81,12 +58,12 @@ class Bench:
         modes = [mode for mode in modes if self.is_worth(op, mode, record)]
         if not modes:
             return
-        _, unprepared = together(self.world, functools.partial(self.way.prepare, op, n))
+        _, unprepared = harness.together(self.world, functools.partial(self.way.prepare, op, n))
         for mode in modes:
             found, error = None, unprepared
             if not error:
                 step = functools.partial(self.time, op, n, mode)
-                found, error = together(self.world, step)
+                found, error = harness.together(self.world, step)
             if error:
                 kind, _, why = error.partition(": ")
                 found = {"left_out": why} if kind == LeftOut.__name__ else {"failed": error}
@@ -110,7 +87,7 @@ class Bench:
         if (op, mode) not in self.last:
             return True
         nbytes, us = self.last[op, mode]
-        if us * 1e-6 < SLOW:
+        if us * 1e-6 < harness.SLOW:
             return True
         seconds = us * 1e-6 * record["bytes"] / max(1, nbytes)
         if seconds < TOO_SLOW:
@@ -131,27 +108,10 @@ class Bench:
         calls = GRAPH_CALLS if mode == "graph" else 1
         way.clear()
         world.Barrier()
-        play(call, wait, 1)
+        harness.play(call, wait, 1)
         if not all(world.allgather(op.is_right(way.received(), *way.place, n))):
             raise WrongData("not what the ranks gave")
-        trial = max(world.allgather(play(call, wait, 1)))
-        if trial < self.budget:
-            trial = max(world.allgather(play(call, wait, 10))) / 10
-        rounds = max(1, min(2000, int(self.budget / trial)))
-        if trial < SLOW:
-            play(call, wait, rounds)  # clocks
-        samples = []
-        for _ in range(self.repeats if trial < SLOW else 3):
-            world.Barrier()
-            samples.append(1e6 * play(call, wait, rounds) / rounds / calls)
-        slowest = [max(each) for each in zip(*world.allgather(samples), strict=True)]
-        return {
-            "us": round(median(slowest), 3),
-            "us_min": round(min(slowest), 3),
-            "us_max": round(max(slowest), 3),
-            "rounds": rounds,
-            "repeats": len(samples),
-        }
+        return harness.time_calls(world, call, wait, self.budget, self.repeats, calls)
 
 
 def sizes(args: argparse.Namespace, op: Op) -> list[int]:

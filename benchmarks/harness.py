@@ -23,13 +23,17 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 Run = Callable[[str, str], None]  # an implementation, a file for its results
+Call = Callable[[], Any]
 
 HERE = Path(__file__).resolve().parent
+SLOW = 0.3  # seconds: of a call that is timed three times and no more
 CUDA_AWARE_MPI = "WARPMPI_BENCH_CUDA_AWARE_MPI"
 PACKAGES = ["warpmpi", "mpi4py", "numpy", "warp-lang", "torch", "matplotlib"]
 PACKAGES += ["cupy", "cupy-cuda12x", "cupy-cuda13x", "nvidia-nccl-cu12", "nvidia-nccl-cu13"]
@@ -175,6 +179,53 @@ def give_up_after(seconds: float) -> None:
     faulthandler.dump_traceback_later(seconds, exit=True)
 
 
+def together(world: Any, step: Call) -> tuple[Any, str | None]:
+    """The step's result, and what it raised on any rank."""
+    result = error = None
+    try:
+        result = step()
+    except Exception as exception:
+        error = f"{type(exception).__name__}: {exception}"
+    errors = [each for each in world.allgather(error) if each]
+    return result, errors[0] if errors else None
+
+
+def play(call: Call, wait: Call, rounds: int) -> float:
+    """Seconds for so many calls, and the wait for all of them."""
+    start = time.perf_counter()
+    for _ in range(rounds):
+        call()
+    wait()
+    return time.perf_counter() - start
+
+
+def time_calls(
+    world: Any, call: Call, wait: Call, budget: float, repeats: int, calls: int = 1
+) -> dict[str, Any]:
+    """The microseconds of a call that every rank makes: those of the slowest rank.
+
+    budget: seconds of a block of calls, which `wait` ends. calls: what `call` does at once.
+    """
+    trial = max(world.allgather(play(call, wait, 1)))
+    if trial < budget:
+        trial = max(world.allgather(play(call, wait, 10))) / 10
+    rounds = max(1, min(2000, int(budget / trial)))
+    if trial < SLOW:
+        play(call, wait, rounds)  # clocks
+    samples = []
+    for _ in range(repeats if trial < SLOW else 3):
+        world.Barrier()
+        samples.append(1e6 * play(call, wait, rounds) / rounds / calls)
+    slowest = [max(each) for each in zip(*world.allgather(samples), strict=True)]
+    return {
+        "us": round(median(slowest), 3),
+        "us_min": round(min(slowest), 3),
+        "us_max": round(max(slowest), 3),
+        "rounds": rounds,
+        "repeats": len(samples),
+    }
+
+
 def output_of(*command: str) -> str:
     """A command's output; nothing where it fails or does not exist."""
     try:
@@ -292,7 +343,7 @@ class Results:
                 print(f"{', '.join(names)}: failed: {record['failed']}")
 
 
-MEASURED = ("impl", "op", "mode", "bytes", "ranks", "nx", "failed", "left_out")
+MEASURED = ("impl", "op", "mode", "bytes", "ranks", "nx", "case", "failed", "left_out")
 
 
 def merged(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
