@@ -250,18 +250,6 @@ def order(item: tuple[tuple[str, str], Any]) -> tuple[int, str]:
     return labels.index(item[0][0]), item[0][1]
 
 
-def omissions(results: harness.Results) -> None:
-    """Print what was left out, and why."""
-    found: dict[str, list[str]] = {}
-    for record in results.records:
-        if "left_out" in record:
-            names = [record[name] for name in ("impl", "mode") if name in record]
-            what = found.setdefault(f"{', '.join(names)}: left out: {record['left_out']}", [])
-            what += [record["op"]] if "op" in record else []
-    for text, ops in found.items():
-        print(f"{text}: {', '.join(ops)}" if ops else text)
-
-
 def cell(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
 
@@ -331,7 +319,7 @@ def main() -> int:
     results.describe()
     show(figures(results), link_rate(results))
     ratios(figures(results))
-    omissions(results)
+    results.omissions()
     results.failures()
     plot(figures(results), results)
     print(f"\n{results.path('.jsonl')}")

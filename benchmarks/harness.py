@@ -336,10 +336,21 @@ class Results:
         for impl, said in header["paths"].items():
             print(f"  {impl}: {said}")
 
+    def omissions(self) -> None:
+        """Print what was left out, and why."""
+        found: dict[str, list[str]] = {}
+        for record in self.records:
+            if "left_out" in record:
+                names = [record[name] for name in ("impl", "mode") if name in record]
+                what = found.setdefault(f"{', '.join(names)}: left out: {record['left_out']}", [])
+                what += [record.get("case", record["op"])] if "op" in record else []
+        for text, ops in found.items():
+            print(f"{text}: {', '.join(ops)}" if ops else text)
+
     def failures(self) -> None:
         for record in self.records:
             if "failed" in record:
-                names = [record[name] for name in ("impl", "op", "mode") if name in record]
+                names = [record[name] for name in ("impl", "op", "case", "mode") if name in record]
                 print(f"{', '.join(names)}: failed: {record['failed']}")
 
 
