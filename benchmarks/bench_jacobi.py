@@ -85,27 +85,51 @@ class CudaAware(Staged):
         self.world.Allreduce(self.memory(sendbuf), self.memory(recvbuf))
 
 
-def plan_none(solver: Any, step: Any) -> None:
-    """No messages are made beforehand."""
+def connect_none(solver: Any) -> None:
+    """Make no halo."""
 
 
-def plan_persistent(solver: Any, step: Any) -> None:
-    """The example's messages, without its stream."""
+def prepare_rows(solver: Any, old: Any, fresh: Any) -> Any:
+    """An iteration's launches, and its rows."""
+    step = super(type(solver), solver).prepare(old, fresh)
+    last = solver.rows
+    step.upper_halo, step.first_row = fresh[0], fresh[1]
+    step.last_row, step.lower_halo = fresh[last], fresh[last + 1]
+    solver.up = (solver.comm.rank - 1) % solver.comm.size
+    return step
+
+
+def alone(solver: Any, step: Any) -> None:
+    """One device has both rows."""
+    import warp as wp
+
+    wp.copy(step.lower_halo, step.first_row)
+    wp.copy(step.upper_halo, step.last_row)
+    solver.interior.wait(solver.edge)
+
+
+def prepare_persistent(solver: Any, old: Any, fresh: Any) -> Any:
+    """Messages, made once; on the example's stream for `on_stream`."""
+    step = prepare_rows(solver, old, fresh)
     comm, up, down = solver.comm, solver.up, solver.down
+    if solver.on_stream and solver.edge.stream:
+        comm = comm.on(solver.edge.stream)
     step.requests = [
         comm.Send_init(step.first_row, up, UP),
         comm.Send_init(step.last_row, down, DOWN),
         comm.Recv_init(step.lower_halo, down, UP),
         comm.Recv_init(step.upper_halo, up, DOWN),
     ]
+    return step
 
 
 def persistent(solver: Any, step: Any) -> None:
-    """The rows are there when Waitall returns."""
+    """The rows are there when Waitall returns, or on the stream."""
     import warpmpi as wm
 
     wm.Prequest.Startall(step.requests)
     wm.Request.Waitall(step.requests)
+    solver.interior.wait(solver.edge)
 
 
 def begin(solver: Any, step: Any) -> list[Any]:
@@ -139,27 +163,6 @@ def blocking(solver: Any, step: Any) -> None:
     comm.Sendrecv(step.last_row, down, recvbuf=step.upper_halo, source=up)
 
 
-def plan_neighbours(solver: Any, step: Any) -> None:
-    """Both rows in one collective of neighbours, which a graph can have."""
-    up, down, nx, last = solver.up, solver.down, solver.nx, solver.rows
-    if not hasattr(solver, "ring"):
-        solver.ring = solver.comm.Create_dist_graph_adjacent([down, up], [up, down])
-        if solver.edge.stream:
-            solver.ring = solver.ring.on(solver.edge.stream)
-        solver.graph = None
-    fresh = next(field for field in solver.fields if field.ptr == step.upper_halo.ptr)
-    step.rows = (
-        [fresh, ([nx, nx], [nx, last * nx])],
-        [fresh, ([nx, nx], [(last + 1) * nx, 0])],
-    )
-
-
-def neighbours(solver: Any, step: Any) -> None:
-    """One Neighbor_alltoallv."""
-    solver.ring.Neighbor_alltoallv(*step.rows)
-    solver.interior.wait(solver.edge)
-
-
 def capture(solver: Any, many: int) -> Any:
     """A CUDA graph of so many iterations, the first one of an even number."""
     import warp as wp
@@ -179,6 +182,7 @@ def run_graphs(
     """What is between two norms is a graph, behind the one that makes the number even."""
     many = nccheck - 2 if solver.edge.stream and nccheck % 2 == 0 else 0
     solver.number = solver.made = 0  # iterations asked for, and given to the GPU
+    solver.graph = getattr(solver, "graph", None)
     solver.many, solver.graphs = many, range(2, niter - many + 1, nccheck) if many > 0 else ()
     return super(type(solver), solver).run(niter, nccheck, report)
 
@@ -206,7 +210,8 @@ WAYS = {
     ONE: "one GPU, no messages",
     "warpmpi": "warpmpi, as the example",
     "warpmpi-graph": "warpmpi, a CUDA graph between two norms",
-    "warpmpi-persistent": "warpmpi, not on the stream",
+    "warpmpi-stream": "warpmpi, persistent messages on the stream",
+    "warpmpi-persistent": "warpmpi, persistent messages",
     "warpmpi-isend": "warpmpi, Isend and Irecv",
     "warpmpi-waitall": "warpmpi, MPI's Waitall",
     "warpmpi-sendrecv": "warpmpi, two Sendrecv",
@@ -229,16 +234,17 @@ def example(way: str) -> Any:
 
 def solver_class(jacobi: Any, way: str) -> Any:
     """The example's solver, exchanging rows this way."""
-    exchanges = {"warpmpi-isend": nonblocking, "warpmpi-waitall": waitall}
-    if way in ("warpmpi", "warpmpi-host", ONE):
+    own: dict[str, Any] = {"connect": connect_none, "prepare": prepare_rows}
+    exchanges = {ONE: alone, "warpmpi-isend": nonblocking, "warpmpi-waitall": waitall}
+    if way in ("warpmpi", "warpmpi-host"):
         own = {}
     elif way == "warpmpi-graph":
-        own = {"plan": plan_neighbours, "exchange": neighbours}
-        own |= {"run": run_graphs, "iterate": iterate_by_graphs}
-    elif way == "warpmpi-persistent":
-        own = {"plan": plan_persistent, "exchange": persistent}
+        own = {"run": run_graphs, "iterate": iterate_by_graphs}
+    elif way in ("warpmpi-stream", "warpmpi-persistent"):
+        own |= {"on_stream": way == "warpmpi-stream"}
+        own |= {"prepare": prepare_persistent, "exchange": persistent}
     else:
-        own = {"plan": plan_none, "exchange": exchanges.get(way, blocking)}
+        own["exchange"] = exchanges.get(way, blocking)
     return type("Solver", (jacobi.Solver,), own)
 
 
@@ -272,7 +278,8 @@ def check(jacobi: Any, make: Any, comm: Any, device: Any) -> None:
     from mpi4py import MPI
 
     nx, ny, niter = 515, 517, 300
-    solvers = make(comm, nx, ny, device), jacobi.Solver(MPI.COMM_SELF, nx, ny, device)
+    reference = solver_class(jacobi, ONE)
+    solvers = make(comm, nx, ny, device), reference(MPI.COMM_SELF, nx, ny, device)
     for solver in solvers:
         solver.reset()
         solver.run(niter, 100)

@@ -16,11 +16,10 @@ the neighbour's nearest row. One iteration
     2. relaxes the rows between them, on another stream, and meanwhile
     3. exchanges the two new rows with the neighbours, GPU to GPU.
 
-Warp's arrays go into messages as they are. The messages are made once and begun
-in every iteration, and they are enqueued on the stream of step 1: rows are sent
-behind the kernel that computes them, and what comes next on that stream finds the
-neighbours' rows. So the CPU waits for a GPU only for a norm, or where rows have to
-go through host memory.
+wm.Halo takes Warp's arrays as they are. Its one kernel is enqueued on the stream of
+step 1: it stores the new rows into the neighbours' halos behind the kernel that
+computes them, and what comes next on that stream finds the neighbours' rows. So the
+CPU waits for a GPU only for a norm, or where rows have to go through host memory.
 """
 
 import argparse
@@ -38,7 +37,6 @@ from mpi4py import MPI
 import warpmpi as wm
 
 TOLERANCE = 1e-8  # the norm that ends the iteration, the error that fails it
-GOING_UP, GOING_DOWN = 0, 1  # tags: with two ranks, both neighbours are one
 STRIP = 8  # rows of one column for each thread: their loads overlap
 TWO_PI = wp.constant(wp.float64(2.0 * math.pi))
 Field = wp.array2d(dtype=wp.float32)
@@ -120,48 +118,35 @@ def share(ny: int, rank: int, size: int) -> tuple[int, int]:
 
 
 class Solver:
-    """The rows of one rank, 1 to `rows` of two fields; alone it needs no messages."""
+    """The rows of one rank, 1 to `rows` of two fields."""
 
     def __init__(self, comm: MPI.Intracomm, nx: int, ny: int, device: wp.Device):
         self.comm, self.nx, self.ny, self.device = comm, nx, ny, device
         self.first, self.rows = share(ny, comm.rank, comm.size)
-        self.up, self.down = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+        self.down = (comm.rank + 1) % comm.size
         self.edge, self.interior = Lane(device, priority=-1), Lane(device)
         shape = (self.rows + 2, nx)
         self.fields = a, b = [wp.zeros(shape, dtype=wp.float32, device=device) for _ in range(2)]
         self.squares, self.total = [wp.zeros(1, dtype=wp.float64, device=device) for _ in range(2)]
+        self.connect()
         self.steps = self.prepare(a, b), self.prepare(b, a)
 
+    def connect(self) -> None:
+        """Join the ranks to a ring, along the fields' first dimension."""
+        self.halo = wm.Halo(self.comm.Create_cart([self.comm.size], periods=[True]), width=1)
+
     def prepare(self, old: wp.array, fresh: wp.array) -> SimpleNamespace:
-        """Record an iteration's launches and take its rows, once for all."""
+        """Record an iteration's launches, once for all."""
         record = functools.partial(wp.launch, device=self.device, record_cmd=True)
         nx, last = self.nx, self.rows
         strips = math.ceil(max(last - 2, 1) / STRIP)
         threads = math.ceil(math.ceil(last / STRIP) * nx / 256) * 256  # whole blocks add
-        step = SimpleNamespace(
+        return SimpleNamespace(
             relax_edges=record(relax_edges, (min(last, 2), nx), [old, fresh, last]),
             relax_interior=record(relax_interior, strips * nx, [old, fresh, last]),
             add_squares=record(add_squares, threads, [old, fresh, last, self.squares]),
-            upper_halo=fresh[0],
-            first_row=fresh[1],
-            last_row=fresh[last],
-            lower_halo=fresh[last + 1],
+            fresh=fresh,
         )
-        if self.comm.size > 1:
-            self.plan(step)
-        return step
-
-    def plan(self, step: SimpleNamespace) -> None:
-        """Make the messages of an iteration, to be begun every other time."""
-        comm, up, down = self.comm, self.up, self.down
-        if self.edge.stream:
-            comm = comm.on(self.edge.stream)
-        step.requests = [
-            comm.Send_init(step.first_row, up, GOING_UP),
-            comm.Send_init(step.last_row, down, GOING_DOWN),
-            comm.Recv_init(step.lower_halo, down, GOING_UP),
-            comm.Recv_init(step.upper_halo, up, GOING_DOWN),
-        ]
 
     def reset(self) -> None:
         for field in self.fields:
@@ -180,12 +165,7 @@ class Solver:
 
     def exchange(self, step: SimpleNamespace) -> None:
         """The new rows to the neighbours' halos, and theirs to ours."""
-        if self.comm.size == 1:
-            wp.copy(step.lower_halo, step.first_row)
-            wp.copy(step.upper_halo, step.last_row)
-        else:
-            wm.Prequest.Startall(step.requests)
-            wm.Request.Waitall(step.requests)
+        self.halo.exchange(step.fresh, stream=self.edge.stream)
         self.interior.wait(self.edge)
 
     def norm(self, step: SimpleNamespace) -> float:
