@@ -47,6 +47,18 @@ def stream():
     return wm.Stream(wm.get_device())
 
 
+@pytest.mark.skipif(kinds.is_real(), reason="counts the driver's calls")
+def test_a_call_enters_its_device_once(comm, stream):
+    count = kinds.driver().simcuda_calls
+    sent, received = wm.ones(2, "f4"), wm.zeros(2, "f4")
+    channel = comm.on(stream)
+    channel.Allreduce(sent, received)  # opens what the calls need
+    before = count(b"CtxPushCurrent_v2")
+    channel.Allreduce(sent, received)
+    assert count(b"CtxPushCurrent_v2") - before == 1
+    stream.synchronize()
+
+
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__name__)
 @pytest.mark.parametrize("kind", ["device", "foreign"])
 def test_values(comm, stream, kind, call):

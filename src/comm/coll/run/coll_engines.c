@@ -172,6 +172,8 @@ wm_coll_engines_first_on_stream(unsigned among, const wm_coll_t *call)
 {
     wm_coll_facts_t facts = {.kind = call->kind};
     int first = __builtin_ctz(among);
+    if (engines[first]->does == NULL)
+        return engines[first];
     if (wm_coll_shape(call->kind)->reduces
         && !wm_coll_reducible(call, &facts.type, &facts.op))
         return engines[first]; // it refuses the call

@@ -4,6 +4,7 @@
 #include "comm/coll/run/coll_engines.h"
 #include "comm/comm/failure.h"
 #include "comm/engine/engine.h"
+#include "cuda/device.h"
 #include "cuda/event.h"
 #include "cuda/stream.h"
 
@@ -96,8 +97,11 @@ wm_coll_on_stream_call(wm_comm_t *comm, wm_coll_kind_t kind,
 {
     const wm_coll_engine_t *engine;
     wm_coll_stream_t on = {.device = device, .stream = stream};
+    wm_device_stay();
     call = coll_on_stream_look(&on, call, err);
-    return coll_on_stream_enqueue(comm, kind, call, &on, &engine, err);
+    int code = coll_on_stream_enqueue(comm, kind, call, &on, &engine, err);
+    wm_device_go();
+    return code;
 }
 
 // The operation of a call on a stream, until the stream has passed the call.
@@ -149,10 +153,10 @@ static const wm_op_kind_t request_kind = {
     .free = free_given,
 };
 
-int
-wm_coll_on_stream_begin(wm_comm_t *comm, wm_coll_kind_t kind,
-                        const wm_coll_t *call, int device, CUstream stream,
-                        wm_buffer_t *kept, wm_op_t **op, wm_error_t *err)
+static int
+coll_on_stream_begin(wm_comm_t *comm, wm_coll_kind_t kind,
+                     const wm_coll_t *call, int device, CUstream stream,
+                     wm_buffer_t *kept, wm_op_t **op, wm_error_t *err)
 {
     const wm_coll_engine_t *engine;
     wm_coll_stream_t on = {.device = device, .stream = stream};
@@ -196,4 +200,16 @@ wm_coll_on_stream_begin(wm_comm_t *comm, wm_coll_kind_t kind,
     wm_engine_notify();
     *op = &given->op;
     return 0;
+}
+
+int
+wm_coll_on_stream_begin(wm_comm_t *comm, wm_coll_kind_t kind,
+                        const wm_coll_t *call, int device, CUstream stream,
+                        wm_buffer_t *kept, wm_op_t **op, wm_error_t *err)
+{
+    wm_device_stay();
+    int code = coll_on_stream_begin(comm, kind, call, device, stream, kept, op,
+                                    err);
+    wm_device_go();
+    return code;
 }

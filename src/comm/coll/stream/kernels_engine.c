@@ -137,6 +137,7 @@ kernels_enqueue(wm_coll_op_t *op)
     const wm_coll_t *call = op->participant.call;
     const wm_producer_t nobody = {.kind = WM_PRODUCER_NONE};
     wm_error_t err;
+    wm_device_stay();
     wm_access_begin(&own->access, &nobody, true, kernels_device_of(call));
     kernels_note(own, wm_access_open(&own->access, &err), &err);
     const wm_coll_stream_t on = {
@@ -151,6 +152,7 @@ kernels_enqueue(wm_coll_op_t *op)
                                      own->error.code < 0 ? NULL : call, &on,
                                      &err),
                  &err);
+    wm_device_go();
     own->state = RUNNING;
     op->looks = WM_LOOKS_AT_STREAM;
     return WM_COLL_UNDER_WAY;

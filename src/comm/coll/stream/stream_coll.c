@@ -307,9 +307,9 @@ give(run_t *run, int code, wm_error_t *err)
                : wm_symm_finish(run->symm, stream_coll_enqueue(run, err), err);
 }
 
-static int
-call_on(wm_comm_t *comm, const wm_coll_t *call, const wm_coll_stream_t *on,
-        wm_error_t *err)
+int
+wm_stream_coll_call(wm_comm_t *comm, const wm_coll_t *call,
+                    const wm_coll_stream_t *on, wm_error_t *err)
 {
     run_t run = {
         .desc = {.call = call,
@@ -368,14 +368,4 @@ wm_stream_coll_check(wm_comm_t *comm, const wm_coll_t *call,
         .stream = on->stream,
     };
     return wm_coll_desc_fill(&desc, err);
-}
-
-int
-wm_stream_coll_call(wm_comm_t *comm, const wm_coll_t *call,
-                    const wm_coll_stream_t *on, wm_error_t *err)
-{
-    wm_device_stay();
-    int code = call_on(comm, call, on, err);
-    wm_device_go();
-    return code;
 }
