@@ -20,8 +20,8 @@ wm_py_attempt_is_over(void);
 bool
 wm_py_attempt_begin(void);
 
-// Returns true if mpi4py's method, of which this is the result, or NULL with an
-// exception, has made MPI's call. The exception stays.
+// Returns true if mpi4py's method, of which this is the result, or NULL with
+// an exception, has made MPI's call. The exception stays.
 bool
 wm_py_attempt_is_made(const PyObject *result);
 
