@@ -21,6 +21,7 @@ import random_ranks as lives
 import warpmpi as wm
 from warpmpi import _core
 
+POST, COMPLETE = range(2)
 PUT, GET, ACCUMULATE, FETCH, COMPARE = range(1, 6)
 DTYPES = ["i1", "u2", "i4", "f4", "i8", "f8", "c8", "c16"]
 BLOCKS = [10, 100, 3000, 60_000]  # elements of a rank's block
@@ -72,6 +73,12 @@ class Target:
 
     def unlock(self, rank):
         _core._target_lock(self.core, rank, None).Wait()
+
+    def tell(self, rank, what):
+        _core._target_tell(self.core, rank, what)
+
+    def hear(self, rank, what):
+        _core._target_hear(self.core, rank, what).Wait()
 
     def close(self):
         _core._target_withdraw(self.core)

@@ -9,7 +9,16 @@ import kinds
 import random_targets
 import ranks
 import warpmpi as wm
-from random_targets import ACCUMULATE, COMPARE, FETCH, GET, PUT, Target
+from random_targets import (
+    ACCUMULATE,
+    COMPARE,
+    COMPLETE,
+    FETCH,
+    GET,
+    POST,
+    PUT,
+    Target,
+)
 from warpmpi import _core
 
 PROGRAM = ranks.ROOT / "tests" / "random_targets.py"
@@ -28,8 +37,8 @@ def exposed(comm, kind, dtype="f4", size=SIZE):
 @pytest.mark.parametrize("kind", kinds.KINDS)
 @pytest.mark.parametrize("own", kinds.KINDS)
 def test_put_and_get(comm, kind, own):
+    before = wm.stats()["served_operations"]
     with exposed(comm, kind) as target:
-        before = wm.stats()["served_operations"]
         other = (comm.rank + 1) % comm.size
         values = np.arange(100, dtype="f4") + comm.rank
         target.do(PUT, other, 7, kinds.make(own, values))
@@ -37,6 +46,7 @@ def test_put_and_get(comm, kind, own):
         target.do(GET, other, 7, result=result)
         np.testing.assert_array_equal(kinds.values_of(result), values)
         comm.Barrier()
+        assert wm.stats()["served_operations"] == before + 2
         got = kinds.values_of(target.array)
         assert (
             got[7:107] == np.arange(100) + (comm.rank - 1) % comm.size
@@ -218,6 +228,24 @@ def test_a_shared_lock_lets_all_in(comm):
             target.unlock(0)
 
 
+@pytest.mark.parametrize("kind", kinds.KINDS)
+def test_a_rank_tells_behind_its_operations(comm, kind):
+    """Post, Start, Complete and Wait around a ring."""
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    values = kinds.make(kind, np.ones(SIZE, "f4"))
+    with exposed(comm, kind) as target:
+        for turn in range(1, 6):
+            target.tell(left, POST)
+            target.hear(right, POST)
+            for _ in range(3):
+                target.begin(
+                    ACCUMULATE, right, 0, values, op=MPI.SUM, requested=False
+                )
+            target.tell(right, COMPLETE)
+            target.hear(left, COMPLETE)
+            assert (kinds.values_of(target.array) == 3 * turn).all()
+
+
 @pytest.mark.parametrize("used", [[kind] for kind in kinds.KINDS])
 def test_random_operations(comm, used):
     random_targets.run(comm, 1, 0, 5, used)
@@ -261,6 +289,7 @@ DIES = """
         lambda: target.do(GET, 1, 0, result=result),
         lambda: target.do(FETCH, 1, 0, values, result, op=MPI.SUM),
         lambda: target.lock(1),
+        lambda: target.hear(1, 0),
         lambda: (
             target.begin(PUT, 1, 0, values, requested=False),
             target.flush(1),

@@ -284,6 +284,8 @@ serving_check(const wm_serving_t *serving, wm_error_t *err)
     if (right && request->kind == WM_TARGET_COMPARE)
         right = request->nbytes == size && size <= WM_TARGET_COMPARED
                 && request->words == 0;
+    if (right && request->kind == WM_TARGET_TELL)
+        right = request->type < WM_TARGET_TELLS;
     return right ? 0
                  : wm_error_set(err, WM_ERR_STATE, 0,
                                 "a request of rank %d to a window is damaged",
@@ -298,6 +300,10 @@ serving_start(wm_serving_t *serving, wm_error_t *err)
     int code = serving_check(serving, err);
     if (code < 0)
         return code;
+    if (request->kind == WM_TARGET_TELL) {
+        ++serving->target->ranks[serving->source].told[request->type];
+        return serving_reply(serving, err);
+    }
     if (request->kind > WM_TARGET_COMPARE) {
         serving->state = SERVING_LOCKS;
         return 0;

@@ -12,6 +12,7 @@ enum {
     WM_TARGET_LOCK_SHARED = WM_TARGET_COMPARE + 1,
     WM_TARGET_LOCK_EXCLUSIVE,
     WM_TARGET_UNLOCK,
+    WM_TARGET_TELL, // `type`: a wm_target_tell_t
     WM_TARGET_KINDS,
 };
 
@@ -49,10 +50,11 @@ typedef struct wm_serving wm_serving_t; // target_serve.c
 
 // One other rank, as the target of our requests and as their origin.
 typedef struct {
-    wm_asked_t *first, *last;      // our requests that have not ended
-    wm_error_t *failure;           // that nobody was told; NULL: none
-    wm_serving_t *served, *newest; // its requests, in their order
-    bool holds, holds_alone;       // it holds the lock of this rank
+    wm_asked_t *first, *last;       // our requests that have not ended
+    wm_error_t *failure;            // that nobody was told; NULL: none
+    wm_serving_t *served, *newest;  // its requests, in their order
+    bool holds, holds_alone;        // it holds the lock of this rank
+    unsigned told[WM_TARGET_TELLS]; // and we have not heard
 } wm_target_rank_t;
 
 struct wm_target {

@@ -248,11 +248,49 @@ target_lock(PyObject *Py_UNUSED(module), PyObject *args)
     return target_request(code, op, &err);
 }
 
+PyDoc_STRVAR(target_tell_doc, "_target_tell(target, rank, what, /)\n--\n\n"
+                              "Tell a rank of a Post (0) or a Complete (1).");
+
+static PyObject *
+target_tell(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *capsule;
+    int rank, what;
+    wm_error_t err;
+    if (!PyArg_ParseTuple(args, "Oii:_target_tell", &capsule, &rank, &what)
+        || target_of(capsule) == NULL)
+        return NULL;
+    return wm_py_none(
+        wm_target_tell(target_of(capsule), rank, (wm_target_tell_t)what, &err),
+        &err);
+}
+
+PyDoc_STRVAR(target_hear_doc,
+             "_target_hear(target, rank, what, /)\n--\n\n"
+             "Begin to wait until a rank has told; with what it has told.");
+
+static PyObject *
+target_hear(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *capsule;
+    int rank, what;
+    wm_op_t *op = NULL;
+    wm_error_t err;
+    if (!PyArg_ParseTuple(args, "Oii:_target_hear", &capsule, &rank, &what)
+        || target_of(capsule) == NULL)
+        return NULL;
+    int code = wm_target_hear(target_of(capsule), rank, (wm_target_tell_t)what,
+                              &op, &err);
+    return target_request(code, op, &err);
+}
+
 PyMethodDef wm_py_target_functions[] = {
     {"_target_expose", target_expose, METH_VARARGS, target_expose_doc},
     {"_target_withdraw", target_withdraw, METH_O, target_withdraw_doc},
     {"_target_begin", target_begin, METH_VARARGS, target_begin_doc},
     {"_target_flush", target_flush, METH_VARARGS, target_flush_doc},
     {"_target_lock", target_lock, METH_VARARGS, target_lock_doc},
+    {"_target_tell", target_tell, METH_VARARGS, target_tell_doc},
+    {"_target_hear", target_hear, METH_VARARGS, target_hear_doc},
     {0},
 };
