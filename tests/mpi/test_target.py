@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Operations of a window that the target's engine performs."""
 
+import concurrent.futures
+import pathlib
+import time
+
 import numpy as np
 import pytest
 from mpi4py import MPI
@@ -246,6 +250,63 @@ def test_a_rank_tells_behind_its_operations(comm, kind):
             assert (kinds.values_of(target.array) == 3 * turn).all()
 
 
+@pytest.mark.ranks(2)
+@pytest.mark.skipif(
+    MPI.Query_thread() < MPI.THREAD_MULTIPLE,
+    reason="then a target serves in its own calls alone",
+)
+@pytest.mark.parametrize("kind", kinds.KINDS)
+def test_a_target_that_calls_nothing_serves(comm, world, kind, tmp_path):
+    done = pathlib.Path(world.bcast(str(tmp_path / "done")))
+    values = kinds.make(kind, np.ones(SIZE, "f4"))
+    result = kinds.make(kind, np.zeros(SIZE, "f4"))
+    with exposed(comm, kind) as target:
+        comm.Barrier()
+        if comm.rank == 0:
+            target.do(PUT, 1, 0, values)
+            target.do(FETCH, 1, 0, values, result, op=MPI.SUM)
+            assert (kinds.values_of(result) == 1).all()
+            done.touch()
+        while not done.exists():
+            time.sleep(0.001)
+        comm.Barrier()
+
+
+@pytest.mark.skipif(
+    MPI.Query_thread() < MPI.THREAD_MULTIPLE, reason="needs threads"
+)
+@pytest.mark.parametrize("kind", kinds.KINDS)
+def test_threads_of_one_origin(comm, kind):
+    with exposed(comm, kind, "i8", 4) as target:
+
+        def count(thread):
+            one = np.ones(1, "i8")
+            drawn = np.zeros(1, "i8")
+            last = -1
+            for _ in range(20):
+                target.do(FETCH, 0, thread, one, drawn, op=MPI.SUM)
+                assert drawn[0] > last
+                last = int(drawn[0])
+
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            list(pool.map(count, range(4)))
+        comm.Barrier()
+        if comm.rank == 0:
+            got = kinds.values_of(target.array)
+            assert (got == 20 * comm.size).all()
+        comm.Barrier()
+
+
+def test_the_communicator_is_freed_first(world):
+    plain = world.Dup()
+    comm = wm.Comm(plain)
+    target = exposed(comm, "host")
+    other = (comm.rank + 1) % comm.size
+    plain.Free()
+    with target:
+        target.do(PUT, other, 0, np.ones(SIZE, "f4"))
+
+
 @pytest.mark.parametrize("used", [[kind] for kind in kinds.KINDS])
 def test_random_operations(comm, used):
     random_targets.run(comm, 1, 0, 5, used)
@@ -332,3 +393,27 @@ def test_a_rank_that_died(tmp_path, size):
     )
     assert told.count("went on") == 2, told
     assert "no error" not in told
+
+
+LEFT = """
+    import sys
+    sys.path.insert(0, "tests")
+    import numpy as np
+    from mpi4py import MPI
+    import warpmpi as wm
+    from random_targets import PUT, Target
+
+    comm = wm.Comm(MPI.COMM_WORLD)
+    target = Target(comm, np.zeros(4))
+    target.begin(PUT, 1 - comm.rank, 0, np.ones(4), requested=False)
+    target.flush()
+    comm.Barrier()
+    print("left", flush=True)
+"""
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("check", ["", "1"])
+def test_a_target_that_nobody_ends(tmp_path, check):
+    told = ranks.run_text(tmp_path, LEFT, WARPMPI_CHECK=check)
+    assert told.split() == ["left", "left"]
