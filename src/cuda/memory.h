@@ -175,6 +175,10 @@ wm_memory_unmap(int device, void *ptr);
 WM_MUST_CHECK int
 wm_host_register(int device, void *ptr, size_t size, wm_error_t *err);
 
+// Ends that. No work on the memory is left.
+void
+wm_host_unregister(int device, void *ptr);
+
 // Enqueues a contiguous copy between any two addresses that the device can
 // reach.
 WM_MUST_CHECK int

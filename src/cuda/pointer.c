@@ -187,6 +187,12 @@ wm_host_register(int device, void *ptr, size_t size, wm_error_t *err)
         CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
 }
 
+void
+wm_host_unregister(int device, void *ptr)
+{
+    (void)!WM_CU_ON(device, NULL, MemHostUnregister, ptr);
+}
+
 int
 wm_memory_copy(int device, void *dst, const void *src, size_t size,
                CUstream stream, wm_error_t *err)

@@ -259,9 +259,8 @@ def test_messages_take_shared_arrays(comm):
     assert (b.numpy() == sum(range(comm.size))).all()
 
 
-@needs_gpu
-def test_what_it_is(comm):
-    a = wm.shared_zeros((2, 3), "int32", comm=comm)
+def test_what_it_is(comm, device):
+    a = wm.shared_zeros((2, 3), "int32", comm=comm, device=device)
     assert isinstance(a, wm.SharedArray)
     assert "SharedArray" in repr(a) and len(a) == 2 and a.ndim == 2
     assert a.comm is comm and a.slots == 64 and a.nbytes == 24
@@ -283,3 +282,65 @@ def test_intercommunicators_are_refused(comm):
         wm.shared_empty(1, comm=inter)
     inter.Free()
     part.Free()
+
+
+def test_ranks_without_a_gpu_share_memory(comm):
+    """More than a segment has room for; any rank waits on the host."""
+    count = 5 << 20
+    a = wm.shared_zeros(count, "int64", comm=comm, device="cpu", like="numpy")
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    assert isinstance(a.array, np.ndarray) and a.device.is_cpu
+    for turn in range(3):
+        a.barrier()
+        a.peer(right)[:] = np.arange(count) + 10 * turn + comm.rank
+        a.signal(right, 7, 2)
+        a.wait(7, 2, consume=False)
+        a.wait(7, 2)
+        assert (a.array == np.arange(count) + 10 * turn + left).all()
+    assert not a.peer(right, readonly=True).numpy().flags.writeable
+    table = a.pointers.numpy()
+    assert [a.peer(r).ctypes.data for r in range(comm.size)] == list(table)
+    with pytest.raises(ValueError, match=r"^stream: "):
+        a.signal(0, 0, 1, 2)
+    comm.Barrier()
+
+
+@needs_gpu
+def test_ranks_with_and_without_a_gpu_share_memory(comm, stream):
+    """All of it is the host's then, page-locked for the GPUs."""
+    on_gpu = comm.rank % 2 == 0
+    device = wm.get_device() if on_gpu else "cpu"
+    s = stream if on_gpu else None
+    a = wm.shared_zeros(1000, "int32", comm=comm, device=device)
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    for turn in range(3):
+        a.barrier(s)
+        if on_gpu:
+            stream.synchronize()
+        a.peer(right)[...] = np.full(1000, 10 * turn + comm.rank, np.int32)
+        a.signal(right, 3, 5, s)
+        a.wait(3, 5, s)
+        if on_gpu:
+            stream.synchronize()
+        assert (a.numpy() == 10 * turn + left).all()
+    a.barrier(s)
+    stream.synchronize()
+
+
+def test_host_memory_comes_back(comm):
+    def mapped():
+        with open("/proc/self/maps") as file:
+            return sum("memfd:warpmpi" in line for line in file)
+
+    gc.collect()
+    for _ in range(2):
+        wm.shared_empty(1, comm=comm, device="cpu")
+    before = mapped()
+    kept = [wm.shared_empty(9, comm=comm, device="cpu") for _ in range(5)]
+    assert mapped() >= before + 5
+    del kept
+    for _ in range(2):
+        wm.shared_empty(1, comm=comm, device="cpu")
+    comm.Barrier()
+    assert mapped() <= before + 4
+    comm.Barrier()

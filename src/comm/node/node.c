@@ -150,7 +150,7 @@ wm_node_describe(wm_endpoint_t *endpoint)
 // this user. In another PID namespace the process may not be the peer, but one
 // with the same number. So we open no file that belongs to others.
 static bool
-is_segment(int place, const char *path)
+is_segment(int place, const char *path, size_t nbytes)
 {
     char target[sizeof SEGMENT_LINK];
     struct statx facts;
@@ -158,7 +158,7 @@ is_segment(int place, const char *path)
     return length == (ssize_t)sizeof target - 1
            && memcmp(target, SEGMENT_LINK, sizeof target - 1) == 0
            && statx(place, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &facts) == 0
-           && S_ISREG(facts.stx_mode) && facts.stx_size == WM_SEGMENT_BYTES
+           && S_ISREG(facts.stx_mode) && facts.stx_size == nbytes
            && facts.stx_uid == geteuid();
 }
 
@@ -192,21 +192,13 @@ segment_cannot_be(const char *what, wm_error_t *err)
                         strerror(number));
 }
 
-// Opens the segment through the descriptor that was checked: the number in
-// /proc may refer to another file by now.
+// Opens the file through the descriptor that was checked: the number in /proc
+// may refer to another file by now.
 int
-wm_node_open_segment(wm_peer_t *peer, int number, wm_error_t *err)
+wm_node_open_file(const wm_peer_t *peer, int number, size_t nbytes,
+                  void **memory, wm_error_t *err)
 {
     char path[64];
-    void *segment = MAP_FAILED;
-    if (!peer->same_host)
-        return wm_error_set(err, WM_ERR_STATE, 0,
-                            "the peer is on another host");
-    if (number < 0)
-        return wm_error_set(err, WM_ERR_STATE, 0,
-                            "the peer may not make a file of %zu MiB: raise "
-                            "its limit (ulimit -f)",
-                            WM_SEGMENT_BYTES >> 20);
     snprintf(path, sizeof path, "/proc/%d/fd/%d", peer->pid, number);
     int place = open(path, O_PATH | O_CLOEXEC), fd = -1;
     int code = place < 0
@@ -215,23 +207,77 @@ wm_node_open_segment(wm_peer_t *peer, int number, wm_error_t *err)
                                   "the peer's process is not visible here "
                                   "(another PID namespace)");
     snprintf(path, sizeof path, "/proc/self/fd/%d", place);
-    if (place >= 0 && is_segment(place, path)) {
+    if (place >= 0 && is_segment(place, path, nbytes)) {
         fd = open(path, O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
         if (fd < 0)
             code = segment_cannot_be("opened", err);
     }
     if (fd >= 0 && is_of_peer(fd, peer)) {
-        segment = mmap(NULL, WM_SEGMENT_BYTES, PROT_READ | PROT_WRITE,
-                       MAP_SHARED, fd, 0);
-        code = segment != MAP_FAILED ? 0 : segment_cannot_be("mapped", err);
+        void *mapped = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED,
+                            fd, 0);
+        code = mapped != MAP_FAILED ? 0 : segment_cannot_be("mapped", err);
+        if (code == 0)
+            *memory = mapped;
     }
     if (fd >= 0)
         close(fd);
     if (place >= 0)
         close(place);
+    return code;
+}
+
+int
+wm_node_open_segment(wm_peer_t *peer, int number, wm_error_t *err)
+{
+    void *segment;
+    if (!peer->same_host)
+        return wm_error_set(err, WM_ERR_STATE, 0,
+                            "the peer is on another host");
+    if (number < 0)
+        return wm_error_set(err, WM_ERR_STATE, 0,
+                            "the peer may not make a file of %zu MiB: raise "
+                            "its limit (ulimit -f)",
+                            WM_SEGMENT_BYTES >> 20);
+    int code = wm_node_open_file(peer, number, WM_SEGMENT_BYTES, &segment,
+                                 err);
     if (code == 0)
         peer->segment = segment;
     return code;
+}
+
+int
+wm_node_make_file(size_t nbytes, int *number, void **memory, wm_error_t *err)
+{
+    int fd = memfd_create(SEGMENT_NAME, MFD_CLOEXEC);
+    int code = fd < 0                              ? errno
+               : ftruncate(fd, (off_t)nbytes) == 0 ? allocate(fd, 0, nbytes)
+                                                   : errno;
+    void *made = MAP_FAILED;
+    if (code == 0) {
+        made = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        code = made == MAP_FAILED ? errno : 0;
+    }
+    if (code == 0) {
+        memcpy(made, self->segment, WM_NODE_FILE_HEAD);
+        *number = fd;
+        *memory = made;
+        return 0;
+    }
+    if (fd >= 0)
+        close(fd);
+    return wm_error_set(err, WM_ERR_MEMORY, 0,
+                        "out of host memory: %zu bytes of shared memory were "
+                        "asked for (%s%s)",
+                        nbytes, strerror(code),
+                        code == EFBIG ? ": raise the limit, ulimit -f" : "");
+}
+
+void
+wm_node_close_file(int number, void *memory, size_t nbytes)
+{
+    munmap(memory, nbytes);
+    if (number >= 0)
+        close(number);
 }
 
 void

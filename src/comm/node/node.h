@@ -112,6 +112,20 @@ wm_node_segment_number(void);
 WM_MUST_CHECK int
 wm_node_open_segment(wm_peer_t *peer, int number, wm_error_t *err);
 
+// Memory that is shared apart from the segment: a file like the segment's,
+// whose first WM_NODE_FILE_HEAD bytes tell whose it is. wm_node_make_file()
+// makes one, zero behind these; peers open it by its number, while the owner
+// has it. wm_node_close_file() unmaps it; number: -1 for a peer's. The lock is
+// not needed.
+#define WM_NODE_FILE_HEAD 24
+WM_MUST_CHECK int
+wm_node_make_file(size_t nbytes, int *number, void **memory, wm_error_t *err);
+WM_MUST_CHECK int
+wm_node_open_file(const wm_peer_t *peer, int number, size_t nbytes,
+                  void **memory, wm_error_t *err);
+void
+wm_node_close_file(int number, void *memory, size_t nbytes);
+
 // Stops using the segment of a peer to which nothing has been offered yet.
 void
 wm_node_close_segment(wm_peer_t *peer);

@@ -20,8 +20,20 @@ typedef struct {
     int multiprocessors;
     bool mps;
     int pinned_symm;
+    int file;
+    bool has_gpu;
     uint64_t nbytes;
 } published_t;
+
+#define FILE_HEAD ((size_t)4096) // a page, which begins with WM_NODE_FILE_HEAD
+
+_Static_assert(WM_NODE_FILE_HEAD <= FILE_HEAD, "there is room");
+
+static size_t
+file_bytes(size_t nbytes)
+{
+    return FILE_HEAD + (nbytes + FILE_HEAD - 1) / FILE_HEAD * FILE_HEAD;
+}
 
 // Exchanges if all ranks are reached so far, unless one has failed.
 static int
@@ -35,6 +47,36 @@ exchange_reached(const wm_symm_group_t *group, int code, bool *unreached,
     return code;
 }
 
+// Page-locks the mapped file of a rank for our GPU, if there is one.
+static int
+register_file(wm_symm_memory_t *symm, int rank, wm_error_t *err)
+{
+    void *file = symm->ranks[rank].file;
+    symm->ranks[rank].memory = (char *)file + FILE_HEAD;
+    if (symm->device < 0)
+        return 0;
+    int code = wm_host_register(symm->device, file,
+                                file_bytes(symm->ranks[rank].nbytes), err);
+    symm->ranks[rank].is_registered = code == 0;
+    return code;
+}
+
+static int
+symm_memory_make_file(wm_symm_memory_t *symm, int rank, published_t *published,
+                      char **own, wm_error_t *err)
+{
+    int code = wm_node_make_file(file_bytes(symm->nbytes), &symm->file,
+                                 &symm->ranks[rank].file, err);
+    if (code < 0)
+        return code;
+    published->file = symm->file;
+    symm->ranks[rank].nbytes = symm->nbytes;
+    symm->ranks[rank].is_own = true;
+    code = register_file(symm, rank, err);
+    *own = symm->ranks[rank].memory;
+    return code;
+}
+
 static int
 symm_memory_allocate_on_host(wm_symm_memory_t *symm,
                              const wm_symm_group_t *group,
@@ -43,12 +85,9 @@ symm_memory_allocate_on_host(wm_symm_memory_t *symm,
 {
     wm_peer_t *self = group->peers[group->rank];
     int code = 0;
-    if (symm->nbytes > WM_PINNED_SYMM_BYTES)
-        return wm_error_set(
-            err, WM_ERR_MEMORY, 0,
-            "symmetric memory in host memory has room for %zu MiB of a rank, "
-            "and this rank wants %zu bytes: make it smaller",
-            WM_PINNED_SYMM_BYTES >> 20, symm->nbytes);
+    if (group->has_files || symm->device < 0
+        || symm->nbytes > WM_PINNED_SYMM_BYTES)
+        return symm_memory_make_file(symm, group->rank, published, own, err);
     wm_engine_lock();
     published->pinned_symm = symm->pinned_symm = wm_pinned_symm_acquire();
     if (symm->pinned_symm < 0)
@@ -97,18 +136,22 @@ symm_memory_prepare(wm_symm_memory_t *symm, const wm_symm_group_t *group,
                     wm_symm_memory_clear_t clear, published_t *published,
                     bool *unreached, wm_error_t *err)
 {
-    const wm_device_t *device;
+    const wm_device_t *device = NULL;
     char *own;
-    int code = wm_device_get(symm->device, &device, err);
+    int code = symm->device < 0 ? 0
+                                : wm_device_get(symm->device, &device, err);
     if (code == 0)
         code = symm_memory_allocate(symm, group, published, &own, err);
     if (code == 0)
         code = clear(symm, own, err);
     if (code < 0)
         return code;
-    published->device = device->uuid;
-    published->multiprocessors = device->multiprocessors;
-    published->mps = device->mps;
+    published->has_gpu = device != NULL;
+    if (device != NULL) {
+        published->device = device->uuid;
+        published->multiprocessors = device->multiprocessors;
+        published->mps = device->mps;
+    }
     published->nbytes = symm->nbytes;
     symm->ranks[group->rank].memory = own;
     symm->ranks[group->rank].nbytes = symm->nbytes;
@@ -124,11 +167,14 @@ share_multiprocessors(const wm_symm_group_t *group)
     for (int rank = 0; rank < group->size; ++rank) {
         const published_t *published = group->published_by(group, rank);
         int sharers = 0;
+        if (!published->has_gpu)
+            continue;
         for (int i = 0; i < group->size; ++i) {
             const published_t *other = group->published_by(group, i);
-            sharers += memcmp(&published->device, &other->device,
-                              sizeof published->device)
-                       == 0;
+            sharers += other->has_gpu
+                       && memcmp(&published->device, &other->device,
+                                 sizeof published->device)
+                              == 0;
         }
         int own = sharers == 1 || published->mps
                       ? published->multiprocessors / sharers
@@ -159,10 +205,12 @@ is_damaged(const wm_symm_memory_t *symm, const wm_symm_group_t *group,
            const published_t *published)
 {
     int index = published->pinned_symm;
-    bool holds = symm->on_host
-                     ? index >= 0 && index < WM_PINNED_SYMM_COUNT
-                           && published->nbytes <= WM_PINNED_SYMM_BYTES
-                     : wm_rkey_holds(&published->place, published->nbytes);
+    bool holds = !symm->on_host
+                     ? wm_rkey_holds(&published->place, published->nbytes)
+                 : published->file >= 0
+                     ? published->nbytes <= SIZE_MAX / 2
+                     : index >= 0 && index < WM_PINNED_SYMM_COUNT
+                           && published->nbytes <= WM_PINNED_SYMM_BYTES;
     return !holds || published->nbytes < group->least;
 }
 
@@ -183,7 +231,14 @@ symm_memory_map_one(wm_symm_memory_t *symm, const wm_symm_group_t *group,
     symm->ranks[rank].nbytes = published.nbytes;
     if (*damaged)
         return group->damaged(group, rank, err);
-    if (symm->on_host) {
+    if (symm->on_host && published.file >= 0) {
+        code = wm_node_open_file(peer, published.file,
+                                 file_bytes(published.nbytes),
+                                 &symm->ranks[rank].file, err);
+        if (code == 0)
+            code = register_file(symm, rank, err);
+    }
+    else if (symm->on_host) {
         code = wm_node_register_pinned_symm(peer, index, symm->device, err);
         if (code == 0)
             *memory = wm_pinned_symm_pointer(peer, index);
@@ -209,11 +264,27 @@ symm_memory_map(wm_symm_memory_t *symm, const wm_symm_group_t *group,
     return code;
 }
 
+static void
+free_files(wm_symm_memory_t *symm)
+{
+    for (int rank = 0; rank < symm->size; ++rank) {
+        void *file = symm->ranks[rank].file;
+        bool own = symm->file >= 0 && symm->ranks[rank].is_own;
+        if (file == NULL)
+            continue;
+        if (symm->ranks[rank].is_registered)
+            wm_host_unregister(symm->device, file);
+        wm_node_close_file(own ? symm->file : -1, file,
+                           file_bytes(symm->ranks[rank].nbytes));
+    }
+}
+
 void
 wm_symm_memory_free(wm_symm_memory_t *symm)
 {
     if (symm == NULL)
         return;
+    free_files(symm);
     wm_engine_lock();
     for (int rank = 0; rank < symm->size; ++rank)
         if (symm->ranks[rank].mapping != NULL)
@@ -231,7 +302,7 @@ symm_memory_make(const wm_symm_group_t *group, wm_symm_memory_t *symm,
                  wm_symm_memory_clear_t clear, bool *unreached,
                  wm_error_t *err)
 {
-    published_t published = {.pinned_symm = -1};
+    published_t published = {.pinned_symm = -1, .file = -1};
     bool damaged = false, linked = false;
     int code = symm == NULL
                    ? wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory")
@@ -267,7 +338,7 @@ wm_symm_memory_make(const wm_symm_group_t *group, int device, bool on_host,
         symm->size = group->size;
         symm->nbytes = nbytes;
         symm->on_host = on_host;
-        symm->pinned_symm = -1;
+        symm->pinned_symm = symm->file = -1;
     }
     *unreached = false;
     int code = symm_memory_make(group, symm, clear, unreached, err);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Symmetric memory: memory of each rank of a group that the GPUs of all ranks
-// reach. It is GPU memory or, if GPUs do not reach each other, pinned
-// symmetric memory of the rank's segment (node.h). All ranks of the group make
-// it in one call. Its content and its layout are the user's. GIL released by
-// the caller, engine lock not held.
+// reach. It is GPU memory or, if GPUs do not reach each other or a rank has
+// none, host memory: pinned symmetric memory of the rank's segment (node.h),
+// or a file of its own. All ranks of the group make it in one call. Its
+// content and its layout are the user's. GIL released by the caller, engine
+// lock not held.
 #ifndef WM_COMM_NODE_SYMM_MEMORY_H
 #define WM_COMM_NODE_SYMM_MEMORY_H
 
@@ -13,7 +14,8 @@
 // exchange data: given by the user, and needed until the memory is made.
 typedef struct wm_symm_group {
     int rank, size;
-    size_t least;            // bytes that each rank has at least
+    size_t least;   // bytes that each rank has at least
+    bool has_files; // host memory is a file, which any number may have
     wm_peer_t *const *peers; // by rank
     void *context;           // the user's
     // Raises on all ranks if one has failed (`code`). *all are bits; on
@@ -31,20 +33,24 @@ typedef struct wm_symm_group {
 } wm_symm_group_t;
 
 typedef struct {
-    int device, size;
-    size_t nbytes; // bytes of this rank
+    int device, size; // device -1: this rank has no GPU
+    size_t nbytes;    // bytes of this rank
     bool on_host;
     // Multiprocessors that the kernels of each rank can have at once, on any
     // of the GPUs. 0 if processes share a GPU in turns: then a kernel must not
     // wait for another rank's, which may not run.
     int multiprocessors;
     bool linked;       // all GPUs are linked to all (wm_device_is_linked)
-    wm_block_t *block; // NULL: pinned symmetric memory
+    wm_block_t *block; // NULL: host memory
     int pinned_symm;   // index of the pinned symmetric memory; -1: none
+    int file;          // number of our file; -1: none
     struct {
         wm_mapping_t *mapping; // NULL: our own memory
         char *memory;          // address in this process
         size_t nbytes;
+        void *file;         // its file, mapped; NULL: none
+        bool is_own;        // the file is ours
+        bool is_registered; // the file is page-locked
     } ranks[];
 } wm_symm_memory_t;
 
@@ -53,9 +59,10 @@ typedef int (*wm_symm_memory_clear_t)(const wm_symm_memory_t *symm,
                                       char *memory, wm_error_t *err);
 
 // Makes `nbytes` of this rank, which may differ by rank, for streams of
-// `device`; more than WM_PINNED_SYMM_BYTES on the host is an error. *unreached
-// becomes true on all ranks, and nothing is made, if a rank does not reach
-// another's memory. If one rank fails, all raise.
+// `device`; -1 with `on_host`: for this rank's CPU alone. On the host, more
+// than WM_PINNED_SYMM_BYTES is a file. *unreached becomes true on all ranks,
+// and nothing is made, if a rank does not reach another's memory. If one rank
+// fails, all raise.
 WM_MUST_CHECK int
 wm_symm_memory_make(const wm_symm_group_t *group, int device, bool on_host,
                     size_t nbytes, wm_symm_memory_clear_t clear,

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "array/peer_signal.h"
+#include "comm/coll/call/coll_wait.h"
 #include "comm/coll/direct/coll_gather.h"
 #include "comm/coll/direct/preflight.h"
 #include "comm/coll/direct/symm_group.h"
@@ -113,7 +114,8 @@ map_memory(wm_shared_array_t *array, wm_comm_t *comm, bool on_host,
 {
     shared_array_lay_out(array, on_host);
     array->nbytes = array->head + nbytes;
-    const wm_symm_group_t group = wm_symm_group_of(comm, array->head);
+    wm_symm_group_t group = wm_symm_group_of(comm, array->head);
+    group.has_files = true;
     return wm_symm_memory_make(&group, array->device, on_host, array->nbytes,
                                shared_array_clear, &array->memory, unreached,
                                err);
@@ -366,7 +368,8 @@ shared_array_make(wm_comm_t *comm, const wm_shared_wish_t *wish,
     if (code == WM_ERR_MEMORY) {
         wm_error_t other;
         wm_shared_arrays_collect();
-        wm_memory_trim(wish->device);
+        if (wish->device >= 0)
+            wm_memory_trim(wish->device);
         if (shared_array_collect(comm, &other) == 0)
             code = shared_array_try(comm, wish, all, made, err);
     }
@@ -500,14 +503,65 @@ check_counter(const wm_shared_array_t *array, int rank, int slot,
     return shared_array_find(array, err);
 }
 
+// Waits on the host, for ranks without a GPU.
+typedef struct {
+    const wm_shared_array_t *array;
+    int counter, last; // all from the one to the other
+    uint64_t value;
+} host_wait_t;
+
+static int
+host_wait_look(void *context, wm_error_t *err)
+{
+    (void)err;
+    host_wait_t *wait = context;
+    const wm_shared_t *shared = &wait->array->shared;
+    while (
+        wait->counter <= wait->last
+        && (wait->counter == shared->slots + shared->rank
+            || (int64_t)(wm_shared_count(shared, wait->counter) - wait->value)
+                   >= 0))
+        ++wait->counter;
+    return wait->counter > wait->last;
+}
+
+static int
+wait_on_host(const wm_shared_array_t *array, int first, int last,
+             uint64_t value, bool takes, wm_error_t *err)
+{
+    host_wait_t wait = {array, first, last, value};
+    int code = wm_coll_wait(array->comm, host_wait_look, &wait,
+                            WM_LOOKS_AT_WORDS, err);
+    for (int counter = first; counter <= last && code == 0 && takes; ++counter)
+        if (counter != array->slots + array->rank)
+            wm_shared_take(&array->shared, counter, value);
+    return code;
+}
+
+static int
+barrier_on_host(const wm_shared_array_t *array, wm_error_t *err)
+{
+    int counter = array->slots + array->rank;
+    for (int rank = 0; rank < array->size; ++rank)
+        if (rank != array->rank)
+            wm_shared_raise(&array->shared, rank, counter, 1);
+    return wait_on_host(array, array->slots, array->slots + array->size - 1, 1,
+                        true, err);
+}
+
 int
 wm_shared_array_signal(wm_shared_array_t *array, int rank, int slot,
                        uint64_t value, CUstream stream, wm_error_t *err)
 {
     int code = check_counter(array, rank, slot, value, err);
-    if (code == 0)
-        code = wm_peer_signal_enqueue(array->device, &array->shared, rank,
-                                      slot, value, stream, err);
+    if (code < 0)
+        return code;
+    if (array->device < 0) {
+        wm_shared_raise(&array->shared, rank, slot, value);
+        return 0;
+    }
+    code = wm_peer_signal_enqueue(array->device, &array->shared, rank, slot,
+                                  value, stream, err);
     return code < 0 ? code : wm_shared_list_note(array, stream, err);
 }
 
@@ -516,10 +570,13 @@ wm_shared_array_wait(wm_shared_array_t *array, int slot, uint64_t value,
                      bool takes, CUstream stream, wm_error_t *err)
 {
     int code = check_counter(array, array->rank, slot, value, err);
-    if (code == 0)
-        code = wm_peer_wait_enqueue(array->device, &array->shared,
-                                    counters_at(array, array->rank), slot,
-                                    value, takes, array->spins, stream, err);
+    if (code < 0)
+        return code;
+    if (array->device < 0)
+        return wait_on_host(array, slot, slot, value, takes, err);
+    code = wm_peer_wait_enqueue(array->device, &array->shared,
+                                counters_at(array, array->rank), slot, value,
+                                takes, array->spins, stream, err);
     return code < 0 ? code : wm_shared_list_note(array, stream, err);
 }
 
@@ -528,11 +585,12 @@ wm_shared_array_barrier(wm_shared_array_t *array, CUstream stream,
                         wm_error_t *err)
 {
     int code = shared_array_find(array, err);
-    if (code == 0 && array->size > 1)
-        code = wm_peer_barrier_enqueue(array->device, &array->shared,
-                                       counters_at(array, array->rank),
-                                       array->spins, stream, err);
-    return code < 0 || array->size == 1
-               ? code
-               : wm_shared_list_note(array, stream, err);
+    if (code < 0 || array->size == 1)
+        return code;
+    if (array->device < 0)
+        return barrier_on_host(array, err);
+    code = wm_peer_barrier_enqueue(array->device, &array->shared,
+                                   counters_at(array, array->rank),
+                                   array->spins, stream, err);
+    return code < 0 ? code : wm_shared_list_note(array, stream, err);
 }

@@ -97,7 +97,11 @@ wm_shared_raise(const wm_shared_t *a, int rank, int counter,
         return;
     }
     word += a->rank;
+#ifdef __CUDACC__
     wm_shared_store(word, wm_shared_load(word) + value);
+#else
+    wm_shared_add(word, value); // several threads of the rank may signal
+#endif
 }
 
 // Returns what a counter of ours has.
