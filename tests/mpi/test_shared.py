@@ -2,6 +2,9 @@
 """Shared arrays: peers' memory, signals, waits and barriers."""
 
 import gc
+import importlib.util
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +12,9 @@ import pytest
 import graphs
 import kinds
 import warpmpi as wm
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+EXAMPLE = ROOT / "examples" / "simple_ipc.py"
 
 needs_gpu = pytest.mark.skipif(
     not wm.is_cuda_available(), reason="needs a GPU"
@@ -344,3 +350,19 @@ def test_host_memory_comes_back(comm):
     comm.Barrier()
     assert mapped() <= before + 4
     comm.Barrier()
+
+
+def test_example_verifies_every_byte(comm, monkeypatch, capsys):
+    """On the CPU; where there is CuPy, on GPUs as well."""
+    spec = importlib.util.spec_from_file_location("simple_ipc", EXAMPLE)
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    monkeypatch.setattr(sys, "argv", ["simple_ipc.py", "--count", "30001"])
+    libraries = {example.array_library(), np}
+    for library in libraries:
+        monkeypatch.setattr(example, "array_library", lambda xp=library: xp)
+        assert example.main() == 0
+    told = capsys.readouterr().out
+    assert told.count("every byte is right") == (
+        len(libraries) if comm.rank == 0 else 0
+    )
