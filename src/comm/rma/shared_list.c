@@ -65,6 +65,7 @@ wm_shared_list_add(wm_shared_array_t *array)
     atomic_fetch_add(&arrays, 1);
     pthread_mutex_unlock(&list_lock);
     wm_engine_unlock();
+    wm_engine_notify(); // it now looks for dead ranks
 }
 
 // Returns the entry for a stream; if all are of others, the last one, whose
