@@ -5,8 +5,12 @@
 WM_DEVICE void
 await_counter(const wm_shared_t &shared, int counter, uint64_t value)
 {
+#ifdef __CUDACC__
+    wm_shared_await(&shared, counter, value);
+#else // on the host others need the core
     while ((int64_t)(wm_shared_count(&shared, counter) - value) < 0)
         wm_pause();
+#endif
 }
 
 WM_KERNEL(wm_peer_signal, wm_peer_signal_params_t)

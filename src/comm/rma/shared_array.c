@@ -549,6 +549,15 @@ barrier_on_host(const wm_shared_array_t *array, wm_error_t *err)
                         true, err);
 }
 
+static int
+end_call(wm_shared_array_t *array, int code, CUstream stream, wm_error_t *err)
+{
+    if (code == 0)
+        code = wm_shared_list_note(array, stream, err);
+    wm_device_go();
+    return code;
+}
+
 int
 wm_shared_array_signal(wm_shared_array_t *array, int rank, int slot,
                        uint64_t value, CUstream stream, wm_error_t *err)
@@ -560,9 +569,10 @@ wm_shared_array_signal(wm_shared_array_t *array, int rank, int slot,
         wm_shared_raise(&array->shared, rank, slot, value);
         return 0;
     }
+    wm_device_stay();
     code = wm_peer_signal_enqueue(array->device, &array->shared, rank, slot,
                                   value, stream, err);
-    return code < 0 ? code : wm_shared_list_note(array, stream, err);
+    return end_call(array, code, stream, err);
 }
 
 int
@@ -574,10 +584,11 @@ wm_shared_array_wait(wm_shared_array_t *array, int slot, uint64_t value,
         return code;
     if (array->device < 0)
         return wait_on_host(array, slot, slot, value, takes, err);
+    wm_device_stay();
     code = wm_peer_wait_enqueue(array->device, &array->shared,
                                 counters_at(array, array->rank), slot, value,
                                 takes, array->spins, stream, err);
-    return code < 0 ? code : wm_shared_list_note(array, stream, err);
+    return end_call(array, code, stream, err);
 }
 
 int
@@ -589,8 +600,9 @@ wm_shared_array_barrier(wm_shared_array_t *array, CUstream stream,
         return code;
     if (array->device < 0)
         return barrier_on_host(array, err);
+    wm_device_stay();
     code = wm_peer_barrier_enqueue(array->device, &array->shared,
                                    counters_at(array, array->rank),
                                    array->spins, stream, err);
-    return code < 0 ? code : wm_shared_list_note(array, stream, err);
+    return end_call(array, code, stream, err);
 }

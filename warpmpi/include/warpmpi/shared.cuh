@@ -86,12 +86,59 @@ wm_shared_load(const wm_shared_word_t *word)
     return value;
 }
 
+// Reads 16 bytes that nobody writes any more: the compiler reads them once,
+// however often they are used, and keeps them in registers.
+WM_SHARED_CALL void
+wm_shared_read(const void *at, wm_shared_word_t *low, wm_shared_word_t *high)
+{
+#ifdef __CUDA_ARCH__
+    asm("ld.global.nc.v2.u64 {%0, %1}, [%2];"
+        : "=l"(*low), "=l"(*high)
+        : "l"(at));
+#elif !defined(__CUDACC__)
+    *low = ((const wm_shared_word_t *)at)[0];
+    *high = ((const wm_shared_word_t *)at)[1];
+#endif
+}
+
+// Returns what the functions below work on: all that `a` has.
+WM_SHARED_CALL wm_shared_t
+wm_shared_open(const wm_shared_t *a)
+{
+    wm_shared_t b;
+    wm_shared_word_t words[6];
+    wm_shared_read((const char *)a, &words[0], &words[1]);
+    wm_shared_read((const char *)a + 16, &words[2], &words[3]);
+    wm_shared_read((const char *)a + 32, &words[4], &words[5]);
+    b.rank = (int)words[0];
+    b.size = (int)(words[0] >> 32);
+    b.slots = (int)words[1];
+    b.writers = (int)(words[1] >> 32);
+    b.pointers = (void *const *)words[2];
+    b.counters = (wm_shared_word_t *const *)words[3];
+    b.taken = (wm_shared_word_t *)words[4];
+    return b;
+}
+
+// Returns a counter of a rank: its only word, or the first one.
+WM_SHARED_CALL wm_shared_word_t *
+wm_shared_counter(const wm_shared_t *a, int rank, int counter)
+{
+    wm_shared_word_t first = 0;
+#ifdef __CUDA_ARCH__
+    asm("ld.global.nc.u64 %0, [%1];" : "=l"(first) : "l"(a->counters + rank));
+#elif !defined(__CUDACC__)
+    first = (wm_shared_word_t)a->counters[rank];
+#endif
+    return (wm_shared_word_t *)first + counter * a->writers;
+}
+
 // Raises a counter of a rank.
 WM_SHARED_CALL void
 wm_shared_raise(const wm_shared_t *a, int rank, int counter,
                 wm_shared_word_t value)
 {
-    wm_shared_word_t *word = a->counters[rank] + counter * a->writers;
+    wm_shared_word_t *word = wm_shared_counter(a, rank, counter);
     if (a->writers == 1) {
         wm_shared_add(word, value);
         return;
@@ -104,18 +151,26 @@ wm_shared_raise(const wm_shared_t *a, int rank, int counter,
 #endif
 }
 
+// Returns what a counter of ours has, whose words are at `word`.
+WM_SHARED_CALL wm_shared_word_t
+wm_shared_sum(const wm_shared_t *a, const wm_shared_word_t *word, int counter)
+{
+    wm_shared_word_t sum = wm_shared_load(word) - a->taken[counter];
+#ifdef __CUDA_ARCH__
+#pragma unroll 1
+#endif
+    for (int i = 1; i < a->writers; ++i)
+        sum += wm_shared_load(word + i);
+    return sum;
+}
+
 // Returns what a counter of ours has.
 WM_SHARED_CALL wm_shared_word_t
 wm_shared_count(const wm_shared_t *a, int counter)
 {
-    const wm_shared_word_t *word = a->counters[a->rank] + counter * a->writers;
-    wm_shared_word_t sum = wm_shared_load(word);
-    if (a->writers > 1) {
-        sum -= a->taken[counter];
-        for (int i = 1; i < a->writers; ++i)
-            sum += wm_shared_load(word + i);
-    }
-    return sum;
+    const wm_shared_word_t *word = wm_shared_counter(a, a->rank, counter);
+    return a->writers == 1 ? wm_shared_load(word)
+                           : wm_shared_sum(a, word, counter);
 }
 
 // Takes from a counter of ours. Only waits take, and one after the other.
@@ -126,7 +181,7 @@ wm_shared_take(const wm_shared_t *a, int counter, wm_shared_word_t value)
         a->taken[counter] += value;
         return;
     }
-    wm_shared_word_t *word = a->counters[a->rank] + counter;
+    wm_shared_word_t *word = wm_shared_counter(a, a->rank, counter);
 #ifdef __CUDA_ARCH__ // not ordered with other writes: nobody waits for this
     asm volatile("red.relaxed.sys.global.add.u64 [%0], %1;" ::"l"(word),
                  "l"(0ull - value)
@@ -136,20 +191,51 @@ wm_shared_take(const wm_shared_t *a, int counter, wm_shared_word_t value)
 #endif
 }
 
+// Waits until a counter of ours has `value`.
+WM_SHARED_CALL void
+wm_shared_await(const wm_shared_t *a, int counter, wm_shared_word_t value)
+{
+    const wm_shared_word_t *word = wm_shared_counter(a, a->rank, counter);
+    if (a->writers == 1)
+        while ((long long)(wm_shared_load(word) - value) < 0) {
+        }
+    else
+        while ((long long)(wm_shared_sum(a, word, counter) - value) < 0) {
+        }
+}
+
+// The calls for kernels. `a` is the handle of the array.
+
+// Returns the array of a rank, in memory that this GPU reaches.
+WM_SHARED_CALL void *
+wm_shared_pointer(const wm_shared_t *a, int rank)
+{
+    wm_shared_word_t address = 0;
+    const wm_shared_t b = wm_shared_open(a);
+#ifdef __CUDA_ARCH__
+    asm("ld.global.nc.u64 %0, [%1];" : "=l"(address) : "l"(b.pointers + rank));
+#elif !defined(__CUDACC__)
+    address = (wm_shared_word_t)b.pointers[rank];
+#endif
+    return (void *)address;
+}
+
 // Adds `value` to a slot of a rank, once the writes before it can be read
 // there. One thread calls it. rank and slot are not checked.
 WM_SHARED_CALL void
 wm_shared_signal(const wm_shared_t *a, int rank, int slot,
                  wm_shared_word_t value)
 {
-    wm_shared_raise(a, rank, slot, value);
+    const wm_shared_t b = wm_shared_open(a);
+    wm_shared_raise(&b, rank, slot, value);
 }
 
 // Returns the value of a slot of this rank: a test without a wait.
 WM_SHARED_CALL wm_shared_word_t
 wm_shared_peek(const wm_shared_t *a, int slot)
 {
-    return wm_shared_count(a, slot);
+    const wm_shared_t b = wm_shared_open(a);
+    return wm_shared_count(&b, slot);
 }
 
 // Waits until a slot of this rank has `value`, and takes it from there, so
@@ -158,9 +244,9 @@ wm_shared_peek(const wm_shared_t *a, int slot)
 WM_SHARED_CALL void
 wm_shared_wait(const wm_shared_t *a, int slot, wm_shared_word_t value)
 {
-    while ((long long)(wm_shared_count(a, slot) - value) < 0) {
-    }
-    wm_shared_take(a, slot, value);
+    const wm_shared_t b = wm_shared_open(a);
+    wm_shared_await(&b, slot, value);
+    wm_shared_take(&b, slot, value);
 }
 
 // Waits until all ranks have called it. What a rank wrote before it, all ranks
@@ -168,10 +254,14 @@ wm_shared_wait(const wm_shared_t *a, int slot, wm_shared_word_t value)
 WM_SHARED_CALL void
 wm_shared_barrier(const wm_shared_t *a)
 {
-    for (int i = 1; i < a->size; ++i)
-        wm_shared_raise(a, (a->rank + i) % a->size, a->slots + a->rank, 1);
-    for (int i = 1; i < a->size; ++i)
-        wm_shared_wait(a, a->slots + (a->rank + i) % a->size, 1);
+    const wm_shared_t b = wm_shared_open(a);
+    for (int i = 1; i < b.size; ++i)
+        wm_shared_raise(&b, (b.rank + i) % b.size, b.slots + b.rank, 1);
+    for (int i = 1; i < b.size; ++i) {
+        const int counter = b.slots + (b.rank + i) % b.size;
+        wm_shared_await(&b, counter, 1);
+        wm_shared_take(&b, counter, 1);
+    }
 }
 
 #endif
