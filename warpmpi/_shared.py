@@ -16,42 +16,40 @@ SLOTS = 64
 _MOST = 2**58  # elements, of 16 bytes at most
 
 
-def _of_cupy(array: _core.Array) -> Any:
+def _of_cupy(array: _core.Array, device: int) -> Any:
     import cupy as cp
 
-    if array.device.is_cpu:
-        return _of_numpy(array)
+    if device < 0:
+        return array.numpy()
     # With the GPU that reaches the memory, which may be another's.
-    ordinal = array.device.ordinal
     memory = cp.cuda.UnownedMemory(
-        array.ptr, max(array.nbytes, 1), array, ordinal
+        array.ptr, max(array.nbytes, 1), array, device
     )
     pointer = cp.cuda.MemoryPointer(memory, 0)
     return cp.ndarray(array.shape, array.dtype, pointer)
 
 
-def _of_torch(array: _core.Array) -> Any:
+def _of_torch(array: _core.Array, device: int) -> Any:
     import torch
 
     return torch.from_dlpack(array)
 
 
-def _of_warp(array: _core.Array) -> Any:
+def _of_warp(array: _core.Array, device: int) -> Any:
     import warp as wp
 
-    dtype = wp.dtype_from_numpy(array.dtype)
     made = wp.array(
         ptr=array.ptr,
-        dtype=dtype,
+        dtype=wp.dtype_from_numpy(array.dtype),
         shape=array.shape,
-        device=str(array.device),
+        device="cpu" if device < 0 else f"cuda:{device}",
         copy=False,
     )
     made._shared = array  # it does not own the memory
     return made
 
 
-def _of_numpy(array: _core.Array) -> Any:
+def _of_numpy(array: _core.Array, device: int) -> Any:
     return array.numpy()
 
 
@@ -113,7 +111,6 @@ class SharedArray:
     _comm: Any
     _library: str | None
     _own: _core.Array
-    _device: _core.Device
     _arrays: dict[int, Any]  # by rank: what peer() has given
     _stream: Callable[[], Any] | None
 
@@ -128,14 +125,12 @@ class SharedArray:
         self = object.__new__(cls)
         self._memory, self._comm, self._library = memory, comm, library
         self._own = memory._view(memory._rank, False)
-        self._device = self._own.device
         self._arrays = {}
         self._stream = None
-        if library is not None and self._device.is_cuda:
+        if library is not None and memory._device >= 0:
             current = _LIBRARIES[library][1]
-            ordinal = self._device.ordinal
             if current is not None:
-                self._stream = functools.partial(current, ordinal)
+                self._stream = functools.partial(current, memory._device)
         return self
 
     # What a wm.Array has.
@@ -149,8 +144,16 @@ class SharedArray:
 
     @property
     def __cuda_array_interface__(self) -> Any:
-        """CUDA array interface, version 3; AttributeError on the host."""
-        return self._own.__cuda_array_interface__
+        """CUDA array interface, version 3; AttributeError on the CPU."""
+        own = self._own
+        if own.device.is_cuda or self._memory._device < 0:
+            return own.__cuda_array_interface__
+        return {  # page-locked memory of the host, which the GPU reaches
+            "shape": own.shape,
+            "typestr": own.dtype.str,
+            "data": (own.ptr, False),
+            "version": 3,
+        }
 
     def __dlpack__(self, **kwargs: Any) -> Any:
         return self._own.__dlpack__(**kwargs)
@@ -175,7 +178,7 @@ class SharedArray:
         return (
             f"<warpmpi.SharedArray of rank {self._memory._rank} of "
             f"{self._memory._size}, shape={self._own.shape}, dtype={name}, "
-            f"device={self._device}>"
+            f"device={self._own.device}>"
         )
 
     def __reduce__(self) -> NoReturn:
@@ -202,7 +205,9 @@ class SharedArray:
             if rank != self._memory._rank:
                 found = self._memory._view(rank, False)
             if self._library is not None:
-                found = _LIBRARIES[self._library][0](found)
+                found = _LIBRARIES[self._library][0](
+                    found, self._memory._device
+                )
             self._arrays[rank] = found
         return found
 

@@ -362,6 +362,12 @@ get_slots(PyObject *self, void *Py_UNUSED(unused))
 }
 
 static PyObject *
+get_device(PyObject *self, void *Py_UNUSED(unused))
+{
+    return PyLong_FromLong(wm_shared_array_device(shared_of(self)));
+}
+
+static PyObject *
 get_on_host(PyObject *self, void *Py_UNUSED(unused))
 {
     return PyBool_FromLong(wm_shared_array_on_host(shared_of(self)));
@@ -372,6 +378,7 @@ static PyGetSetDef getters[] = {
     {"_rank", get_rank, NULL, "This rank.", NULL},
     {"_size", get_size, NULL, "The number of ranks.", NULL},
     {"_slots", get_slots, NULL, "The number of slots.", NULL},
+    {"_device", get_device, NULL, "The GPU's ordinal; -1: the CPU.", NULL},
     {"_on_host", get_on_host, NULL, "True if the memory is the host's.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
