@@ -19,6 +19,42 @@ from warpmpi._typing import (
 
 __version__: Final[str]
 
+# Halos, below warpmpi/_halo.py
+
+@disjoint_base
+class HaloCalls:
+    def exchange(
+        self, *fields: Any, stream: StreamLike | None = None
+    ) -> None: ...
+    def free(self) -> None: ...
+    def _open(
+        self,
+        comm: MPI.Comm,
+        rank: int,
+        ndim: int,
+        dims: tuple[int, ...],
+        periods: tuple[bool, ...],
+        low: tuple[int, ...],
+        high: tuple[int, ...],
+        corners: bool,
+        block: tuple[int, ...] | None,
+        /,
+    ) -> bool: ...
+    def _copies(
+        self, cells: tuple[int, ...], stagger: tuple[int, ...], /
+    ) -> list[
+        tuple[int, int, tuple[int, ...] | None, tuple[int, ...] | None]
+    ]: ...
+    def _begin(
+        self, *fields: Any, stream: StreamLike | None = None
+    ) -> Any: ...
+    def _end(self, *fields: Any, stream: StreamLike | None = None) -> None: ...
+    def _prepare(self, *fields: Any) -> int: ...
+    def _replay(
+        self, plan: int, /, *fields: Any, stream: StreamLike | None = None
+    ) -> None: ...
+    def _count(self) -> None: ...
+
 # Devices, streams, events
 
 class CudaError(RuntimeError):

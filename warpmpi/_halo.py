@@ -31,7 +31,7 @@ Widths = tuple[tuple[int, int], ...]
 def read_width(width: Any, ndim: int) -> Widths:
     """The widths by dimension and side, of an int or of one a dimension."""
     try:
-        each = [operator.index(width)] * ndim
+        each: list[Any] = [operator.index(width)] * ndim
     except TypeError:
         each = list(width)
     if len(each) != ndim:
@@ -59,9 +59,13 @@ def padded(values: Sequence[Any], rest: Any) -> tuple[Any, ...]:
 
 def slices(box: tuple[int, ...] | None, ndim: int) -> Box:
     """The index of a box, of begins and extents."""
-    return None if box is None else tuple(
-        slice(at, at + extent)
-        for at, extent in zip(box[:ndim], box[DIMS:], strict=False)
+    return (
+        None
+        if box is None
+        else tuple(
+            slice(at, at + extent)
+            for at, extent in zip(box[:ndim], box[DIMS:], strict=False)
+        )
     )
 
 
@@ -175,9 +179,7 @@ class Halo(_core.HaloCalls):
         """Exchange what no kernel reaches, and CPU arrays."""
         MPI.Request.Waitall(self._send(fields, stream))
 
-    def _send(
-        self, fields: tuple[Any, ...], stream: Any
-    ) -> list[MPI.Request]:
+    def _send(self, fields: tuple[Any, ...], stream: Any) -> list[MPI.Request]:
         views = [_core.asarray(field) for field in fields]
         plans = [self._copies_of(view) for view in views]
         if self._private is None:
@@ -196,7 +198,7 @@ class Halo(_core.HaloCalls):
                     sent.append((view[edge], neighbor, tag + direction))
         requests = [channel.Irecv(*each) for each in received]
         requests += [channel.Isend(*each) for each in sent]
-        _core._count_halo()
+        self._count()
         return requests
 
     def _copies_of(self, view: _core.Array) -> list[Copy]:

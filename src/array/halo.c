@@ -153,7 +153,6 @@ wm_halo_launch(int device, const wm_halo_params_t *params, uint32_t most,
     uint32_t blocks = params->task_count + 1; // the first posts and waits
     blocks = blocks < most ? blocks : most > 0 ? most : 1;
     wm_halo_params_t copy = *params;
-    return wm_kernels_launch_function(device,
-                                      atomic_load(&functions[device]), blocks,
-                                      BLOCK, &copy, stream, err);
+    return wm_kernels_launch_function(device, atomic_load(&functions[device]),
+                                      blocks, BLOCK, &copy, stream, err);
 }

@@ -177,10 +177,9 @@ run_task(const wm_halo_params_t &p, const wm_halo_task_t &task, uint64_t epoch)
         for (uint32_t k = 0; k < ahead; k++) {
             const uint32_t at = begin + k * threads;
             if (at < task.count)
-                values[k] = *(const unit_t *)(task.src
-                                              + offset_of(task,
-                                                          task.src_strides,
-                                                          at));
+                values[k] = *(
+                    const unit_t *)(task.src
+                                    + offset_of(task, task.src_strides, at));
         }
         if (!waited && !may_write(p, task, epoch))
             return;
@@ -255,8 +254,8 @@ WM_KERNEL_OF_HALF(wm_halo, wm_halo_params_t)
             post(p, epoch);
         wm_block_sync();
         if (wm_block_leads())
-            count_block(epochs, (uint32_t *)word_of(p.memory, p.size,
-                                                    WM_HALO_BEGUN));
+            count_block(epochs,
+                        (uint32_t *)word_of(p.memory, p.size, WM_HALO_BEGUN));
     }
     for (uint32_t i = first_task(); i < p.task_count; i += task_step())
         run_any_task(p, p.tasks[i], epoch);

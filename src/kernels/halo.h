@@ -16,10 +16,10 @@
 
 #include "kernels/copy.h"
 
-#define WM_HALO_NDIM 4    // dimensions of a task, units included
-#define WM_HALO_PEERS 26  // most neighbours
-#define WM_HALO_LINE 128  // bytes of a line
-#define WM_HALO_POST 0    // offsets in a line
+#define WM_HALO_NDIM 4   // dimensions of a task, units included
+#define WM_HALO_PEERS 26 // most neighbours
+#define WM_HALO_LINE 128 // bytes of a line
+#define WM_HALO_POST 0   // offsets in a line
 #define WM_HALO_DONE 8
 #define WM_HALO_EPOCH 0
 #define WM_HALO_BEGUN 8
@@ -44,7 +44,7 @@ typedef struct {
 } wm_halo_task_t;
 
 typedef struct {
-    char *memory;      // its counters
+    char *memory; // its counters
     uint32_t rank;
     uint32_t arrivals; // tasks of it that write here, in each exchange
 } wm_halo_peer_t;

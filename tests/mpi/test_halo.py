@@ -132,7 +132,9 @@ def test_widths_differ_by_side(width, own, periodic):
 
 
 @needs_gpu
-@pytest.mark.parametrize("dims", sorted(set(itertools.permutations((1, 1, RANKS)))))
+@pytest.mark.parametrize(
+    "dims", sorted(set(itertools.permutations((1, 1, RANKS))))
+)
 def test_a_periodic_dimension_of_few_ranks(dims):
     """West and east are told apart though one rank is both."""
     world = World(dims, [True] * 3, [1, 2, 1], [(1, 1)] * 3, True)
@@ -316,7 +318,9 @@ def test_errors_are_raised_on_all_ranks(kind):
 def test_a_width_beyond_the_block(kind):
     world = World(dims_of(1), [True], [4], [(5, 1)], False)
     u = wm.zeros(world.shape(), device=None if kind == "device" else "cpu")
-    fails_everywhere(world, ValueError, r"fields\[0\]: dimension 0 .* width", u)
+    fails_everywhere(
+        world, ValueError, r"fields\[0\]: dimension 0 .* width", u
+    )
     world.free()
 
 
@@ -357,6 +361,6 @@ def test_a_plan_notices_that_a_field_has_moved():
     plan()
     check(world, field.array, after)
     field.array = wm.array(before)
-    with pytest.raises(RuntimeError, match="other memory.*make a new"):
+    with pytest.raises(RuntimeError, match=r"other memory.*make a new"):
         plan()
     world.free()

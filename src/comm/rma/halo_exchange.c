@@ -369,7 +369,7 @@ find_side(const wm_halo_t *halo, const wm_halo_field_t *fields, int count,
 // Sets *same to true if all ranks have found the set with this number; 0: this
 // rank has found none.
 static int
-agree(const wm_halo_t *halo, uint32_t id, bool *same, wm_error_t *err)
+compare_sets(const wm_halo_t *halo, uint32_t id, bool *same, wm_error_t *err)
 {
     wm_comm_t *comm = halo->comm;
     wm_preflight_t preflight = {
@@ -401,9 +401,9 @@ check_usable(const wm_halo_t *halo, wm_error_t *err)
 }
 
 int
-wm_halo_meet(wm_halo_t *halo, const wm_halo_field_t *fields, int count,
-             int device, CUstream stream, int code, wm_halo_set_t **set,
-             wm_error_t *err)
+wm_halo_find_set(wm_halo_t *halo, const wm_halo_field_t *fields, int count,
+                 int device, CUstream stream, int code, wm_halo_set_t **set,
+                 wm_error_t *err)
 {
     wm_halo_set_t *found = code < 0 ? NULL : wm_halo_find(halo, fields, count);
     wm_error_t unusable;
@@ -419,8 +419,8 @@ wm_halo_meet(wm_halo_t *halo, const wm_halo_field_t *fields, int count,
         found->kept |= capture != 0;
     }
     if (halo->comm->barrier != NULL && halo->comm->size > 1 && capture == 0) {
-        int met = agree(halo, code < 0 || !same ? 0 : found->id, &same,
-                        &unusable);
+        int met = compare_sets(halo, code < 0 || !same ? 0 : found->id, &same,
+                               &unusable);
         if (met < 0) {
             *err = unusable;
             return met;
@@ -495,8 +495,7 @@ launch(wm_halo_t *halo, const wm_halo_set_t *set, CUstream stream,
                                  WM_EPOCHS_COMPLETE | WM_EPOCHS_WAIT, device,
                                  stream, err);
     wm_stat_add(WM_STAT_halo_exchanges, code == 0);
-    wm_stat_add(WM_STAT_halo_bytes,
-                code == 0 ? (int64_t)set->nbytes : 0);
+    wm_stat_add(WM_STAT_halo_bytes, code == 0 ? (int64_t)set->nbytes : 0);
     return code;
 }
 

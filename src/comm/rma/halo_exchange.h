@@ -26,7 +26,7 @@ typedef struct {
     const wm_producer_t *producer;
 } wm_halo_field_t;
 
-// Makes a halo. `block`: points of this rank's block, ghosts included, that
+// Makes a halo. `block`: cells of this rank's block, ghosts included, that
 // staggered fields are compared with; NULL: no field is staggered. Keeps the
 // communicator.
 WM_MUST_CHECK int
@@ -44,9 +44,9 @@ wm_halo_free(wm_halo_t *halo);
 // neighbours. An array is the same if its memory, type, shape and strides are.
 // In a capture a known set is found without the others.
 WM_MUST_CHECK int
-wm_halo_meet(wm_halo_t *halo, const wm_halo_field_t *fields, int count,
-             int device, CUstream stream, int code, wm_halo_set_t **set,
-             wm_error_t *err);
+wm_halo_find_set(wm_halo_t *halo, const wm_halo_field_t *fields, int count,
+                 int device, CUstream stream, int code, wm_halo_set_t **set,
+                 wm_error_t *err);
 
 // Returns the newest set of these fields, or the set with this number if the
 // fields are its fields; NULL: there is none. Local.
@@ -74,9 +74,9 @@ wm_halo_enqueue(wm_halo_t *halo, const wm_halo_set_t *set,
                 wm_error_t *err);
 
 // Begins an exchange on a stream of ours, behind the named stream or the
-// producers, which do not wait for it; wm_halo_finish() makes the named stream,
-// or later uses of the fields, wait for it. Fields that the library orders by
-// itself wait from the start on.
+// producers, which do not wait for it; wm_halo_finish() makes the named
+// stream, or later uses of the fields, wait for it. Fields that the library
+// orders by itself wait from the start on.
 WM_MUST_CHECK int
 wm_halo_start(wm_halo_t *halo, const wm_halo_set_t *set,
               const wm_halo_field_t *fields, int device, CUstream stream,

@@ -13,8 +13,8 @@
 #define LEAST_UNITS 4096 // of a task: a thread has eight
 
 enum {
-    ON_GPU = 1,   // all fields are on this rank's device
-    REACHED = 2,  // they can be exported, and the neighbours' are mapped
+    ON_GPU = 1,  // all fields are on this rank's device
+    REACHED = 2, // they can be exported, and the neighbours' are mapped
 };
 
 // The state of a rank in the making of a set.
@@ -38,9 +38,9 @@ typedef struct {
     wm_halo_t *halo;
     const wm_halo_field_t *fields;
     int count;
-    head_t own, *heads;  // heads: by rank
-    record_t *records;   // by rank and field, and then this rank's own
-    record_t *gathered;  // one of each rank
+    head_t own, *heads; // heads: by rank
+    record_t *records;  // by rank and field, and then this rank's own
+    record_t *gathered; // one of each rank
     wm_halo_set_t *set;
     char *bases[WM_HALO_DIRECTIONS][WM_HALO_FIELDS]; // the neighbour's fields
 } making_t;
@@ -86,28 +86,28 @@ find_extents(const making_t *making, int field, wm_halo_extents_t *extents,
     const wm_halo_t *halo = making->halo;
     const wm_array_t *array = making->fields[field].array;
     for (int d = 0; d < WM_HALO_DIMS; ++d) {
-        extents->points[d] = 1;
+        extents->cells[d] = 1;
         extents->stagger[d] = 0;
         if (d >= halo->shape.ndim)
             continue;
-        extents->points[d] = array->shape[d];
+        extents->cells[d] = array->shape[d];
         int64_t block = halo->told ? halo->block[d]
                                    : making->fields[0].array->shape[d];
         int64_t more = array->shape[d] - block;
         if (!halo->told && more != 0)
             return wm_error_set(
                 err, WM_ERR_VALUE, 0,
-                "fields[%d] has %" PRId64 " points in dimension %d, and "
+                "fields[%d] has %" PRId64 " cells in dimension %d, and "
                 "fields[0] %" PRId64 ": for staggered fields tell the shape "
                 "of the block, wm.Halo(cart, shape=...)",
                 field, array->shape[d], d, block);
         if (more < -1 || more > 1)
-            return wm_error_set(
-                err, WM_ERR_VALUE, 0,
-                "fields[%d] has %" PRId64 " points in dimension %d, where the "
-                "block (`shape`, ghosts included) has %" PRId64
-                ": a staggered field differs by 1 at most",
-                field, array->shape[d], d, block);
+            return wm_error_set(err, WM_ERR_VALUE, 0,
+                                "fields[%d] has %" PRId64
+                                " cells in dimension %d, where the "
+                                "block (`shape`, ghosts included) has %" PRId64
+                                ": a staggered field differs by 1 at most",
+                                field, array->shape[d], d, block);
         extents->stagger[d] = more;
     }
     return wm_halo_check_width(&halo->shape, halo->comm->rank, field, extents,
@@ -191,7 +191,8 @@ gather_heads(making_t *making, int code, wm_error_t *err)
     }
     if (making->heads == NULL) { // the others are told, and no more
         head_t *heads = calloc((size_t)comm->size, sizeof *heads);
-        if (heads != NULL && wm_coll_gather(comm, own, sizeof *own, heads, err))
+        if (heads != NULL
+            && wm_coll_gather(comm, own, sizeof *own, heads, err))
             code = err->code;
         free(heads);
         return code;
@@ -277,11 +278,11 @@ check_pair(const making_t *making, int field, int rank, int direction,
         && (!sends
             || memcmp(edge.extent, ghosts.extent, sizeof edge.extent) == 0))
         return 0;
-    const int64_t *a = one->extents.points, *b = other->extents.points;
+    const int64_t *a = one->extents.cells, *b = other->extents.cells;
     return wm_error_set(
         err, WM_ERR_VALUE, 0,
         "fields[%d]: the blocks of rank %d, (%" PRId64 ", %" PRId64
-        ", %" PRId64 ") points, and of its neighbour, rank %d, (%" PRId64
+        ", %" PRId64 ") cells, and of its neighbour, rank %d, (%" PRId64
         ", %" PRId64 ", %" PRId64 "), do not fit: neighbours have equal "
         "extents in the dimensions in which they are not neighbours",
         field, rank, a[0], a[1], a[2], neighbor, b[0], b[1], b[2]);
@@ -306,11 +307,12 @@ check_fit(const making_t *making, wm_error_t *err)
 static bool
 is_within(const record_t *record)
 {
-    __int128 low = 0, high = wm_dtype_info((wm_dtype_t)record->dtype)->itemsize;
+    __int128 low = 0,
+             high = wm_dtype_info((wm_dtype_t)record->dtype)->itemsize;
     for (int d = 0; d < WM_HALO_DIMS + WM_HALO_INNER; ++d) {
         bool inner = d >= WM_HALO_DIMS;
         int64_t extent = inner ? record->inner[d - WM_HALO_DIMS]
-                               : record->extents.points[d];
+                               : record->extents.cells[d];
         int64_t stride = inner ? record->inner_strides[d - WM_HALO_DIMS]
                                : record->strides[d];
         __int128 reach = (__int128)(extent - 1) * stride;
@@ -459,8 +461,7 @@ find_units(making_t *making)
                 all += units;
                 longest = units > longest ? units : longest;
                 making->set->nbytes += units
-                                            * (uint64_t)wm_layout_unit(
-                                                &layout);
+                                       * (uint64_t)wm_layout_unit(&layout);
             }
     blocks = blocks > 1 ? blocks - 1 : 1; // the first one waits
     uint64_t units = all / blocks;

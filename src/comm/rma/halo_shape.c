@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Staggered fields follow the rule of ImplicitGlobalGrid.jl (Omlin, Räss and
 // Utkin, "Distributed Parallelization of xPU Stencil Computations in Julia",
-// 2022): a field with n points more than the block overlaps the neighbour's by
-// n points more, which both ranks compute, and one with fewer points has no
+// 2022): a field with n cells more than the block overlaps the neighbour's by
+// n cells more, which both ranks compute, and one with fewer cells has no
 // ghosts in that dimension.
 #include "comm/rma/halo_shape.h"
 
@@ -74,8 +74,8 @@ has_neighbor(const wm_halo_shape_t *shape, int coord, int d, int step)
 
 // Spans the dimension that a direction does not move in.
 static void
-span(const wm_halo_shape_t *shape, int coord,
-     const wm_halo_extents_t *extents, int d, wm_halo_box_t *box)
+span(const wm_halo_shape_t *shape, int coord, const wm_halo_extents_t *extents,
+     int d, wm_halo_box_t *box)
 {
     int64_t low = 0, high = 0;
     if (is_exchanged(shape, extents, d)) {
@@ -83,7 +83,7 @@ span(const wm_halo_shape_t *shape, int coord,
         high = has_neighbor(shape, coord, d, 1) ? shape->high[d] : 0;
     }
     box->from[d] = low;
-    box->extent[d] = extents->points[d] - low - high;
+    box->extent[d] = extents->cells[d] - low - high;
 }
 
 static bool
@@ -96,7 +96,7 @@ find_box(const wm_halo_shape_t *shape, int rank,
     coords_of(shape, rank, coords);
     for (int d = 0; d < WM_HALO_DIMS; ++d) {
         int step = step_of(direction, d);
-        int64_t points = extents->points[d], both;
+        int64_t cells = extents->cells[d], both;
         box->from[d] = 0;
         box->extent[d] = 1;
         if (d >= shape->ndim)
@@ -110,10 +110,9 @@ find_box(const wm_halo_shape_t *shape, int rank,
             bool high = (step > 0) == ghosts;
             box->extent[d] = high ? shape->high[d] : shape->low[d];
             both = shape->low[d] + shape->high[d] + extents->stagger[d];
-            box->from[d] = ghosts ? (step < 0 ? 0 : points - shape->high[d])
-                           : step < 0
-                               ? shape->low[d] + extents->stagger[d]
-                               : points - both;
+            box->from[d] = ghosts     ? (step < 0 ? 0 : cells - shape->high[d])
+                           : step < 0 ? shape->low[d] + extents->stagger[d]
+                                      : cells - both;
         }
         any = any && box->extent[d] > 0;
     }
@@ -152,7 +151,7 @@ wm_halo_check_width(const wm_halo_shape_t *shape, int rank, int field,
     coords_of(shape, rank, coords);
     for (int d = 0; d < shape->ndim; ++d) {
         int64_t low = shape->low[d], high = shape->high[d];
-        int64_t own = extents->points[d] - low - high;
+        int64_t own = extents->cells[d] - low - high;
         bool below = has_neighbor(shape, coords[d], d, -1);
         bool above = has_neighbor(shape, coords[d], d, 1);
         int64_t wanted = most_of(below ? high : 0, above ? low : 0);
@@ -164,11 +163,11 @@ wm_halo_check_width(const wm_halo_shape_t *shape, int rank, int field,
             continue;
         return wm_error_set(
             err, WM_ERR_VALUE, 0,
-            "fields[%d]: dimension %d has %" PRId64 " points of rank %d, of "
+            "fields[%d]: dimension %d has %" PRId64 " cells of rank %d, of "
             "which %" PRId64 " are ghosts (width %" PRId64 " and %" PRId64
             "), so that the block is narrower than its ghosts: use fewer "
             "ranks in this dimension, or a smaller width",
-            field, d, extents->points[d], rank, low + high, low, high);
+            field, d, extents->cells[d], rank, low + high, low, high);
     }
     return 0;
 }

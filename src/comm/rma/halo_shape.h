@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The geometry of a halo: which rank is the neighbour in which direction, and
-// which points of a field are its edges and its ghosts there. The first
+// which cells of a field are its edges and its ghosts there. The first
 // dimensions of a field are those of the cartesian communicator; the others
 // are parts of an element. Pure functions.
 //
@@ -27,10 +27,10 @@ typedef struct {
     bool corners;
 } wm_halo_shape_t;
 
-// The extents of a field. `stagger` is how many points it has more than the
+// The extents of a field. `stagger` is how many cells it has more than the
 // block that the halo was told (0: none was told).
 typedef struct {
-    int64_t points[WM_HALO_DIMS], stagger[WM_HALO_DIMS];
+    int64_t cells[WM_HALO_DIMS], stagger[WM_HALO_DIMS];
 } wm_halo_extents_t;
 
 // Points of a field, from `from` on.
@@ -51,7 +51,7 @@ wm_halo_neighbor(const wm_halo_shape_t *shape, int rank, int direction);
 
 // Finds the ghosts of a rank's field in a direction, or the edge that the
 // neighbour there gets as its ghosts. Returns false if there are none. Each
-// dimension that the direction does not move in spans the points that the rank
+// dimension that the direction does not move in spans the cells that the rank
 // owns, and those beyond them where the grid ends.
 bool
 wm_halo_ghosts(const wm_halo_shape_t *shape, int rank,
@@ -63,7 +63,7 @@ wm_halo_edge(const wm_halo_shape_t *shape, int rank,
              wm_halo_box_t *box);
 
 // Fails with WM_ERR_VALUE, naming the field, if the ghosts or the neighbours'
-// ghosts are more points than the rank's own block has.
+// ghosts are more cells than the rank's own block has.
 WM_MUST_CHECK int
 wm_halo_check_width(const wm_halo_shape_t *shape, int rank, int field,
                     const wm_halo_extents_t *extents, wm_error_t *err);

@@ -26,7 +26,7 @@ struct wm_halo_set {
     uint32_t id; // the same on all ranks
     bool kept;   // a plan, or a graph, has it: it stays until the halo ends
     bool by_messages;
-    size_t nbytes; // that this rank writes into ghosts, its own included
+    size_t nbytes;     // that this rank writes into ghosts, its own included
     wm_block_t *table; // the tasks
     wm_halo_params_t params;
     uint32_t most; // blocks
@@ -44,8 +44,8 @@ struct wm_halo {
     // is revoked.
     _Atomic uint32_t *abort;
     wm_halo_shape_t shape;
-    bool told;                   // the points of the block were
-    int64_t block[WM_HALO_DIMS]; // its points, ghosts included
+    bool told;                   // the cells of the block were
+    int64_t block[WM_HALO_DIMS]; // its cells, ghosts included
     // The neighbours, each once, without this rank.
     int peer_count, peers[WM_HALO_PEERS];
     // Made with the first set in GPU memory, which tells the device.
@@ -54,7 +54,7 @@ struct wm_halo {
     wm_epochs_t *epochs; // where processes take turns on a GPU; else NULL
     wm_halo_set_t *sets; // the last one first
     uint32_t made;       // sets, ever
-    CUstream own; // for arrays without a stream; NULL: not made yet
+    CUstream own;        // for arrays without a stream; NULL: not made yet
     // The work enqueued last.
     uint64_t last; // id of the stream; 0: none
     CUstream last_stream;
@@ -83,7 +83,8 @@ wm_halo_list_remove(wm_halo_t *halo);
 void
 wm_halo_key_of(const wm_halo_field_t *field, wm_halo_key_t *key);
 
-// Makes a set (wm_halo_meet). Collective; a rank that has failed calls it, too.
+// Makes a set (wm_halo_find_set). Collective; a rank that has failed calls it,
+// too.
 WM_MUST_CHECK int
 wm_halo_register(wm_halo_t *halo, const wm_halo_field_t *fields, int count,
                  int code, wm_halo_set_t **set, wm_error_t *err);

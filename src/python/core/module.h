@@ -54,7 +54,6 @@
     X(average)                                                                \
     X(local)                                                                  \
     X(thresholds)                                                             \
-    X(halo)                                                                   \
     X(buffered)                                                               \
     X(stock)                                                                  \
     X(objects)                                                                \

@@ -29,12 +29,12 @@ typedef struct {
     wm_halo_set_t *set; // once found
 } call_t;
 
-PyDoc_STRVAR(
-    halo_open_doc,
-    "_open($self, comm, rank, ndim, dims, periods, low, high, corners, block, /)\n"
-    "--\n\n"
-    "Begin with a communicator. Returns False if messages serve all\n"
-    "fields, as no rank has a GPU.");
+PyDoc_STRVAR(halo_open_doc,
+             "_open($self, comm, rank, ndim, dims, periods, low, high, "
+             "corners, block, /)\n"
+             "--\n\n"
+             "Begin with a communicator. Returns False if messages serve all\n"
+             "fields, as no rank has a GPU.");
 
 static PyObject *
 halo_open(PyObject *object, PyObject *args)
@@ -47,12 +47,12 @@ halo_open(PyObject *object, PyObject *args)
     int periodic[WM_HALO_DIMS], corners;
     long long low[WM_HALO_DIMS], high[WM_HALO_DIMS];
     long long told[WM_HALO_DIMS] = {0};
-    int64_t points[WM_HALO_DIMS];
+    int64_t cells[WM_HALO_DIMS];
     if (!PyArg_ParseTuple(args, "Oii(iii)(ppp)(LLL)(LLL)pO:_open", &comm,
-                          &self->rank, &s.ndim, &s.dims[0], &s.dims[1], &s.dims[2],
-                          &periodic[0], &periodic[1], &periodic[2], &low[0],
-                          &low[1], &low[2], &high[0], &high[1], &high[2],
-                          &corners, &block)
+                          &self->rank, &s.ndim, &s.dims[0], &s.dims[1],
+                          &s.dims[2], &periodic[0], &periodic[1], &periodic[2],
+                          &low[0], &low[1], &low[2], &high[0], &high[1],
+                          &high[2], &corners, &block)
         || (block != Py_None
             && !PyArg_ParseTuple(block, "LLL:_open", &told[0], &told[1],
                                  &told[2]))
@@ -63,23 +63,23 @@ halo_open(PyObject *object, PyObject *args)
         s.periodic[d] = periodic[d] != 0;
         s.low[d] = low[d];
         s.high[d] = high[d];
-        points[d] = told[d];
+        cells[d] = told[d];
     }
     s.corners = corners != 0;
     self->shape = s;
     wm_comm_t *found = wm_comm_find(handle);
     if (found == NULL)
         Py_RETURN_FALSE;
-    int code = wm_halo_new(found, &s, block != Py_None ? points : NULL,
+    int code = wm_halo_new(found, &s, block != Py_None ? cells : NULL,
                            &self->halo, &err);
     return code < 0 ? wm_py_raise(&err) : Py_NewRef(Py_True);
 }
 
 PyDoc_STRVAR(
     halo_copies_doc,
-    "_copies($self, points, stagger, /)\n--\n\n"
+    "_copies($self, cells, stagger, /)\n--\n\n"
     "Return the copies of a field: (direction, neighbour, edge, ghosts),\n"
-    "where the boxes are begins and extents. Both are this rank's, and the\n"
+    "where the last two are begins and extents of this rank's field. The\n"
     "neighbour in a direction fills the ghosts there.");
 
 static PyObject *
@@ -105,10 +105,10 @@ append_copy(wm_py_halo_t *self, const wm_halo_extents_t *extents,
                                &ghosts);
     if (!sends && !gets)
         return 0;
-    PyObject *row = Py_BuildValue("iiNN", direction, neighbor,
-                                  sends ? box_tuple(&edge) : Py_NewRef(Py_None),
-                                  gets ? box_tuple(&ghosts)
-                                       : Py_NewRef(Py_None));
+    PyObject *row = Py_BuildValue(
+        "iiNN", direction, neighbor,
+        sends ? box_tuple(&edge) : Py_NewRef(Py_None),
+        gets ? box_tuple(&ghosts) : Py_NewRef(Py_None));
     int code = row != NULL ? PyList_Append(list, row) : -1;
     Py_XDECREF(row);
     return code;
@@ -118,12 +118,12 @@ static PyObject *
 halo_copies(PyObject *object, PyObject *args)
 {
     wm_halo_extents_t extents;
-    long long points[WM_HALO_DIMS], stagger[WM_HALO_DIMS];
-    if (!PyArg_ParseTuple(args, "(LLL)(LLL):_copies", &points[0], &points[1],
-                          &points[2], &stagger[0], &stagger[1], &stagger[2]))
+    long long cells[WM_HALO_DIMS], stagger[WM_HALO_DIMS];
+    if (!PyArg_ParseTuple(args, "(LLL)(LLL):_copies", &cells[0], &cells[1],
+                          &cells[2], &stagger[0], &stagger[1], &stagger[2]))
         return NULL;
     for (int d = 0; d < WM_HALO_DIMS; ++d) {
-        extents.points[d] = points[d];
+        extents.cells[d] = cells[d];
         extents.stagger[d] = stagger[d];
     }
     PyObject *list = PyList_New(0);
@@ -242,11 +242,11 @@ typedef int (*enqueue_t)(wm_halo_t *halo, const wm_halo_set_t *set,
 // Meets the other ranks, also after an exception, which they are told, and
 // enqueues a call. *set becomes NULL after an error.
 static int
-meet_and_enqueue(wm_halo_t *halo, const call_t *call, enqueue_t enqueue,
+find_and_enqueue(wm_halo_t *halo, const call_t *call, enqueue_t enqueue,
                  int code, wm_halo_set_t **set, wm_error_t *err)
 {
-    code = wm_halo_meet(halo, call->fields, call->count, call->device,
-                        call->stream, code, set, err);
+    code = wm_halo_find_set(halo, call->fields, call->count, call->device,
+                            call->stream, code, set, err);
     if (code < 0 || wm_halo_set_by_messages(*set))
         return code;
     return enqueue(halo, *set, call->fields, call->device, call->stream, err);
@@ -267,8 +267,8 @@ run_call(wm_py_halo_t *self, call_t *call, int code, enqueue_t enqueue)
         .collective = true,
         .type = MPI_DATATYPE_NULL,
     };
-    WM_PY_UNLOCKED(code = meet_and_enqueue(self->halo, call, enqueue, code,
-                                           &set, &err));
+    WM_PY_UNLOCKED(
+        code = find_and_enqueue(self->halo, call, enqueue, code, &set, &err));
     if (raised)
         return NULL;
     if (code == 0 && wm_halo_set_by_messages(set))
@@ -315,9 +315,10 @@ halo_exchange(PyObject *object, PyObject *const *args, Py_ssize_t given,
     return make_call(object, args, given, names, true, wm_halo_enqueue);
 }
 
-PyDoc_STRVAR(halo_begin_doc,
-             "_begin($self, /, *fields, stream=None)\n--\n\n"
-             "Begin an exchange. Returns NotImplemented if messages serve it.");
+PyDoc_STRVAR(
+    halo_begin_doc,
+    "_begin($self, /, *fields, stream=None)\n--\n\n"
+    "Begin an exchange. Returns NotImplemented if messages serve it.");
 
 static PyObject *
 halo_begin(PyObject *object, PyObject *const *args, Py_ssize_t given,
@@ -349,8 +350,7 @@ call_known(PyObject *object, uint32_t id, PyObject *const *args,
                 "when the plan was made, or the exchange began: make a new "
                 "one");
     }
-    if (code == 0
-        && (call.set == NULL || wm_halo_set_by_messages(call.set)))
+    if (code == 0 && (call.set == NULL || wm_halo_set_by_messages(call.set)))
         result = by_messages(object, &call, given);
     else if (code == 0) {
         WM_PY_UNLOCKED(code = enqueue(self->halo, call.set, call.fields,
@@ -412,8 +412,7 @@ halo_prepare(PyObject *object, PyObject *const *args, Py_ssize_t given,
     if (result == Py_NotImplemented)
         result = PyLong_FromLong(0);
     else if (result != NULL)
-        Py_SETREF(result, PyLong_FromUnsignedLong(
-                              wm_halo_set_keep(call.set)));
+        Py_SETREF(result, PyLong_FromUnsignedLong(wm_halo_set_keep(call.set)));
     call_release(&call);
     return result;
 }
@@ -451,7 +450,18 @@ halo_dealloc(PyObject *object)
     Py_DECREF(type);
 }
 
+PyDoc_STRVAR(halo_count_doc,
+             "_count($self, /)\n--\n\nCount an exchange by messages.");
+
+static PyObject *
+halo_count(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(unused))
+{
+    wm_stat_add(WM_STAT_staged_halos, 1);
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef methods[] = {
+    {"_count", halo_count, METH_NOARGS, halo_count_doc},
     {"_open", halo_open, METH_VARARGS, halo_open_doc},
     {"_copies", halo_copies, METH_VARARGS, halo_copies_doc},
     WM_PY_FASTCALL("exchange", halo_exchange),
@@ -460,21 +470,6 @@ static PyMethodDef methods[] = {
     WM_PY_FASTCALL("_end", halo_end),
     WM_PY_FASTCALL("_prepare", halo_prepare),
     {"free", halo_free, METH_NOARGS, halo_free_doc},
-    {0},
-};
-
-PyDoc_STRVAR(count_doc, "_count_halo()\n--\n\n"
-                        "Count an exchange by messages.");
-
-static PyObject *
-count_halo(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
-{
-    wm_stat_add(WM_STAT_staged_halos, 1);
-    Py_RETURN_NONE;
-}
-
-PyMethodDef wm_py_halo_functions[] = {
-    {"_count_halo", count_halo, METH_NOARGS, count_doc},
     {0},
 };
 
