@@ -53,6 +53,9 @@ class HaloCalls:
     def _replay(
         self, plan: int, /, *fields: Any, stream: StreamLike | None = None
     ) -> None: ...
+    def _reduce(
+        self, op: MPI.Op, /, *fields: Any, stream: StreamLike | None = None
+    ) -> Any: ...
     def _count(self) -> None: ...
 
 # Devices, streams, events

@@ -12,6 +12,7 @@ import functools
 import operator
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from mpi4py import MPI
 
 from warpmpi import _core
@@ -22,6 +23,14 @@ if TYPE_CHECKING:
 
 DIMS = 3  # most dimensions
 DIRECTIONS = 27
+
+# Some types, such as float16, are none of MPI's.
+UFUNCS = (
+    (MPI.SUM, np.add),
+    (MPI.PROD, np.multiply),
+    (MPI.MIN, np.minimum),
+    (MPI.MAX, np.maximum),
+)
 
 Box = tuple[slice, ...] | None
 Copy = tuple[int, int, Box, Box]
@@ -175,6 +184,56 @@ class Halo(_core.HaloCalls):
         """
         return Plan(self, self._prepare(*fields), fields)
 
+    def reduce(
+        self, *fields: Any, op: MPI.Op = MPI.SUM, stream: Any = None
+    ) -> None:
+        """Reduce the ghosts of the fields into the neighbours' edges.
+
+        It is the reverse of exchange(), for particles and finite elements: an
+        element that is a ghost of other ranks becomes the result of `op` of
+        its own value and theirs, in the order of the directions, so that the
+        bits are the same in each run. Ghosts keep their values. Arguments,
+        order and errors are those of exchange(); raises TypeError for an
+        operation that MPI does not have for the elements.
+        """
+        if self._reduce(op, *fields, stream=stream) is NotImplemented:
+            self._reduce_by_messages(fields, op)
+
+    def _reduce_by_messages(
+        self, fields: tuple[Any, ...], op: MPI.Op
+    ) -> None:
+        views = [_core.asarray(field) for field in fields]
+        plans = [self._copies_of(view) for view in views]
+        comm = self._channel()
+        edges, requests, sent = [], [], []
+        for index, (view, plan) in enumerate(zip(views, plans, strict=True)):
+            for direction, neighbor, edge, ghosts in plan:
+                tag = index * DIRECTIONS
+                if edge is not None:
+                    theirs = np.empty(view[edge].shape, view.dtype)
+                    tag_back = tag + DIRECTIONS - 1 - direction
+                    requests.append(comm.Irecv(theirs, neighbor, tag_back))
+                    edges.append((view[edge], theirs))
+                if ghosts is not None:
+                    sent.append((view[ghosts], neighbor, tag + direction))
+        requests += [comm.Isend(*each) for each in sent]
+        MPI.Request.Waitall(requests)
+        for own, theirs in edges:
+            value = np.array(own.numpy())
+            compute = [ufunc for known, ufunc in UFUNCS if known == op]
+            if compute:
+                compute[0](value, theirs, out=value)
+            else:
+                op.Reduce_local(theirs, value)
+            own.assign(value)
+        self._count()
+
+    def _channel(self) -> MPI.Comm:
+        """A communicator of our own, for messages."""
+        if self._private is None:
+            self._private = self._comm.Dup()
+        return self._private
+
     def _by_messages(self, fields: tuple[Any, ...], stream: Any) -> None:
         """Exchange what no kernel reaches, and CPU arrays."""
         MPI.Request.Waitall(self._send(fields, stream))
@@ -182,9 +241,7 @@ class Halo(_core.HaloCalls):
     def _send(self, fields: tuple[Any, ...], stream: Any) -> list[MPI.Request]:
         views = [_core.asarray(field) for field in fields]
         plans = [self._copies_of(view) for view in views]
-        if self._private is None:
-            self._private = self._comm.Dup()
-        channel: Any = self._private
+        channel: Any = self._channel()
         if stream is not None and views[0].device.is_cuda:
             channel = channel.on(stream)
         received, sent = [], []

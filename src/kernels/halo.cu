@@ -170,7 +170,9 @@ WM_DEVICE void
 run_task(const wm_halo_params_t &p, const wm_halo_task_t &task, uint64_t epoch)
 {
     const uint32_t threads = wm_block_threads();
-    bool waited = false;
+    bool waited = p.waits_first != 0;
+    if (waited && !may_write(p, task, epoch))
+        return;
     for (uint32_t begin = wm_block_thread();; begin += ahead * threads) {
         unit_t values[ahead];
         WM_UNROLL

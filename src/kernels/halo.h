@@ -55,7 +55,8 @@ typedef struct {
     const uint32_t *abort;       // not 0: a rank has died
     uint32_t rank, size;
     uint32_t task_count;
-    uint32_t peer_count; // 0: the stream orders us, and no kernel waits
+    uint32_t waits_first; // 1: the tasks read what neighbours let us read
+    uint32_t peer_count;  // 0: the stream orders us, and no kernel waits
     wm_halo_peer_t peers[WM_HALO_PEERS];
 } wm_halo_params_t;
 

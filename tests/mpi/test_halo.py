@@ -364,3 +364,110 @@ def test_a_plan_notices_that_a_field_has_moved():
     with pytest.raises(RuntimeError, match=r"other memory.*make a new"):
         plan()
     world.free()
+
+
+def reduced(world, operation):
+    """What a block holds after a reduction of the numbers that arrays() has.
+
+    Computed from all blocks: the value of a ghost goes to the point it is of.
+    """
+    before, _ = world.arrays()
+    field = before + world.plain.rank + 1.0
+    ndim = len(world.dims)
+    all_fields = world.plain.allgather(field)
+    all_coords = world.plain.allgather(tuple(world.coords))
+    own = field.copy()
+    axes = {}
+    for coords in all_coords:
+        there = World.__new__(World)
+        there.__dict__ = dict(vars(world), coords=coords)
+        axes[coords] = [there.axis(d) for d in range(ndim)]
+    mine = axes[tuple(world.coords)]
+    # Where a point of the grid lies in this block; beyond its ends likewise.
+    for direction in itertools.product((-1, 0, 1), repeat=ndim):
+        moves = sum(map(abs, direction))
+        if moves == 0 or (moves > 1 and not world.corners):
+            continue
+        to = [c + s for c, s in zip(world.coords, direction, strict=True)]
+        for d in range(ndim):
+            if world.periods[d]:
+                to[d] %= world.dims[d]
+        if tuple(to) not in all_coords:
+            continue
+        theirs = all_fields[all_coords.index(tuple(to))]
+        edge, ghosts = [], []
+        for d, step in enumerate(direction):
+            low, high = world.width[d]
+            n = theirs.shape[d]
+            if step == 0:
+                side = mine[d][1]
+                keep = ~((side != 0) & mine[d][2])
+                edge.append(np.flatnonzero(keep))
+                ghosts.append(np.flatnonzero(keep))
+            elif step < 0:
+                edge.append(np.arange(low, low + high))
+                ghosts.append(np.arange(n - high, n))
+            else:
+                edge.append(np.arange(n - high - low, n - high))
+                ghosts.append(np.arange(low))
+        edge, ghosts = np.ix_(*edge), np.ix_(*ghosts)
+        own[edge] = operation(own[edge], theirs[ghosts])
+    return field, own
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "op, operation",
+    [(MPI.SUM, np.add), (MPI.MAX, np.maximum)],
+    ids=["sum", "max"],
+)
+@pytest.mark.parametrize("periodic, corners", [(True, True), (False, False)])
+@pytest.mark.parametrize("own", [(4, 5), (1, 2)], ids=str)
+def test_reduce(kind, op, operation, periodic, corners, own):
+    world = World(dims_of(2), [periodic] * 2, own, [(1, 1)] * 2, corners)
+    before, after = reduced(world, operation)
+    fields = [
+        wm.array(before, device=None if kind == "device" else "cpu")
+        for _ in range(2)
+    ]
+    for _ in range(2):
+        for u in fields:
+            u.assign(before)
+        world.halo.reduce(*fields, op=op)
+        for u in fields:
+            check(world, u, after)
+    world.halo.exchange(fields[0])
+    world.free()
+
+
+@needs_gpu
+def test_reduce_in_three_dimensions_in_a_graph():
+    world = World(
+        dims_of(3), [True] * 3, (2, 3, 2), [(1, 1), (0, 2), (1, 0)], True
+    )
+    before, after = reduced(world, np.add)
+    u = wm.array(before)
+    stream = wm.Stream(wm.get_device())
+    world.halo.reduce(u, stream=stream)
+    with graphs.capture(stream) as made:
+        world.halo.reduce(u, stream=stream)
+    stream.synchronize()
+    for _ in range(2):
+        u.assign(before)
+        wm.synchronize_device(stream.device)
+        made[0].launch(stream)
+        stream.synchronize()
+        check(world, u, after)
+    made[0].free()
+    world.free()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_operations_that_are_none(kind):
+    world = World(dims_of(1), [True], [4], [(1, 1)], False)
+    u = wm.zeros(world.shape(), device=None if kind == "device" else "cpu")
+    with pytest.raises(TypeError, match=r"op: MPI does not reduce"):
+        world.halo.reduce(u, op=MPI.BAND)
+    with pytest.raises(ValueError, match="op: it reduces nothing"):
+        world.halo.reduce(u, op=MPI.REPLACE)
+    world.free()

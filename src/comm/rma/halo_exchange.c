@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "array/kernels.h"
 #include "array/ll.h"
 #include "comm/coll/direct/coll_gather.h"
 #include "comm/coll/direct/preflight.h"
@@ -60,6 +61,10 @@ wm_halo_set_free(wm_halo_set_t *set)
         wm_mapping_release(set->mappings[i]);
     wm_engine_unlock();
     free(set->mappings);
+    free(set->begins);
+    free(set->sums);
+    if (set->memory != NULL)
+        wm_block_free(set->memory, 0, NULL, NULL);
     if (set->table != NULL)
         wm_block_free(set->table, 0, NULL, NULL);
     free(set);
@@ -177,6 +182,15 @@ connect_words(wm_halo_t *halo, wm_error_t *err)
     return wm_preflight_tell(comm, WM_COLL_BARRIER, code, err);
 }
 
+// Loads the kernels here: streams that wait for others could block that.
+static int
+prepare_kernels(int device, wm_error_t *err)
+{
+    int code = wm_halo_prepare(device, err);
+    return code < 0 ? code
+                    : wm_kernels_prepare(device, WM_KERNELS_REDUCE, err);
+}
+
 static int
 make_abort(wm_halo_t *halo, wm_error_t *err)
 {
@@ -195,7 +209,7 @@ make_counters(wm_halo_t *halo, int device, bool *unreached, wm_error_t *err)
     wm_comm_t *comm = halo->comm;
     size_t nbytes = WM_HALO_BYTES(comm->size);
     const wm_symm_group_t group = wm_symm_group_of(comm, nbytes);
-    int code = wm_halo_prepare(device, err);
+    int code = prepare_kernels(device, err);
     if (code == 0)
         code = make_abort(halo, err);
     code = wm_preflight_tell(comm, WM_COLL_BARRIER, code, err);
@@ -211,7 +225,7 @@ wm_halo_open_counters(wm_halo_t *halo, int device, bool *unreached,
 {
     int code = 0;
     if (halo->comm->size == 1)
-        code = wm_halo_prepare(device, err);
+        code = prepare_kernels(device, err);
     else
         code = make_counters(halo, device, unreached, err);
     if (code < 0 || *unreached) {
@@ -278,10 +292,11 @@ has_fields(const wm_halo_set_t *set, const wm_halo_field_t *fields, int count)
 }
 
 wm_halo_set_t *
-wm_halo_find(const wm_halo_t *halo, const wm_halo_field_t *fields, int count)
+wm_halo_find(const wm_halo_t *halo, const wm_halo_field_t *fields, int count,
+             int op)
 {
     wm_halo_set_t *set = halo->sets;
-    while (set != NULL && !has_fields(set, fields, count))
+    while (set != NULL && (set->op != op || !has_fields(set, fields, count)))
         set = set->next;
     return set;
 }
@@ -312,7 +327,7 @@ wm_halo_set_by_messages(const wm_halo_set_t *set)
 static bool
 has_keys(const wm_halo_set_t *set, const wm_halo_set_t *other)
 {
-    return set->count == other->count
+    return set->count == other->count && set->op == other->op
            && memcmp(set->keys, other->keys,
                      (size_t)set->count * sizeof set->keys[0])
                   == 0;
@@ -402,10 +417,11 @@ check_usable(const wm_halo_t *halo, wm_error_t *err)
 
 int
 wm_halo_find_set(wm_halo_t *halo, const wm_halo_field_t *fields, int count,
-                 int device, CUstream stream, int code, wm_halo_set_t **set,
-                 wm_error_t *err)
+                 int op, int device, CUstream stream, int code,
+                 wm_halo_set_t **set, wm_error_t *err)
 {
-    wm_halo_set_t *found = code < 0 ? NULL : wm_halo_find(halo, fields, count);
+    wm_halo_set_t *found = code < 0 ? NULL
+                                    : wm_halo_find(halo, fields, count, op);
     wm_error_t unusable;
     uint64_t capture = 0;
     bool same = found != NULL;
@@ -427,7 +443,7 @@ wm_halo_find_set(wm_halo_t *halo, const wm_halo_field_t *fields, int count,
         }
     }
     if (!same)
-        return wm_halo_register(halo, fields, count, code, set, err);
+        return wm_halo_register(halo, fields, count, op, code, set, err);
     *set = found;
     return code;
 }
@@ -474,26 +490,62 @@ note_end(wm_halo_t *halo, CUstream stream, bool captured, wm_error_t *err)
     return code;
 }
 
+// Launches the tasks of a list; all but the first have nobody to wait for.
+static int
+launch_list(const wm_halo_t *halo, const wm_halo_set_t *set, int list,
+            CUstream stream, wm_error_t *err)
+{
+    wm_halo_params_t params = set->params;
+    uint32_t begin = set->begins != NULL ? set->begins[list] : 0;
+    uint32_t end = set->begins != NULL ? set->begins[list + 1] : 0;
+    params.tasks += begin;
+    params.task_count = end - begin;
+    params.abort = (const uint32_t *)halo->abort;
+    if (list > 0)
+        params.peer_count = 0;
+    return params.task_count == 0 && params.peer_count == 0
+               ? 0
+               : wm_halo_launch(halo->device, &params, set->most, stream, err);
+}
+
+// Reduces the memory that the first list has filled into the edges.
+static int
+launch_phase(const wm_halo_t *halo, const wm_halo_set_t *set, int phase,
+             CUstream stream, wm_error_t *err)
+{
+    char *memory = set->memory != NULL ? wm_block_pointer(set->memory) : NULL;
+    int code = launch_list(halo, set, 1 + 2 * phase, stream, err);
+    for (int i = 0; i < set->count && code == 0; ++i) {
+        const wm_halo_sum_t *sum = &set->sums[phase * set->count + i];
+        char *own = memory + set->half + sum->at;
+        const void *sources[] = {own, memory + sum->at};
+        if (sum->count > 0)
+            code = wm_reduce_launch(halo->device, sum->type,
+                                    (wm_reduce_op_t)set->op, own, sources, 2,
+                                    sum->count, stream, err);
+    }
+    return code < 0 ? code
+                    : launch_list(halo, set, 2 + 2 * phase, stream, err);
+}
+
 static int
 launch(wm_halo_t *halo, const wm_halo_set_t *set, CUstream stream,
        wm_error_t *err)
 {
-    int device = halo->device, code = 0;
-    wm_halo_params_t params = set->params;
-    if (params.task_count == 0 && halo->peer_count == 0)
-        return 0;
-    code = check_usable(halo, err);
-    params.abort = (const uint32_t *)halo->abort;
+    int device = halo->device;
+    int code = check_usable(halo, err);
     if (code == 0 && halo->epochs != NULL)
         code = wm_epochs_enqueue(halo->epochs,
                                  WM_EPOCHS_POST | WM_EPOCHS_START, device,
                                  stream, err);
     if (code == 0)
-        code = wm_halo_launch(device, &params, set->most, stream, err);
+        code = launch_list(halo, set, 0, stream, err);
     if (code == 0 && halo->epochs != NULL)
         code = wm_epochs_enqueue(halo->epochs,
                                  WM_EPOCHS_COMPLETE | WM_EPOCHS_WAIT, device,
                                  stream, err);
+    for (int i = 0; i < set->phases && code == 0; ++i)
+        code = launch_phase(halo, set, i, stream, err);
     wm_stat_add(WM_STAT_halo_exchanges, code == 0);
     wm_stat_add(WM_STAT_halo_bytes, code == 0 ? (int64_t)set->nbytes : 0);
     return code;

@@ -14,7 +14,8 @@
 #include "comm/comm/comm.h"
 #include "comm/rma/halo_shape.h"
 
-#define WM_HALO_FIELDS 16 // most fields in a set
+#define WM_HALO_FIELDS 16     // most fields in a set
+#define WM_HALO_EXCHANGE (-1) // in place of an operation
 
 typedef struct wm_halo wm_halo_t;
 typedef struct wm_halo_set wm_halo_set_t;
@@ -42,16 +43,19 @@ wm_halo_free(wm_halo_t *halo);
 // know their fields as those of one set, this takes a barrier; else the set is
 // made: all ranks raise if the fields of one do not fit those of its
 // neighbours. An array is the same if its memory, type, shape and strides are.
-// In a capture a known set is found without the others.
+// In a capture a known set is found without the others. `op`: the operation
+// of a reduction (array/reduce.h), WM_REDUCE_OPS for one that MPI computes, or
+// WM_HALO_EXCHANGE.
 WM_MUST_CHECK int
 wm_halo_find_set(wm_halo_t *halo, const wm_halo_field_t *fields, int count,
-                 int device, CUstream stream, int code, wm_halo_set_t **set,
-                 wm_error_t *err);
+                 int op, int device, CUstream stream, int code,
+                 wm_halo_set_t **set, wm_error_t *err);
 
 // Returns the newest set of these fields, or the set with this number if the
 // fields are its fields; NULL: there is none. Local.
 wm_halo_set_t *
-wm_halo_find(const wm_halo_t *halo, const wm_halo_field_t *fields, int count);
+wm_halo_find(const wm_halo_t *halo, const wm_halo_field_t *fields, int count,
+             int op);
 wm_halo_set_t *
 wm_halo_find_by_id(const wm_halo_t *halo, uint32_t id,
                    const wm_halo_field_t *fields, int count);
@@ -64,10 +68,10 @@ wm_halo_set_keep(wm_halo_set_t *set);
 bool
 wm_halo_set_by_messages(const wm_halo_set_t *set);
 
-// Enqueues an exchange of fields of the set: on a stream of `device`, in a
-// capture or not, or, with `device` -1, on the stream of the fields' producer
-// if they have one, else on one of ours that the fields' users are ordered
-// behind.
+// Enqueues an exchange, or a reduction, of fields of the set: on a stream of
+// `device`, in a capture or not, or, with `device` -1, on the stream of the
+// fields' producer if they have one, else on one of ours that the fields'
+// users are ordered behind.
 WM_MUST_CHECK int
 wm_halo_enqueue(wm_halo_t *halo, const wm_halo_set_t *set,
                 const wm_halo_field_t *fields, int device, CUstream stream,

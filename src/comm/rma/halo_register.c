@@ -8,42 +8,7 @@
 
 #include "comm/coll/direct/coll_gather.h"
 #include "comm/engine/engine.h"
-#include "comm/rma/halo_state.h"
-
-#define LEAST_UNITS 4096 // of a task: a thread has eight
-
-enum {
-    ON_GPU = 1,  // all fields are on this rank's device
-    REACHED = 2, // they can be exported, and the neighbours' are mapped
-};
-
-// The state of a rank in the making of a set.
-typedef struct {
-    int code, detail, count, device;
-    unsigned flags;
-    uint32_t tasks[WM_HALO_DIRECTIONS]; // toward the neighbour there
-    char text[260];
-} head_t;
-
-// A field, as its rank tells it.
-typedef struct {
-    wm_rkey_t place;
-    int32_t dtype, inner_ndim;
-    wm_halo_extents_t extents;
-    int64_t strides[WM_HALO_DIMS];
-    int64_t inner[WM_HALO_INNER], inner_strides[WM_HALO_INNER];
-} record_t;
-
-typedef struct {
-    wm_halo_t *halo;
-    const wm_halo_field_t *fields;
-    int count;
-    head_t own, *heads; // heads: by rank
-    record_t *records;  // by rank and field, and then this rank's own
-    record_t *gathered; // one of each rank
-    wm_halo_set_t *set;
-    char *bases[WM_HALO_DIRECTIONS][WM_HALO_FIELDS]; // the neighbour's fields
-} making_t;
+#include "comm/rma/halo_making.h"
 
 static int
 out_of_memory(wm_error_t *err)
@@ -80,8 +45,8 @@ check_array(const wm_halo_t *halo, int field, const wm_array_t *array,
 
 // Writes the extents. Without a told block all fields have those of the first.
 static int
-find_extents(const making_t *making, int field, wm_halo_extents_t *extents,
-             wm_error_t *err)
+find_extents(const wm_halo_making_t *making, int field,
+             wm_halo_extents_t *extents, wm_error_t *err)
 {
     const wm_halo_t *halo = making->halo;
     const wm_array_t *array = making->fields[field].array;
@@ -115,7 +80,8 @@ find_extents(const making_t *making, int field, wm_halo_extents_t *extents,
 }
 
 static int
-record_make(making_t *making, int field, record_t *record, wm_error_t *err)
+record_make(wm_halo_making_t *making, int field, wm_halo_record_t *record,
+            wm_error_t *err)
 {
     const wm_halo_t *halo = making->halo;
     const wm_array_t *array = making->fields[field].array;
@@ -126,6 +92,13 @@ record_make(making_t *making, int field, record_t *record, wm_error_t *err)
         code = find_extents(making, field, &record->extents, err);
     if (code < 0)
         return code;
+    if (making->op >= 0 && making->op < WM_REDUCE_OPS
+        && !wm_reduce_takes((wm_reduce_type_t)array->dtype,
+                            (wm_reduce_op_t)making->op))
+        return wm_error_set(err, WM_ERR_TYPE, 0,
+                            "op: MPI does not reduce elements of fields[%d] "
+                            "(%s) by this operation",
+                            field, wm_dtype_info(array->dtype)->name);
     record->dtype = (int32_t)array->dtype;
     record->inner_ndim = array->ndim - ndim;
     for (int d = 0; d < array->ndim; ++d)
@@ -137,23 +110,25 @@ record_make(making_t *making, int field, record_t *record, wm_error_t *err)
         }
     if (!wm_memory_on_device(memory)
         || (field > 0 && memory->device != making->own.device))
-        making->own.flags &= ~(unsigned)ON_GPU;
+        making->own.flags &= ~(unsigned)WM_HALO_ON_GPU;
     else {
         making->own.device = memory->device;
         wm_engine_lock();
         if (wm_rkey_export(array->data, memory, &record->place, NULL) < 0)
-            making->own.flags &= ~(unsigned)REACHED;
+            making->own.flags &= ~(unsigned)WM_HALO_REACHED;
         wm_engine_unlock();
     }
     return 0;
 }
 
 static int
-tell_own(making_t *making, wm_error_t *err)
+tell_own(wm_halo_making_t *making, wm_error_t *err)
 {
     int size = making->halo->comm->size;
-    making->own = (head_t){.device = -1, .flags = ON_GPU | REACHED};
+    making->own = (wm_halo_head_t){.device = -1,
+                                   .flags = WM_HALO_ON_GPU | WM_HALO_REACHED};
     making->own.count = making->count;
+    making->own.op = making->op;
     making->heads = calloc((size_t)size, sizeof *making->heads);
     making->records = calloc((size_t)(size + 1) * WM_HALO_FIELDS,
                              sizeof *making->records);
@@ -161,12 +136,12 @@ tell_own(making_t *making, wm_error_t *err)
     if (making->heads == NULL || making->records == NULL
         || making->gathered == NULL)
         return out_of_memory(err);
-    record_t *own = making->records + (ptrdiff_t)size * WM_HALO_FIELDS;
+    wm_halo_record_t *own = making->records + (ptrdiff_t)size * WM_HALO_FIELDS;
     int code = 0;
     for (int i = 0; i < making->count && code == 0; ++i)
         code = record_make(making, i, &own[i], err);
     if (code == 0 && making->halo->device >= 0
-        && (making->own.flags & ON_GPU) != 0
+        && (making->own.flags & WM_HALO_ON_GPU) != 0
         && making->own.device != making->halo->device)
         code = wm_error_set(err, WM_ERR_VALUE, 0,
                             "fields[0] is on cuda:%d, and this halo has "
@@ -180,17 +155,17 @@ tell_own(making_t *making, wm_error_t *err)
 
 // Gathers the heads. Raises on all ranks if one has failed.
 static int
-gather_heads(making_t *making, int code, wm_error_t *err)
+gather_heads(wm_halo_making_t *making, int code, wm_error_t *err)
 {
     wm_comm_t *comm = making->halo->comm;
-    head_t *own = &making->own;
+    wm_halo_head_t *own = &making->own;
     own->code = code;
     if (code < 0) {
         own->detail = err->detail;
         wm_error_cut(err->text, sizeof own->text, own->text);
     }
     if (making->heads == NULL) { // the others are told, and no more
-        head_t *heads = calloc((size_t)comm->size, sizeof *heads);
+        wm_halo_head_t *heads = calloc((size_t)comm->size, sizeof *heads);
         if (heads != NULL
             && wm_coll_gather(comm, own, sizeof *own, heads, err))
             code = err->code;
@@ -201,7 +176,7 @@ gather_heads(making_t *making, int code, wm_error_t *err)
     if (gathered < 0)
         return gathered;
     for (int rank = 0; rank < comm->size; ++rank) {
-        const head_t *head = &making->heads[rank];
+        const wm_halo_head_t *head = &making->heads[rank];
         if (head->code >= 0)
             continue;
         if (rank == comm->rank)
@@ -213,13 +188,13 @@ gather_heads(making_t *making, int code, wm_error_t *err)
 }
 
 static int
-gather_records(making_t *making, wm_error_t *err)
+gather_records(wm_halo_making_t *making, wm_error_t *err)
 {
     wm_comm_t *comm = making->halo->comm;
     int count = making->count, code = 0;
-    const record_t *own = making->records
-                          + (ptrdiff_t)comm->size * WM_HALO_FIELDS;
-    record_t *all = making->gathered;
+    const wm_halo_record_t *own = making->records
+                                  + (ptrdiff_t)comm->size * WM_HALO_FIELDS;
+    wm_halo_record_t *all = making->gathered;
     for (int rank = 0; rank < comm->size && code == 0; ++rank)
         if (making->heads[rank].count != count)
             code = wm_error_set(err, WM_ERR_VALUE, 0,
@@ -228,6 +203,13 @@ gather_records(making_t *making, wm_error_t *err)
                                 "same order",
                                 comm->rank, count, rank,
                                 making->heads[rank].count);
+    for (int rank = 0; rank < comm->size && code == 0; ++rank)
+        if (making->heads[rank].op != making->op)
+            code = wm_error_set(err, WM_ERR_VALUE, 0,
+                                "op: rank %d gives another operation, or "
+                                "makes another call, than rank %d: all ranks "
+                                "make the same call",
+                                rank, comm->rank);
     for (int i = 0; i < count && code == 0; ++i) {
         code = wm_coll_gather(comm, &own[i], sizeof *own, all, err);
         for (int rank = 0; rank < comm->size && code == 0; ++rank)
@@ -236,14 +218,8 @@ gather_records(making_t *making, wm_error_t *err)
     return code;
 }
 
-static const record_t *
-record_of(const making_t *making, int rank, int field)
-{
-    return &making->records[(ptrdiff_t)rank * WM_HALO_FIELDS + field];
-}
-
 static bool
-are_alike(const record_t *one, const record_t *other)
+are_alike(const wm_halo_record_t *one, const wm_halo_record_t *other)
 {
     return one->dtype == other->dtype && one->inner_ndim == other->inner_ndim
            && memcmp(one->inner, other->inner, sizeof one->inner) == 0
@@ -253,7 +229,7 @@ are_alike(const record_t *one, const record_t *other)
 }
 
 static int
-check_pair(const making_t *making, int field, int rank, int direction,
+check_pair(const wm_halo_making_t *making, int field, int rank, int direction,
            wm_error_t *err)
 {
     const wm_halo_shape_t *shape = &making->halo->shape;
@@ -261,8 +237,8 @@ check_pair(const making_t *making, int field, int rank, int direction,
     wm_halo_box_t edge, ghosts;
     if (neighbor < 0)
         return 0;
-    const record_t *one = record_of(making, rank, field),
-                   *other = record_of(making, neighbor, field);
+    const wm_halo_record_t *one = wm_halo_record(making, rank, field),
+                           *other = wm_halo_record(making, neighbor, field);
     if (!are_alike(one, other))
         return wm_error_set(
             err, WM_ERR_TYPE, 0,
@@ -290,7 +266,7 @@ check_pair(const making_t *making, int field, int rank, int direction,
 
 // All ranks compare all, and so find the same error.
 static int
-check_fit(const making_t *making, wm_error_t *err)
+check_fit(const wm_halo_making_t *making, wm_error_t *err)
 {
     int code = 0;
     for (int rank = 0; rank < making->halo->comm->size; ++rank)
@@ -305,7 +281,7 @@ check_fit(const making_t *making, wm_error_t *err)
 // Returns true if the published field lies in its allocation. The numbers are
 // another rank's, and may be anything.
 static bool
-is_within(const record_t *record)
+is_within(const wm_halo_record_t *record)
 {
     __int128 low = 0,
              high = wm_dtype_info((wm_dtype_t)record->dtype)->itemsize;
@@ -327,12 +303,12 @@ is_within(const record_t *record)
 
 // Maps a field of a neighbour. Sets *reached to false if that is impossible.
 static int
-map_field(making_t *making, int neighbor, int field, bool *reached,
+map_field(wm_halo_making_t *making, int neighbor, int field, bool *reached,
           char **base, wm_error_t *err)
 {
     wm_halo_set_t *set = making->set;
     wm_comm_t *comm = making->halo->comm;
-    const record_t *record = record_of(making, neighbor, field);
+    const wm_halo_record_t *record = wm_halo_record(making, neighbor, field);
     wm_mapping_t *mapping;
     if (!is_within(record))
         return wm_comm_damaged(comm, neighbor, err);
@@ -352,7 +328,7 @@ map_field(making_t *making, int neighbor, int field, bool *reached,
 }
 
 static int
-map_all(making_t *making, bool *reached, wm_error_t *err)
+map_all(wm_halo_making_t *making, bool *reached, wm_error_t *err)
 {
     const wm_halo_t *halo = making->halo;
     int rank = halo->comm->rank, code = 0;
@@ -372,146 +348,6 @@ map_all(making_t *making, bool *reached, wm_error_t *err)
     return code;
 }
 
-// --- the tasks ------------------------------------------------------------
-
-// Describes a box of a field as an array.
-static void
-box_array(const record_t *record, const wm_halo_shape_t *shape, char *base,
-          const wm_halo_box_t *box, wm_array_t *array)
-{
-    array->storage = NULL;
-    array->data = base;
-    array->dtype = (wm_dtype_t)record->dtype;
-    array->ndim = shape->ndim + record->inner_ndim;
-    for (int d = 0; d < shape->ndim; ++d) {
-        array->data += box->from[d] * record->strides[d];
-        array->shape[d] = box->extent[d];
-        array->strides[d] = record->strides[d];
-    }
-    for (int d = 0; d < record->inner_ndim; ++d) {
-        array->shape[shape->ndim + d] = record->inner[d];
-        array->strides[shape->ndim + d] = record->inner_strides[d];
-    }
-}
-
-// Finds the copy of an edge to the neighbour's ghosts. Returns false if there
-// is none.
-static bool
-find_copy(const making_t *making, int field, int direction,
-          wm_layout_t *layout)
-{
-    const wm_halo_shape_t *shape = &making->halo->shape;
-    int rank = making->halo->comm->rank;
-    int neighbor = wm_halo_neighbor(shape, rank, direction);
-    wm_halo_box_t edge, ghosts;
-    wm_array_t src, dst;
-    if (neighbor < 0)
-        return false;
-    const record_t *own = record_of(making, rank, field),
-                   *its = record_of(making, neighbor, field);
-    if (!wm_halo_edge(shape, rank, &own->extents, direction, &edge)
-        || !wm_halo_ghosts(shape, neighbor, &its->extents,
-                           wm_halo_back(direction), &ghosts))
-        return false;
-    box_array(own, shape, making->fields[field].array->data, &edge, &src);
-    box_array(its, shape, making->bases[direction][field], &ghosts, &dst);
-    wm_layout_init(layout, &dst, &src);
-    return true;
-}
-
-static uint32_t
-peer_index(const wm_halo_t *halo, int rank)
-{
-    for (int i = 0; i < halo->peer_count; ++i)
-        if (halo->peers[i] == rank)
-            return (uint32_t)i;
-    return WM_HALO_SELF;
-}
-
-// Cuts all copies into tasks of at most so many units; `tasks` NULL: only
-// counts them.
-static size_t
-cut_all(making_t *making, uint64_t units, wm_halo_task_t *tasks)
-{
-    const wm_halo_t *halo = making->halo;
-    wm_layout_t layout;
-    size_t made = 0;
-    for (int at = 0; at < WM_HALO_DIRECTIONS; ++at) {
-        int neighbor = wm_halo_neighbor(&halo->shape, halo->comm->rank, at);
-        size_t before = made;
-        for (int i = 0; i < making->count; ++i)
-            if (find_copy(making, i, at, &layout))
-                made += wm_halo_cut(&layout, peer_index(halo, neighbor), units,
-                                    tasks != NULL ? tasks + made : NULL);
-        making->own.tasks[at] = (uint32_t)(made - before);
-    }
-    return made;
-}
-
-// Finds how long tasks are, so that each block has one if possible.
-static uint64_t
-find_units(making_t *making)
-{
-    uint64_t all = 0, longest = 1, blocks = making->set->most;
-    wm_layout_t layout;
-    for (int at = 0; at < WM_HALO_DIRECTIONS; ++at)
-        for (int i = 0; i < making->count; ++i)
-            if (find_copy(making, i, at, &layout)) {
-                uint64_t units = wm_halo_units(&layout);
-                all += units;
-                longest = units > longest ? units : longest;
-                making->set->nbytes += units
-                                       * (uint64_t)wm_layout_unit(&layout);
-            }
-    blocks = blocks > 1 ? blocks - 1 : 1; // the first one waits
-    uint64_t units = all / blocks;
-    units = units > LEAST_UNITS ? units : LEAST_UNITS;
-    while (units < longest && units < UINT32_MAX / 4
-           && cut_all(making, units, NULL) > blocks)
-        units += units / 8 + 1;
-    return units < UINT32_MAX / 4 ? units : UINT32_MAX / 4;
-}
-
-static int
-upload(wm_halo_set_t *set, int device, const wm_halo_task_t *tasks,
-       size_t nbytes, wm_error_t *err)
-{
-    CUstream stream;
-    int code = wm_block_alloc(device, nbytes, &set->table, err);
-    if (code == 0)
-        code = wm_stream_acquire(device, &stream, err);
-    if (code < 0)
-        return code;
-    code = wm_memory_copy(device, wm_block_pointer(set->table), tasks, nbytes,
-                          stream, err);
-    if (code == 0)
-        code = wm_stream_synchronize(device, stream, err);
-    wm_stream_release(device, stream);
-    return code;
-}
-
-static int
-make_tasks(making_t *making, wm_error_t *err)
-{
-    wm_halo_set_t *set = making->set;
-    uint64_t units = find_units(making);
-    size_t count = cut_all(making, units, NULL);
-    if (count == 0)
-        return 0;
-    wm_halo_task_t *tasks = calloc(count, sizeof *tasks);
-    if (tasks == NULL)
-        return out_of_memory(err);
-    (void)cut_all(making, units, tasks);
-    int code = upload(set, making->halo->device, tasks, count * sizeof *tasks,
-                      err);
-    free(tasks);
-    if (code < 0)
-        return code;
-    set->params.tasks = wm_block_pointer(set->table);
-    set->params.task_count = (uint32_t)count;
-    return 0;
-}
-
 // Finds how many blocks a kernel may have. Where it waits for the kernels of
 // other processes, all of them run at once.
 static int
@@ -528,50 +364,23 @@ find_most(const wm_halo_t *halo, wm_halo_set_t *set, wm_error_t *err)
 }
 
 static int
-map_and_cut(making_t *making, wm_error_t *err)
+map_and_cut(wm_halo_making_t *making, wm_error_t *err)
 {
     bool reached = true;
     int code = find_most(making->halo, making->set, err);
     if (code == 0)
         code = map_all(making, &reached, err);
     if (!reached)
-        making->own.flags &= ~(unsigned)REACHED;
+        making->own.flags &= ~(unsigned)WM_HALO_REACHED;
     else if (code == 0)
-        code = make_tasks(making, err);
+        code = wm_halo_make_tasks(making, err);
     return code;
-}
-
-// Fills the rows of the neighbours. All have told how many tasks they have.
-static void
-fill_peers(making_t *making)
-{
-    const wm_halo_t *halo = making->halo;
-    wm_halo_params_t *params = &making->set->params;
-    if (halo->counters == NULL || halo->epochs != NULL)
-        return;
-    params->rank = (uint32_t)halo->comm->rank;
-    params->size = (uint32_t)halo->comm->size;
-    params->memory = halo->counters->ranks[halo->comm->rank].memory;
-    params->peer_count = (uint32_t)halo->peer_count;
-    for (int i = 0; i < halo->peer_count; ++i)
-        params->peers[i] = (wm_halo_peer_t){
-            .memory = halo->counters->ranks[halo->peers[i]].memory,
-            .rank = (uint32_t)halo->peers[i],
-        };
-    for (int at = 0; at < WM_HALO_DIRECTIONS; ++at) {
-        int neighbor = wm_halo_neighbor(&halo->shape, halo->comm->rank, at);
-        uint32_t peer = neighbor < 0 ? WM_HALO_SELF
-                                     : peer_index(halo, neighbor);
-        if (peer != WM_HALO_SELF)
-            params->peers[peer].arrivals +=
-                making->heads[neighbor].tasks[wm_halo_back(at)];
-    }
 }
 
 // --- the whole ------------------------------------------------------------
 
 static bool
-have_all(const making_t *making, unsigned flags)
+have_all(const wm_halo_making_t *making, unsigned flags)
 {
     bool all = true;
     for (int rank = 0; rank < making->halo->comm->size; ++rank)
@@ -580,7 +389,7 @@ have_all(const making_t *making, unsigned flags)
 }
 
 static int
-set_new(making_t *making, wm_error_t *err)
+set_new(wm_halo_making_t *making, wm_error_t *err)
 {
     size_t count = (size_t)making->count;
     making->set = calloc(1, sizeof *making->set
@@ -588,6 +397,7 @@ set_new(making_t *making, wm_error_t *err)
     if (making->set == NULL)
         return out_of_memory(err);
     making->set->count = making->count;
+    making->set->op = making->op;
     for (int i = 0; i < making->count; ++i)
         wm_halo_key_of(&making->fields[i], &making->set->keys[i]);
     return 0;
@@ -596,7 +406,7 @@ set_new(making_t *making, wm_error_t *err)
 // Makes the set of fields in GPU memory. *reached becomes false on all ranks
 // if messages have to serve.
 static int
-make_on_gpus(making_t *making, bool *reached, wm_error_t *err)
+make_on_gpus(wm_halo_making_t *making, bool *reached, wm_error_t *err)
 {
     wm_halo_t *halo = making->halo;
     bool unreached = false;
@@ -608,14 +418,14 @@ make_on_gpus(making_t *making, bool *reached, wm_error_t *err)
     if (code < 0 || unreached)
         return code;
     code = gather_heads(making, map_and_cut(making, err), err);
-    *reached = code == 0 && have_all(making, REACHED);
+    *reached = code == 0 && have_all(making, WM_HALO_REACHED);
     if (*reached)
-        fill_peers(making);
+        wm_halo_fill_peers(making);
     return code;
 }
 
 static int
-make_set(making_t *making, int code, wm_error_t *err)
+make_set(wm_halo_making_t *making, int code, wm_error_t *err)
 {
     wm_comm_t *comm = making->halo->comm;
     bool reached;
@@ -630,7 +440,8 @@ make_set(making_t *making, int code, wm_error_t *err)
         code = check_fit(making, err);
     if (code < 0)
         return code;
-    reached = have_all(making, ON_GPU | REACHED)
+    reached = have_all(making, WM_HALO_ON_GPU | WM_HALO_REACHED)
+              && making->op < WM_REDUCE_OPS
               && (comm->barrier != NULL || comm->size == 1);
     if (reached)
         code = make_on_gpus(making, &reached, err);
@@ -640,14 +451,15 @@ make_set(making_t *making, int code, wm_error_t *err)
 
 int
 wm_halo_register(wm_halo_t *halo, const wm_halo_field_t *fields, int count,
-                 int code, wm_halo_set_t **set, wm_error_t *err)
+                 int op, int code, wm_halo_set_t **set, wm_error_t *err)
 {
-    making_t *making = calloc(1, sizeof *making);
+    wm_halo_making_t *making = calloc(1, sizeof *making);
     if (making == NULL) // as nothing can be told, the others report the wait
         return out_of_memory(err);
     making->halo = halo;
     making->fields = fields;
     making->count = count;
+    making->op = op;
     code = make_set(making, code, err);
     if (code == 0)
         wm_halo_add_set(halo, *set = making->set);

@@ -6,6 +6,7 @@
 #include <pthread.h>
 
 #include "array/halo.h"
+#include "array/reduce.h"
 #include "comm/node/symm_memory.h"
 #include "comm/rma/halo_exchange.h"
 #include "comm/transfer/epochs.h"
@@ -21,14 +22,30 @@ typedef struct {
     int64_t strides[WM_HALO_DIMS + WM_HALO_INNER];
 } wm_halo_key_t;
 
+// A sum of all edges of a field in a phase.
+typedef struct {
+    wm_reduce_type_t type;
+    size_t at, count; // offset in a half; elements
+} wm_halo_sum_t;
+
 struct wm_halo_set {
     struct wm_halo_set *next;
     uint32_t id; // the same on all ranks
     bool kept;   // a plan, or a graph, has it: it stays until the halo ends
+    int op;      // WM_HALO_EXCHANGE, or the operation of a reduction
     bool by_messages;
     size_t nbytes;     // that this rank writes into ghosts, its own included
-    wm_block_t *table; // the tasks
+    wm_block_t *table; // the tasks, in lists
+    uint32_t *begins;  // of the lists, and the end
     wm_halo_params_t params;
+    // Of a reduction: after the first list, of copies from the neighbours'
+    // ghosts into the first half of the memory, each phase has a list of
+    // copies from the edges into the second half, a sum for each field, and a
+    // list of copies back.
+    int phases;
+    wm_halo_sum_t *sums;
+    wm_block_t *memory;
+    size_t half;
     uint32_t most; // blocks
     int mapped;
     wm_mapping_t **mappings;
@@ -87,7 +104,7 @@ wm_halo_key_of(const wm_halo_field_t *field, wm_halo_key_t *key);
 // too.
 WM_MUST_CHECK int
 wm_halo_register(wm_halo_t *halo, const wm_halo_field_t *fields, int count,
-                 int code, wm_halo_set_t **set, wm_error_t *err);
+                 int op, int code, wm_halo_set_t **set, wm_error_t *err);
 
 void
 wm_halo_set_free(wm_halo_set_t *set);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // warpmpi._core.HaloCalls: the calls of a wm.Halo that find and launch. What
 // no exchange waits for is in warpmpi/_halo.py.
+#include "comm/coll/call/reducible.h"
 #include "comm/rma/halo_exchange.h"
 #include "comm/diagnostics/hang.h"
 #include "comm/engine/stats.h"
@@ -24,6 +25,7 @@ typedef struct {
     wm_view_t views[WM_HALO_FIELDS];
     wm_halo_field_t fields[WM_HALO_FIELDS];
     PyObject *stream_object; // borrowed; None: none
+    int op;                  // WM_HALO_EXCHANGE, or of a reduction
     int device;              // -1: no stream is named
     CUstream stream;
     wm_halo_set_t *set; // once found
@@ -188,6 +190,7 @@ call_read(call_t *call, PyObject *const *args, Py_ssize_t given,
           PyObject *names)
 {
     call->set = NULL;
+    call->op = WM_HALO_EXCHANGE;
     call->count = 0;
     call->device = -1;
     call->stream_object = Py_None;
@@ -245,8 +248,8 @@ static int
 find_and_enqueue(wm_halo_t *halo, const call_t *call, enqueue_t enqueue,
                  int code, wm_halo_set_t **set, wm_error_t *err)
 {
-    code = wm_halo_find_set(halo, call->fields, call->count, call->device,
-                            call->stream, code, set, err);
+    code = wm_halo_find_set(halo, call->fields, call->count, call->op,
+                            call->device, call->stream, code, set, err);
     if (code < 0 || wm_halo_set_by_messages(*set))
         return code;
     return enqueue(halo, *set, call->fields, call->device, call->stream, err);
@@ -316,6 +319,37 @@ halo_exchange(PyObject *object, PyObject *const *args, Py_ssize_t given,
 }
 
 PyDoc_STRVAR(
+    halo_reduce_doc,
+    "_reduce($self, op, /, *fields, stream=None)\n--\n\n"
+    "Reduce ghosts into their owners. Returns NotImplemented if messages\n"
+    "serve it.");
+
+static PyObject *
+halo_reduce(PyObject *object, PyObject *const *args, Py_ssize_t given,
+            PyObject *names)
+{
+    wm_py_halo_t *self = (wm_py_halo_t *)object;
+    MPI_Op op = MPI_OP_NULL;
+    call_t call;
+    if (self->freed)
+        return refuse_freed();
+    if (given < 1)
+        return wm_py_fail(PyExc_TypeError, "op: give an operation"), NULL;
+    int code = call_read(&call, args + 1, given - 1, names);
+    if (code == 0)
+        code = wm_py_mpi_op(args[0], "op", &op);
+    if (code == 0 && !wm_reducible_reduces(op))
+        code = wm_py_fail(PyExc_ValueError,
+                          "op: it reduces nothing: give an operation such as "
+                          "MPI.SUM");
+    call.op = wm_reducible_op(op);
+    PyObject *result = run_call(self, &call, code, wm_halo_enqueue);
+    Py_XINCREF(result == Py_NotImplemented ? result : NULL);
+    call_release(&call);
+    return result;
+}
+
+PyDoc_STRVAR(
     halo_begin_doc,
     "_begin($self, /, *fields, stream=None)\n--\n\n"
     "Begin an exchange. Returns NotImplemented if messages serve it.");
@@ -340,7 +374,8 @@ call_known(PyObject *object, uint32_t id, PyObject *const *args,
         return refuse_freed();
     int code = call_read(&call, args, given, names);
     if (code == 0 && self->halo != NULL) {
-        call.set = id == 0 ? wm_halo_find(self->halo, call.fields, call.count)
+        call.set = id == 0 ? wm_halo_find(self->halo, call.fields, call.count,
+                                          WM_HALO_EXCHANGE)
                            : wm_halo_find_by_id(self->halo, id, call.fields,
                                                 call.count);
         if (call.set == NULL)
@@ -465,6 +500,7 @@ static PyMethodDef methods[] = {
     {"_open", halo_open, METH_VARARGS, halo_open_doc},
     {"_copies", halo_copies, METH_VARARGS, halo_copies_doc},
     WM_PY_FASTCALL("exchange", halo_exchange),
+    WM_PY_FASTCALL("_reduce", halo_reduce),
     WM_PY_FASTCALL("_replay", halo_replay),
     WM_PY_FASTCALL("_begin", halo_begin),
     WM_PY_FASTCALL("_end", halo_end),
