@@ -80,6 +80,7 @@ if not _is_begun():
         is_cuda_available,
         synchronize,
     )
+    from warpmpi._grid import Grid
     from warpmpi._halo import Halo
     from warpmpi._install import install
     from warpmpi._points import load as load_points
@@ -125,6 +126,7 @@ __all__ = [
     "CommMethods",
     "Distgraphcomm",
     "Graphcomm",
+    "Grid",
     "Halo",
     "Intercomm",
     "Message",

@@ -199,9 +199,7 @@ class Halo(_core.HaloCalls):
         if self._reduce(op, *fields, stream=stream) is NotImplemented:
             self._reduce_by_messages(fields, op)
 
-    def _reduce_by_messages(
-        self, fields: tuple[Any, ...], op: MPI.Op
-    ) -> None:
+    def _reduce_by_messages(self, fields: tuple[Any, ...], op: MPI.Op) -> None:
         views = [_core.asarray(field) for field in fields]
         plans = [self._copies_of(view) for view in views]
         comm = self._channel()

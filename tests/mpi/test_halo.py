@@ -471,3 +471,59 @@ def test_operations_that_are_none(kind):
     with pytest.raises(ValueError, match="op: it reduces nothing"):
         world.halo.reduce(u, op=MPI.REPLACE)
     world.free()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_grid(kind):
+    """Blocks of unequal size, coordinates, and the whole on one rank."""
+    grid = wm.Grid((7, 9), MPI.COMM_WORLD, (True, False), (1, (2, 1)))
+    assert grid.cart.size == RANKS and grid.dims == tuple(dims_of(2))
+    x, y = (grid.coords(np.empty(grid.local_shape), d) for d in range(2))
+    whole = np.arange(63.0).reshape(7, 9)
+    mine = np.full(grid.local_shape, -1.0)
+    mine[grid.slices] = whole[grid.global_slices]
+    u = wm.array(mine, device=None if kind == "device" else "cpu")
+    grid.halo.exchange(u)
+    inside = (y >= 0) & (y < 9)
+    rows = x.astype(int) % 7
+    wanted = np.where(inside, whole[np.ix_(rows, y.astype(int) % 9)], -1)
+    got = u.numpy()
+    ghosts = np.ones((len(x), len(y)), int)
+    ghosts[grid.slices[0]] -= 1
+    outside = np.ones((len(x), len(y)), bool)
+    outside[:, grid.slices[1]] = False
+    corner = (ghosts == 1) & outside & inside
+    np.testing.assert_array_equal(got[~corner], wanted[~corner])
+    gathered = grid.gather(u)
+    assert (gathered is None) == (MPI.COMM_WORLD.rank != 0)
+    if gathered is not None:
+        np.testing.assert_array_equal(gathered, whole)
+    with pytest.raises(ValueError, match="u: its shape"):
+        grid.coords(np.empty((2, 2)), 0)
+    grid.free()
+    with pytest.raises(ValueError, match="fewer points"):
+        wm.Grid((RANKS - 1,), MPI.COMM_WORLD)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_staggered_fields(kind):
+    """Points between those of the block: both ranks have the shared ones."""
+    grid = wm.Grid(
+        (4 * RANKS, 5), MPI.COMM_WORLD, (True, False), 1, dims=(0, 1)
+    )
+    n, m = grid.local_shape
+    device = None if kind == "device" else "cpu"
+    fields, wanted = [], []
+    for more in (0, 1, -1):
+        mine = np.full((n + more, m), -1.0)
+        x = grid.coords(mine, 0) % (4 * RANKS)
+        value = np.tile((x + 1)[:, None], (1, m))
+        before = value.copy()
+        if more >= 0:
+            before[[0, -1]] = -1
+        fields.append(wm.array(before, device=device))
+        wanted.append(value)
+    grid.halo.exchange(*fields)
+    for field, after in zip(fields, wanted, strict=True):
+        np.testing.assert_array_equal(field.numpy(), after)
+    grid.free()
