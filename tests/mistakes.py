@@ -129,10 +129,10 @@ WITH_GPUS = {
     "comm.on(s).Allreduce([1, 2], y)": ["sendbuf", "numpy.array()"],
     "memoryview(x)": ["GPU", ".numpy()"],
     "x.numpy()[0] = 1": ["read-only"],
-    "MPI.Win.Create(x, comm=comm)": ["GPU memory", "host memory"],
 }
 # Things that look wrong and are right.
 RIGHT = """
+    MPI.Win.Create(x, comm=comm).Free()
     np.add(x, 1)
     x + np.ones(10)
     np.ones(10) + x
