@@ -6,8 +6,8 @@ from typing import Any, Final, Literal, NoReturn, final
 import numpy as np
 import numpy.typing as npt
 from mpi4py import MPI
-from mpi4py.typing import BufSpec
-from typing_extensions import CapsuleType, disjoint_base
+from mpi4py.typing import BufSpec, TargetSpec
+from typing_extensions import CapsuleType, Self, disjoint_base
 
 from warpmpi._calls import _Collectives, _Messages
 from warpmpi._typing import (
@@ -492,6 +492,136 @@ class Message(MPI.Message):
         tag: int = ...,
         status: MPI.Status | None = None,
     ) -> Any: ...
+
+@disjoint_base
+class Win(MPI.Win):
+    def Put(
+        self,
+        origin: BufSpec,
+        target_rank: int,
+        target: TargetSpec | None = None,
+    ) -> None: ...
+    def Get(
+        self,
+        origin: BufSpec,
+        target_rank: int,
+        target: TargetSpec | None = None,
+    ) -> None: ...
+    def Accumulate(
+        self,
+        origin: BufSpec,
+        target_rank: int,
+        target: TargetSpec | None = None,
+        op: MPI.Op | None = None,
+    ) -> None: ...
+    def Get_accumulate(
+        self,
+        origin: BufSpec | None,
+        result: BufSpec,
+        target_rank: int,
+        target: TargetSpec | None = None,
+        op: MPI.Op | None = None,
+    ) -> None: ...
+    def Fetch_and_op(
+        self,
+        origin: BufSpec | None,
+        result: BufSpec,
+        target_rank: int,
+        target_disp: int = 0,
+        op: MPI.Op | None = None,
+    ) -> None: ...
+    def Compare_and_swap(
+        self,
+        origin: BufSpec,
+        compare: BufSpec,
+        result: BufSpec,
+        target_rank: int,
+        target_disp: int = 0,
+    ) -> None: ...
+    def Rput(
+        self,
+        origin: BufSpec,
+        target_rank: int,
+        target: TargetSpec | None = None,
+    ) -> MPI.Request: ...
+    def Rget(
+        self,
+        origin: BufSpec,
+        target_rank: int,
+        target: TargetSpec | None = None,
+    ) -> MPI.Request: ...
+    def Raccumulate(
+        self,
+        origin: BufSpec,
+        target_rank: int,
+        target: TargetSpec | None = None,
+        op: MPI.Op | None = None,
+    ) -> MPI.Request: ...
+    def Rget_accumulate(
+        self,
+        origin: BufSpec | None,
+        result: BufSpec,
+        target_rank: int,
+        target: TargetSpec | None = None,
+        op: MPI.Op | None = None,
+    ) -> MPI.Request: ...
+    def Fence(self, assertion: int = 0) -> None: ...
+    def Lock(
+        self, rank: int, lock_type: int = ..., assertion: int = 0
+    ) -> None: ...
+    def Unlock(self, rank: int) -> None: ...
+    def Lock_all(self, assertion: int = 0) -> None: ...
+    def Unlock_all(self) -> None: ...
+    def Flush(self, rank: int) -> None: ...
+    def Flush_local(self, rank: int) -> None: ...
+    def Flush_all(self) -> None: ...
+    def Flush_local_all(self) -> None: ...
+    def Sync(self) -> None: ...
+    def Post(self, group: MPI.Group, assertion: int = 0) -> None: ...
+    def Start(self, group: MPI.Group, assertion: int = 0) -> None: ...
+    def Complete(self) -> None: ...
+    def Wait(self) -> Literal[True]: ...
+    def Test(self) -> bool: ...
+    @property
+    def _made(self) -> str | None: ...
+    @property
+    def _memory(self) -> Any: ...
+    def _open(
+        self, comm: MPI.Comm, memory: Any, disp_unit: int, made: str, /
+    ) -> None: ...
+    def _end(self) -> MPI.Comm | None: ...
+    def _part(self, rank: int, /) -> tuple[int, int, int, bool] | None: ...
+    # warpmpi/_windows.py puts in the following.
+    @classmethod
+    def Create(
+        cls,
+        memory: Any,
+        disp_unit: int = 1,
+        info: MPI.Info = ...,
+        comm: MPI.Intracomm = ...,
+    ) -> Self: ...
+    @classmethod
+    def Allocate(
+        cls,
+        size: int,
+        disp_unit: int = 1,
+        info: MPI.Info = ...,
+        comm: MPI.Intracomm = ...,
+    ) -> Self: ...
+    @classmethod
+    def Allocate_shared(
+        cls,
+        size: int,
+        disp_unit: int = 1,
+        info: MPI.Info = ...,
+        comm: MPI.Intracomm = ...,
+    ) -> Self: ...
+    def Free(self) -> None: ...
+    def free(self) -> None: ...
+    def Get_attr(self, keyval: int) -> Any: ...
+    def tomemory(self) -> Any: ...
+    def Shared_query(self, rank: int) -> tuple[Any, int]: ...
+    def Get_info(self) -> MPI.Info: ...
 
 @disjoint_base
 class Prequest(Request, MPI.Prequest):

@@ -62,12 +62,9 @@ class _Making:
 
     def settle(self) -> bool:
         """Tell whether any rank gives GPU memory; raises if one failed."""
-        if type(self.comm) in _OF_GPUS:  # no rank has a GPU
-            votes = [self.memory is not None, self.error is not None]
-        else:
-            both = array("i", [self.memory is not None, bool(self.error)])
-            _allreduce(self.comm, MPI.IN_PLACE, [both, MPI.INT], MPI.MAX)
-            votes = list(both)
+        votes = array("i", [self.memory is not None, self.error is not None])
+        if type(self.comm) not in _OF_GPUS:  # else no rank has a GPU
+            _allreduce(self.comm, MPI.IN_PLACE, [votes, MPI.INT], MPI.MAX)
         if self.error is not None:
             raise self.error
         if votes[1]:

@@ -315,7 +315,7 @@ def test_a_window_over_gpu_memory_is_refused(comm, kind):
             lambda: MPI.Win.Create(memory, 8, MPI.INFO_NULL, comm),
             lambda: Window.Create(memory, comm=comm),
         ):
-            with pytest.raises(TypeError, match="wm.Win.Create"):
+            with pytest.raises(TypeError, match=r"wm\.Win\.Create"):
                 give()
         return
     try:

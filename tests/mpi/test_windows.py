@@ -226,8 +226,8 @@ def test_numbers_drawn_from_a_counter(comm, kind):
         drawn.append(int(kinds.values_of(number)[0]))
     win.Unlock_all()
     assert drawn == sorted(drawn)
-    of_all = comm.allgather(drawn)
-    assert sorted(sum(of_all, [])) == list(range(25 * comm.size))
+    of_all = np.concatenate(comm.allgather(drawn))
+    assert sorted(of_all) == list(range(25 * comm.size))
     win.Free()
 
 
@@ -322,8 +322,9 @@ def test_datatypes(comm, name, kind):
     win.Get([into, 1, made], comm.rank, [0, 1, made])
     win.Fence()
     assert np.array_equal(kinds.values_of(into), expected)
-    win.Accumulate([kinds.make(kind, elements), 1, made], comm.rank,
-                   [0, 1, made])
+    win.Accumulate(
+        [kinds.make(kind, elements), 1, made], comm.rank, [0, 1, made]
+    )
     win.Fence()
     twice = np.where(expected == -1, -1, 2 * expected)
     assert np.array_equal(memory.numpy(), twice)

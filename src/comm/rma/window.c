@@ -98,8 +98,8 @@ window_connect(wm_window_t *window, int rank, const published_t *its,
             && !wm_rkey_holds(&part->place, part->nbytes)))
         return wm_comm_damaged(window->comm, rank, err);
     if (window->epochs != NULL
-        && wm_epochs_connect(window->epochs, rank,
-                             indices[window->comm->rank], -1, err)
+        && wm_epochs_connect(window->epochs, rank, indices[window->comm->rank],
+                             -1, err)
                < 0)
         return wm_comm_damaged(window->comm, rank, err);
     return 0;

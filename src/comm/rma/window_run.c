@@ -11,15 +11,15 @@
 
 // A kernel copies fewer bytes, because it tells its end at once.
 #define SHORT_BYTES ((size_t)32 << 10)
-#define ARGUMENTS 3            // most of a call
-#define LOOKS_A_STREAM 128     // as in transfer/transfer_set.c
+#define ARGUMENTS 3             // most of a call
+#define LOOKS_A_STREAM 128      // as in transfer/transfer_set.c
 #define PAGED_BYTES SHORT_BYTES // from here on, the driver copies host memory
 
 // Contiguous memory that kernels reach, for one argument.
 typedef struct {
     char *data;
     wm_window_pending_t kept; // moved to the window when the call has begun
-    bool unpacks; // kernels copy `data` to the argument's parts
+    bool unpacks;             // kernels copy `data` to the argument's parts
     wm_window_side_t *side;
 } landing_t;
 
@@ -143,10 +143,9 @@ wm_window_complete(wm_window_t *window, wm_error_t *err)
 {
     int code = 0, failed;
     if (window->busy)
-        code = wm_coll_wait(window->comm, run_look, window,
-                            window->signals ? WM_LOOKS_AT_WORDS
-                                            : WM_LOOKS_AT_STREAM,
-                            err);
+        code = wm_coll_wait(
+            window->comm, run_look, window,
+            window->signals ? WM_LOOKS_AT_WORDS : WM_LOOKS_AT_STREAM, err);
     window->busy = window->signals = false;
     for (; window->ended < window->pending_count; ++window->ended) {
         failed = code == 0 ? run_deliver(&window->pending[window->ended], err)
@@ -192,8 +191,8 @@ land_on_host(landing_t *landing, size_t nbytes, bool reads, bool writes,
         return code;
     landing->data = kept->pinned;
     if (reads && side->layout.parts != NULL)
-        code = host_copy(side->layout.parts, side->layout.count,
-                         kept->pinned, true, err);
+        code = host_copy(side->layout.parts, side->layout.count, kept->pinned,
+                         true, err);
     else if (reads)
         memcpy(kept->pinned, side->layout.data, nbytes);
     if (!writes)
@@ -291,8 +290,8 @@ run_copy(wm_window_t *window, char *dst, const char *src, size_t nbytes,
     if (dst == src)
         return 0;
     if (nbytes > SHORT_BYTES)
-        return wm_memory_copy(window->device, dst, src, nbytes,
-                              window->stream, err);
+        return wm_memory_copy(window->device, dst, src, nbytes, window->stream,
+                              err);
     params.count = 1;
     params.signal = run_signal(window);
     params.pulls[0] = (wm_pull_t){.dst = dst, .src = src, .nbytes = nbytes};
@@ -336,8 +335,8 @@ update_alone(wm_window_t *window, int target, const wm_atomic_t *update,
         code = wm_memory_copy(window->device, update->fetched, update->dst,
                               nbytes, window->stream, err);
     if (code == 0 && update->op == WM_REDUCE_REPLACE)
-        code = wm_memory_copy(window->device, update->dst, update->src,
-                              nbytes, window->stream, err);
+        code = wm_memory_copy(window->device, update->dst, update->src, nbytes,
+                              window->stream, err);
     else if (code == 0 && update->op != WM_REDUCE_NO_OP)
         code = wm_reduce_launch(window->device, update->type, update->op,
                                 update->dst, sources, 2, update->count,
@@ -427,8 +426,8 @@ run_transfer(wm_window_t *window, const wm_window_call_t *call, char *packed,
     bool gets = call->kind == WM_WINDOW_GET;
     char *target = call->layout.data;
     if (call->layout.parts == NULL)
-        return run_copy(window, gets ? packed : target,
-                        gets ? target : packed, call->nbytes, err);
+        return run_copy(window, gets ? packed : target, gets ? target : packed,
+                        call->nbytes, err);
     window->busy = true;
     window->signals = false;
     return parts_copy(window, &call->layout, packed, gets, err);

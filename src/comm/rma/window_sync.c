@@ -47,9 +47,9 @@ wm_window_check_held(const wm_window_t *window, int target, const char *call,
 static int
 check_free(const wm_window_t *window, const char *call, wm_error_t *err)
 {
-    const char *open = window->locked_all   ? "Lock_all has no Unlock_all yet"
-                       : window->started    ? "Start has no Complete yet"
-                       : window->locks > 0  ? "Lock has no Unlock yet"
+    const char *open = window->locked_all  ? "Lock_all has no Unlock_all yet"
+                       : window->started   ? "Start has no Complete yet"
+                       : window->locks > 0 ? "Lock has no Unlock yet"
                        : window->fenced && window->used
                            ? "calls were made after the last Fence: call "
                              "Fence(MPI.MODE_NOSUCCEED) first"
@@ -59,9 +59,10 @@ check_free(const wm_window_t *window, const char *call, wm_error_t *err)
 
 // --- Fence --------------------------------------------------------------
 
-// Meets all ranks. If one has failed, all raise.
+// Waits for all ranks. If one has failed, all raise.
 static int
-meet(wm_window_t *window, const char *call, int code, wm_error_t *err)
+sync_all_ranks(wm_window_t *window, const char *call, int code,
+               wm_error_t *err)
 {
     bool misused = code == WM_ERR_MPI;
     wm_preflight_t preflight = {
@@ -70,10 +71,10 @@ meet(wm_window_t *window, const char *call, int code, wm_error_t *err)
         .all = !misused,
     };
     wm_error_t later;
-    int met = wm_preflight_run(window->comm, &preflight,
-                               code < 0 ? &later : err);
-    if (code < 0 || met < 0)
-        return code < 0 ? code : met;
+    int exchanged = wm_preflight_run(window->comm, &preflight,
+                                     code < 0 ? &later : err);
+    if (code < 0 || exchanged < 0)
+        return code < 0 ? code : exchanged;
     return preflight.all == 0
                ? sync_fail(err, call,
                            "another rank has an epoch open, or has failed: "
@@ -86,13 +87,12 @@ wm_window_fence(wm_window_t *window, bool begins, int code, wm_error_t *err)
 {
     if (code == 0) {
         window->used = false;
-        code = window->posted
-                   ? sync_fail(err, "Fence", "Post has no Wait yet")
-                   : check_free(window, "Fence", err);
+        code = window->posted ? sync_fail(err, "Fence", "Post has no Wait yet")
+                              : check_free(window, "Fence", err);
     }
     if (code == 0)
         code = wm_window_complete(window, err);
-    code = meet(window, "Fence", code, err);
+    code = sync_all_ranks(window, "Fence", code, err);
     if (code == 0)
         window->fenced = begins;
     return code;
@@ -108,7 +108,7 @@ wm_window_end(wm_window_t *window, int code, wm_error_t *err)
     }
     if (code == 0)
         code = wm_window_complete(window, err);
-    return meet(window, "Free", code, err);
+    return sync_all_ranks(window, "Free", code, err);
 }
 
 // --- Lock ---------------------------------------------------------------
@@ -158,9 +158,8 @@ int
 wm_window_lock_part(wm_window_t *window, int target, bool exclusive,
                     bool checked, wm_error_t *err)
 {
-    int code = window->parts[target].held != WM_WINDOW_UNLOCKED
-                   ? sync_fail(err, "Lock",
-                               "this rank has locked the target already")
+    int code = window->parts[target].held != WM_WINDOW_UNLOCKED ? sync_fail(
+                   err, "Lock", "this rank has locked the target already")
                : window->locks > 0 ? 0
                                    : check_free(window, "Lock", err);
     if (code == 0)
@@ -175,8 +174,7 @@ wm_window_lock_part(wm_window_t *window, int target, bool exclusive,
 int
 wm_window_unlock_part(wm_window_t *window, int target, wm_error_t *err)
 {
-    if (window->locked_all
-        || window->parts[target].held == WM_WINDOW_UNLOCKED)
+    if (window->locked_all || window->parts[target].held == WM_WINDOW_UNLOCKED)
         return sync_fail(err, "Unlock",
                          "this rank has not locked the target by Lock");
     int code = wm_window_complete(window, err);
@@ -271,8 +269,8 @@ wm_window_start(wm_window_t *window, const int *ranks, int count,
         window->epochs->neighbors[i].is_accessed = false;
     for (int i = 0; i < count; ++i)
         window->epochs->neighbors[ranks[i]].is_accessed = true;
-    code = wm_coll_wait(window->comm, look_at_start, window,
-                        WM_LOOKS_AT_WORDS, err);
+    code = wm_coll_wait(window->comm, look_at_start, window, WM_LOOKS_AT_WORDS,
+                        err);
     if (code == 0) {
         window->started = true;
         window->fenced = false;

@@ -41,10 +41,10 @@ wm_py_window_beneath(PyObject *self, const char *call, PyObject *const *args,
     for (Py_ssize_t i = 0; i < named && code == 0; ++i)
         code = PyDict_SetItem(dict, PyTuple_GET_ITEM(keywords, i),
                               args[given + i]);
-    PyObject *result = code < 0 ? NULL
-                                : wm_py_cold("warpmpi._windows", "beneath",
-                                             "(OsOO)", self, call, tuple,
-                                             dict);
+    PyObject *result = code < 0
+                           ? NULL
+                           : wm_py_cold("warpmpi._windows", "beneath",
+                                        "(OsOO)", self, call, tuple, dict);
     Py_XDECREF(tuple);
     Py_XDECREF(dict);
     return result;
@@ -230,17 +230,13 @@ static PyMethodDef window_methods[] = {
 };
 #undef X
 
-PyDoc_STRVAR(window_doc,
-             "Win(win=None)\n--\n\n"
-             "A window of MPI whose memory may be GPU memory.");
+PyDoc_STRVAR(window_doc, "Win(win=None)\n--\n\n"
+                         "A window of MPI whose memory may be GPU memory.");
 
 static PyType_Slot window_slots[] = {
-    {Py_tp_doc, (void *)window_doc},
-    {Py_tp_traverse, window_traverse},
-    {Py_tp_clear, window_clear},
-    {Py_tp_methods, window_methods},
-    {Py_tp_getset, window_getters},
-    {0},
+    {Py_tp_doc, (void *)window_doc}, {Py_tp_traverse, window_traverse},
+    {Py_tp_clear, window_clear},     {Py_tp_methods, window_methods},
+    {Py_tp_getset, window_getters},  {0},
 };
 
 PyType_Spec wm_py_window_spec = {

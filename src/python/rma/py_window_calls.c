@@ -208,8 +208,8 @@ read_target(PyObject *value, const wm_message_t *origin, target_t *target)
 static int
 refuse_range(const reading_t *reading, const target_t *target)
 {
-    const wm_window_part_t *part = &reading->window
-                                        ->parts[reading->call.target];
+    const wm_window_part_t *part =
+        &reading->window->parts[reading->call.target];
     return wm_py_mpi_fail(
         MPI_ERR_RMA_RANGE,
         "%s: %lld elements of %lld bytes at displacement %lld (of %lld bytes "
@@ -230,8 +230,8 @@ place_target(reading_t *reading, const target_t *target)
     wm_typemap_t parts;
     if (call->nbytes == 0)
         return 0;
-    if (__builtin_mul_overflow(target->displacement, part->unit, &at)
-        || at < 0 || (uint64_t)at > part->nbytes)
+    if (__builtin_mul_overflow(target->displacement, part->unit, &at) || at < 0
+        || (uint64_t)at > part->nbytes)
         return refuse_range(reading, target);
     call->layout.data = part->memory + at;
     if (!target->gaps)
@@ -311,7 +311,8 @@ find_update(reading_t *reading, PyObject *given, const wm_message_t *elements)
 {
     MPI_Op op = MPI_SUM;
     wm_window_call_t *call = &reading->call;
-    if (given != NULL && wm_py_mpi_op(given, "op", &op) < 0)
+    if (given != NULL && given != Py_None
+        && wm_py_mpi_op(given, "op", &op) < 0)
         return -1;
     bool plain = op == MPI_REPLACE || op == MPI_NO_OP;
     bool known = find_type(elements, &call->type) == 0;
@@ -363,9 +364,8 @@ ended_request(void)
 static PyObject *
 begin(reading_t *reading, bool requested)
 {
-    wm_window_side_t **sides[] = {&reading->call.origin,
-                                  &reading->call.compare,
-                                  &reading->call.result};
+    wm_window_side_t **sides[] = {
+        &reading->call.origin, &reading->call.compare, &reading->call.result};
     wm_error_t err;
     int code;
     for (int i = 0; i < 3; ++i)
@@ -389,7 +389,7 @@ typedef struct {
     const char *names[6];
     int count, required;
     wm_window_kind_t kind;
-    bool requested, single; // one element
+    bool requested, single;                // one element
     int compare, result, rank, target, op; // their positions; 0: none
 } shape_t;
 
@@ -400,6 +400,7 @@ read_call(reading_t *reading, const shape_t *shape, PyObject **values)
     bool gets = shape->kind == WM_WINDOW_GET;
     MPI_Op op = MPI_SUM;
     if (shape->op > 0 && values[shape->op] != NULL
+        && values[shape->op] != Py_None
         && wm_py_mpi_op(values[shape->op], "op", &op) < 0)
         return -1;
     bool unread = op == MPI_NO_OP && shape->result > 0;
@@ -424,8 +425,7 @@ read_call(reading_t *reading, const shape_t *shape, PyObject **values)
                               reading->name);
     if (shape->compare > 0) {
         reading->call.op = WM_REDUCE_REPLACE;
-        reading->call.type = type_of_size(reading->call.nbytes,
-                                          first->size);
+        reading->call.type = type_of_size(reading->call.nbytes, first->size);
         reading->call.size = wm_reduce_size(reading->call.type);
         if (reading->call.size == reading->call.nbytes)
             return 0;
@@ -439,10 +439,9 @@ read_call(reading_t *reading, const shape_t *shape, PyObject **values)
                           "%s: the arrays have %lld elements: give arrays of "
                           "one element, or use Get_accumulate",
                           reading->name, (long long)first->count);
-    return shape->kind == WM_WINDOW_UPDATE
-               ? find_update(reading, shape->op > 0 ? values[shape->op] : NULL,
-                             first)
-               : 0;
+    return shape->kind == WM_WINDOW_UPDATE ? find_update(
+               reading, shape->op > 0 ? values[shape->op] : NULL, first)
+                                           : 0;
 }
 
 static PyObject *
@@ -505,8 +504,7 @@ run_call(const shape_t *shape, PyObject *object, PyObject *const *args,
          .target = 2, .op = 3, .requested = ends)
 
 #define GET_ACCUMULATE(call, ends)                                            \
-    CALL(call,                                                                \
-         .names = {"origin", "result", "target_rank", "target", "op"},        \
+    CALL(call, .names = {"origin", "result", "target_rank", "target", "op"},  \
          .count = 5, .required = 3, .kind = WM_WINDOW_UPDATE, .result = 1,    \
          .rank = 2, .target = 3, .op = 4, .requested = ends)
 
@@ -540,35 +538,36 @@ TRANSFER(Rget, WM_WINDOW_GET, true)
 
 const char wm_py_window_Accumulate_doc[] = PyDoc_STR(
     "Accumulate($self, /, origin, target_rank, target=None, "
-    "op=mpi4py.MPI.SUM)\n--\n\n"
+    "op=None)\n--\n\n"
     "Combine the memory of a rank with an array, element by element, by an\n"
-    "operation of MPI's, also MPI.REPLACE. Several ranks may do so at the\n"
+    "operation of MPI's (op; None: MPI.SUM), also MPI.REPLACE. Several ranks "
+    "may do so at the\n"
     "same time: each element is updated at once. Arguments and errors as\n"
     "Put.");
 ACCUMULATE(Accumulate, false)
 
 const char wm_py_window_Raccumulate_doc[] = PyDoc_STR(
     "Raccumulate($self, /, origin, target_rank, target=None, "
-    "op=mpi4py.MPI.SUM)\n--\n\n"
+    "op=None)\n--\n\n"
     "Do as Accumulate; returns a request.");
 ACCUMULATE(Raccumulate, true)
 
 const char wm_py_window_Get_accumulate_doc[] = PyDoc_STR(
     "Get_accumulate($self, /, origin, result, target_rank, target=None, "
-    "op=mpi4py.MPI.SUM)\n--\n\n"
+    "op=None)\n--\n\n"
     "Do as Accumulate; result gets the elements as they were before. With\n"
     "MPI.NO_OP they stay, and origin is not read.");
 GET_ACCUMULATE(Get_accumulate, false)
 
 const char wm_py_window_Rget_accumulate_doc[] = PyDoc_STR(
     "Rget_accumulate($self, /, origin, result, target_rank, target=None, "
-    "op=mpi4py.MPI.SUM)\n--\n\n"
+    "op=None)\n--\n\n"
     "Do as Get_accumulate; returns a request.");
 GET_ACCUMULATE(Rget_accumulate, true)
 
 const char wm_py_window_Fetch_and_op_doc[] = PyDoc_STR(
     "Fetch_and_op($self, /, origin, result, target_rank, target_disp=0, "
-    "op=mpi4py.MPI.SUM)\n--\n\n"
+    "op=None)\n--\n\n"
     "Do as Get_accumulate with one element, at a displacement.");
 CALL(Fetch_and_op,
      .names = {"origin", "result", "target_rank", "target_disp", "op"},
