@@ -51,6 +51,7 @@ class _Making:
         self.unit, self.info, self.comm = unit, info, comm
         self.memory: Any = None  # GPU array
         self.host: Any = None  # memory of MPI's own window
+        self.mixed = False  # some rank gives host memory
         self.error: Exception | None = None
 
     def attempt(self, look: Callable[[], None]) -> None:
@@ -62,7 +63,8 @@ class _Making:
 
     def settle(self) -> bool:
         """Tell whether any rank gives GPU memory; raises if one failed."""
-        votes = array("i", [self.memory is not None, self.error is not None])
+        gives = [self.memory is not None, self.error is not None]
+        votes = array("i", [*gives, self.host is not None])
         if type(self.comm) not in _OF_GPUS:  # else no rank has a GPU
             _allreduce(self.comm, MPI.IN_PLACE, [votes, MPI.INT], MPI.MAX)
         if self.error is not None:
@@ -72,6 +74,7 @@ class _Making:
                 f"Win.{self.name}: another rank has failed: its error tells "
                 "why"
             )
+        self.mixed = bool(votes[2])
         return bool(votes[0])
 
     def stock(self, cls: type, *args: Any) -> Any:
@@ -96,13 +99,13 @@ class _Making:
 
 
 def _beneath_of(cls: type, making: _Making) -> Any:
-    """Make MPI's own window; Open MPI 4.1 has none of one rank but these."""
+    """Make MPI's own window; Open MPI 4.1 may have none but shared ones."""
     create = _stock["Create"].__get__(None, cls)
     shared = _stock["Allocate_shared"].__get__(None, cls)
     try:
         return create(making.host, making.unit, making.info, making.comm)
     except MPI.Exception:
-        if making.comm.Get_size() > 1:
+        if making.mixed:
             raise
         return shared(0, making.unit, making.info, making.comm)
 

@@ -9,6 +9,7 @@ from mpi4py import MPI
 
 import kinds
 import warpmpi as wm
+from cases import STAGED as INSTALLED
 
 pytestmark = pytest.mark.skipif(
     not wm.is_cuda_available(), reason="needs a GPU"
@@ -480,4 +481,71 @@ def test_arrays_without_a_hold(comm):
     win.Fence()
     expected = np.repeat(np.arange(100), 512)
     assert np.array_equal(memory.numpy()[: expected.size], expected)
+    win.Free()
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("installed", [False, True])
+def test_mixed_memory(comm, installed):
+    """Odd ranks give host memory, which MPI's own window serves."""
+    values = np.arange(32, dtype="int64") + 100 * comm.rank
+    on_host = comm.rank % 2 == 1
+    memory = values.copy() if on_host else wm.array(values)
+    create = INSTALLED[MPI.Win, "Create"].__func__ if installed else None
+    if installed:
+        win = create(MPI.Win, memory, 8, comm=comm)
+    else:
+        win = wm.Win.Create(memory, 8, comm=comm)
+    win.Fence()
+    for target in range(comm.size):
+        for kind, at in (("host", 0), ("device", 1)):
+            number = kinds.make(kind, np.full(1, comm.rank, "int64"))
+            win.Put(number, target, 2 * comm.rank + at)
+    win.Fence()
+    got = wm.zeros(32, "int64"), np.zeros(32, "int64")
+    for target in range(comm.size):
+        for array in got:
+            win.Get(array, target)
+            win.Fence()
+            expected = np.arange(32) + 100 * target
+            writers = np.repeat(np.arange(comm.size), 2)
+            expected[: writers.size] = writers
+            assert np.array_equal(kinds.values_of(array), expected)
+    win.Fence(MPI.MODE_NOSUCCEED)
+    one, old = wm.ones(1, "int64"), wm.zeros(1, "int64")
+    for target in range(2):
+        win.Lock(target)
+        win.Fetch_and_op(one, old, target, 31)
+        win.Unlock(target)
+    comm.Barrier()
+    win.Lock_all()
+    for target in range(2):
+        win.Get(got[0], target)
+        win.Flush(target)
+        assert got[0].numpy()[31] == 31 + 100 * target + comm.size
+    win.Unlock_all()
+    win.Free()
+
+
+def test_no_memory(comm):
+    """A rank may give none."""
+    memory = wm.zeros(8, "uint8") if comm.rank == 0 else None
+    win = opened(comm, memory)
+    win.Fence()
+    win.Put(wm.full(1, comm.rank, "uint8"), 0, comm.rank)
+    win.Fence()
+    if comm.rank == 0:
+        assert memory.numpy()[: comm.size].tolist() == list(range(comm.size))
+    elif comm.size > 1:
+        with wrong(MPI.ERR_RMA_RANGE):
+            win.Put(wm.full(1, 1, "uint8"), 1)
+    win.Fence()
+    win.Free()
+
+
+def test_windows_of_the_host_stay_those_of_mpi(comm):
+    win = INSTALLED[MPI.Win, "Create"].__func__(
+        MPI.Win, np.zeros(8), 8, comm=comm
+    )
+    assert type(win) is MPI.Win
     win.Free()
