@@ -8,6 +8,7 @@ import pytest
 from mpi4py import MPI
 
 import kinds
+import ranks
 import warpmpi as wm
 from cases import STAGED as INSTALLED
 
@@ -549,3 +550,12 @@ def test_windows_of_the_host_stay_those_of_mpi(comm):
     )
     assert type(win) is MPI.Win
     win.Free()
+
+
+@pytest.mark.programs
+def test_the_work_queue():
+    program = ranks.ROOT / "examples" / "work_queue.py"
+    words = "--size 96 --tile 24 --depth 30".split()
+    printed = ranks.run(program, *words, ranks=2)
+    assert "16 tiles" in printed
+    assert "every point right" in printed
