@@ -14,7 +14,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from . import _core, _memory_kinds
+from . import _core, _devices, _memory_kinds
 from ._comm import _OF_GPUS, Comm
 from ._staging.windows import STAGED, window_memory
 
@@ -49,6 +49,7 @@ class _Making:
     ) -> None:
         self.cls, self.name = cls, name
         self.unit, self.info, self.comm = unit, info, comm
+        self.wants = False  # GPU memory, later
         self.memory: Any = None  # GPU array
         self.host: Any = None  # memory of MPI's own window
         self.mixed = False  # some rank gives host memory
@@ -63,8 +64,9 @@ class _Making:
 
     def settle(self) -> bool:
         """Tell whether any rank gives GPU memory; raises if one failed."""
-        gives = [self.memory is not None, self.error is not None]
-        votes = array("i", [*gives, self.host is not None])
+        wants = self.wants or self.memory is not None
+        failed, mixed = self.error is not None, self.host is not None
+        votes = array("i", [wants, failed, mixed])
         if type(self.comm) not in _OF_GPUS:  # else no rank has a GPU
             _allreduce(self.comm, MPI.IN_PLACE, [votes, MPI.INT], MPI.MAX)
         if self.error is not None:
@@ -101,6 +103,8 @@ class _Making:
 def _beneath_of(cls: type, making: _Making) -> Any:
     """Make MPI's own window; Open MPI 4.1 may have none but shared ones."""
     create = _stock["Create"].__get__(None, cls)
+    if making.name == "Create_dynamic":
+        return making.stock(cls)
     shared = _stock["Allocate_shared"].__get__(None, cls)
     try:
         return create(making.host, making.unit, making.info, making.comm)
@@ -174,6 +178,19 @@ def _allocating(name: str) -> Any:
     return allocate
 
 
+def create_dynamic(
+    cls: type, info: MPI.Info = MPI.INFO_NULL, comm: Any = MPI.COMM_SELF
+) -> Any:
+    """Make a window to which ranks attach arrays later. Collective.
+
+    The displacement of a call is then an address, MPI.Get_address(array) of
+    the rank that has attached the array, by Attach.
+    """
+    making = _Making(cls, "Create_dynamic", 1, info, comm)
+    making.wants = _devices.is_cuda_available()
+    return making.make() if making.settle() else making.stock(cls)
+
+
 allocate = _allocating("Allocate")
 allocate_shared = _allocating("Allocate_shared")
 
@@ -225,6 +242,25 @@ class _Methods:
         """Call Free unless the window is null."""
         if self and not MPI.Is_finalized():
             self.Free()
+
+    def Attach(self: Any, memory: Any) -> None:
+        """Attach an array to a window of Create_dynamic.
+
+        memory: a contiguous GPU array whose memory other processes can map,
+        or host memory. The window keeps the array until Detach or Free.
+        Raises ValueError for GPU memory that cannot be mapped.
+        """
+        if _core.is_on_device(memory):
+            self._attach(memory, True)
+        else:
+            STAGED["Attach"](self, memory)
+
+    def Detach(self: Any, memory: Any) -> None:
+        """Detach an array that was attached; no rank accesses it any more."""
+        if _core.is_on_device(memory):
+            self._attach(memory, False)
+        else:
+            STAGED["Detach"](self, memory)
 
     def Get_attr(self: Any, keyval: int) -> Any:
         """Return the attribute of a key, or None."""
@@ -286,6 +322,7 @@ MAKERS: dict[str, Callable[..., Any]] = {
     "Create": create,
     "Allocate": allocate,
     "Allocate_shared": allocate_shared,
+    "Create_dynamic": create_dynamic,
 }
 for _name, _call in MAKERS.items():
     setattr(_core.Win, _name, classmethod(_call))

@@ -559,3 +559,60 @@ def test_the_work_queue():
     printed = ranks.run(program, *words, ranks=2)
     assert "16 tiles" in printed
     assert "every point right" in printed
+
+
+def dynamic(comm):
+    try:
+        return wm.Win.Create_dynamic(comm=comm)
+    except MPI.Exception as error:
+        pytest.skip(f"no dynamic window: {error}")
+
+
+def test_attached_arrays(comm):
+    win = dynamic(comm)
+    assert win.flavor == MPI.WIN_FLAVOR_DYNAMIC
+    arrays = [wm.zeros(64, "int32"), wm.zeros(16, "int32")]
+    for array in arrays:
+        win.Attach(array)
+    addresses = comm.allgather([each.ptr for each in arrays])
+    win.Fence()
+    for target, (first, second) in enumerate(addresses):
+        number = wm.full(1, comm.rank + 1, "int32")
+        win.Put(number, target, first + 4 * comm.rank)
+        win.Accumulate(number, target, second + 60)
+    win.Fence()
+    count = comm.size
+    assert arrays[0].numpy()[:count].tolist() == list(range(1, count + 1))
+    assert arrays[1].numpy()[15] == count * (count + 1) // 2
+    with wrong(MPI.ERR_RMA_RANGE):
+        win.Put(wm.zeros(2, "int32"), comm.rank, addresses[comm.rank][1] + 60)
+    win.Fence(MPI.MODE_NOSUCCEED)
+    win.Detach(arrays[0])
+    with wrong(MPI.ERR_RMA_ATTACH):
+        win.Detach(arrays[0])
+    again = wm.full(64, 7, "int32")
+    win.Attach(again)
+    addresses = comm.allgather(again.ptr)
+    got = wm.zeros(64, "int32")
+    other = (comm.rank + 1) % comm.size
+    win.Lock(other, MPI.LOCK_SHARED)
+    win.Get(got, other, addresses[other])
+    win.Unlock(other)
+    assert np.all(got.numpy() == 7)
+    comm.Barrier()
+    win.Free()
+
+
+def test_attached_host_memory(comm):
+    """MPI's own window has it."""
+    win = dynamic(comm)
+    memory = np.zeros(8, "int64")
+    win.Attach(memory)
+    addresses = comm.allgather(MPI.Get_address(memory))
+    win.Fence()
+    other = (comm.rank + 1) % comm.size
+    win.Put(wm.full(8, 3, "int64"), other, addresses[other])
+    win.Fence()
+    assert np.all(memory == 3)
+    win.Detach(memory)
+    win.Free()

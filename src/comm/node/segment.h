@@ -10,6 +10,7 @@
 #include "comm/node/account.h"
 #include "comm/node/barrier.h"
 #include "comm/node/lane_words.h"
+#include "comm/node/rkey.h"
 #include "comm/node/slot.h"
 
 #define WM_SLOTS 2048
@@ -43,6 +44,16 @@ typedef struct {
     _Atomic uint32_t updating; // 1 + its rank; 0: none
 } wm_window_words_t;
 
+#define WM_ATTACHED 256
+
+// GPU memory that this rank has attached to a window (rma/window_attach.h).
+typedef struct {
+    _Atomic uint32_t version; // odd while the others change
+    int32_t words;            // the window's, 1 + their index; 0: none
+    uint64_t nbytes;
+    wm_rkey_t place;
+} wm_attached_t;
+
 typedef struct {
     uint64_t magic;
     uint8_t id[16];           // random, of the process
@@ -62,6 +73,7 @@ typedef struct {
     _Atomic uint32_t shared_drops[WM_SHARED_ARRAYS];
     wm_window_words_t window_words[WM_WINDOW_WORDS];
     wm_lane_words_t lane_words[WM_LANES];
+    wm_attached_t attached[WM_ATTACHED];
     // Arrival words of bank 0 of each slot of this rank (barrier.h). They are
     // side by side, as a rank that reads one reads several.
     _Alignas(64) _Atomic uint32_t arrived[WM_BARRIER_ROWS];

@@ -7,6 +7,7 @@
 #include "comm/coll/direct/coll_gather.h"
 #include "comm/coll/direct/preflight.h"
 #include "comm/engine/engine.h"
+#include "comm/rma/window_attach.h"
 #include "comm/rma/window_run.h"
 
 // The data that each rank tells all others, and behind it the index of its
@@ -93,6 +94,7 @@ window_connect(wm_window_t *window, int rank, const published_t *its,
                             "and Recv, or a window of host memory",
                             wm_comm_name(window->comm, rank).text);
     part->words = wm_window_lock_words(peer, its->words);
+    part->index = its->words;
     if (part->words == NULL
         || (rank != window->comm->rank && part->on_device && part->nbytes > 0
             && !wm_rkey_holds(&part->place, part->nbytes)))
@@ -210,6 +212,7 @@ wm_window_open(wm_comm_t *comm, const wm_window_given_t *given,
     window->comm = comm;
     window->size = comm->size;
     window->words = -1;
+    window->dynamic = window->mixed = given->dynamic;
     pthread_mutex_init(&window->lock, NULL);
     window->device = given->on_device && given->nbytes > 0
                          ? given->memory.device
@@ -241,9 +244,11 @@ wm_window_close(wm_window_t *window)
     for (int rank = 0; rank < window->size; ++rank)
         if (window->parts[rank].mapping != NULL)
             wm_mapping_release(window->parts[rank].mapping);
+    wm_window_detach_all(window);
     wm_epochs_free(window->epochs);
     wm_window_lock_release_words(window->words);
     wm_engine_unlock();
+    free(window->attached);
     pthread_mutex_destroy(&window->lock);
     free(window);
 }

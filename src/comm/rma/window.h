@@ -33,8 +33,17 @@ typedef struct {
     wm_rkey_t place;
     wm_mapping_t *mapping; // NULL: none is needed
     wm_window_words_t *words;
+    int index;             // of the words, in the rank's segment
     wm_window_held_t held; // by this rank
 } wm_window_part_t;
+
+// Memory that a rank has attached, mapped here (window_attach.h).
+typedef struct {
+    int rank, index;
+    uint32_t version;
+    wm_mapping_t *mapping;
+    char *memory;
+} wm_window_attached_t;
 
 // An argument of a call whose work has not ended, and memory in its place.
 typedef struct {
@@ -69,7 +78,10 @@ typedef struct {
     int locks; // parts that Lock holds
     int words; // index of our words; -1: none
     wm_epochs_t *epochs;
-    bool mixed; // some parts are MPI's
+    bool mixed;   // some parts are MPI's
+    bool dynamic; // ranks attach memory, whose addresses are displacements
+    wm_window_attached_t *attached; // mapped ones
+    int attached_count;
     int size;
     wm_window_part_t parts[];
 } wm_window_t;
@@ -78,7 +90,7 @@ typedef struct {
 typedef struct {
     int code; // an error of this rank so far, which all raise; 0: none
     const char *text;
-    bool on_device;
+    bool on_device, dynamic;
     char *data;
     size_t nbytes;
     wm_pointer_t memory; // of `data`, if on_device and not empty

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "python/rma/py_window.h"
 
+#include "comm/rma/window_attach.h"
 #include "comm/rma/window_run.h"
 #include "comm/rma/window_sync.h"
 #include "python/message/channel.h"
@@ -96,7 +97,11 @@ window_open(PyObject *object, PyObject *args)
     if (!PyArg_ParseTuple(args, "OOLU:_open", &comm, &memory, &unit, &made)
         || wm_py_channel_get(comm, &channel) < 0)
         return NULL;
-    wm_window_given_t given = {.unit = unit};
+    wm_window_given_t given = {
+        .unit = unit,
+        .dynamic = PyUnicode_CompareWithASCIIString(made, "Create_dynamic")
+                   == 0,
+    };
     PyObject *raised = NULL;
     if (window_read(memory, &given, &view, &viewed) < 0) {
         raised = PyErr_GetRaisedException();
@@ -118,7 +123,9 @@ window_open(PyObject *object, PyObject *args)
     Py_XSETREF(self->memory, given.on_device ? Py_NewRef(memory) : NULL);
     Py_XSETREF(self->made, Py_NewRef(made));
     self->data = given.data;
-    Py_RETURN_NONE;
+    if (given.dynamic)
+        Py_XSETREF(self->attached, PyDict_New());
+    return given.dynamic && self->attached == NULL ? NULL : Py_NewRef(Py_None);
 }
 
 static void
@@ -131,6 +138,7 @@ window_close(wm_py_window_t *self)
     Py_CLEAR(self->memory);
     Py_CLEAR(self->comm);
     Py_CLEAR(self->made);
+    Py_CLEAR(self->attached);
 }
 
 PyDoc_STRVAR(window_end_doc,
@@ -157,6 +165,52 @@ window_end(PyObject *object, PyObject *Py_UNUSED(unused))
     PyObject *comm = Py_NewRef(self->comm);
     window_close(self);
     return comm;
+}
+
+PyDoc_STRVAR(window_attach_doc,
+             "_attach($self, memory, attaches, /)\n--\n\n"
+             "Attach a GPU array to a dynamic window, or detach it.");
+
+static PyObject *
+window_attach(PyObject *object, PyObject *args)
+{
+    wm_py_window_t *self = (wm_py_window_t *)object;
+    PyObject *memory;
+    wm_error_t err;
+    wm_view_t view;
+    int attaches, code;
+    if (!PyArg_ParseTuple(args, "Op:_attach", &memory, &attaches))
+        return NULL;
+    if (self->window == NULL || self->attached == NULL) {
+        wm_py_mpi_fail(MPI_ERR_RMA_FLAVOR,
+                       "this window takes no more memory: make it by "
+                       "Create_dynamic");
+        return NULL;
+    }
+    if (wm_py_view_parse(memory, true, "memory", &view) < 0)
+        return NULL;
+    char *data = view.array.data;
+    size_t nbytes = wm_array_nbytes(&view.array);
+    if (!wm_array_is_contiguous(&view.array)) {
+        wm_py_view_release(&view);
+        PyErr_SetString(PyExc_ValueError,
+                        "memory: a window is contiguous memory: give a "
+                        "contiguous array");
+        return NULL;
+    }
+    if (attaches)
+        WM_PY_UNLOCKED(code = wm_window_attach(self->window, data, nbytes,
+                                               &view.memory, &err));
+    else
+        WM_PY_UNLOCKED(code = wm_window_detach(self->window, data, &err));
+    wm_py_view_release(&view);
+    PyObject *key = code == 0 ? PyLong_FromVoidPtr(data) : wm_py_raise(&err);
+    if (key == NULL)
+        return NULL;
+    code = attaches ? PyDict_SetItem(self->attached, key, memory)
+                    : PyDict_DelItem(self->attached, key);
+    Py_DECREF(key);
+    return code < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 PyDoc_STRVAR(window_part_doc,
@@ -197,6 +251,7 @@ window_traverse(PyObject *object, visitproc visit, void *arg)
     wm_py_window_t *self = (wm_py_window_t *)object;
     Py_VISIT(self->comm);
     Py_VISIT(self->memory);
+    Py_VISIT(self->attached);
     return wm_py_mpi_traverse(wm_py_mpi_win_type(), object, visit, arg);
 }
 
@@ -225,6 +280,7 @@ static PyMethodDef window_methods[] = {
     WM_PY_WINDOW_CALLS(X) // the calls of MPI
     {"_open", window_open, METH_VARARGS, window_open_doc},
     {"_end", window_end, METH_NOARGS, window_end_doc},
+    {"_attach", window_attach, METH_VARARGS, window_attach_doc},
     {"_part", window_part, METH_O, window_part_doc},
     {0},
 };

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "comm/coll/call/reducible.h"
+#include "comm/rma/window_attach.h"
 #include "comm/rma/window_run.h"
 #include "comm/rma/window_sync.h"
 #include "python/message/datatype.h"
@@ -210,6 +211,13 @@ refuse_range(const reading_t *reading, const target_t *target)
 {
     const wm_window_part_t *part =
         &reading->window->parts[reading->call.target];
+    if (reading->window->dynamic)
+        return wm_py_mpi_fail(
+            MPI_ERR_RMA_RANGE,
+            "%s: %lld elements of %lld bytes from address %#llx on are not "
+            "within the array that rank %d has attached there",
+            reading->name, (long long)target->count, (long long)target->size,
+            (unsigned long long)target->displacement, reading->call.target);
     return wm_py_mpi_fail(
         MPI_ERR_RMA_RANGE,
         "%s: %lld elements of %lld bytes at displacement %lld (of %lld bytes "
@@ -219,32 +227,60 @@ refuse_range(const reading_t *reading, const target_t *target)
         (unsigned long long)part->nbytes, reading->call.target);
 }
 
+// Finds the memory of the target in this process, and an offset there. Returns
+// 1 if no GPU memory is attached at the address.
+static int
+find_memory(reading_t *reading, const target_t *target, char **memory,
+            uint64_t *nbytes, uint64_t *at)
+{
+    wm_window_t *window = reading->window;
+    const wm_window_part_t *part = &window->parts[reading->call.target];
+    long long offset;
+    wm_error_t err;
+    int found;
+    *memory = part->memory;
+    *nbytes = part->nbytes;
+    if (!window->dynamic) {
+        if (__builtin_mul_overflow(target->displacement, part->unit, &offset)
+            || offset < 0 || (uint64_t)offset > part->nbytes)
+            return refuse_range(reading, target);
+        *at = (uint64_t)offset;
+        return 0;
+    }
+    WM_PY_UNLOCKED({
+        wm_lock(&window->lock);
+        found = wm_window_find_attached(window, reading->call.target,
+                                        (uint64_t)target->displacement, memory,
+                                        nbytes, at, &err);
+        pthread_mutex_unlock(&window->lock);
+    });
+    return found < 0 ? wm_py_result(found, &err) : !found;
+}
+
 // Finds the target's memory in this process, and checks that it is within the
-// window.
+// window. Returns 1 if it is not ours.
 static int
 place_target(reading_t *reading, const target_t *target)
 {
     wm_window_call_t *call = &reading->call;
-    const wm_window_part_t *part = &reading->window->parts[call->target];
-    long long at;
+    uint64_t nbytes, at;
+    char *memory;
     wm_typemap_t parts;
     if (call->nbytes == 0)
         return 0;
-    if (__builtin_mul_overflow(target->displacement, part->unit, &at) || at < 0
-        || (uint64_t)at > part->nbytes)
-        return refuse_range(reading, target);
-    call->layout.data = part->memory + at;
+    int found = find_memory(reading, target, &memory, &nbytes, &at);
+    if (found != 0)
+        return found;
+    call->layout.data = memory + at;
     if (!target->gaps)
-        return call->nbytes <= part->nbytes - (uint64_t)at
-                   ? 0
-                   : refuse_range(reading, target);
+        return call->nbytes <= nbytes - at ? 0 : refuse_range(reading, target);
     if (find_parts(target->type, target->count, target->extent,
                    call->layout.data, "target", &parts)
         < 0)
         return -1;
-    char *low = part->memory, *high = part->memory;
+    char *low = memory, *high = memory;
     wm_py_typemap_bounds(&parts, &low, &high);
-    int code = low >= part->memory && high <= part->memory + part->nbytes
+    int code = low >= memory && high <= memory + nbytes
                    ? take_typemap(&parts, &call->layout)
                    : refuse_range(reading, target);
     wm_py_typemap_free(&parts);
@@ -393,7 +429,7 @@ typedef struct {
     int compare, result, rank, target, op; // their positions; 0: none
 } shape_t;
 
-// Reads the arguments; the target is within reach.
+// Reads the arguments. Returns 1 if the target's memory is not ours.
 static int
 read_call(reading_t *reading, const shape_t *shape, PyObject **values)
 {
@@ -405,6 +441,7 @@ read_call(reading_t *reading, const shape_t *shape, PyObject **values)
         return -1;
     bool unread = op == MPI_NO_OP && shape->result > 0;
     const wm_message_t *first = &reading->messages[unread ? RESULT : ORIGIN];
+    int found;
     if ((!unread && read_side(reading, ORIGIN, values[0], gets, "origin") < 0)
         || (shape->compare > 0
             && read_side(reading, COMPARE, values[shape->compare], false,
@@ -414,8 +451,10 @@ read_call(reading_t *reading, const shape_t *shape, PyObject **values)
             && read_side(reading, RESULT, values[shape->result], true,
                          "result")
                    < 0)
-        || find_target(reading, values[shape->target], first) < 0)
+        || (found = find_target(reading, values[shape->target], first)) < 0)
         return -1;
+    if (found > 0)
+        return 1;
     for (int i = 0; i < 3; ++i)
         if (reading->given[i]
             && reading->messages[i].buffer.nbytes != reading->call.nbytes)
@@ -478,11 +517,12 @@ run_call(const shape_t *shape, PyObject *object, PyObject *const *args,
         return wm_py_raise(&err);
     reading.call = (wm_window_call_t){.kind = shape->kind, .target = rank};
     memset(reading.given, 0, sizeof reading.given);
-    PyObject *result = read_call(&reading, shape, values) == 0
-                           ? begin(&reading, shape->requested)
-                           : NULL;
+    code = read_call(&reading, shape, values);
+    PyObject *result = code == 0 ? begin(&reading, shape->requested) : NULL;
     release_reading(&reading);
-    return result;
+    return code > 0 ? wm_py_window_beneath(object, shape->name, args, given,
+                                           keywords)
+                    : result;
 }
 
 #define CALL(call, ...)                                                       \

@@ -68,26 +68,38 @@ sync_end(sync_t *sync)
     return sync->window->mixed ? sync_beneath(sync) : Py_NewRef(Py_None);
 }
 
-// Waits for this rank's own work on its part, which others will see. Returns 0
+// Waits for this rank's own work on an array, which others will see. Returns 0
 // or -1 with an exception.
+static int
+settle_array(PyObject *memory, const char *data)
+{
+    wm_producer_t producer = {.kind = WM_PRODUCER_NONE};
+    wm_error_t err;
+    bool idle;
+    if (wm_py_view_refresh(memory, "memory", data, &producer) < 0)
+        return -1;
+    if (producer.kind == WM_PRODUCER_NONE)
+        return 0;
+    int code = wm_producer_idle(&producer, true, &idle, &err);
+    if (code == 0 && !idle)
+        WM_PY_UNLOCKED(code = wm_producer_wait(&producer, true, &err));
+    return wm_py_result(code, &err);
+}
+
+// Does so for this rank's part.
 static int
 sync_settle(const sync_t *sync)
 {
     const wm_py_window_t *self = sync->self;
-    wm_producer_t producer = {.kind = WM_PRODUCER_NONE};
-    wm_error_t err;
-    bool idle;
-    int code;
-    if (self->memory == NULL)
-        return 0;
-    if (wm_py_view_refresh(self->memory, "memory", self->data, &producer) < 0)
-        return -1;
-    if (producer.kind == WM_PRODUCER_NONE)
-        return 0;
-    code = wm_producer_idle(&producer, true, &idle, &err);
-    if (code == 0 && !idle)
-        WM_PY_UNLOCKED(code = wm_producer_wait(&producer, true, &err));
-    return wm_py_result(code, &err);
+    PyObject *address, *memory;
+    Py_ssize_t at = 0;
+    int code = 0;
+    if (self->memory != NULL)
+        return settle_array(self->memory, self->data);
+    while (self->attached != NULL && code == 0
+           && PyDict_Next(self->attached, &at, &address, &memory))
+        code = settle_array(memory, PyLong_AsVoidPtr(address));
+    return code;
 }
 
 // Runs a statement with the window's lock, without the GIL.
