@@ -123,18 +123,37 @@ wm_lane_launch(int device, const wm_lane_work_t *works, int count, int sharers,
                                       (uint32_t)threads, &params, stream, err);
 }
 
-int
-wm_lane_close(int device, wm_lane_t *lane, wm_error_t *err)
+// Copies between a lane and host memory, on a stream of ours.
+static int
+lane_access(int device, void *dst, const void *src, size_t nbytes,
+            wm_error_t *err)
 {
-    static const uint32_t closed = WM_LANE_CLOSED;
     CUstream stream;
     int code = wm_stream_acquire(device, &stream, err);
     if (code < 0)
         return code;
-    code = wm_memory_copy(device, &lane->place.way, &closed, sizeof closed,
-                          stream, err);
+    code = wm_memory_copy(device, dst, src, nbytes, stream, err);
     if (code == 0)
         code = wm_stream_synchronize(device, stream, err);
     wm_stream_release(device, stream);
     return code;
+}
+
+int
+wm_lane_is_quiet(int device, const wm_lane_t *lane, bool *quiet,
+                 wm_error_t *err)
+{
+    wm_lane_t copy;
+    int code = lane_access(device, &copy, lane, offsetof(wm_lane_t, heard),
+                           err);
+    if (code == 0)
+        *quiet = copy.active == copy.ended || copy.place.way == WM_LANE_CLOSED;
+    return code;
+}
+
+int
+wm_lane_close(int device, wm_lane_t *lane, wm_error_t *err)
+{
+    static const uint32_t closed = WM_LANE_CLOSED;
+    return lane_access(device, &lane->place.way, &closed, sizeof closed, err);
 }

@@ -5,6 +5,8 @@
 #ifndef WM_ARRAY_LANE_H
 #define WM_ARRAY_LANE_H
 
+#include <stdbool.h>
+
 #include "cuda/device.h"
 #include "kernels/lane.h"
 
@@ -31,6 +33,12 @@ wm_lane_slot_bytes(uint64_t nbytes);
 WM_MUST_CHECK int
 wm_lane_launch(int device, const wm_lane_work_t *works, int count, int sharers,
                CUstream stream, wm_error_t *err);
+
+// Reads a lane, and waits until this is done. *quiet is true if no message is
+// under way: each one that a kernel has begun has ended.
+WM_MUST_CHECK int
+wm_lane_is_quiet(int device, const wm_lane_t *lane, bool *quiet,
+                 wm_error_t *err);
 
 // Writes into a lane that no message passes any more, and waits until this is
 // done. No kernel that begins later moves data.

@@ -406,7 +406,7 @@ wm_stream_capture(int device, CUstream stream, uint64_t *capture,
     CUstreamCaptureStatus status;
     cuuint64_t id = 0;
     int code = WM_CU_ON(device, err, StreamGetCaptureInfo, stream, &status,
-                        &id);
+                        &id, NULL, NULL, NULL);
     if (code < 0 && err->detail == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)
         return wm_error_set(err, WM_ERR_STATE, 0,
                             "the default stream is ordered with a stream that "

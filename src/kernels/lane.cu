@@ -257,10 +257,12 @@ lane_note(const lane_part_t &part, bool begins, bool ends)
 }
 
 WM_DEVICE void
-lane_fail(const wm_lane_op_t &op)
+lane_fail(const lane_part_t &part)
 {
-    op.lane->place.way = WM_LANE_CLOSED;
-    wm_store_system(&op.late->failed, 1);
+    wm_lane_t *lane = part.op->lane;
+    lane->place.way = WM_LANE_CLOSED;
+    lane->begun = lane->ended = part.number;
+    wm_store_system(&part.op->late->failed, 1);
 }
 
 // The steps of an operation: it may begin a message and end the same one.
@@ -347,10 +349,14 @@ lane_run(const wm_lane_op_t &op, uint32_t block)
     const bool begins = (op.what & WM_LANE_BEGINS) != 0;
     const bool ends = (op.what & WM_LANE_ENDS) != 0;
     part.number += begins;
+    if (part.thread == 0)
+        op.lane->active = part.number;
     // A receiver asks before it has met the sender, and waits for nobody.
-    if (begins && (op.what & WM_LANE_SENDS) == 0 && threadIdx.x == 0)
+    const bool asks = begins && (op.what & WM_LANE_SENDS) == 0
+                      && op.lane->place.way != WM_LANE_CLOSED;
+    if (asks && threadIdx.x == 0)
         wm_store_system(&op.lane->asks, part.number);
-    if (begins && !ends && (op.what & WM_LANE_SENDS) == 0) {
+    if (asks && !ends) {
         if (lane_is_last(op, false))
             op.lane->begun = part.number;
         return;
@@ -364,10 +370,12 @@ lane_run(const wm_lane_op_t &op, uint32_t block)
         goes = (!steps.begins || lane_step(part, true))
                && (!steps.ends || lane_step(part, false));
     }
-    if (!goes && threadIdx.x == 0)
-        lane_fail(op);
-    if (lane_is_last(op, goes && part.place->way != WM_LANE_LL) && goes)
+    if (!lane_is_last(op, goes && part.place->way != WM_LANE_LL))
+        return;
+    if (goes)
         lane_note(part, begins, ends);
+    else
+        lane_fail(part);
 }
 
 template <typename params_t>
@@ -393,7 +401,8 @@ lane_try(const wm_lane_op_t &op, bool *begun)
     const bool ends = (op.what & WM_LANE_ENDS) != 0;
     const bool sends = (op.what & WM_LANE_SENDS) != 0;
     part.number += begins;
-    if (begins && !sends) {
+    op.lane->active = part.number;
+    if (begins && !sends && op.lane->place.way != WM_LANE_CLOSED) {
         wm_store_system(&op.lane->asks, part.number);
         op.lane->begun = part.number;
         *begun = true;
@@ -413,7 +422,7 @@ lane_try(const wm_lane_op_t &op, bool *begun)
             result = lane_move(part);
     }
     if (result == LANE_STOPS)
-        lane_fail(op);
+        lane_fail(part);
     if (result == LANE_GOES)
         lane_note(part, begins, !begins && ends);
     if (result == LANE_GOES && begins) {

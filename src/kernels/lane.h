@@ -49,6 +49,7 @@ typedef struct {
 typedef struct {
     wm_lane_place_t place; // copied from wm_lane_late_t by the first kernel
     uint32_t begun, ended; // messages, modulo 2^32
+    uint32_t active;       // the number of the latest: a kernel is in it
     uint32_t blocks;       // blocks that have ended; 0 between kernels
     // Written by the other end, read here: the number of the latest message
     // that the receiver has taken out of its mailbox, or that has come.

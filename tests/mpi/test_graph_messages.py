@@ -5,11 +5,16 @@ A graph is replayed with other values each time, as a replay that does nothing
 leaves what the one before it made.
 """
 
+import gc
+import time
+
 import numpy as np
 import pytest
+from mpi4py import MPI
 
 import graphs
 import warpmpi as wm
+from warpmpi import _core
 
 pytestmark = pytest.mark.skipif(
     not wm.is_cuda_available(), reason="needs a GPU"
@@ -21,6 +26,14 @@ SIZES = (0, 1, 8, 100, 4096, 65536, 65537, 1 << 20)
 @pytest.fixture(scope="module")
 def comm(connected):
     return connected
+
+
+@pytest.fixture
+def fresh(comm):
+    """A communicator of its own, whose errors no other test gets."""
+    plain = MPI.COMM_WORLD.Dup()
+    yield wm.Comm(plain)
+    plain.Free()
 
 
 @pytest.fixture
@@ -237,3 +250,124 @@ def test_wildcards(comm, stream):
                 array.numpy(), values(10 + i, turn, 0)
             )
     captured[0].free()
+
+
+def in_use():
+    return _core._memory_stats()["blocks"]
+
+
+def pair(comm, stream, size):
+    """A graph in which each of two ranks sends and receives."""
+    other, channel = 1 - comm.rank, comm.on(stream)
+    a, b = wm.zeros(size, "u1"), wm.zeros(size, "u1")
+    requests = [channel.Recv_init(b, other), channel.Send_init(a, other)]
+    with graphs.capture(stream) as captured:
+        wm.Prequest.Startall(requests)
+        wm.Request.Waitall(requests)
+    return captured[0], requests, a, b
+
+
+def error_of_next_call(comm):
+    """What the library tells of a replay, as soon as it has looked."""
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        try:
+            comm.Sendrecv(wm.zeros(1), comm.rank, 77, wm.zeros(1), comm.rank)
+        except RuntimeError as error:
+            return str(error)
+        time.sleep(0.01)
+    pytest.fail("no error")
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("size", [100, 100_000])
+def test_a_replay_after_free_is_an_error(fresh, stream, size):
+    """It ends, and moves nothing; so does that of the other end."""
+    if fresh.rank > 1:
+        return
+    graph, requests, a, b = pair(fresh, stream, size)
+    for turn in range(2):
+        a.assign(values(size, turn, fresh.rank))
+        graph.launch(stream)
+        stream.synchronize()
+    fresh.Barrier()
+    if fresh.rank == 0:
+        for request in requests:
+            request.Free()
+    fresh.Barrier()
+    b.fill_(7)
+    graph.launch(stream)
+    stream.synchronize()
+    assert (b.numpy() == 7).all()
+    text = "was freed" if fresh.rank == 0 else "its other end has freed"
+    assert text in error_of_next_call(fresh)
+    graph.free()
+    fresh.Barrier()
+
+
+@pytest.mark.ranks(2)
+def test_a_graph_keeps_its_messages(comm, stream):
+    """Also where the program has dropped requests and arrays."""
+    if comm.rank > 1:
+        return
+    size = 5000
+    graph, requests, a, b = pair(comm, stream, size)
+    result = wm.zeros(size, "u1")
+    with graphs.capture(stream) as second:
+        a.assign(result, stream=stream)
+        wm.Prequest.Startall(requests)
+        wm.Request.Waitall(requests)
+        result.assign(b, stream=stream)
+    graph.free()
+    del requests, a, b
+    gc.collect()
+    for turn in range(3):
+        result.assign(values(size, turn, comm.rank))
+        second[0].launch(stream)
+        stream.synchronize()
+        np.testing.assert_array_equal(
+            result.numpy(), values(size, turn, 1 - comm.rank)
+        )
+    second[0].free()
+    comm.Barrier()
+
+
+@pytest.mark.ranks(2)
+def test_nothing_is_left(comm, stream):
+    """Memory goes when neither graph nor request has it, on both ranks."""
+    if comm.rank > 1:
+        return
+    before = in_use()
+    for turn in range(12):
+        graph, requests, a, b = pair(comm, stream, 70_000)
+        if turn % 2:
+            graph.launch(stream)
+            stream.synchronize()
+        graph.free()
+        if turn % 3:
+            for request in requests:
+                request.Free()
+        del requests, a, b
+        gc.collect()
+        comm.Barrier()
+    # What the other rank has closed goes at the next message.
+    assert in_use() <= before + 6
+
+
+@pytest.mark.ranks(2)
+def test_a_communicator_is_freed(comm, stream):
+    plain = MPI.COMM_WORLD.Dup()
+    own = wm.Comm(plain)
+    if own.rank < 2:
+        graph, requests, _a, b = pair(own, stream, 1000)
+        graph.launch(stream)
+        stream.synchronize()
+    plain.Free()
+    if comm.rank < 2:
+        b.fill_(7)
+        graph.launch(stream)
+        stream.synchronize()
+        assert (b.numpy() == 7).all()
+        graph.free()
+        del requests
+    comm.Barrier()

@@ -10,6 +10,9 @@
 
 namespace sim {
 
+// A user object calls back when nothing refers to it any more.
+using UserPtr = std::shared_ptr<void>;
+
 struct Capture {
     uint64_t id = 0;
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
@@ -17,14 +20,17 @@ struct Capture {
     Stream *origin = nullptr;
     bool spoilt = false;
     std::vector<Op> ops;
+    std::vector<UserPtr> objects;
 };
 
 struct Graph {
     std::vector<Op> ops;
     Mark last; // of the last launch
+    std::vector<UserPtr> objects;
 };
 
 static auto &captures = *new std::vector<CapturePtr>; // captures under way
+static auto &user_objects = *new std::unordered_map<void *, UserPtr>;
 static auto &graphs = *new std::unordered_map<void *, std::shared_ptr<Graph>>;
 
 long
@@ -157,7 +163,7 @@ capture_join(const StreamPtr &stream, const CapturePtr &capture,
 }
 
 static CUresult
-end_capture(const StreamPtr &origin, std::vector<Op> *ops)
+end_capture(const StreamPtr &origin, Graph *graph)
 {
     CapturePtr capture = origin->capture;
     if (capture == nullptr)
@@ -176,17 +182,17 @@ end_capture(const StreamPtr &origin, std::vector<Op> *ops)
         stream->capture = nullptr;
     }
     captures.erase(std::find(captures.begin(), captures.end(), capture));
-    *ops = std::move(capture->ops);
+    graph->ops = std::move(capture->ops);
+    graph->objects = std::move(capture->objects);
     return capture->spoilt ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
            : joined        ? CUDA_SUCCESS
                            : CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
 }
 
 static void *
-add(std::vector<Op> ops)
+add(const Graph &made)
 {
-    auto graph = std::make_shared<Graph>();
-    graph->ops = std::move(ops);
+    auto graph = std::make_shared<Graph>(made);
     graphs[graph.get()] = graph;
     return graph.get();
 }
@@ -244,11 +250,11 @@ cuStreamEndCapture(CUstream handle, CUgraph *graph)
     StreamPtr stream = stream_of(handle, call.ctx);
     if (stream == nullptr || graph == nullptr)
         return CUDA_ERROR_INVALID_HANDLE;
-    std::vector<Op> ops;
+    Graph made;
     *graph = nullptr;
-    CUresult result = end_capture(stream, &ops);
+    CUresult result = end_capture(stream, &made);
     if (result == CUDA_SUCCESS)
-        *graph = (CUgraph)add(std::move(ops));
+        *graph = (CUgraph)add(made);
     return result;
 }
 
@@ -272,10 +278,12 @@ cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus *status)
     return CUDA_SUCCESS;
 }
 
-// The first version of the function.
+// The second version of the function. The graph is one that cuGraphRetain...
+// alone knows.
 CUresult
 cuStreamGetCaptureInfo(CUstream handle, CUstreamCaptureStatus *status,
-                       cuuint64_t *id)
+                       cuuint64_t *id, CUgraph *graph, const CUgraphNode **,
+                       size_t *)
 {
     CUresult result = cuStreamIsCapturing(handle, status);
     if (result != CUDA_SUCCESS || *status != CU_STREAM_CAPTURE_STATUS_ACTIVE)
@@ -283,7 +291,58 @@ cuStreamGetCaptureInfo(CUstream handle, CUstreamCaptureStatus *status,
     Lock lock(mu);
     StreamPtr stream = stream_of(handle, current());
     *id = stream->capture != nullptr ? stream->capture->id : UINT64_MAX;
+    if (graph != nullptr)
+        *graph = (CUgraph)stream->capture.get();
     return result;
+}
+
+CUresult
+cuUserObjectCreate(CUuserObject *object, void *pointer, CUhostFn destroy,
+                   unsigned int references, unsigned int flags)
+{
+    Call call("UserObjectCreate");
+    if (!call)
+        return call.result;
+    if (references != 1 || flags != CU_USER_OBJECT_NO_DESTRUCTOR_SYNC)
+        return CUDA_ERROR_INVALID_VALUE;
+    UserPtr made(new char, [=](void *self) {
+        destroy(pointer);
+        delete (char *)self;
+    });
+    *object = (CUuserObject)made.get();
+    user_objects[made.get()] = made;
+    return CUDA_SUCCESS;
+}
+
+CUresult
+cuUserObjectRelease(CUuserObject object, unsigned int count)
+{
+    Call call("UserObjectRelease");
+    if (!call)
+        return call.result;
+    return count == 1 && user_objects.erase(object) ? CUDA_SUCCESS
+                                                    : CUDA_ERROR_INVALID_VALUE;
+}
+
+// Only for the graph of a capture under way, and a reference that moves.
+CUresult
+cuGraphRetainUserObject(CUgraph graph, CUuserObject object, unsigned int count,
+                        unsigned int flags)
+{
+    Call call("GraphRetainUserObject");
+    if (!call)
+        return call.result;
+    auto found = user_objects.find(object);
+    if (found == user_objects.end() || count != 1
+        || flags != CU_GRAPH_USER_OBJECT_MOVE)
+        return CUDA_ERROR_INVALID_VALUE;
+    for (const CapturePtr &capture : captures)
+        if ((CUgraph)capture.get() == graph) {
+            capture->objects.push_back(found->second);
+            user_objects.erase(found);
+            return CUDA_SUCCESS;
+        }
+    return CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult
@@ -296,7 +355,7 @@ cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph handle,
     auto graph = graph_of(handle);
     if (graph == nullptr || flags != 0)
         return CUDA_ERROR_INVALID_VALUE;
-    *exec = (CUgraphExec)add(graph->ops);
+    *exec = (CUgraphExec)add(*graph);
     return CUDA_SUCCESS;
 }
 
@@ -318,6 +377,7 @@ cuGraphLaunch(CUgraphExec handle, CUstream stream_handle)
         if (first && stream->capture == nullptr && graph->last.stream)
             op.after.push_back(graph->last);
         first = false;
+        op.keeps = graph->objects;
         graph->last = enqueue(stream, std::move(op));
     }
     return CUDA_SUCCESS;

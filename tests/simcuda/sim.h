@@ -12,7 +12,8 @@
 #undef cuStreamGetCaptureInfo
 extern "C" CUresult
 cuStreamGetCaptureInfo(CUstream stream, CUstreamCaptureStatus *status,
-                       cuuint64_t *id);
+                       cuuint64_t *id, CUgraph *graph,
+                       const CUgraphNode **dependencies, size_t *count);
 #pragma GCC visibility pop
 
 #include <atomic>
@@ -120,6 +121,7 @@ struct Op {
     std::function<CUresult()> run; // lock not held; may be empty
     std::function<void()> finish;  // lock held, after run; may be empty
     std::vector<RangePtr> uses;
+    std::vector<std::shared_ptr<void>> keeps; // until it has run
     bool writes_word = false;
     Word word;
 };

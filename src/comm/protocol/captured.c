@@ -37,6 +37,12 @@ take_words(wm_captured_t *end, wm_error_t *err)
     return wm_node_register(wm_node_self(), false, end->device, err);
 }
 
+void
+wm_captured_return_words(int index)
+{
+    taken[index] = false;
+}
+
 // Makes the lane, and behind it a receiver's mailbox: for short messages, and
 // for long ones if no other process can map the memory.
 static int
@@ -117,6 +123,7 @@ wm_captured_new(wm_comm_t *comm, wm_buffer_t *buffer,
                 wm_captured_t **made, wm_error_t *err)
 {
     wm_captured_t *end = NULL;
+    wm_captured_collect();
     int code = wm_comm_raise_kept(comm, err);
     if (code == 0)
         code = wm_comm_check(comm, receives ? "source" : "dest",
@@ -128,6 +135,7 @@ wm_captured_new(wm_comm_t *comm, wm_buffer_t *buffer,
         return code;
     }
     end->comm = comm;
+    atomic_store(&end->owned, true);
     end->buffer = *buffer;
     end->receives = receives;
     end->rank = envelope->rank;
@@ -140,6 +148,9 @@ wm_captured_new(wm_comm_t *comm, wm_buffer_t *buffer,
         wm_captured_drop(end);
         return code;
     }
+    wm_engine_lock();
+    wm_captured_list(end);
+    wm_engine_unlock();
     *made = end;
     return 0;
 }
@@ -181,9 +192,14 @@ captured_enqueue(wm_captured_t *const *ends, int count, uint32_t what,
                  CUstream stream, wm_error_t *err)
 {
     wm_lane_work_t works[WM_LANE_OPS];
-    int filled = 0, code = 0;
+    uint64_t capture = 0;
+    int filled = 0;
+    int code = wm_stream_capture(ends[0]->device, stream, &capture, err);
     for (int i = 0; i < count && code == 0; ++i) {
         int device = ends[i]->device;
+        code = wm_captured_keep(ends[i], capture, stream, err);
+        if (code < 0)
+            return code;
         filled += fill_work(ends[i], what, &works[filled]);
         if (filled == WM_LANE_OPS || (i == count - 1 && filled > 0)) {
             code = wm_lane_launch(device, works, filled, count_sharers(device),
@@ -214,26 +230,4 @@ wm_captured_pass(wm_captured_t *const *ends, int count, CUstream stream,
 {
     return captured_enqueue(ends, count, WM_LANE_BEGINS | WM_LANE_ENDS, stream,
                             err);
-}
-
-void
-wm_captured_drop(wm_captured_t *end)
-{
-    wm_engine_lock();
-    for (int i = 0; i < CAPTURED_MAPPINGS; ++i)
-        if (end->mappings[i] != NULL)
-            wm_mapping_release(end->mappings[i]);
-    if (end->index >= 0)
-        taken[end->index] = false;
-    wm_engine_unlock();
-    if (end->block != NULL)
-        wm_block_free(end->block, 0, NULL, NULL);
-    wm_buffer_release(&end->buffer);
-    free(end);
-}
-
-void
-wm_captured_free(wm_captured_t *end)
-{
-    (void)end;
 }

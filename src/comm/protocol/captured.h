@@ -4,7 +4,8 @@
 // host sends one header on the communicator `data`, under a tag of its own,
 // and hosts match the headers in order, by rank and tag. Kernels of the graph
 // wait until the ends have met (kernels/lane.h), and then exchange the message
-// in each replay without a host. So no capture waits for another rank.
+// in each replay without a host. So no capture waits for another rank. An end
+// lives as long as a request, or a graph, has it.
 //
 // Engine lock not held; GIL released by the caller.
 #ifndef WM_COMM_PROTOCOL_CAPTURED_H
@@ -39,9 +40,25 @@ WM_MUST_CHECK int
 wm_captured_pass(wm_captured_t *const *ends, int count, CUstream stream,
                  wm_error_t *err);
 
-// Closes the end: replays that begin later raise an error, and move nothing.
-// Waits for a message that is under way. NULL: no-op.
+// Gives the end up: it lives as long as graphs have it. Any thread, GIL held
+// or not. NULL: no-op.
+void
+wm_captured_release(wm_captured_t *end);
+
+// Closes the end, and gives it up: replays that begin later, of both ranks,
+// raise an error and move nothing. Waits, for some seconds, for a message that
+// is under way. NULL: no-op.
 void
 wm_captured_free(wm_captured_t *end);
+
+// Returns true if there are ends, whose kernels may wait for other ranks. Any
+// thread, without the lock.
+bool
+wm_captured_any(void);
+
+// Stops the kernels that wait for a dead rank, or on a revoked communicator.
+// Keeps the errors of kernels for the next call. Engine lock held.
+void
+wm_captured_look(wm_comm_t *comm);
 
 #endif

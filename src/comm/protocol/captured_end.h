@@ -22,13 +22,21 @@ typedef struct {
 } captured_hello_t;
 
 struct wm_captured {
-    struct wm_captured *next; // of the communicator
-    wm_comm_t *comm;
+    struct wm_captured *next;   // of the communicator
+    struct wm_captured *listed; // the next of all, or of those to drop
+    wm_comm_t *comm;            // NULL: it was freed
+    _Atomic bool owned;         // a request refers to it
+    _Atomic int graphs;         // that may still run
+    uint64_t kept;              // the latest capture, which counts
+    bool closed;                // no message passes any more
+    bool left;                  // the other end knows that nothing is left
+    bool told;                  // so the program was told
     wm_buffer_t buffer;
     bool receives;
     int rank, tag; // as given; of the other end, once they have met
     int device;    // of the stream
     bool met;
+    wm_peer_t *peer; // of the other end; NULL: not known yet
     uint32_t slots;
     uint64_t slot_bytes;
     wm_block_t *block; // the lane, and the mailbox behind it; NULL: none
@@ -49,6 +57,40 @@ wm_captured_check_peer(const wm_comm_t *comm, int rank, wm_error_t *err);
 // end.
 WM_MUST_CHECK int
 wm_captured_meet(wm_captured_t *end, wm_error_t *err);
+
+// Reads the receiver's answer, if it has come, for a sender that has none yet.
+void
+wm_captured_look_for_answer(wm_captured_t *end);
+
+// Takes the end from the list of its communicator.
+void
+wm_captured_leave(wm_captured_t *end);
+
+// Adds the end to the list of all, which drops it once it is closed and no
+// graph has it.
+void
+wm_captured_list(wm_captured_t *end);
+
+// Makes the graph of a capture count.
+WM_MUST_CHECK int
+wm_captured_keep(wm_captured_t *end, uint64_t capture, CUstream stream,
+                 wm_error_t *err);
+
+// Tells kernels of both ends that no message passes any more.
+void
+wm_captured_close(wm_captured_t *end);
+
+// Does so, and waits for a message that is under way. Lock not held.
+void
+wm_captured_close_now(wm_captured_t *end);
+
+// Drops the ends that nobody needs. Lock not held.
+void
+wm_captured_collect(void);
+
+// Returns the words that an end of ours has no longer.
+void
+wm_captured_return_words(int index);
 
 // Releases all that the end has; no kernel uses it. Lock not needed.
 void

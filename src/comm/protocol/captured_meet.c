@@ -132,6 +132,21 @@ meet_describe(wm_captured_t *end, const captured_hello_t *hello,
     return code;
 }
 
+// Tells a sender how its message comes, or that it does not.
+static void
+meet_answer(wm_captured_t *end, wm_peer_t *peer, uint32_t index,
+            const wm_lane_answer_t *answer)
+{
+    end->peer = peer;
+    end->its = &peer->segment->lane_words[index];
+    end->its->answer = *answer;
+    end->left = end->closed;
+    atomic_store(&end->its->closed, end->left);
+    atomic_store(&end->its->answered, 1);
+}
+
+// Meets a sender. An end that is closed still takes its sender from those of
+// later messages.
 static void
 meet_sender(wm_captured_t *end, int rank, const captured_hello_t *hello)
 {
@@ -142,30 +157,29 @@ meet_sender(wm_captured_t *end, int rank, const captured_hello_t *hello)
     char *lane = NULL;
     end->rank = rank;
     end->tag = hello->tag;
+    end->met = true;
     int code = wm_captured_check_peer(end->comm, rank, &err);
     bool reached = code == 0 && hello->index < WM_LANES;
     if (code == 0 && (!reached || hello->magic != HELLO_MAGIC))
         code = wm_comm_damaged(end->comm, rank, &err);
-    if (code == 0)
+    if (code == 0 && !end->closed) {
         code = check_fit(end, hello, &err);
-    if (code == 0)
-        code = meet_map(end, peer, &hello->lane, WM_LANE_BYTES, 0, &lane,
-                        &err);
-    if (code == 0)
-        code = meet_describe(end, hello, &place, &answer, &err);
-    if (code == 0) {
-        place.tells = &((wm_lane_t *)(void *)lane)->heard;
-        meet_tell_kernels(end, &place);
+        if (code == 0)
+            code = meet_map(end, peer, &hello->lane, WM_LANE_BYTES, 0, &lane,
+                            &err);
+        if (code == 0)
+            code = meet_describe(end, hello, &place, &answer, &err);
     }
-    else {
+    if (code < 0) {
         answer.way = WM_LANE_CLOSED;
         meet_fail(end, &err);
     }
-    if (!reached)
-        return;
-    end->its = &peer->segment->lane_words[hello->index];
-    end->its->answer = answer;
-    atomic_store(&end->its->answered, 1);
+    else if (!end->closed) {
+        place.tells = &((wm_lane_t *)(void *)lane)->heard;
+        meet_tell_kernels(end, &place);
+    }
+    if (reached)
+        meet_answer(end, peer, hello->index, &answer);
 }
 
 static bool
@@ -269,26 +283,35 @@ read_answer(wm_captured_t *end, wm_error_t *err)
         .tells = &its->heard,
         .asked = &its->asks,
     };
+    end->peer = peer;
     end->its = &peer->segment->lane_words[answer.index];
     meet_tell_kernels(end, &place);
     return 0;
 }
 
-static void
-look_for_answer(wm_captured_t *end)
+void
+wm_captured_look_for_answer(wm_captured_t *end)
 {
     wm_error_t err;
-    if (!atomic_load(&end->own->answered))
+    if (end->receives || end->met || !atomic_load(&end->own->answered))
         return;
-    int code = read_answer(end, &err);
+    // A receiver that is closed already is no error before a replay.
+    bool closed = end->closed || atomic_load(&end->own->closed) != 0;
+    int code = closed ? WM_ERR_STATE : read_answer(end, &err);
     if (code == 0)
         return;
-    meet_fail(end, &err);
+    // The receiver's kernels wait in vain.
     uint32_t index = end->own->answer.index;
-    if (end->own->answer.way != WM_LANE_CLOSED && index < WM_LANES)
-        __atomic_store_n(
-            &end->comm->peers[end->rank]->segment->lane_words[index].late.stop,
-            1, __ATOMIC_RELEASE);
+    if (end->own->answer.way != WM_LANE_CLOSED && index < WM_LANES) {
+        end->peer = end->comm->peers[end->rank];
+        end->its = &end->peer->segment->lane_words[index];
+        __atomic_store_n(&end->its->late.stop, 1, __ATOMIC_RELEASE);
+    }
+    end->met = true;
+    if (closed)
+        __atomic_store_n(&end->own->late.stop, 1, __ATOMIC_RELEASE);
+    else
+        meet_fail(end, &err);
 }
 
 static int
@@ -327,9 +350,9 @@ meeting_step(wm_op_t *op)
             MPI_Test(&end->hello_request, &flag, MPI_STATUS_IGNORE);
         if (!end->met && code < 0)
             meet_fail(end, &err);
-        else if (!end->met && !end->receives)
-            look_for_answer(end);
-        left = left || !end->met || !flag;
+        else
+            wm_captured_look_for_answer(end);
+        left = left || (!end->met && !end->closed) || !flag;
     }
     ends->meeting = left;
     return !left;
@@ -377,6 +400,22 @@ wm_captured_meet(wm_captured_t *end, wm_error_t *err)
     return 0;
 }
 
+void
+wm_captured_leave(wm_captured_t *end)
+{
+    if (end->comm == NULL || end->comm->captured == NULL)
+        return;
+    wm_captured_ends_t *ends = end->comm->captured;
+    wm_captured_t **link = &ends->first;
+    while (*link != NULL && *link != end)
+        link = &(*link)->next;
+    if (*link == NULL)
+        return;
+    *link = end->next;
+    if (ends->last == &end->next)
+        ends->last = link;
+}
+
 // Nothing refers to the communicator any more.
 static void
 captured_drop_all(wm_comm_t *comm)
@@ -389,37 +428,35 @@ captured_drop_all(wm_comm_t *comm)
         free(ends->strangers);
         ends->strangers = next;
     }
-    while (ends->first != NULL) {
-        wm_captured_t *next = ends->first->next;
-        wm_captured_drop(ends->first);
-        ends->first = next;
+    for (wm_captured_t *end = ends->first; end != NULL; end = end->next) {
+        atomic_store(&end->owned, false);
+        end->comm = NULL;
     }
     free(ends);
     comm->captured = NULL;
+    wm_captured_collect();
 }
 
-// Ends the search for other ends, which do not come any more.
+// Closes the messages of a communicator that the program has freed: none of
+// its graphs may run any more. Lock not held.
 static void
-stop_meeting(wm_comm_t *comm)
+close_all(wm_comm_t *comm)
 {
     wm_engine_lock();
-    for (wm_captured_t *end = comm->captured != NULL ? comm->captured->first
-                                                     : NULL;
-         end != NULL; end = end->next)
-        end->met = true;
+    wm_captured_t *end = comm->captured != NULL ? comm->captured->first : NULL;
     wm_engine_unlock();
+    for (; end != NULL; end = end->next) // none is added meanwhile
+        wm_captured_close_now(end);
 }
 
 static void
 captured_end_all(void)
 {
-    wm_engine_lock();
-    wm_comm_each(stop_meeting);
-    wm_engine_unlock();
+    wm_comm_each(close_all);
 }
 
 const wm_module_t wm_captured_module = {
     .end = captured_end_all,
-    .freed = stop_meeting,
+    .freed = close_all,
     .drop = captured_drop_all,
 };

@@ -61,6 +61,8 @@ static void
 release(PyObject *object)
 {
     wm_prequest_t *self = (wm_prequest_t *)object;
+    wm_captured_release(self->captured);
+    self->captured = NULL;
     wm_py_message_release(&self->message);
     Py_CLEAR(self->array);
     if (self->comm != NULL)
@@ -374,6 +376,11 @@ wm_py_prequest_free(PyObject *object, PyObject *Py_UNUSED(unused))
     wm_py_request_forget(&self->request);
     prequest_let_go_of_handle(self);
     self->request.base.ob_mpi = MPI_REQUEST_NULL;
+    wm_captured_t *captured = self->captured;
+    self->captured = NULL;
+    self->request.in_graph = false;
+    if (captured != NULL)
+        WM_PY_UNLOCKED(wm_captured_free(captured));
     release(object);
     wm_py_handles_remove(&self->request);
     wm_py_request_free(active);

@@ -9,6 +9,7 @@
 #include "comm/engine/engine.h"
 #include "comm/engine/modules.h"
 #include "comm/node/stream_words.h"
+#include "comm/protocol/captured.h"
 #include "comm/transfer/epochs.h"
 
 #define AGAIN_US 100000
@@ -29,7 +30,7 @@ has_symm(const wm_comm_t *comm)
 static bool
 is_watched(const wm_comm_t *comm)
 {
-    return has_symm(comm) || wm_epochs_any_on_streams();
+    return has_symm(comm) || wm_epochs_any_on_streams() || wm_captured_any();
 }
 
 // Returns true if a stream may be waiting. Graphs may run at any time.
@@ -37,6 +38,7 @@ static bool
 may_wait(const wm_comm_t *comm)
 {
     return comm->graph_symm != NULL || wm_epochs_any_on_streams()
+           || wm_captured_any()
            || (comm->symm != NULL && !wm_stream_word_is_kept(comm->barrier));
 }
 
@@ -44,6 +46,7 @@ static bool
 stream_failure_poison(wm_comm_t *comm)
 {
     bool moved = wm_epochs_release();
+    wm_captured_look(comm);
     if (comm->revoked && has_symm(comm))
         moved |= wm_stream_words_poison(comm->barrier, comm->size);
     for (int rank = 0; rank < comm->size && has_symm(comm); ++rank)
@@ -81,12 +84,13 @@ stream_failure_look_comm(wm_comm_t *comm)
 }
 
 // Returns the microseconds until the next look; 0: no look is needed until
-// symmetric memory is made, or epochs on streams.
+// symmetric memory is made, epochs on streams, or messages in graphs.
 static int64_t
 stream_failure_rest(void)
 {
     int64_t due = atomic_load(&rest);
-    return due == 0 && wm_epochs_any_on_streams() ? AGAIN_US : due;
+    bool waits = wm_epochs_any_on_streams() || wm_captured_any();
+    return due == 0 && waits ? AGAIN_US : due;
 }
 
 // Looks at all communicators that are due, if the lock is free.

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The end of messages in CUDA graphs. An end is dropped when no request and no
+// graph has it and the other end, whose kernels write into its memory, is
+// closed as well.
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <time.h>
+
+#include "comm/comm/failure.h"
+#include "comm/engine/engine.h"
+#include "comm/protocol/captured_end.h"
+#include "cuda/capture.h"
+
+#define PASS_US 5000000 // for a message under way when its request is freed
+#define STOP_US 1000000 // for its kernels, once they are stopped
+#define NAP_NS 50000
+
+static wm_captured_t *all; // engine lock
+static _Atomic int count;  // of these
+
+bool
+wm_captured_any(void)
+{
+    return atomic_load(&count) > 0;
+}
+
+void
+wm_captured_list(wm_captured_t *end)
+{
+    end->listed = all;
+    all = end;
+    atomic_fetch_add(&count, 1);
+}
+
+static void
+graph_gone(void *object)
+{
+    atomic_fetch_sub(&((wm_captured_t *)object)->graphs, 1);
+}
+
+int
+wm_captured_keep(wm_captured_t *end, uint64_t capture, CUstream stream,
+                 wm_error_t *err)
+{
+    if (end->closed)
+        return wm_error_set(err, WM_ERR_STATE, 0,
+                            "the message was freed, or its other end: make a "
+                            "new request");
+    if (end->kept == capture)
+        return 0;
+    atomic_fetch_add(&end->graphs, 1);
+    int code = wm_capture_keep(end->device, stream, end, graph_gone, err);
+    if (code == 0)
+        end->kept = capture;
+    return code;
+}
+
+static void
+stop_kernels(wm_lane_words_t *words)
+{
+    __atomic_store_n(&words->late.stop, 1, __ATOMIC_RELEASE);
+}
+
+void
+wm_captured_close(wm_captured_t *end)
+{
+    if (end->closed)
+        return;
+    end->closed = true;
+    if (end->own != NULL)
+        stop_kernels(end->own);
+    if (end->its == NULL)
+        return;
+    stop_kernels(end->its);
+}
+
+// Returns true if no kernel of the other end uses our memory any more.
+static bool
+is_left(const wm_captured_t *end)
+{
+    const wm_peer_t *peer = end->its != NULL ? end->peer : NULL;
+    if (end->own == NULL)
+        return true;
+    if (peer != NULL)
+        return atomic_load(&end->own->closed) != 0 || peer->dead
+               || wm_node_is_leaving(peer);
+    // One that has met nobody may still: the other end is of this message.
+    return end->comm == NULL || end->met;
+}
+
+// Takes the ends that nobody needs from the list.
+static wm_captured_t *
+take_unused(void)
+{
+    wm_captured_t *unused = NULL, **link = &all;
+    while (*link != NULL) {
+        wm_captured_t *end = *link;
+        bool needed = atomic_load(&end->owned)
+                      || atomic_load(&end->graphs) > 0;
+        // Once, as the other end's words may serve another message then.
+        if (!needed && !end->left) {
+            wm_captured_close(end);
+            if (end->comm != NULL && end->own != NULL)
+                wm_captured_look_for_answer(end);
+            if (end->its != NULL)
+                atomic_store(&end->its->closed, 1);
+            end->left = end->its != NULL;
+        }
+        if (needed || !is_left(end)) {
+            link = &end->listed;
+            continue;
+        }
+        *link = end->listed;
+        end->listed = unused;
+        unused = end;
+        atomic_fetch_sub(&count, 1);
+        wm_captured_leave(end);
+    }
+    return unused;
+}
+
+void
+wm_captured_collect(void)
+{
+    if (!wm_captured_any())
+        return;
+    wm_engine_lock();
+    wm_captured_t *unused = take_unused();
+    wm_engine_unlock();
+    while (unused != NULL) {
+        wm_captured_t *next = unused->listed;
+        wm_captured_drop(unused);
+        unused = next;
+    }
+}
+
+void
+wm_captured_drop(wm_captured_t *end)
+{
+    wm_engine_lock();
+    for (int i = 0; i < CAPTURED_MAPPINGS; ++i)
+        if (end->mappings[i] != NULL)
+            wm_mapping_release(end->mappings[i]);
+    // The words of a sender that was never matched may still be written.
+    bool lost = end->its == NULL && !end->receives && !end->met;
+    if (end->index >= 0 && !lost)
+        wm_captured_return_words(end->index);
+    wm_engine_unlock();
+    if (end->block != NULL)
+        wm_block_free(end->block, 0, NULL, NULL);
+    wm_buffer_release(&end->buffer);
+    free(end);
+}
+
+// Waits until no message is under way.
+static void
+wait_until_quiet(const wm_captured_t *end, int64_t patience)
+{
+    bool quiet = false;
+    int64_t began = wm_engine_now();
+    for (unsigned turn = 1; !quiet && wm_engine_now() - began < patience;
+         ++turn) {
+        if (wm_lane_is_quiet(end->device, end->lane, &quiet, NULL) < 0)
+            return;
+        if (quiet)
+            return;
+        wm_engine_turn(turn);
+        nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
+    }
+}
+
+void
+wm_captured_release(wm_captured_t *end)
+{
+    if (end != NULL)
+        atomic_store(&end->owned, false);
+}
+
+void
+wm_captured_close_now(wm_captured_t *end)
+{
+    bool runs = end->lane != NULL && atomic_load(&end->graphs) > 0;
+    if (runs && !end->closed)
+        wait_until_quiet(end, PASS_US);
+    wm_engine_lock();
+    wm_captured_close(end);
+    wm_engine_unlock();
+    if (runs && wm_lane_close(end->device, end->lane, NULL) == 0)
+        wait_until_quiet(end, STOP_US);
+}
+
+void
+wm_captured_free(wm_captured_t *end)
+{
+    if (end == NULL)
+        return;
+    wm_device_stay();
+    wm_captured_close_now(end);
+    wm_device_go();
+    wm_buffer_release(&end->buffer);
+    wm_captured_release(end);
+    wm_captured_collect();
+}
+
+// Says why a kernel has not passed its message.
+static int
+reason_of(const wm_captured_t *end, wm_error_t *err)
+{
+    if (end->peer != NULL && end->peer->dead)
+        return wm_failure_set(end->comm, end->rank, err);
+    return wm_error_set(err, WM_ERR_STATE, 0,
+                        "a CUDA graph was replayed with a message that %s: "
+                        "destroy the graph",
+                        end->closed ? "was freed" : "its other end has freed");
+}
+
+static bool
+has_lost(const wm_captured_t *end)
+{
+    const wm_comm_t *comm = end->comm;
+    bool lost = comm->revoked || (end->peer != NULL && end->peer->dead);
+    if (end->peer == NULL && end->rank >= 0)
+        lost |= comm->peers[end->rank]->dead;
+    for (int rank = 0; rank < comm->size && !end->met; ++rank)
+        lost |= end->rank == MPI_ANY_SOURCE && comm->peers[rank]->dead;
+    return lost;
+}
+
+void
+wm_captured_look(wm_comm_t *comm)
+{
+    for (wm_captured_t *end = all; end != NULL; end = end->listed) {
+        if (end->comm != comm || end->own == NULL || end->told)
+            continue;
+        bool failed = __atomic_load_n(&end->own->late.failed, __ATOMIC_ACQUIRE)
+                      != 0;
+        if (!failed && has_lost(end))
+            stop_kernels(end->own);
+        if (!failed)
+            continue;
+        if (end->its != NULL && !end->left)
+            stop_kernels(end->its); // which wait in vain
+        wm_error_t err;
+        end->told = true;
+        (void)!reason_of(end, &err);
+        wm_comm_keep_error(comm, end->receives, end->rank, end->tag, &err);
+    }
+}
