@@ -89,14 +89,12 @@ def connect_none(solver: Any) -> None:
     """Make no halo."""
 
 
-def prepare_rows(solver: Any, old: Any, fresh: Any) -> Any:
-    """An iteration's launches, and its rows."""
-    step = super(type(solver), solver).prepare(old, fresh)
-    last = solver.rows
+def plan_rows(solver: Any, step: Any) -> None:
+    """Take an iteration's rows."""
+    fresh, last = step.fresh, solver.rows
     step.upper_halo, step.first_row = fresh[0], fresh[1]
     step.last_row, step.lower_halo = fresh[last], fresh[last + 1]
     solver.up = (solver.comm.rank - 1) % solver.comm.size
-    return step
 
 
 def alone(solver: Any, step: Any) -> None:
@@ -108,9 +106,9 @@ def alone(solver: Any, step: Any) -> None:
     solver.interior.wait(solver.edge)
 
 
-def prepare_persistent(solver: Any, old: Any, fresh: Any) -> Any:
-    """Messages, made once; on the example's stream for `on_stream`."""
-    step = prepare_rows(solver, old, fresh)
+def plan_persistent(solver: Any, step: Any) -> None:
+    """Make the messages; on the example's stream for `on_stream`."""
+    plan_rows(solver, step)
     comm, up, down = solver.comm, solver.up, solver.down
     if solver.on_stream and solver.edge.stream:
         comm = comm.on(solver.edge.stream)
@@ -120,7 +118,6 @@ def prepare_persistent(solver: Any, old: Any, fresh: Any) -> Any:
         comm.Recv_init(step.lower_halo, down, UP),
         comm.Recv_init(step.upper_halo, up, DOWN),
     ]
-    return step
 
 
 def persistent(solver: Any, step: Any) -> None:
@@ -234,7 +231,7 @@ def example(way: str) -> Any:
 
 def solver_class(jacobi: Any, way: str) -> Any:
     """The example's solver, exchanging rows this way."""
-    own: dict[str, Any] = {"connect": connect_none, "prepare": prepare_rows}
+    own: dict[str, Any] = {"connect": connect_none, "plan": plan_rows}
     exchanges = {ONE: alone, "warpmpi-isend": nonblocking, "warpmpi-waitall": waitall}
     if way in ("warpmpi", "warpmpi-host"):
         own = {}
@@ -242,7 +239,7 @@ def solver_class(jacobi: Any, way: str) -> Any:
         own = {"run": run_graphs, "iterate": iterate_by_graphs}
     elif way in ("warpmpi-stream", "warpmpi-persistent"):
         own |= {"on_stream": way == "warpmpi-stream"}
-        own |= {"prepare": prepare_persistent, "exchange": persistent}
+        own |= {"plan": plan_persistent, "exchange": persistent}
     else:
         own["exchange"] = exchanges.get(way, blocking)
     return type("Solver", (jacobi.Solver,), own)

@@ -141,12 +141,18 @@ class Solver:
         nx, last = self.nx, self.rows
         strips = math.ceil(max(last - 2, 1) / STRIP)
         threads = math.ceil(math.ceil(last / STRIP) * nx / 256) * 256  # whole blocks add
-        return SimpleNamespace(
+        step = SimpleNamespace(
             relax_edges=record(relax_edges, (min(last, 2), nx), [old, fresh, last]),
             relax_interior=record(relax_interior, strips * nx, [old, fresh, last]),
             add_squares=record(add_squares, threads, [old, fresh, last, self.squares]),
             fresh=fresh,
         )
+        self.plan(step)
+        return step
+
+    def plan(self, step: SimpleNamespace) -> None:
+        """Make the exchange of the new rows, which every other iteration calls."""
+        step.plan = self.halo.plan(step.fresh)
 
     def reset(self) -> None:
         for field in self.fields:
@@ -165,7 +171,7 @@ class Solver:
 
     def exchange(self, step: SimpleNamespace) -> None:
         """The new rows to the neighbours' halos, and theirs to ours."""
-        self.halo.exchange(step.fresh, stream=self.edge.stream)
+        step.plan(stream=self.edge.stream)
         self.interior.wait(self.edge)
 
     def norm(self, step: SimpleNamespace) -> float:
