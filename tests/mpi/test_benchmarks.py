@@ -27,20 +27,78 @@ def ops(monkeypatch):
     return importlib.import_module("coll_ops").OPS
 
 
-def test_each_collective_is_measured(tmp_path, ops):
-    out = tmp_path / "coll"
+def records(program, out, *words):
+    """The records of a benchmark, of which none failed; and its header."""
     told = os.environ.get("WARPMPI_TEST_MPIRUN")
     launcher = {"MPIRUN": told} if told else {}
-    words = ("--quick", "--impl", "warpmpi", "--sizes", 8, 20000, "--out", out)
-    ranks.run(BENCHMARKS / "bench_coll.py", *words, ranks=0, **launcher)
+    ranks.run(
+        BENCHMARKS / program,
+        "--quick",
+        *words,
+        "--out",
+        out,
+        ranks=0,
+        **launcher,
+    )
     lines = out.with_suffix(".jsonl").read_text().splitlines()
-    header, *records = map(json.loads, lines)
-    assert [each for each in records if "failed" in each] == []
-    timed = [each["op"] for each in records if each.get("mode") == "synced"]
+    header, *found = map(json.loads, lines)
+    assert [each for each in found if "failed" in each] == []
+    return header, found
+
+
+def test_each_collective_is_measured(tmp_path, ops):
+    words = ("--impl", "warpmpi", "--sizes", 8, 20000)
+    header, found = records("bench_coll.py", tmp_path / "coll", *words)
+    timed = [each["op"] for each in found if each.get("mode") == "synced"]
     labels = [each.label for each in ops]
     assert sorted(set(timed)) == sorted(labels)
     assert len(timed) == 2 * len(labels) - 1  # Barrier has no sizes
     assert "warpmpi" in header["paths"]
+
+
+def test_halos_are_measured(tmp_path):
+    words = ("--impl", "warpmpi", "warpmpi-plan", "slices", "--corners")
+    sizes = ("--points", 5, "--rows", 12, "--widths", 2)
+    header, found = records("bench_halo.py", tmp_path / "halo", *words, *sizes)
+    assert {each["case"] for each in found} == {
+        "5x5x5, width 2",
+        "5x5x5, width 2, corners",
+        "6x12, width 1",
+    }
+    for impl in ("warpmpi", "warpmpi-plan"):
+        timed = [
+            each for each in found if each["impl"] == impl and "us" in each
+        ]
+        assert {each["mode"] for each in timed} >= {"synced", "stream"}
+        assert header["paths"][impl]["stats"]["halo_exchanges"] > 0
+
+
+def test_windows_are_measured(tmp_path):
+    words = ("--impl", "warpmpi", "warpmpi-host", "mpi4py", "--sizes", 8, 4096)
+    _, found = records("bench_rma.py", tmp_path / "rma", *words)
+    timed = {}
+    for each in found:
+        timed.setdefault(each["impl"], []).append((each["op"], each["bytes"]))
+    assert timed["warpmpi"] == timed["warpmpi-host"] == timed["mpi4py"]
+    for op in ("Put, Flush", "Get, Flush", "Accumulate, Flush", "Send"):
+        assert {(op, 8), (op, 4096)} <= set(timed["warpmpi"])
+    for op in ("Fence", "Lock, Unlock", "Fetch_and_op, Flush", "Barrier"):
+        assert (op, 0) in timed["warpmpi"]
+
+
+def test_wrong_ghosts_are_seen(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    halo_paths = importlib.import_module("halo_paths")
+    case = halo_paths.Case((4, 3, 5), (1, 1, 1), (), 1, True)
+    way = halo_paths.Way(None)
+    way.expected = case.field([0, 0, 0])
+    for _, where in case.ghosts():
+        found = way.expected.copy()
+        way.download = lambda found=found: found
+        assert way.is_right(case)
+        found[where].flat[-1] += 1
+        assert not way.is_right(case)
+    assert case.nbytes() == 4 * (6 * 5 * 7 - 4 * 3 * 5)
 
 
 def test_wrong_data_are_seen(ops):
