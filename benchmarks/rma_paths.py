@@ -351,27 +351,30 @@ class Nccl(Signals):
     def __init__(self, world):
         super().__init__(world)
         self.nccl = nccl_ctypes.Communicator(world)
-        lib, word = self.nccl.lib, ctypes.c_void_p
-        if not hasattr(lib, "ncclPutSignal"):
+        if not hasattr(self.nccl.lib, "ncclPutSignal"):
             raise LeftOut(f"NCCL {self.nccl.version} has no ncclPutSignal")
         self.stream = self.cupy.cuda.Stream(non_blocking=True)
         self.wait = self.stream.synchronize
-        self.data, self.into, self.window = word(), word(), word()
-        for memory in (self.data, self.into):
-            self.nccl.check(lib.ncclMemAlloc(ctypes.byref(memory), ctypes.c_size_t(LARGEST)))
-        size, window = ctypes.c_size_t(LARGEST), ctypes.byref(self.window)
-        comm = self.nccl.handle
-        self.nccl.check(lib.ncclCommWindowRegister(comm, self.into, size, window, 1))
-        if not self.window.value:
-            raise LeftOut("NCCL makes no window here")
+        self.data, self.into = self.registered(), self.registered()  # both ends, says NCCL
         self.awaited = Awaited(1, self.peer, 0, 0)
+
+    def registered(self) -> tuple[ctypes.c_void_p, ctypes.c_void_p]:
+        """Memory of NCCL's, and its window. Collective."""
+        lib, size = self.nccl.lib, ctypes.c_size_t(LARGEST)
+        memory, window = ctypes.c_void_p(), ctypes.c_void_p()
+        self.nccl.check(lib.ncclMemAlloc(ctypes.byref(memory), size))
+        register = lib.ncclCommWindowRegister
+        self.nccl.check(register(self.nccl.handle, memory, size, ctypes.byref(window), 1))
+        if not window.value:
+            raise LeftOut("NCCL makes no window here")
+        return memory, window
 
     def put(self, nbytes):
         number = ctypes.c_int
         self.nccl.check(
             self.nccl.lib.ncclPutSignal(
-                *(self.data, ctypes.c_size_t(nbytes), number(nccl_ctypes.UINT8)),
-                *(number(self.peer), self.window, ctypes.c_size_t(0), number(0), number(0)),
+                *(self.data[0], ctypes.c_size_t(nbytes), number(nccl_ctypes.UINT8)),
+                *(number(self.peer), self.into[1], ctypes.c_size_t(0), number(0), number(0)),
                 *(ctypes.c_uint(0), self.nccl.handle, ctypes.c_void_p(self.stream.ptr)),
             )
         )
