@@ -292,7 +292,6 @@ class Nvshmem(Signals):
         )
         self.stream = device.create_stream()
         self.wait = self.stream.sync
-        self.a, self.b = (core.array((LARGEST,), "uint8") for _ in range(2))
         self.signal, self.number = core.buffer(8), 0
 
     def put(self, nbytes):
@@ -335,8 +334,13 @@ class Nvshmem(Signals):
 
         yield Row("Barrier", barrier)
 
+    def close(self):
+        self.core.free(self.signal)
+        self.core.finalize()
+
     def about(self):
-        return str(self.core.get_version()).strip()
+        version = self.core.get_version()
+        return f"nvshmem4py {version.nvshmem4py_version}, NVSHMEM {version.libnvshmem_version}"
 
 
 class Awaited(ctypes.Structure):
