@@ -324,6 +324,104 @@ def test_between_hosts_nonblocking_calls_need_not_ask(tmp_path):
         assert counts["ring"] == 1 + 3 * 3 + 1 + 1
 
 
+ASKING = """
+    def begin(pair, count, dtype="float32", wraps=lambda sent: sent):
+        make = MAKERS[pair[rank]]
+        sent = make(np.arange(count).astype(dtype) + rank)
+        got = make(np.zeros(count, dtype))
+        return comm.Iallreduce(wraps(sent), got), got
+
+    def end(request, got):
+        request.Wait()
+        got = np.asarray(got.to("cpu") if hasattr(got, "to") else got)
+        expected = 2 * np.arange(got.size).astype(got.dtype) + 1
+        assert np.array_equal(got, expected), got
+
+    def started():
+        return _core._coll_engines()["gpu_ring"]
+"""
+
+
+def test_between_hosts_a_nonblocking_call_asks_for_its_class(tmp_path):
+    """Ranks with host memory, too; all obey the answer."""
+    program = (
+        ASKING
+        + """
+    end(*begin(("gpu", "gpu"), 30_000))
+    assert started() == 0  # it is not open
+    check(("gpu", "gpu"), 2000)  # opens it
+    asked = [begin(("gpu", "gpu"), 30_000) for _ in range(2)]
+    asked += [begin(("numpy", "gpu"), 30_000, "int32") for _ in range(2)]
+    asked += [begin(("gpu", "numpy"), 30_000)]
+    for each in asked:
+        end(*each)
+    assert started() == 1 + 2 + 1
+    assert wm.stats()["moved_collectives"] == rank
+    check(("gpu", "gpu"), 30_000, dtype="int32")  # MPI's, as was answered
+    check(("gpu", "gpu"), 30_000, "I", "int32")
+    assert started() == 4
+    check(("numpy", "gpu"), 30_000)  # the ring's
+    assert started() == 5
+"""
+    )
+    for counts in engines(
+        tmp_path, program, "apart", TOY_RING="gpus"
+    ).values():
+        assert counts["gpu_ring"] == 5
+
+
+def test_between_hosts_mpi_gets_what_asked_in_vain(tmp_path):
+    """Also of a rank with gaps, or with memory of two kinds."""
+    program = (
+        ASKING
+        + """
+    check(("gpu", "gpu"), 2000)
+    sent, got = np.zeros(60_000, "float32"), np.zeros(60_000, "float32")
+    sent[::2] = np.arange(30_000) + rank
+    turns = []
+    for _ in range(2):
+        if rank == 0:
+            turns.append(begin(("gpu", "gpu"), 30_000))
+        else:
+            into = np.zeros(30_000, "float32")
+            strided = wm.array(sent)[::2]
+            turns.append((comm.Iallreduce(strided, into), into))
+    for each in turns:
+        end(*each)
+    assert started() == 1
+    assert wm.stats()["moved_collectives"] == 2 * rank
+"""
+    )
+    for counts in engines(
+        tmp_path, program, "apart", TOY_RING="gpus"
+    ).values():
+        assert counts["mpi"] == 2
+
+
+def test_between_hosts_to_ask_waits_for_nobody(tmp_path):
+    """Rank 1 begins its calls when rank 0 has begun all of its own."""
+    program = (
+        ASKING
+        + """
+    world = MPI.COMM_WORLD
+    check(("gpu", "gpu"), 2000)
+    if rank == 1:
+        world.recv(source=0)
+    classes = ("float32", "float64", "int32")
+    begun = [begin(("gpu", "gpu"), 9000, dtype) for dtype in classes * 8]
+    begun.append(begin(("gpu", "gpu"), 10))
+    if rank == 0:
+        world.send("begun", dest=1)
+    check(("gpu", "gpu"), 9000, dtype="float64")  # waits for the answer
+    for each in begun:
+        end(*each)
+    end(*begin(("gpu", "gpu"), 9000, "float64"))
+    assert started() == 1 + 3 * 8 + 1 + 1
+"""
+    )
+    engines(tmp_path, program, "apart", TOY_RING="gpus")
+
+
 def test_between_hosts_a_persistent_call_asks_when_it_is_made(tmp_path):
     """Also a short one; later its array may be in other memory."""
     program = """
@@ -350,16 +448,26 @@ def test_between_hosts_mpi_does_the_calls_if_it_does_not_open(tmp_path):
     not MPI.Get_library_version().startswith("Open MPI v5"),
     reason="needs an MPI that tells of dead ranks",
 )
-@pytest.mark.parametrize("place", ["one host", "apart"])
-def test_a_dead_rank_ends_a_call(tmp_path, place):
+@pytest.mark.parametrize(
+    "place, ring, count",
+    [
+        ("one host", "on", 30_000),
+        ("apart", "on", 30_000),
+        ("apart", "gpus", 9000),
+    ],
+    ids=["one host", "apart", "asked"],
+)
+def test_a_dead_rank_ends_a_call(tmp_path, place, ring, count):
     program = """
     import signal
     MPI.COMM_WORLD.Set_errhandler(MPI.ERRORS_RETURN)
     check(("gpu", "gpu"), 30_000)
     if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
-    given, got = wm.zeros(30_000, "float32"), wm.zeros(30_000, "float32")
+    count = int(sys.argv[2])
+    given, got = wm.zeros(count, "float32"), wm.zeros(count, "float32")
     for call in (
+        lambda: comm.Iallreduce(given, got).Wait(),
         lambda: comm.Allreduce(given, got),
         lambda: comm.Iallreduce(given, got).Wait(),
     ):
@@ -374,11 +482,12 @@ def test_a_dead_rank_ends_a_call(tmp_path, place):
         tmp_path,
         CALLS + program,
         place,
+        str(count),
         flags=("--with-ft", "ulfm"),
         died=True,
-        TOY_RING="on",
+        TOY_RING=ring,
     )
-    assert printed.split() == ["told", "told"]
+    assert printed.split() == ["told"] * 3
 
 
 @pytest.mark.skipif(len(wm.get_cuda_devices()) < 2, reason="needs two GPUs")
@@ -413,7 +522,7 @@ def test_buffers_on_two_gpus(tmp_path, place, kind, stride):
         assert counts["ring"] == 6
 
 
-@pytest.mark.parametrize("ring", ["on", "unopened"])
+@pytest.mark.parametrize("ring", ["on", "unopened", "gpus"])
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("place", ["", "--apart 1"])
 def test_random_calls(seed, ring, place):

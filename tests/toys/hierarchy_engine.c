@@ -6,8 +6,8 @@
 // needs (coll_schedule.h).
 //
 // TOY_HIERARCHY chooses it. "unopened": it cannot be opened on the last rank;
-// "dies": that rank has failed when its second call starts. "kernels": it opens
-// the kernels in each host.
+// "dies": that rank has failed when its second call starts. "kernels": it
+// opens the kernels in each host.
 #include <stdlib.h>
 #include <string.h>
 

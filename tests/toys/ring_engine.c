@@ -6,7 +6,8 @@
 // TOY_RING chooses it. "unopened": it cannot be opened on the last rank;
 // "dies": it fails there in its second call, in a step. "sums": it does sums
 // alone. "all": it leaves all other collectives, which must be blocking ones,
-// to MPI's row, but has their classes.
+// to MPI's row, but has their classes. "gpus": the row gpu_ring serves, which
+// takes memory of GPUs alone.
 #include <stdlib.h>
 #include <string.h>
 
@@ -73,7 +74,14 @@ is_last(const wm_comm_t *comm)
 static bool
 ring_spans(const wm_comm_t *comm)
 {
-    return is_asked(NULL) && comm->split == 0 && comm->size > 1;
+    return is_asked(NULL) && !is_asked("gpus") && comm->split == 0
+           && comm->size > 1;
+}
+
+static bool
+gpu_ring_spans(const wm_comm_t *comm)
+{
+    return is_asked("gpus") && comm->split == 0 && comm->size > 1;
 }
 
 static bool
@@ -445,4 +453,18 @@ const wm_coll_engine_t wm_ring_engine = {
     .step = ring_step,
     .drop = ring_drop,
     .on_stream = &ring_on_stream,
+};
+
+const wm_coll_engine_t wm_gpu_ring_engine = {
+    .name = "gpu_ring",
+    .in_order = true,
+    .takes = WM_COLL_TAKES_DEVICE | WM_COLL_TAKES_GAPS,
+    .does = ring_does,
+    .spans = gpu_ring_spans,
+    .open = ring_open,
+    .comm_drop = ring_comm_drop,
+    .serves = ring_serves,
+    .start = ring_start,
+    .step = ring_step,
+    .drop = ring_drop,
 };

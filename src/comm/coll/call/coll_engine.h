@@ -15,7 +15,7 @@
 #include "comm/coll/call/call.h"
 
 #ifdef WM_TOYS // tests/toys
-#define WM_COLL_TOYS(X) X(hierarchy) X(ring)
+#define WM_COLL_TOYS(X) X(hierarchy) X(ring) X(gpu_ring)
 #else
 #define WM_COLL_TOYS(X)
 #endif

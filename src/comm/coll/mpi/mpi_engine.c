@@ -172,6 +172,7 @@ mpi_drop(wm_coll_op_t *op)
 const wm_coll_engine_t wm_mpi_engine = {
     .name = "mpi",
     .in_order = true,
+    .takes = WM_COLL_TAKES_ALL, // of nonblocking calls
     .serves = mpi_serves,
     .start = mpi_start,
     .step = mpi_step,

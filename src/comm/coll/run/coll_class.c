@@ -3,13 +3,20 @@
 
 #include <stdlib.h>
 
+#include "comm/coll/call/coll_wait.h"
 #include "comm/coll/call/reducible.h"
+#include "comm/engine/engine.h"
 
-typedef struct wm_coll_class {
+#define LOOKS 50 // before a blocking call waits
+
+struct wm_coll_class {
     struct wm_coll_class *next;
     uint64_t key;
-    unsigned engines; // the bit of its engine; 0: MPI
-} class_t;
+    bool settled;
+    unsigned engine;       // settled: the bit of its engine; 0: MPI
+    unsigned told, answer; // of a question: by this rank, by all
+    MPI_Request question;  // under way
+};
 
 // Returns true if lengths vary by rank, so that each call asks.
 static bool
@@ -58,14 +65,22 @@ key_of(const wm_coll_op_t *op)
            + ((uint64_t)participant->op << 32) + (log << 48);
 }
 
+static wm_coll_class_t *
+class_of(const wm_comm_t *comm, uint64_t key)
+{
+    wm_coll_class_t *class = comm->colls.classes;
+    while (class != NULL && class->key != key)
+        class = class->next;
+    return class;
+}
+
 bool
 wm_coll_class_find(const wm_coll_op_t *op, unsigned *engines)
 {
     const wm_participant_t *participant = &op->participant;
     wm_comm_t *comm = participant->comm;
-    const class_t *class = comm->colls.classes;
     if (wm_coll_class_is_every(comm)) {
-        *engines = class->engines;
+        *engines = comm->colls.classes->engine;
         return true;
     }
     *engines = 0;
@@ -73,17 +88,16 @@ wm_coll_class_find(const wm_coll_op_t *op, unsigned *engines)
         return op->form != WM_COLL_FORM_BLOCKING || comm->split > 0
                || wm_coll_engines_do(comm, participant->call->kind) == 0;
     uint64_t key = key_of(op);
-    while (key != 0 && class != NULL && class->key != key)
-        class = class->next;
-    if (key != 0 && class != NULL)
-        *engines = class->engines;
-    return key == 0 || class != NULL;
+    const wm_coll_class_t *class = key != 0 ? class_of(comm, key) : NULL;
+    if (class != NULL)
+        *engines = class->engine;
+    return key == 0 || (class != NULL && class->settled);
 }
 
 bool
 wm_coll_class_is_every(const wm_comm_t *comm)
 {
-    const class_t *class = comm->colls.classes;
+    const wm_coll_class_t *class = comm->colls.classes;
     return class != NULL && class->key == WM_COLL_CLASS_EVERY;
 }
 
@@ -91,15 +105,97 @@ int
 wm_coll_class_keep(wm_comm_t *comm, uint64_t key, unsigned engines,
                    wm_error_t *err)
 {
-    class_t *class = malloc(sizeof *class);
+    wm_coll_class_t *class = malloc(sizeof *class);
     if (class == NULL)
         return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
-    *class = (class_t){
+    *class = (wm_coll_class_t){
         .next = comm->colls.classes,
         .key = key,
-        .engines = wm_coll_engines_first(engines),
+        .settled = true,
+        .engine = wm_coll_engines_first(engines),
+        .question = MPI_REQUEST_NULL,
     };
     comm->colls.classes = class;
+    return 0;
+}
+
+// Frees the last class that was kept.
+static void
+class_forget(wm_comm_t *comm)
+{
+    wm_coll_class_t *class = comm->colls.classes;
+    comm->colls.classes = class->next;
+    // After an error MPI may yet write the answer.
+    if (class->question == MPI_REQUEST_NULL)
+        free(class);
+}
+
+int
+wm_coll_class_begin(const wm_coll_op_t *op, wm_coll_class_t **class,
+                    wm_error_t *err)
+{
+    wm_comm_t *comm = op->participant.comm;
+    uint64_t key = key_of(op);
+    *class = class_of(comm, key);
+    if (*class != NULL)
+        return 0;
+    int code = wm_coll_class_keep(comm, key, 0, err);
+    if (code < 0)
+        return code;
+    wm_coll_class_t *asked = *class = comm->colls.classes;
+    asked->settled = false;
+    asked->told = wm_coll_op_serving(op);
+    code = wm_mpi_check(MPI_Iallreduce(&asked->told, &asked->answer, 1,
+                                       MPI_UNSIGNED, MPI_BAND, comm->match,
+                                       &asked->question),
+                        "MPI_Iallreduce", err);
+    if (code < 0)
+        class_forget(comm);
+    return code;
+}
+
+int
+wm_coll_class_look(wm_coll_class_t *class, unsigned *engines, wm_error_t *err)
+{
+    int flag = 1;
+    int code = 0;
+    if (class->question != MPI_REQUEST_NULL)
+        code = wm_mpi_check(
+            MPI_Test(&class->question, &flag, MPI_STATUS_IGNORE), "MPI_Test",
+            err);
+    if (code < 0)
+        class->answer = 0; // for the next calls, which will fail as well
+    if (code < 0 || !flag)
+        return code;
+    *engines = class->answer;
+    return 1;
+}
+
+static int
+look_for_answer(void *context, wm_error_t *err)
+{
+    unsigned unused;
+    wm_engine_lock();
+    int answered = wm_coll_class_look(context, &unused, err);
+    wm_engine_unlock();
+    return answered;
+}
+
+// Waits for the answer to the question of a nonblocking call, opens the engine
+// and settles the class.
+static int
+class_settle(wm_comm_t *comm, const wm_coll_t *call, wm_coll_class_t *class,
+             wm_error_t *err)
+{
+    int code = wm_coll_wait(comm, look_for_answer, class, LOOKS, err);
+    unsigned engines = class->answer;
+    if (code == 0)
+        code = wm_coll_engines_open(comm, call->kind, comm->colls.device,
+                                    &engines, err);
+    if (code < 0)
+        return code;
+    class->engine = wm_coll_engines_first(engines);
+    class->settled = true;
     return 0;
 }
 
@@ -109,11 +205,17 @@ wm_coll_class_ask(const wm_coll_op_t *op, unsigned *engines, wm_error_t *err)
     wm_comm_t *comm = op->participant.comm;
     const wm_coll_t *call = op->participant.call;
     bool keeps = !asks_each_time(call->kind);
+    wm_coll_class_t *class = keeps ? class_of(comm, key_of(op)) : NULL;
     wm_error_t why;
     if (comm->colls.opened == 0)
         comm->colls.device = wm_coll_device(call);
+    if (class != NULL) {
+        int settled = class_settle(comm, call, class, err);
+        *engines = class->engine;
+        return settled;
+    }
     int code = keeps ? wm_coll_class_keep(comm, key_of(op), 0, &why) : 0;
-    class_t *class = comm->colls.classes;
+    class = comm->colls.classes;
     wm_preflight_t preflight = {
         .call = call->kind,
         .code = code,
@@ -126,23 +228,19 @@ wm_coll_class_ask(const wm_coll_op_t *op, unsigned *engines, wm_error_t *err)
         asked = wm_coll_engines_open(comm, call->kind, comm->colls.device,
                                      &preflight.all, err);
     if (asked < 0) {
-        if (keeps && code == 0) { // the next call asks again
-            comm->colls.classes = class->next;
-            free(class);
-        }
+        if (keeps && code == 0) // the next call asks again
+            class_forget(comm);
         return asked;
     }
     *engines = wm_coll_engines_first(preflight.all);
     if (keeps)
-        class->engines = *engines;
+        class->engine = *engines;
     return 0;
 }
 
 void
 wm_coll_class_drop(wm_comm_t *comm)
 {
-    for (class_t *class; (class = comm->colls.classes) != NULL;) {
-        comm->colls.classes = class->next;
-        free(class);
-    }
+    while (comm->colls.classes != NULL)
+        class_forget(comm);
 }

@@ -7,7 +7,10 @@
 // asked. The first blocking call of a class asks all ranks which engines serve
 // them; later calls obey the answer, also ranks that no engine would serve
 // (moved_coll.h). If lengths vary by rank, each blocking call asks, and a rank
-// whose arguments only mpi4py reads has no engine. One thread at a time.
+// whose arguments only mpi4py reads has no engine. A nonblocking call of a new
+// class begins the question and does not wait for the answer. The class is
+// settled, so that all ranks know its engine, once a blocking call has waited.
+// One thread at a time.
 #ifndef WM_COMM_COLL_RUN_COLL_CLASS_H
 #define WM_COMM_COLL_RUN_COLL_CLASS_H
 
@@ -21,9 +24,10 @@
 bool
 wm_coll_class_has_length(wm_comm_t *comm, const wm_coll_t *call);
 
+typedef struct wm_coll_class wm_coll_class_t;
+
 // Sets *engines to the bit of the engine of the class of `op`; 0: MPI. Returns
-// false if nobody was asked yet: a call that may not wait has an engine of
-// wm_coll_op_unasked() then, or MPI.
+// false if the class is not settled.
 bool
 wm_coll_class_find(const wm_coll_op_t *op, unsigned *engines);
 
@@ -42,6 +46,17 @@ wm_coll_class_is_every(const wm_comm_t *comm);
 // Asks all ranks, opens the engine and keeps the answer; collective.
 WM_MUST_CHECK int
 wm_coll_class_ask(const wm_coll_op_t *op, unsigned *engines, wm_error_t *err);
+
+// Asks all ranks likewise, for a call that may not wait, unless a call before
+// has asked. Questions are begun in the order of the calls, on `match`.
+WM_MUST_CHECK int
+wm_coll_class_begin(const wm_coll_op_t *op, wm_coll_class_t **class,
+                    wm_error_t *err);
+
+// Returns 1 and the bits of the engines that serve all ranks, open or not; 0
+// before the answer has come; or an error. Engine lock held.
+WM_MUST_CHECK int
+wm_coll_class_look(wm_coll_class_t *class, unsigned *engines, wm_error_t *err);
 
 // Frees the answers of a communicator.
 void

@@ -297,38 +297,66 @@ engine_serves(const wm_coll_engine_t *engine, const wm_coll_op_t *op)
            && engine->serves(op);
 }
 
-unsigned
-wm_coll_op_unasked(const wm_coll_op_t *op)
+// Returns the bits of the open engines.
+static unsigned
+opened_of(wm_comm_t *comm)
 {
-    wm_comm_t *comm = op->participant.comm;
     unsigned found = 0, span = wm_coll_engines_span(comm);
     for (int i = 0; i < ENGINES; ++i)
-        if ((span & 1u << i) != 0 && is_open(comm, i)
-            && engines[i]->takes == WM_COLL_TAKES_ALL
-            && does_call(engines[i], op))
+        if ((span & 1u << i) != 0 && is_open(comm, i))
             found |= 1u << i;
     return found;
+}
+
+// Returns those of the bits whose engines serve this rank.
+static unsigned
+serving_of(const wm_coll_op_t *op, unsigned among)
+{
+    unsigned found = 0;
+    for (int i = 0; i < ENGINES && op->participant.reducible; ++i)
+        if ((among & 1u << i) != 0 && engine_serves(engines[i], op))
+            found |= 1u << i;
+    return found;
+}
+
+unsigned
+wm_coll_op_serving(const wm_coll_op_t *op)
+{
+    return serving_of(op, wm_coll_engines_span(op->participant.comm));
+}
+
+unsigned
+wm_coll_op_usable(const wm_coll_op_t *op)
+{
+    unsigned found = opened_of(op->participant.comm);
+    for (int i = 0; i < ENGINES; ++i)
+        if ((found & 1u << i) != 0 && !does_call(engines[i], op))
+            found &= ~(1u << i);
+    return found;
+}
+
+bool
+wm_coll_engines_first_takes_all(unsigned among)
+{
+    return among != 0
+           && engines[__builtin_ctz(among)]->takes == WM_COLL_TAKES_ALL;
 }
 
 void
 wm_coll_op_init(wm_coll_op_t *op, wm_comm_t *comm, wm_barrier_t *barrier,
                 const wm_coll_t *call, wm_coll_form_t form)
 {
-    unsigned span = wm_coll_engines_span(comm);
     op->form = form;
-    op->engines = 0;
     op->engine = NULL;
     op->started = op->begun = op->alone = op->refused = false;
     op->asks = WM_ASKS_NOTHING;
     op->moved = NULL;
     op->wrong.code = 0;
     wm_participant_init(&op->participant, comm, barrier, call);
-    for (int i = 0; i < ENGINES && op->participant.reducible; ++i)
-        if ((span & 1u << i) != 0
-            && (is_open(comm, i) || form == WM_COLL_FORM_BLOCKING
-                || form == WM_COLL_FORM_PERSISTENT)
-            && engine_serves(engines[i], op))
-            op->engines |= 1u << i;
+    bool opens = form == WM_COLL_FORM_BLOCKING
+                 || form == WM_COLL_FORM_PERSISTENT;
+    op->engines = serving_of(op, opens ? wm_coll_engines_span(comm)
+                                       : opened_of(comm));
 }
 
 bool
@@ -426,17 +454,32 @@ wm_coll_op_choose(wm_coll_op_t *op, unsigned among, wm_error_t *err)
                : wm_participant_compare(&op->participant, err);
 }
 
+// Makes the data ready for the chosen engine, unless it cannot take them: then
+// *takes is false.
+static int
+prepare_chosen(wm_coll_op_t *op, unsigned bit, bool *takes, wm_error_t *err)
+{
+    wm_participant_t *participant = &op->participant;
+    *takes = bit == 0 ? engine_takes(op->engine, participant->call)
+                      : engine_serves(op->engine, op);
+    op->engines = *takes ? bit : 0;
+    if (*takes && bit == 0 && participant->call->on_device)
+        return wm_participant_order(participant, err);
+    int code = wm_coll_op_prepare(op, err);
+    *takes &= op->engines == bit;
+    return code;
+}
+
 int
 wm_coll_op_begin_chosen(wm_coll_op_t *op, unsigned bit, wm_error_t *err)
 {
     wm_error_t wrong;
+    bool takes;
     int code = wm_coll_op_choose(op, bit, err);
     if (code < 0)
         return code;
-    op->engines = engine_serves(op->engine, op) ? bit : 0;
-    if (op->engines != 0)
-        code = wm_coll_op_prepare(op, &wrong);
-    if (op->engines == 0 && code == 0)
+    code = prepare_chosen(op, bit, &takes, &wrong);
+    if (!takes && code == 0)
         code = wm_moved_coll_begin(op, bit, &wrong);
     op->engines = bit;
     if (code < 0)

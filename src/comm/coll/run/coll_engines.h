@@ -74,10 +74,18 @@ void
 wm_coll_op_init(wm_coll_op_t *op, wm_comm_t *comm, wm_barrier_t *barrier,
                 const wm_coll_t *call, wm_coll_form_t form);
 
-// Returns the bits of the open engines that do the call whatever memory ranks
-// have. All ranks know them alike, though none was asked.
+// Returns the bits of the engines that serve this rank, open or not.
 unsigned
-wm_coll_op_unasked(const wm_coll_op_t *op);
+wm_coll_op_serving(const wm_coll_op_t *op);
+
+// Returns the bits of the open engines that do the call in some memory. All
+// ranks know them alike, though none was asked.
+unsigned
+wm_coll_op_usable(const wm_coll_op_t *op);
+
+// Returns true if the first engine of these bits takes all memory.
+bool
+wm_coll_engines_first_takes_all(unsigned engines);
 
 // Returns true if the engine of MPI can begin the call later.
 bool
@@ -102,9 +110,10 @@ wm_coll_op_preflight(const wm_coll_op_t *op, int code);
 WM_MUST_CHECK int
 wm_coll_op_choose(wm_coll_op_t *op, unsigned engines, wm_error_t *err);
 
-// Chooses the engine of this bit, which all ranks know, and begins to make
-// this rank's data ready, or to move the data if the engine cannot take them.
-// Engine lock not held.
+// Chooses the engine of this bit, which all ranks know, or MPI without one,
+// and begins to make this rank's data ready, or to move the data if the engine
+// cannot take them. Waits for the work of the program that uses such data, if
+// they are in host memory.
 WM_MUST_CHECK int
 wm_coll_op_begin_chosen(wm_coll_op_t *op, unsigned bit, wm_error_t *err);
 

@@ -139,7 +139,7 @@ moved_prepare(wm_moved_coll_t *moved, wm_error_t *err)
 {
     wm_coll_op_t *own = &moved->op;
     int code = wm_coll_op_prepare(own, err);
-    return code < 0 || own->engines != 0
+    return code < 0 || own->engines != 0 || wm_coll_op_is_mpis(own)
                ? code
                : wm_error_set(err, WM_ERR_STATE, 0,
                               "%s: the engine \"%s\" does not take memory "

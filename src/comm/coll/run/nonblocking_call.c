@@ -166,6 +166,25 @@ arrive(wm_nonblocking_call_t *call, bool *waits)
     return code < 0 && wm_nonblocking_call_fail(call, &err);
 }
 
+// Takes the engine of the class, if it was open as the call began: ranks hear
+// the answer at different times, but all have begun their calls in one order.
+static bool
+hear_answer(wm_nonblocking_call_t *call, bool *waits)
+{
+    unsigned engines;
+    wm_error_t err;
+    int code = wm_coll_class_look(call->class, &engines, &err);
+    *waits = code == 0;
+    call->coll.asks = *waits ? WM_ASKS_ALONE : WM_ASKS_NOTHING;
+    if (*waits)
+        return ends_if_dead(call);
+    if (code > 0)
+        code = wm_coll_op_begin_chosen(
+            &call->coll, wm_coll_engines_first(engines & call->usable), &err);
+    call->state = WM_NONBLOCKING_CHOSEN;
+    return code < 0 && wm_nonblocking_call_fail(call, &err);
+}
+
 static bool
 nonblocking_call_advance(wm_nonblocking_call_t *call, bool *waits)
 {
@@ -238,6 +257,7 @@ static bool (*const steps[])(wm_nonblocking_call_t *call, bool *waits) = {
     [WM_NONBLOCKING_VOTED] = read_decision,
     [WM_NONBLOCKING_PREPARED] = nonblocking_call_publish,
     [WM_NONBLOCKING_ARRIVING] = arrive,
+    [WM_NONBLOCKING_ASKED] = hear_answer,
     [WM_NONBLOCKING_CHOSEN] = nonblocking_call_start,
     [WM_NONBLOCKING_STARTED] = nonblocking_call_advance,
 };

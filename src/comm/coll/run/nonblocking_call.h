@@ -11,6 +11,7 @@
 #ifndef WM_COMM_COLL_RUN_NONBLOCKING_CALL_H
 #define WM_COMM_COLL_RUN_NONBLOCKING_CALL_H
 
+#include "comm/coll/run/coll_class.h"
 #include "comm/coll/run/coll_engines.h"
 #include "comm/coll/run/deferred_votes.h"
 #include "comm/coll/run/turn.h"
@@ -22,6 +23,7 @@ typedef enum {
     WM_NONBLOCKING_VOTED,    // waits for the decision if MPI does the call
     WM_NONBLOCKING_PREPARED, // MPI does not: waits for a bank, then its data
     WM_NONBLOCKING_ARRIVING, // waits until all have published their data
+    WM_NONBLOCKING_ASKED,    // between hosts: waits for its class's engine
     WM_NONBLOCKING_CHOSEN,   // its engine is known: waits for its turn
     WM_NONBLOCKING_STARTED,  // its engine has started
 } wm_nonblocking_state_t;
@@ -32,6 +34,8 @@ typedef struct wm_nonblocking_call {
     wm_nonblocking_state_t state;
     unsigned looks;
     wm_preflight_t preflight;
+    wm_coll_class_t *class; // asked: not settled as the call began
+    unsigned usable;        // engines that were open then
     wm_coll_op_t coll;
 } wm_nonblocking_call_t;
 
