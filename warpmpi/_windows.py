@@ -52,7 +52,6 @@ class _Making:
         self.wants = False  # GPU memory, later
         self.memory: Any = None  # GPU array
         self.host: Any = None  # memory of MPI's own window
-        self.mixed = False  # some rank gives host memory
         self.error: Exception | None = None
 
     def attempt(self, look: Callable[[], None]) -> None:
@@ -65,8 +64,7 @@ class _Making:
     def settle(self) -> bool:
         """Tell whether any rank gives GPU memory; raises if one failed."""
         wants = self.wants or self.memory is not None
-        failed, mixed = self.error is not None, self.host is not None
-        votes = array("i", [wants, failed, mixed])
+        votes = array("i", [wants, self.error is not None])
         if type(self.comm) not in _OF_GPUS:  # else no rank has a GPU
             _allreduce(self.comm, MPI.IN_PLACE, [votes, MPI.INT], MPI.MAX)
         if self.error is not None:
@@ -76,7 +74,6 @@ class _Making:
                 f"Win.{self.name}: another rank has failed: its error tells "
                 "why"
             )
-        self.mixed = bool(votes[2])
         return bool(votes[0])
 
     def stock(self, cls: type, *args: Any) -> Any:
@@ -88,30 +85,45 @@ class _Making:
         own = Comm(_dup(self.comm))
         cls = self.cls if issubclass(self.cls, _core.Win) else _core.Win
         win = _beneath_of(cls, self)
-        host = b"" if self.host is None else self.host
-        nbytes = MPI.memory.frombuffer(host, readonly=True).nbytes
-        given = self.memory if self.memory is not None else nbytes
+        given = self.memory
+        if self.host is not None:
+            given = MPI.memory.frombuffer(self.host)
         try:
             win._open(own, given, self.unit, self.name)
         except BaseException:
-            _free(win)
+            if win:
+                _free(win)
             own.Free()
             raise
         return win
 
 
 def _beneath_of(cls: type, making: _Making) -> Any:
-    """Make MPI's own window; Open MPI 4.1 may have none but shared ones."""
+    """Make MPI's own window, without memory.
+
+    Open MPI 4.1 may have none but shared ones, and none between hosts.
+    """
     create = _stock["Create"].__get__(None, cls)
-    if making.name == "Create_dynamic":
-        return making.stock(cls)
     shared = _stock["Allocate_shared"].__get__(None, cls)
+    info, comm = making.info, making.comm
     try:
-        return create(making.host, making.unit, making.info, making.comm)
+        if making.name == "Create_dynamic":
+            return making.stock(cls)
+        return create(None, making.unit, info, comm)
     except MPI.Exception:
-        if making.mixed:
-            raise
-        return shared(0, making.unit, making.info, making.comm)
+        pass
+    try:
+        return shared(0, making.unit, info, comm)
+    except MPI.Exception:
+        return cls()
+
+
+def element_of(array: Any) -> bytes:
+    """Return the bytes of a buffer of one element, also of GPU memory."""
+    array = array[0] if isinstance(array, (list, tuple)) else array
+    if not _core.is_on_device(array):
+        return bytes(MPI.memory.frombuffer(array, readonly=True))
+    return _core.asarray(array).numpy().tobytes()
 
 
 def create(
@@ -223,7 +235,14 @@ class _Mapped:
 
 
 def _is_ours(win: Any) -> bool:
-    return win._memory is not None
+    return win._made not in (None, "Create_dynamic")
+
+
+def _attachable(memory: Any) -> Any:
+    """Give a GPU array, or the bytes of host memory."""
+    if _core.is_on_device(memory):
+        return memory
+    return MPI.memory.frombuffer(window_memory(memory))
 
 
 class _Methods:
@@ -234,13 +253,14 @@ class _Methods:
         all ranks, and frees nothing, if one rank has an epoch open.
         """
         comm = self._end()
-        STAGED["Free"](self)
+        if self or comm is None:
+            STAGED["Free"](self)
         if comm is not None:
             comm.Free()
 
     def free(self: Any) -> None:
         """Call Free unless the window is null."""
-        if self and not MPI.Is_finalized():
+        if (self or self._made) and not MPI.Is_finalized():
             self.Free()
 
     def Attach(self: Any, memory: Any) -> None:
@@ -250,17 +270,17 @@ class _Methods:
         or host memory. The window keeps the array until Detach or Free.
         Raises ValueError for GPU memory that cannot be mapped.
         """
-        if _core.is_on_device(memory):
-            self._attach(memory, True)
-        else:
+        if self._made is None:
             STAGED["Attach"](self, memory)
+        else:
+            self._attach(_attachable(memory), True)
 
     def Detach(self: Any, memory: Any) -> None:
         """Detach an array that was attached; no rank accesses it any more."""
-        if _core.is_on_device(memory):
-            self._attach(memory, False)
-        else:
+        if self._made is None:
             STAGED["Detach"](self, memory)
+        else:
+            self._attach(_attachable(memory), False)
 
     def Get_attr(self: Any, keyval: int) -> Any:
         """Return the attribute of a key, or None."""
@@ -274,7 +294,7 @@ class _Methods:
         if not _is_ours(self):
             stock: Any = MPI.Win.attrs
             return stock.__get__(self)  # type: ignore[no-any-return]
-        address, nbytes, unit, _ = self._part(self.group_rank)
+        address, nbytes, unit, _ = self._part(self._comm.Get_rank())
         return address, nbytes, unit
 
     @property
@@ -291,6 +311,12 @@ class _Methods:
         stock: Any = MPI.Win.model
         return MPI.WIN_UNIFIED if _is_ours(self) else stock.__get__(self)
 
+    def Get_group(self: Any) -> MPI.Group:
+        """Return the group of the ranks."""
+        if self or self._made is None:
+            return MPI.Win.Get_group(self)
+        return self._comm.Get_group()
+
     def tomemory(self: Any) -> Any:
         """Return this rank's memory: its GPU array, or a buffer."""
         return self._memory if _is_ours(self) else MPI.Win.tomemory(self)
@@ -302,13 +328,22 @@ class _Methods:
         libraries of this process. It keeps the window; after Free it must
         not be used. rank: MPI.PROC_NULL is the first rank with memory.
         """
-        ranks = range(self.group_size) if rank == MPI.PROC_NULL else [rank]
+        if self._made is None:
+            return MPI.Win.Shared_query(self, rank)
+        ranks = (
+            range(self._comm.Get_size()) if rank == MPI.PROC_NULL else [rank]
+        )
         for each in ranks:
-            part = self._part(each)
-            if part is not None and part[3] and part[1] > 0:
-                memory = _Mapped(self, *part[:2])
-                return _core.asarray(memory), part[2]
-        return MPI.Win.Shared_query(self, rank)
+            address, nbytes, unit, on_device = self._part(each)
+            if nbytes > 0 or each == rank:
+                break
+        if self._made != "Allocate_shared":
+            raise MPI.Exception(MPI.ERR_RMA_FLAVOR)
+        if nbytes == 0:
+            return MPI.memory.allocate(0), unit
+        if not on_device or not address:
+            raise MPI.Exception(MPI.ERR_RMA_SHARED)
+        return _core.asarray(_Mapped(self, address, nbytes)), unit
 
     Get_info = _memory_kinds.telling(MPI.Win.Get_info)
 

@@ -17,7 +17,7 @@ typedef struct {
     uint64_t nbytes;
     int64_t unit;
     int32_t code, words;
-    uint8_t on_device, has_epochs;
+    uint8_t on_device, exported, has_epochs;
     char text[160];
 } published_t;
 
@@ -35,43 +35,34 @@ published_of(char *all, int size, int rank)
                                          * window_published_bytes(size));
 }
 
-// Takes words, and exports the memory.
+// Takes words, and exports the memory if that is possible.
 static int
 window_describe(wm_window_t *window, const wm_window_given_t *given,
                 published_t *mine, wm_error_t *err)
 {
     int32_t *indices = (int32_t *)(void *)(mine + 1);
-    int code = 0;
-    if (given->on_device && given->nbytes > 0) {
-        if (given->memory.kind != WM_MEMORY_DEVICE)
-            code = wm_error_set(
-                err, WM_ERR_VALUE, 0,
-                "memory: a window must be device memory or host memory, not "
-                "managed memory: use wm.empty(), or Win.Allocate");
-        else if (given->memory.exportable)
-            code = wm_rkey_export(given->data, &given->memory, &mine->place,
-                                  err);
-        else if (window->size > 1)
-            code = wm_error_set(
-                err, WM_ERR_VALUE, 0,
-                "memory: other processes cannot map GPU memory of a pool or "
-                "of virtual memory management: give memory of wm.empty(), or "
-                "use Win.Allocate");
-    }
+    if (given->on_device && given->nbytes > 0
+        && given->memory.kind == WM_MEMORY_DEVICE && given->memory.exportable)
+        mine->exported = wm_rkey_export(given->data, &given->memory,
+                                        &mine->place, NULL)
+                         == 0;
     window->words = wm_window_lock_acquire_words();
-    if (code == 0 && window->words < 0)
-        code = wm_error_set(err, WM_ERR_MEMORY, 0,
+    mine->words = window->words;
+    if (window->words < 0)
+        return wm_error_set(err, WM_ERR_MEMORY, 0,
                             "no words are left for another window, of %d in a "
                             "process: free a window",
                             WM_WINDOW_WORDS);
-    mine->words = window->words;
+    for (int i = 0; i < window->size; ++i)
+        if (!wm_node_shares(window->comm->peers[i]))
+            return 0;
     if (wm_epochs_new(window->comm->peers, window->size, &window->epochs, NULL)
         == 0) {
         mine->has_epochs = 1;
         for (int i = 0; i < window->size; ++i)
             indices[i] = window->epochs->neighbors[i].index;
     }
-    return code;
+    return 0;
 }
 
 // Connects the part of a rank, as it has told.
@@ -81,77 +72,163 @@ window_connect(wm_window_t *window, int rank, const published_t *its,
 {
     wm_window_part_t *part = &window->parts[rank];
     wm_peer_t *peer = window->comm->peers[rank];
-    const int32_t *indices = (const int32_t *)(const void *)(its + 1);
     part->nbytes = its->nbytes;
     part->unit = its->unit;
     part->on_device = its->on_device;
     part->place = its->place;
-    window->mixed |= !part->on_device && part->nbytes > 0;
     if (!wm_node_shares(peer))
-        return wm_error_set(err, WM_ERR_STATE, 0,
-                            "%s is on another host: windows over GPU memory "
-                            "are for the ranks of one host so far; use Send "
-                            "and Recv, or a window of host memory",
-                            wm_comm_name(window->comm, rank).text);
+        return 0; // on another host
     part->words = wm_window_lock_words(peer, its->words);
     part->index = its->words;
     if (part->words == NULL
-        || (rank != window->comm->rank && part->on_device && part->nbytes > 0
+        || (rank != window->comm->rank && its->exported
             && !wm_rkey_holds(&part->place, part->nbytes)))
-        return wm_comm_damaged(window->comm, rank, err);
-    if (window->epochs != NULL
-        && wm_epochs_connect(window->epochs, rank, indices[window->comm->rank],
-                             -1, err)
-               < 0)
         return wm_comm_damaged(window->comm, rank, err);
     return 0;
 }
 
-// Maps the part of a rank.
-static int
-window_map(wm_window_t *window, int rank, wm_error_t *err)
+// Maps the part of a rank, if that is possible.
+static void
+window_map(wm_window_t *window, int rank, const published_t *its)
 {
     wm_window_part_t *part = &window->parts[rank];
-    if (!part->on_device || part->nbytes == 0 || rank == window->comm->rank)
-        return 0;
-    if (window->device < 0)
-        return wm_error_set(err, WM_ERR_STATE, 0,
-                            "the window has GPU memory of %s, and this rank "
-                            "has no GPU to access it with",
-                            wm_comm_name(window->comm, rank).text);
-    int code = wm_mapping_reach(window->comm->peers[rank], &part->place,
-                                window->device, &part->mapping, err);
-    if (code == 0)
+    if (its->exported && part->words != NULL && rank != window->comm->rank
+        && window->device >= 0
+        && wm_mapping_reach(window->comm->peers[rank], &part->place,
+                            window->device, &part->mapping, NULL)
+               == 0)
         part->memory = wm_mapping_at(part->mapping, &part->place);
-    return code;
+}
+
+// Connects the words for Post and Start, which all ranks have.
+static int
+window_connect_epochs(wm_window_t *window, char *all, wm_error_t *err)
+{
+    bool known = true;
+    for (int rank = 0; rank < window->size; ++rank)
+        known &= published_of(all, window->size, rank)->has_epochs == 1;
+    if (!known) {
+        wm_epochs_free(window->epochs);
+        window->epochs = NULL;
+    }
+    for (int rank = 0; rank < window->size && known; ++rank) {
+        const published_t *its = published_of(all, window->size, rank);
+        const int32_t *indices = (const int32_t *)(const void *)(its + 1);
+        if (wm_epochs_connect(window->epochs, rank,
+                              indices[window->comm->rank], -1, err)
+            < 0)
+            return wm_comm_damaged(window->comm, rank, err);
+    }
+    return 0;
+}
+
+// Returns true if this rank accesses all parts by itself.
+static bool
+window_reaches_all(const wm_window_t *window)
+{
+    bool all = !window->dynamic;
+    for (int rank = 0; rank < window->size && all; ++rank) {
+        const wm_window_part_t *part = &window->parts[rank];
+        all = part->words != NULL
+              && (part->nbytes == 0 || part->memory != NULL);
+    }
+    return all;
 }
 
 static int
-window_learn(wm_window_t *window, char *all, wm_error_t *err)
+window_learn(wm_window_t *window, const wm_window_given_t *given, char *all,
+             wm_error_t *err)
 {
     int size = window->size, code = 0;
-    bool epochs = true;
-    for (int rank = 0; rank < size; ++rank) {
-        const published_t *its = published_of(all, size, rank);
-        epochs &= its->has_epochs == 1;
+    wm_engine_lock();
+    for (int rank = 0; rank < size && code == 0; ++rank)
+        code = window_connect(window, rank, published_of(all, size, rank),
+                              err);
+    for (int rank = 0; rank < size && code == 0; ++rank)
+        window_map(window, rank, published_of(all, size, rank));
+    if (code == 0)
+        code = window_connect_epochs(window, all, err);
+    wm_engine_unlock();
+    if (given->on_device && given->memory.kind == WM_MEMORY_DEVICE)
+        window->parts[window->comm->rank].memory = given->data;
+    return code;
+}
+
+// --- the target -----------------------------------------------------------
+
+static uint32_t
+own_ask(void *context)
+{
+    return wm_window_lock_ask(context);
+}
+
+static bool
+own_take(void *context, uint32_t ticket, bool exclusive)
+{
+    return wm_window_lock_try(context, ticket, exclusive);
+}
+
+static void
+own_leave(void *context, bool exclusive)
+{
+    wm_window_lock_leave(context, exclusive);
+}
+
+// Whom a rank updates for is told by no number: it is the engine's.
+static bool
+own_take_update(void *context)
+{
+    return wm_window_lock_try_update(context, WM_WINDOW_RANK_OF_ENGINE);
+}
+
+static void
+own_leave_update(void *context)
+{
+    wm_window_lock_end_update(context);
+}
+
+// Makes the target if some rank does not reach all parts by itself.
+static int
+window_expose(wm_window_t *window, const wm_window_given_t *given, int code,
+              wm_error_t *err)
+{
+    wm_window_part_t *own = &window->parts[window->comm->rank];
+    const wm_target_lock_t lock = {own_ask,          own_take,
+                                   own_leave,        own_take_update,
+                                   own_leave_update, own->words};
+    const wm_target_memory_t memory = {
+        .data = given->data,
+        .nbytes = given->nbytes,
+        .memory = given->memory,
+    };
+    wm_preflight_t preflight = {
+        .call = WM_COLL_BARRIER,
+        .code = code,
+        .all = code == 0 && window_reaches_all(window),
+    };
+    int told = wm_preflight_run(window->comm, &preflight, err);
+    if (code < 0 || told < 0)
+        return code < 0 ? code : told;
+    return preflight.all != 0
+               ? 0
+               : wm_target_expose(window->comm,
+                                  given->nbytes > 0 ? &memory : NULL, &lock,
+                                  &window->target, err);
+}
+
+// Returns the error of a rank that has failed.
+static int
+find_failed(const wm_window_t *window, char *all, wm_error_t *err)
+{
+    for (int rank = 0; rank < window->size; ++rank) {
+        const published_t *its = published_of(all, window->size, rank);
         if (its->code < 0)
             return wm_error_set(
                 err, its->code > WM_ERR_PYTHON ? its->code : WM_ERR_STATE, 0,
                 "%s failed in the creation of this window: %.150s",
                 wm_comm_name(window->comm, rank).text, its->text);
     }
-    wm_engine_lock();
-    if (!epochs) {
-        wm_epochs_free(window->epochs);
-        window->epochs = NULL;
-    }
-    for (int rank = 0; rank < size && code == 0; ++rank)
-        code = window_connect(window, rank, published_of(all, size, rank),
-                              err);
-    for (int rank = 0; rank < size && code == 0; ++rank)
-        code = window_map(window, rank, err);
-    wm_engine_unlock();
-    return code;
+    return 0;
 }
 
 static int
@@ -185,13 +262,11 @@ window_exchange(wm_window_t *window, const wm_window_given_t *given,
             (void)wm_error_set(err, code, 0, "%.150s", mine->text);
         return code;
     }
-    code = window_learn(window, memory, err);
-    for (int rank = 0; rank < size; ++rank)
-        if (published_of(memory, size, rank)->code < 0)
-            return code; // all have seen it
-    int told = wm_preflight_tell(window->comm, WM_COLL_BARRIER, code,
-                                 code < 0 ? &why : err);
-    return code < 0 ? code : told;
+    code = find_failed(window, memory, err);
+    if (code < 0)
+        return code; // as all ranks
+    code = window_learn(window, given, memory, err);
+    return window_expose(window, given, code, err);
 }
 
 int
@@ -212,7 +287,7 @@ wm_window_open(wm_comm_t *comm, const wm_window_given_t *given,
     window->comm = comm;
     window->size = comm->size;
     window->words = -1;
-    window->dynamic = window->mixed = given->dynamic;
+    window->dynamic = given->dynamic;
     pthread_mutex_init(&window->lock, NULL);
     window->device = given->on_device && given->nbytes > 0
                          ? given->memory.device
@@ -220,21 +295,21 @@ wm_window_open(wm_comm_t *comm, const wm_window_given_t *given,
     if (window->device < 0)
         window->device = wm_device_default();
     int code = window_exchange(window, given, memory, err);
-    if (given->on_device)
-        window->parts[comm->rank].memory = given->data;
     free(memory);
     if (code == 0)
         *made = window;
     else
-        wm_window_close(window);
+        (void)!wm_window_close(window, NULL);
     return code;
 }
 
-void
-wm_window_close(wm_window_t *window)
+int
+wm_window_close(wm_window_t *window, wm_error_t *err)
 {
     if (window == NULL)
-        return;
+        return 0;
+    int code = window->target != NULL ? wm_target_withdraw(window->target, err)
+                                      : 0;
     wm_window_release_ended(window);
     if (window->opened)
         wm_stream_release(window->device, window->stream);
@@ -251,4 +326,5 @@ wm_window_close(wm_window_t *window)
     free(window->attached);
     pthread_mutex_destroy(&window->lock);
     free(window);
+    return code;
 }

@@ -2,7 +2,9 @@
 // A window over GPU memory (MPI.Win): the parts of all ranks of a
 // communicator, which is the window's alone. A part that this process reaches,
 // in GPU memory of this host, is read and written by copies and kernels on a
-// stream of the window. Nobody on the other side does anything. Calls begin
+// stream of the window. Nobody on the other side does anything. For other
+// parts (host memory, other hosts) the engine of their rank serves (target.h):
+// if a rank does not reach a part, all have a target. Calls begin
 // work (window_run.h), which ends in the calls that synchronize
 // (window_sync.h). One thread at a time: `lock`. GIL released by the caller,
 // engine lock not held, except where noted.
@@ -13,6 +15,7 @@
 #include "array/strided.h"
 #include "comm/comm/comm.h"
 #include "comm/node/mapping.h"
+#include "comm/rma/target.h"
 #include "comm/rma/window_lock.h"
 #include "comm/transfer/epochs.h"
 #include "cuda/lock.h"
@@ -28,13 +31,15 @@ typedef enum {
 typedef struct {
     uint64_t nbytes;
     int64_t unit;   // bytes of a displacement
-    bool on_device; // GPU memory; else MPI's own window serves the part
-    char *memory;   // address in this process; NULL: it is not reached
+    bool on_device; // GPU memory
+    char *memory;   // address in this process; NULL: its engine serves
     wm_rkey_t place;
-    wm_mapping_t *mapping; // NULL: none is needed
-    wm_window_words_t *words;
-    int index;             // of the words, in the rank's segment
-    wm_window_held_t held; // by this rank
+    wm_mapping_t *mapping;    // NULL: none is needed
+    wm_window_words_t *words; // NULL: on another host
+    int index;                // of the words, in the rank's segment
+    wm_window_held_t held;    // by this rank
+    // This rank is accessed, and accesses the other, by Post and Start.
+    bool posted, started;
 } wm_window_part_t;
 
 // Memory that a rank has attached, mapped here (window_attach.h).
@@ -78,7 +83,8 @@ typedef struct {
     int locks; // parts that Lock holds
     int words; // index of our words; -1: none
     wm_epochs_t *epochs;
-    bool mixed;   // some parts are MPI's
+    wm_target_t *target; // NULL: each rank reaches all parts
+    bool asked;          // operations were begun there since the last flush
     bool dynamic; // ranks attach memory, whose addresses are displacements
     wm_window_attached_t *attached; // mapped ones
     int attached_count;
@@ -93,7 +99,7 @@ typedef struct {
     bool on_device, dynamic;
     char *data;
     size_t nbytes;
-    wm_pointer_t memory; // of `data`, if on_device and not empty
+    wm_pointer_t memory; // of `data`, if not empty
     int64_t unit;
 } wm_window_given_t;
 
@@ -103,9 +109,10 @@ WM_MUST_CHECK int
 wm_window_open(wm_comm_t *comm, const wm_window_given_t *given,
                wm_window_t **made, wm_error_t *err);
 
-// Closes the window, on all ranks: the work has ended, and no rank accesses it
-// any more. Also before MPI_Finalize, without the others. NULL: no-op.
-void
-wm_window_close(wm_window_t *window);
+// Closes the window: the work of all ranks has ended, and no rank accesses it
+// any more. Collective if it has a target, whose last error is returned. NULL:
+// no-op.
+WM_MUST_CHECK int
+wm_window_close(wm_window_t *window, wm_error_t *err);
 
 #endif

@@ -54,12 +54,6 @@ attach_export(wm_window_t *window, char *data, size_t nbytes,
                             "memory: a process attaches %d arrays at most: "
                             "detach some, or attach fewer, larger ones",
                             WM_ATTACHED);
-    if (memory->kind != WM_MEMORY_DEVICE
-        || (!memory->exportable && window->size > 1))
-        return wm_error_set(err, WM_ERR_VALUE, 0,
-                            "memory: other processes cannot map this GPU "
-                            "memory (managed, of a pool, or of virtual memory "
-                            "management): give memory of wm.empty()");
     wm_rkey_set(data, memory, &place);
     int code = memory->exportable ? wm_rkey_export(data, memory, &place, err)
                                   : 0;
@@ -72,8 +66,17 @@ int
 wm_window_attach(wm_window_t *window, char *data, size_t nbytes,
                  const wm_pointer_t *memory, wm_error_t *err)
 {
+    const wm_target_memory_t what = {
+        .data = data,
+        .nbytes = nbytes,
+        .memory = *memory,
+        .at = (uintptr_t)data,
+    };
+    int code = wm_target_attach(window->target, &what, err);
+    if (code < 0 || memory->kind != WM_MEMORY_DEVICE || !memory->exportable)
+        return code; // our engine serves
     wm_engine_lock();
-    int code = attach_export(window, data, nbytes, memory, err);
+    code = attach_export(window, data, nbytes, memory, err);
     wm_engine_unlock();
     return code;
 }
@@ -91,12 +94,7 @@ wm_window_detach(wm_window_t *window, const char *data, wm_error_t *err)
     if (at < WM_ATTACHED)
         entry_write(&table[at], 0, 0, NULL);
     wm_engine_unlock();
-    return at < WM_ATTACHED
-               ? 0
-               : wm_error_set(err, WM_ERR_MPI, MPI_ERR_RMA_ATTACH,
-                              "Detach: no memory that begins at %p was "
-                              "attached to this window",
-                              data);
+    return wm_target_detach(window->target, (uintptr_t)data, err);
 }
 
 void
@@ -156,7 +154,7 @@ wm_window_find_attached(wm_window_t *window, int rank, uint64_t address,
     const wm_peer_t *peer = window->comm->peers[rank];
     const wm_window_part_t *part = &window->parts[rank];
     wm_attached_t entry;
-    for (int i = 0; i < WM_ATTACHED; ++i) {
+    for (int i = 0; i < WM_ATTACHED && part->words != NULL; ++i) {
         if (!entry_read(&peer->segment->attached[i], &entry)
             || entry.words != 1 + part->index || address < entry.place.address
             || address - entry.place.address >= entry.nbytes)

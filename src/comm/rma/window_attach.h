@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// GPU memory that a rank attaches to a dynamic window: it is in a table of the
-// rank's segment, where the others find it by its address. Attaching and
+// Memory that a rank attaches to a dynamic window. GPU memory that others can
+// map is in a table of the rank's segment, where they find it by its address;
+// the engine of the rank serves other memory (target.h). Attaching and
 // detaching is local. GIL released, engine lock not held, except where noted.
 #ifndef WM_COMM_RMA_WINDOW_ATTACH_H
 #define WM_COMM_RMA_WINDOW_ATTACH_H
 
 #include "comm/rma/window.h"
 
-// Attaches memory of this rank. WM_ERR_VALUE if other processes cannot map it.
+// Attaches memory of this rank.
 WM_MUST_CHECK int
 wm_window_attach(wm_window_t *window, char *data, size_t nbytes,
                  const wm_pointer_t *memory, wm_error_t *err);

@@ -33,6 +33,9 @@ wm_window_lock_try(wm_window_words_t *words, uint32_t ticket, bool exclusive);
 void
 wm_window_lock_leave(wm_window_words_t *words, bool exclusive);
 
+// Stands for the rank whose engine updates its own part for others.
+#define WM_WINDOW_RANK_OF_ENGINE 0x7ffffffe
+
 // Take the part for an update of elements that hardware does not update at
 // once, and give it back. `rank`: ours. The first returns false if another
 // rank has it.

@@ -8,6 +8,7 @@
 #include "array/kernels.h"
 #include "array/pull.h"
 #include "comm/coll/call/coll_wait.h"
+#include "comm/diagnostics/wait.h"
 
 // A kernel copies fewer bytes, because it tells its end at once.
 #define SHORT_BYTES ((size_t)32 << 10)
@@ -139,7 +140,27 @@ run_deliver(const wm_window_pending_t *one, wm_error_t *err)
 }
 
 int
-wm_window_complete(wm_window_t *window, wm_error_t *err)
+wm_window_await(wm_op_t *op, wm_error_t *err)
+{
+    int code = wm_op_wait(op, NULL, err);
+    wm_op_release(op);
+    return code;
+}
+
+// Waits for the operations of the targets' engines.
+static int
+run_flush(wm_window_t *window, wm_error_t *err)
+{
+    wm_op_t *op;
+    if (!window->asked)
+        return 0;
+    window->asked = false;
+    int code = wm_target_flush(window->target, -1, &op, err);
+    return code < 0 ? code : wm_window_await(op, err);
+}
+
+static int
+run_end(wm_window_t *window, wm_error_t *err)
 {
     int code = 0, failed;
     if (window->busy)
@@ -153,6 +174,15 @@ wm_window_complete(wm_window_t *window, wm_error_t *err)
         code = failed < 0 ? failed : code;
     }
     return code;
+}
+
+int
+wm_window_complete(wm_window_t *window, wm_error_t *err)
+{
+    wm_error_t later;
+    int code = run_end(window, err);
+    int flushed = run_flush(window, code < 0 ? &later : err);
+    return code < 0 ? code : flushed;
 }
 
 // --- arguments ----------------------------------------------------------
@@ -468,7 +498,7 @@ wm_window_begin(wm_window_t *window, wm_window_call_t *call, wm_error_t *err)
     if (call->nbytes == 0)
         return 0;
     if (window->pending_count + ARGUMENTS > WM_WINDOW_PENDING) {
-        code = wm_window_complete(window, err);
+        code = run_end(window, err);
         int ended = window->ended;
         for (int i = 0; i < ended; ++i)
             run_release(&window->pending[i]);

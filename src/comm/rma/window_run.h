@@ -51,6 +51,10 @@ typedef struct {
 WM_MUST_CHECK int
 wm_window_begin(wm_window_t *window, wm_window_call_t *call, wm_error_t *err);
 
+// Waits for an operation of a target's, and releases it.
+WM_MUST_CHECK int
+wm_window_await(wm_op_t *op, wm_error_t *err);
+
 // Waits until all work has ended.
 WM_MUST_CHECK int
 wm_window_complete(wm_window_t *window, wm_error_t *err);

@@ -3,6 +3,7 @@
 
 #include "comm/coll/call/coll_wait.h"
 #include "comm/coll/direct/preflight.h"
+#include "comm/engine/engine.h"
 #include "comm/rma/window_run.h"
 
 static int
@@ -20,7 +21,7 @@ wm_window_check_epoch(wm_window_t *window, int target, const char *call,
 {
     bool fenced = window->fenced && window->locks == 0 && !window->started;
     if (window->parts[target].held != WM_WINDOW_UNLOCKED || window->locked_all
-        || (window->started && window->epochs->neighbors[target].is_accessed))
+        || window->parts[target].started)
         return 0;
     window->used |= fenced;
     return fenced ? 0
@@ -127,31 +128,70 @@ look_at_lock(void *context, wm_error_t *err)
     return wm_window_lock_try(asked->words, asked->ticket, asked->exclusive);
 }
 
+// Fails if the engine of another rank serves its part, and there is no thread
+// that steps the engine while that rank's program is elsewhere.
+static int
+check_progress(const wm_window_t *window, int target, wm_error_t *err)
+{
+    const wm_window_part_t *part = &window->parts[target];
+    bool served = part->words == NULL
+                  || (part->memory == NULL && part->nbytes > 0);
+    if (!served || target == window->comm->rank || wm_engine_is_threaded())
+        return 0;
+    return wm_error_set(err, WM_ERR_STATE, 0,
+                        "%s must serve this lock itself, and MPI runs below "
+                        "MPI_THREAD_MULTIPLE, where it does so in calls of "
+                        "warpmpi alone: set mpi4py.rc.thread_level = "
+                        "'multiple', or use Fence, or Post and Start",
+                        wm_comm_name(window->comm, target).text);
+}
+
 static int
 take_part(wm_window_t *window, int target, bool exclusive, bool checked,
           wm_error_t *err)
 {
     wm_window_part_t *part = &window->parts[target];
     asked_t asked = {.words = part->words, .exclusive = exclusive};
-    int code = 0;
-    if (checked) {
+    wm_op_t *op;
+    int code = check_progress(window, target, err);
+    if (code < 0)
+        return code;
+    if (part->words == NULL) { // on another host
+        code = wm_target_lock(window->target, target, exclusive, &op, err);
+        if (code == 0)
+            code = wm_window_await(op, err);
+    }
+    else if (checked) {
         asked.ticket = wm_window_lock_ask(part->words);
         code = wm_coll_wait(window->comm, look_at_lock, &asked,
                             WM_LOOKS_AT_WORDS, err);
     }
     if (code == 0)
-        part->held = !checked    ? WM_WINDOW_UNCHECKED
-                     : exclusive ? WM_WINDOW_EXCLUSIVE
-                                 : WM_WINDOW_SHARED;
+        part->held = !checked && part->words != NULL ? WM_WINDOW_UNCHECKED
+                     : exclusive                     ? WM_WINDOW_EXCLUSIVE
+                                                     : WM_WINDOW_SHARED;
     return code;
 }
 
-static void
-leave_part(wm_window_part_t *part)
+// Gives the lock of a part back, after `code`, the error so far.
+static int
+leave_part(wm_window_t *window, int target, int code, wm_error_t *err)
 {
-    if (part->held != WM_WINDOW_UNCHECKED)
-        wm_window_lock_leave(part->words, part->held == WM_WINDOW_EXCLUSIVE);
+    wm_window_part_t *part = &window->parts[target];
+    wm_window_held_t held = part->held;
+    wm_error_t later;
+    wm_op_t *op;
     part->held = WM_WINDOW_UNLOCKED;
+    if (part->words != NULL) {
+        if (held != WM_WINDOW_UNCHECKED)
+            wm_window_lock_leave(part->words, held == WM_WINDOW_EXCLUSIVE);
+        return code;
+    }
+    int left = wm_target_unlock(window->target, target, &op,
+                                code < 0 ? &later : err);
+    if (left == 0)
+        left = wm_window_await(op, code < 0 ? &later : err);
+    return code < 0 ? code : left;
 }
 
 int
@@ -178,9 +218,8 @@ wm_window_unlock_part(wm_window_t *window, int target, wm_error_t *err)
         return sync_fail(err, "Unlock",
                          "this rank has not locked the target by Lock");
     int code = wm_window_complete(window, err);
-    leave_part(&window->parts[target]);
     --window->locks;
-    return code;
+    return leave_part(window, target, code, err);
 }
 
 int
@@ -189,6 +228,8 @@ wm_window_lock_all(wm_window_t *window, bool checked, wm_error_t *err)
     int code = check_free(window, "Lock_all", err), locked = 0;
     for (; locked < window->size && code == 0; ++locked)
         code = take_part(window, locked, false, checked, err);
+    for (int i = 0; i < locked - 1 && code < 0; ++i)
+        (void)!leave_part(window, i, code, err);
     if (code == 0) {
         window->locked_all = true;
         window->fenced = false;
@@ -203,7 +244,7 @@ wm_window_unlock_all(wm_window_t *window, wm_error_t *err)
         return sync_fail(err, "Unlock_all", "call Lock_all first");
     int code = wm_window_complete(window, err);
     for (int rank = 0; rank < window->size; ++rank)
-        leave_part(&window->parts[rank]);
+        code = leave_part(window, rank, code, err);
     window->locked_all = false;
     return code;
 }
@@ -213,7 +254,7 @@ wm_window_unlock_all(wm_window_t *window, wm_error_t *err)
 static int
 check_epochs(const wm_window_t *window, const char *call, wm_error_t *err)
 {
-    return window->epochs != NULL
+    return window->epochs != NULL || window->target != NULL
                ? 0
                : wm_error_set(err, WM_ERR_STATE, 0,
                               "%s: this window has no words for such epochs, "
@@ -238,6 +279,46 @@ look_at_end(void *context, wm_error_t *err)
     return wm_epochs_try(window->epochs, WM_EPOCHS_WAIT);
 }
 
+// Tells the ranks that were posted to, or accessed.
+static int
+tell_ranks(wm_window_t *window, wm_target_tell_t what, wm_error_t *err)
+{
+    int code = 0;
+    for (int rank = 0; rank < window->size && code == 0; ++rank) {
+        const wm_window_part_t *part = &window->parts[rank];
+        if (what == WM_TARGET_POSTED ? part->posted : part->started)
+            code = wm_target_tell(window->target, rank, what, err);
+    }
+    return code;
+}
+
+// Waits for what these ranks tell.
+static int
+hear_ranks(wm_window_t *window, wm_target_tell_t what, wm_error_t *err)
+{
+    int code = 0;
+    wm_op_t *op;
+    for (int rank = 0; rank < window->size && code == 0; ++rank) {
+        const wm_window_part_t *part = &window->parts[rank];
+        if (what == WM_TARGET_POSTED ? !part->started : !part->posted)
+            continue;
+        code = wm_target_hear(window->target, rank, what, &op, err);
+        if (code == 0)
+            code = wm_window_await(op, err);
+    }
+    return code;
+}
+
+static bool
+have_ranks_completed(wm_window_t *window)
+{
+    bool all = true;
+    for (int rank = 0; rank < window->size && all; ++rank)
+        all = !window->parts[rank].posted
+              || wm_target_has_told(window->target, rank, WM_TARGET_COMPLETED);
+    return all;
+}
+
 int
 wm_window_post(wm_window_t *window, const int *ranks, int count,
                wm_error_t *err)
@@ -247,11 +328,13 @@ wm_window_post(wm_window_t *window, const int *ranks, int count,
         code = sync_fail(err, "Post", "the last Post has no Wait yet");
     if (code < 0)
         return code;
-    for (int i = 0; i < window->size; ++i)
-        window->epochs->neighbors[i].accesses_us = false;
     for (int i = 0; i < count; ++i)
-        window->epochs->neighbors[ranks[i]].accesses_us = true;
+        window->parts[ranks[i]].posted = true;
     window->posted = true;
+    if (window->target != NULL)
+        return tell_ranks(window, WM_TARGET_POSTED, err);
+    for (int i = 0; i < window->size; ++i)
+        window->epochs->neighbors[i].accesses_us = window->parts[i].posted;
     (void)wm_epochs_try(window->epochs, WM_EPOCHS_POST);
     return 0;
 }
@@ -265,43 +348,58 @@ wm_window_start(wm_window_t *window, const int *ranks, int count,
         code = check_free(window, "Start", err);
     if (code < 0)
         return code;
-    for (int i = 0; i < window->size; ++i)
-        window->epochs->neighbors[i].is_accessed = false;
     for (int i = 0; i < count; ++i)
-        window->epochs->neighbors[ranks[i]].is_accessed = true;
-    code = wm_coll_wait(window->comm, look_at_start, window, WM_LOOKS_AT_WORDS,
-                        err);
-    if (code == 0) {
-        window->started = true;
-        window->fenced = false;
-    }
+        window->parts[ranks[i]].started = true;
+    for (int i = 0; i < window->size && window->target == NULL; ++i)
+        window->epochs->neighbors[i].is_accessed = window->parts[i].started;
+    code = window->target != NULL
+               ? hear_ranks(window, WM_TARGET_POSTED, err)
+               : wm_coll_wait(window->comm, look_at_start, window,
+                              WM_LOOKS_AT_WORDS, err);
+    window->started = true;
+    window->fenced = false;
     return code;
 }
 
 int
 wm_window_end_access(wm_window_t *window, wm_error_t *err)
 {
+    wm_error_t later;
     if (!window->started)
         return sync_fail(err, "Complete", "call Start first");
-    int code = wm_window_complete(window, err);
-    (void)wm_epochs_try(window->epochs, WM_EPOCHS_COMPLETE);
+    int code = wm_window_complete(window, err), told = 0;
+    if (window->target != NULL)
+        told = tell_ranks(window, WM_TARGET_COMPLETED,
+                          code < 0 ? &later : err);
+    else
+        (void)wm_epochs_try(window->epochs, WM_EPOCHS_COMPLETE);
+    for (int i = 0; i < window->size; ++i)
+        window->parts[i].started = false;
     window->started = false;
-    return code;
+    return code < 0 ? code : told;
 }
 
 int
 wm_window_wait(wm_window_t *window, bool *ended, wm_error_t *err)
 {
+    bool targets = window->target != NULL;
     if (!window->posted)
         return sync_fail(err, ended != NULL ? "Test" : "Wait",
                          "call Post first");
     int code = 0;
-    if (ended != NULL)
-        *ended = wm_epochs_try(window->epochs, WM_EPOCHS_WAIT);
-    else
+    if (ended != NULL) {
+        *ended = targets ? have_ranks_completed(window)
+                         : wm_epochs_try(window->epochs, WM_EPOCHS_WAIT);
+        if (!*ended)
+            return 0;
+    }
+    if (targets)
+        code = hear_ranks(window, WM_TARGET_COMPLETED, err);
+    else if (ended == NULL)
         code = wm_coll_wait(window->comm, look_at_end, window,
                             WM_LOOKS_AT_WORDS, err);
-    if (code == 0 && (ended == NULL || *ended))
-        window->posted = false;
+    for (int i = 0; i < window->size; ++i)
+        window->parts[i].posted = false;
+    window->posted = false;
     return code;
 }

@@ -57,17 +57,25 @@ PyDoc_STRVAR(
     window_open_doc,
     "_open($self, comm, memory, disp_unit, made, /)\n--\n\n"
     "Open the window over a communicator of its own. Collective.\n\n"
-    "memory: a contiguous GPU array; or the bytes of host memory, as an int.\n"
+    "memory: a contiguous GPU array, an MPI.memory of the host, or None.\n"
     "made: the name of the call that makes the window.");
 
-// Fills what this rank gives. The view keeps the memory meanwhile.
+// Fills what this rank gives: GPU memory, or a buffer of the host; None: no
+// memory. The view, or the buffer, keeps the memory.
 static int
 window_read(PyObject *memory, wm_window_given_t *given, wm_view_t *view,
-            bool *viewed)
+            bool *viewed, Py_buffer *raw)
 {
-    if (PyLong_Check(memory)) {
-        given->nbytes = PyLong_AsSize_t(memory);
-        return PyErr_Occurred() ? -1 : 0;
+    wm_error_t err;
+    if (memory == Py_None)
+        return 0;
+    if ((PyObject *)Py_TYPE(memory) == wm_py_state->mpi_memory) {
+        if (PyObject_GetBuffer(memory, raw, PyBUF_WRITABLE) < 0)
+            return -1;
+        given->data = raw->buf;
+        given->nbytes = (size_t)raw->len;
+        return wm_py_result(
+            wm_pointer_describe(raw->buf, &given->memory, &err), &err);
     }
     if (wm_py_view_parse(memory, true, "memory", view) < 0)
         return -1;
@@ -80,7 +88,11 @@ window_read(PyObject *memory, wm_window_given_t *given, wm_view_t *view,
     given->data = view->array.data;
     given->nbytes = wm_array_nbytes(&view->array);
     given->memory = view->memory;
-    return 0;
+    if (given->nbytes == 0 || wm_memory_on_device(&view->memory))
+        return 0;
+    given->on_device = false;
+    return wm_py_fail(PyExc_RuntimeError,
+                      "memory: the array has told other memory before");
 }
 
 static PyObject *
@@ -103,7 +115,7 @@ window_open(PyObject *object, PyObject *args)
                    == 0,
     };
     PyObject *raised = NULL;
-    if (window_read(memory, &given, &view, &viewed) < 0) {
+    if (window_read(memory, &given, &view, &viewed, &self->raw) < 0) {
         raised = PyErr_GetRaisedException();
         given.code = WM_ERR_VALUE;
         given.text = "its memory cannot be read";
@@ -120,7 +132,7 @@ window_open(PyObject *object, PyObject *args)
     if (code < 0)
         return wm_py_raise(&err);
     Py_XSETREF(self->comm, Py_NewRef(comm));
-    Py_XSETREF(self->memory, given.on_device ? Py_NewRef(memory) : NULL);
+    Py_XSETREF(self->memory, memory != Py_None ? Py_NewRef(memory) : NULL);
     Py_XSETREF(self->made, Py_NewRef(made));
     self->data = given.data;
     if (given.dynamic)
@@ -128,17 +140,20 @@ window_open(PyObject *object, PyObject *args)
     return given.dynamic && self->attached == NULL ? NULL : Py_NewRef(Py_None);
 }
 
-static void
-window_close(wm_py_window_t *self)
+static int
+window_close(wm_py_window_t *self, wm_error_t *err)
 {
     wm_window_t *window = self->window;
+    int code;
     self->window = NULL;
-    if (window != NULL)
-        WM_PY_UNLOCKED(wm_window_close(window));
+    WM_PY_UNLOCKED(code = wm_window_close(window, err));
+    if (self->raw.obj != NULL)
+        PyBuffer_Release(&self->raw);
     Py_CLEAR(self->memory);
     Py_CLEAR(self->comm);
     Py_CLEAR(self->made);
     Py_CLEAR(self->attached);
+    return code;
 }
 
 PyDoc_STRVAR(window_end_doc,
@@ -163,8 +178,11 @@ window_end(PyObject *object, PyObject *Py_UNUSED(unused))
     if (code < 0)
         return wm_py_raise(&err);
     PyObject *comm = Py_NewRef(self->comm);
-    window_close(self);
-    return comm;
+    code = window_close(self, &err);
+    if (code == 0)
+        return comm;
+    Py_DECREF(comm);
+    return wm_py_raise(&err);
 }
 
 PyDoc_STRVAR(window_attach_doc,
@@ -178,6 +196,9 @@ window_attach(PyObject *object, PyObject *args)
     PyObject *memory;
     wm_error_t err;
     wm_view_t view;
+    wm_window_given_t given = {0};
+    Py_buffer raw = {.obj = NULL};
+    bool viewed = false;
     int attaches, code;
     if (!PyArg_ParseTuple(args, "Op:_attach", &memory, &attaches))
         return NULL;
@@ -187,24 +208,23 @@ window_attach(PyObject *object, PyObject *args)
                        "Create_dynamic");
         return NULL;
     }
-    if (wm_py_view_parse(memory, true, "memory", &view) < 0)
-        return NULL;
-    char *data = view.array.data;
-    size_t nbytes = wm_array_nbytes(&view.array);
-    if (!wm_array_is_contiguous(&view.array)) {
-        wm_py_view_release(&view);
-        PyErr_SetString(PyExc_ValueError,
-                        "memory: a window is contiguous memory: give a "
-                        "contiguous array");
-        return NULL;
+    if (window_read(memory, &given, &view, &viewed, &raw) == 0) {
+        if (attaches)
+            WM_PY_UNLOCKED(code = wm_window_attach(self->window, given.data,
+                                                   given.nbytes, &given.memory,
+                                                   &err));
+        else
+            WM_PY_UNLOCKED(
+                code = wm_window_detach(self->window, given.data, &err));
     }
-    if (attaches)
-        WM_PY_UNLOCKED(code = wm_window_attach(self->window, data, nbytes,
-                                               &view.memory, &err));
     else
-        WM_PY_UNLOCKED(code = wm_window_detach(self->window, data, &err));
-    wm_py_view_release(&view);
-    PyObject *key = code == 0 ? PyLong_FromVoidPtr(data) : wm_py_raise(&err);
+        err.code = code = WM_ERR_PYTHON;
+    if (viewed)
+        wm_py_view_release(&view);
+    if (raw.obj != NULL)
+        PyBuffer_Release(&raw);
+    PyObject *key = code == 0 ? PyLong_FromVoidPtr(given.data)
+                              : wm_py_raise(&err);
     if (key == NULL)
         return NULL;
     code = attaches ? PyDict_SetItem(self->attached, key, memory)
@@ -269,7 +289,15 @@ window_get_made(PyObject *object, void *Py_UNUSED(unused))
     return Py_NewRef(made != NULL ? made : Py_None);
 }
 
+static PyObject *
+window_get_comm(PyObject *object, void *Py_UNUSED(unused))
+{
+    PyObject *comm = ((wm_py_window_t *)object)->comm;
+    return Py_NewRef(comm != NULL ? comm : Py_None);
+}
+
 static PyGetSetDef window_getters[] = {
+    {"_comm", window_get_comm, NULL, "Its communicator, or None.", NULL},
     {"_made", window_get_made, NULL, "The call that made it, or None.", NULL},
     {"_memory", window_get_memory, NULL, "The GPU array of this rank.", NULL},
     {0},

@@ -18,6 +18,7 @@ typedef struct {
     PyObject *comm;      // the window's own communicator
     PyObject *memory;    // the array that this rank gives; or NULL
     char *data;          // its first byte
+    Py_buffer raw;       // of host memory; obj NULL: none
     PyObject *attached;  // arrays by address: a dict, of a dynamic window
     PyObject *made;      // the name of the call that made it; or NULL
 } wm_py_window_t;

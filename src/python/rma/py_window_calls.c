@@ -15,11 +15,23 @@
 
 #define MOST_PARTS (1 << 16) // of a datatype with gaps
 
+// The target of a call: displacement, count and datatype.
+typedef struct {
+    long long displacement;
+    MPI_Count count;
+    MPI_Datatype type;
+    MPI_Count size;
+    MPI_Aint extent;
+    bool gaps;
+} target_t;
+
 // A call that is being read.
 typedef struct {
     const char *name;
     wm_py_window_t *self;
     wm_window_t *window;
+    bool remote; // the engine of the target serves
+    target_t target;
     wm_window_call_t call;
     wm_message_t messages[3]; // origin, compare, result
     bool given[3];
@@ -69,12 +81,15 @@ read_side(reading_t *reading, int at, PyObject *value, bool writable,
     wm_window_side_t *side = &reading->sides[at];
     wm_typemap_t parts;
     int code = 0;
-    if (wm_py_message_parse_gaps(value, writable, argument,
-                                 WM_GAPS_OF_ANY_ARRAYS, message)
+    if (wm_py_message_parse_gaps(
+            value, writable, argument,
+            reading->remote ? WM_GAPS_ALL : WM_GAPS_OF_ANY_ARRAYS, message)
         < 0)
         return -1;
     reading->given[at] = true;
     *side = (wm_window_side_t){.layout.data = message->buffer.data};
+    if (reading->remote)
+        return 0;
     if (message->buffer.nbytes == 0)
         ;
     else if (message->user != NULL) {
@@ -113,15 +128,6 @@ release_reading(reading_t *reading)
 }
 
 // --- the target -----------------------------------------------------------
-
-typedef struct {
-    long long displacement;
-    MPI_Count count;
-    MPI_Datatype type;
-    MPI_Count size;
-    MPI_Aint extent;
-    bool gaps;
-} target_t;
 
 static int
 read_number(PyObject *value, const char *what, long long *number)
@@ -174,7 +180,8 @@ read_target(PyObject *value, const wm_message_t *origin, target_t *target)
         .type = origin->type,
         .size = (MPI_Count)origin->size,
         .extent = (MPI_Aint)origin->extent,
-        .gaps = origin->user != NULL,
+        .gaps = origin->datatype != NULL && origin->count > 0
+                && !wm_py_datatype_is_dense(origin->type),
     };
     if (value == NULL || value == Py_None)
         return 0;
@@ -289,21 +296,21 @@ place_target(reading_t *reading, const target_t *target)
 
 // Reads the target of a call whose origin, or result, was read.
 static int
-find_target(reading_t *reading, PyObject *value, const wm_message_t *origin)
+find_target(reading_t *reading, PyObject *value, const wm_message_t *origin,
+            target_t *target)
 {
-    target_t target;
-    if (read_target(value, origin, &target) < 0)
+    if (read_target(value, origin, target) < 0)
         return -1;
-    size_t nbytes = (size_t)target.count * (size_t)target.size;
+    size_t nbytes = (size_t)target->count * (size_t)target->size;
     if (nbytes != origin->buffer.nbytes)
         return wm_py_fail(
             PyExc_ValueError,
             "%s: target: %lld elements of %lld bytes are %zu bytes, and the "
             "array on this side has %zu: give both the same size",
-            reading->name, (long long)target.count, (long long)target.size,
+            reading->name, (long long)target->count, (long long)target->size,
             nbytes, origin->buffer.nbytes);
     reading->call.nbytes = nbytes;
-    return place_target(reading, &target);
+    return 0;
 }
 
 // --- operations -----------------------------------------------------------
@@ -441,7 +448,6 @@ read_call(reading_t *reading, const shape_t *shape, PyObject **values)
         return -1;
     bool unread = op == MPI_NO_OP && shape->result > 0;
     const wm_message_t *first = &reading->messages[unread ? RESULT : ORIGIN];
-    int found;
     if ((!unread && read_side(reading, ORIGIN, values[0], gets, "origin") < 0)
         || (shape->compare > 0
             && read_side(reading, COMPARE, values[shape->compare], false,
@@ -451,10 +457,12 @@ read_call(reading_t *reading, const shape_t *shape, PyObject **values)
             && read_side(reading, RESULT, values[shape->result], true,
                          "result")
                    < 0)
-        || (found = find_target(reading, values[shape->target], first)) < 0)
+        || find_target(reading, values[shape->target], first, &reading->target)
+               < 0)
         return -1;
-    if (found > 0)
-        return 1;
+    int found = reading->remote ? 0 : place_target(reading, &reading->target);
+    if (found != 0)
+        return found;
     for (int i = 0; i < 3; ++i)
         if (reading->given[i]
             && reading->messages[i].buffer.nbytes != reading->call.nbytes)
@@ -483,6 +491,114 @@ read_call(reading_t *reading, const shape_t *shape, PyObject **values)
                                            : 0;
 }
 
+// --- calls that the target's engine serves --------------------------------
+
+// Fills what is asked for. The parts, with gaps, are the caller's.
+static int
+fill_remote(reading_t *reading, const shape_t *shape, wm_target_op_t *what)
+{
+    const target_t *target = &reading->target;
+    const wm_window_call_t *call = &reading->call;
+    const wm_window_part_t *part = &reading->window->parts[call->target];
+    long long at = target->displacement;
+    wm_typemap_t parts;
+    if (!reading->window->dynamic
+        && (__builtin_mul_overflow(at, part->unit, &at) || at < 0
+            || (uint64_t)at > part->nbytes
+            || (!target->gaps && call->nbytes > part->nbytes - (uint64_t)at)))
+        return refuse_range(reading, target);
+    *what = (wm_target_op_t){
+        .kind = call->kind == WM_WINDOW_PUT   ? WM_TARGET_PUT
+                : call->kind == WM_WINDOW_GET ? WM_TARGET_GET
+                : shape->compare > 0          ? WM_TARGET_COMPARE
+                : shape->result > 0           ? WM_TARGET_FETCH
+                                              : WM_TARGET_ACCUMULATE,
+        .rank = call->target,
+        .at = (uint64_t)at,
+        .nbytes = call->nbytes,
+        .type = call->type,
+        .op = call->op,
+        .requested = shape->requested,
+    };
+    if (!target->gaps || call->nbytes == 0)
+        return 0;
+    if (find_parts(target->type, target->count, target->extent, NULL, "target",
+                   &parts)
+        < 0)
+        return -1;
+    int code = take_typemap(&parts, &reading->call.layout);
+    wm_py_typemap_free(&parts);
+    what->parts = reading->call.layout.parts;
+    what->count = (size_t)reading->call.layout.count;
+    return code;
+}
+
+static int
+begin_remote_unlocked(reading_t *reading, const wm_target_op_t *what,
+                      wm_buffer_t **sides, wm_op_t **op, wm_error_t *err)
+{
+    wm_window_t *window = reading->window;
+    wm_lock(&window->lock);
+    int code = wm_target_begin(window->target, what, sides[ORIGIN],
+                               sides[RESULT], op, err);
+    window->asked = true;
+    pthread_mutex_unlock(&window->lock);
+    return code;
+}
+
+// Copies the element to compare with, which may be in GPU memory.
+static int
+read_compared(reading_t *reading, PyObject *value, char *element)
+{
+    PyObject *bytes = wm_py_cold("warpmpi._windows", "element_of", "(O)",
+                                 value);
+    if (bytes == NULL)
+        return -1;
+    size_t nbytes = (size_t)PyBytes_GET_SIZE(bytes);
+    if (nbytes <= WM_TARGET_COMPARED && nbytes == reading->call.nbytes)
+        memcpy(element, PyBytes_AS_STRING(bytes), nbytes);
+    Py_DECREF(bytes);
+    return 0;
+}
+
+static PyObject *
+begin_remote(reading_t *reading, const shape_t *shape, PyObject **values)
+{
+    wm_buffer_t buffers[3], *sides[3] = {NULL};
+    char element[WM_TARGET_COMPARED] = {0};
+    wm_target_op_t what;
+    wm_error_t err;
+    wm_op_t *op = NULL;
+    int code;
+    if (fill_remote(reading, shape, &what) < 0)
+        return NULL;
+    if (shape->compare > 0) {
+        if (read_compared(reading, values[shape->compare], element) < 0)
+            return NULL;
+        what.compare = element;
+    }
+    if (what.nbytes == 0)
+        return shape->requested ? ended_request() : Py_NewRef(Py_None);
+    for (int i = 0; i < 3; ++i)
+        if (reading->given[i] && i != COMPARE) {
+            buffers[i] = wm_py_message_detach(&reading->messages[i]);
+            sides[i] = &buffers[i];
+        }
+    if (what.kind == WM_TARGET_GET) {
+        sides[RESULT] = sides[ORIGIN];
+        sides[ORIGIN] = NULL;
+    }
+    WM_PY_UNLOCKED(code = begin_remote_unlocked(reading, &what, sides,
+                                                shape->requested ? &op : NULL,
+                                                &err));
+    if (code < 0)
+        return wm_py_raise(&err);
+    if (!shape->requested)
+        Py_RETURN_NONE;
+    wm_message_t none = {0};
+    return wm_py_request_new(op, MPI_REQUEST_NULL, &none);
+}
+
 static PyObject *
 run_call(const shape_t *shape, PyObject *object, PyObject *const *args,
          Py_ssize_t given, PyObject *keywords)
@@ -509,20 +625,25 @@ run_call(const shape_t *shape, PyObject *object, PyObject *const *args,
     if (code > 0)
         return shape->requested ? ended_request() : Py_NewRef(Py_None);
     const wm_window_part_t *part = &reading.window->parts[rank];
-    if (!part->on_device && part->nbytes > 0)
-        return wm_py_window_beneath(object, shape->name, args, given,
-                                    keywords);
     code = wm_window_check_epoch(reading.window, rank, shape->name, &err);
     if (code < 0)
         return wm_py_raise(&err);
     reading.call = (wm_window_call_t){.kind = shape->kind, .target = rank};
     memset(reading.given, 0, sizeof reading.given);
+    reading.remote = part->memory == NULL && part->nbytes > 0;
     code = read_call(&reading, shape, values);
-    PyObject *result = code == 0 ? begin(&reading, shape->requested) : NULL;
+    if (code > 0) { // of a dynamic window: no GPU memory is attached there
+        release_reading(&reading);
+        reading.remote = true;
+        reading.call = (wm_window_call_t){.kind = shape->kind, .target = rank};
+        memset(reading.given, 0, sizeof reading.given);
+        code = read_call(&reading, shape, values);
+    }
+    PyObject *result = code < 0         ? NULL
+                       : reading.remote ? begin_remote(&reading, shape, values)
+                                        : begin(&reading, shape->requested);
     release_reading(&reading);
-    return code > 0 ? wm_py_window_beneath(object, shape->name, args, given,
-                                           keywords)
-                    : result;
+    return result;
 }
 
 #define CALL(call, ...)                                                       \
