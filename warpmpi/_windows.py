@@ -122,8 +122,8 @@ def element_of(array: Any) -> bytes:
     """Return the bytes of a buffer of one element, also of GPU memory."""
     array = array[0] if isinstance(array, (list, tuple)) else array
     if not _core.is_on_device(array):
-        return bytes(MPI.memory.frombuffer(array, readonly=True))
-    return _core.asarray(array).numpy().tobytes()
+        return MPI.memory.frombuffer(array, readonly=True).tobytes()
+    return bytes(_core.asarray(array).numpy().tobytes())
 
 
 def create(
@@ -315,7 +315,8 @@ class _Methods:
         """Return the group of the ranks."""
         if self or self._made is None:
             return MPI.Win.Get_group(self)
-        return self._comm.Get_group()
+        group: MPI.Group = self._comm.Get_group()
+        return group
 
     def tomemory(self: Any) -> Any:
         """Return this rank's memory: its GPU array, or a buffer."""
