@@ -30,6 +30,7 @@ void
 wm_stat_reset(void)
 {
     for (int i = 0; i < WM_STATS; ++i)
-        if (i != WM_STAT_mappings_open && i != WM_STAT_mapped_bytes)
+        if (i != WM_STAT_mappings_open && i != WM_STAT_mapped_bytes
+            && i != WM_STAT_shared_arrays && i != WM_STAT_shared_bytes)
             atomic_store(&counts[i], 0);
 }

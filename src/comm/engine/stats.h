@@ -35,6 +35,8 @@
     X(mappings_closed)                                                        \
     X(mappings_open)           /* now */                                      \
     X(mapped_bytes)            /* now */                                      \
+    X(shared_arrays)           /* now, until all ranks have dropped them */   \
+    X(shared_bytes)            /* of those, this rank's; now */               \
     X(device_synchronizations) /* for producers that name no stream */
 
 typedef enum {

@@ -11,6 +11,7 @@
 #include "comm/comm/failure.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/modules.h"
+#include "comm/engine/stats.h"
 #include "comm/node/mapping.h"
 #include "cuda/event.h"
 #include "cuda/lock.h"
@@ -63,6 +64,8 @@ wm_shared_list_add(wm_shared_array_t *array)
     array->next = list;
     list = array;
     atomic_fetch_add(&arrays, 1);
+    wm_stat_add(WM_STAT_shared_arrays, 1);
+    wm_stat_add(WM_STAT_shared_bytes, (int64_t)array->nbytes);
     pthread_mutex_unlock(&list_lock);
     wm_engine_unlock();
     wm_engine_notify(); // it now looks for dead ranks
@@ -179,16 +182,20 @@ free_array(wm_shared_array_t *array)
     free(array);
 }
 
-// Removes, and returns, arrays that nobody uses any more.
+// Removes, and returns, arrays that nobody uses any more. To end the
+// page-locking of host memory may wait for the device, as to free memory does:
+// that is left to a thread of the program, while no stream waits for others.
 static wm_shared_array_t *
 remove_unused(void)
 {
     wm_shared_array_t *unused = NULL, *array;
+    bool may_wait = !wm_engine_is_background() && !wm_mapping_would_wait();
     wm_lock(&list_lock);
     take_dropped();
     for (wm_shared_array_t **link = &list; (array = *link) != NULL;) {
         publish(array);
-        if (!have_all_dropped(array)) {
+        bool stays = array->on_host && array->device >= 0 && !may_wait;
+        if (!have_all_dropped(array) || stays) {
             link = &array->next;
             continue;
         }
@@ -197,6 +204,8 @@ remove_unused(void)
         unused = array;
         atomic_fetch_sub(&drops_left, 1);
         atomic_fetch_sub(&arrays, 1);
+        wm_stat_add(WM_STAT_shared_arrays, -1);
+        wm_stat_add(WM_STAT_shared_bytes, -(int64_t)array->nbytes);
     }
     pthread_mutex_unlock(&list_lock);
     return unused;
