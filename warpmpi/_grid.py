@@ -144,7 +144,7 @@ class Grid:
         points = self._points_of(u)[dim]
         begin, low = self._blocks[dim][0], self._width[dim][0]
         shift = (self._local_shape[dim] - points) / 2
-        return np.arange(points) + (begin - low + shift)
+        return np.arange(points, dtype=np.float64) + (begin - low + shift)
 
     def gather(self, u: Any, root: int = 0) -> npt.NDArray[Any] | None:
         """Return the whole grid on the root, a NumPy array; None elsewhere.

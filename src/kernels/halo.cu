@@ -3,7 +3,8 @@
 // kernels may write our ghosts, as our stream has come here, and at the end
 // waits for their data. Each other block reads a part of our edges, waits
 // until the neighbour has told us the same, stores, and counts itself in the
-// neighbour's memory. No block waits for another of its own kernel.
+// neighbour's memory. The first block also waits for the others, which do not
+// wait for it.
 #include "kernels/halo.h"
 
 #include "kernels/abort.h"
@@ -39,18 +40,25 @@ acquire_far(const uint64_t *word)
     return value;
 }
 
-// Called by one thread of each block when the block has read the epoch. The
-// last one moves it on.
+// Counts a block that has ended.
 WM_DEVICE void
-count_block(uint64_t *epoch, uint32_t *begun)
+count_block(uint32_t *blocks)
 {
-    const uint64_t next = *epoch + 1;
-    if (gridDim.x > 1) {
-        __threadfence();
-        if (atomicInc(begun, gridDim.x - 1) + 1 < gridDim.x)
-            return;
-    }
-    *(volatile uint64_t *)epoch = next;
+    __syncthreads();
+    if (threadIdx.x != 0)
+        return;
+    __threadfence();
+    asm volatile("red.relaxed.gpu.global.add.u32 [%0], 1;" ::"l"(blocks)
+                 : "memory");
+}
+
+// Waits until all other blocks have ended, which need this one no more.
+WM_DEVICE void
+await_blocks(uint32_t *blocks)
+{
+    while (*(volatile uint32_t *)blocks + 1 < gridDim.x)
+        wm_pause();
+    *(volatile uint32_t *)blocks = 0;
 }
 
 // The first task of a block, and the distance to its next one: the first block
@@ -86,9 +94,13 @@ acquire_far(const uint64_t *word)
 }
 
 WM_DEVICE void
-count_block(uint64_t *epoch, uint32_t *)
+count_block(uint32_t *)
 {
-    ++*epoch;
+}
+
+WM_DEVICE void
+await_blocks(uint32_t *)
+{
 }
 
 WM_DEVICE uint32_t
@@ -244,23 +256,40 @@ await_all(const wm_halo_params_t &p)
     }
 }
 
+// Ends the exchange in the first block.
+WM_DEVICE void
+finish(const wm_halo_params_t &p, uint64_t epoch)
+{
+    await_all(p);
+    wm_block_sync();
+    if (!wm_block_leads())
+        return;
+    await_blocks((uint32_t *)word_of(p.memory, p.size, WM_HALO_BLOCKS));
+    *(volatile uint64_t *)word_of(p.memory, p.size, WM_HALO_EPOCH) = epoch;
+    if (p.ticket != 0) {
+        wm_fence_device();
+        store_far(word_of(p.memory, p.size, WM_HALO_TICKET), p.ticket);
+    }
+}
+
 WM_KERNEL_OF_HALF(wm_halo, wm_halo_params_t)
 {
-    uint64_t *epochs = word_of(p.memory, p.size, WM_HALO_EPOCH);
-    uint64_t epoch = 0;
+    const bool first = wm_block() == 0;
+    uint64_t epoch = 0; // of this exchange; in blocks that copy, the leader's
     if (!wm_peer_works())
         return;
-    if (p.peer_count > 0) {
-        epoch = *(const volatile uint64_t *)epochs + 1;
-        if (wm_block() == 0)
-            post(p, epoch);
-        wm_block_sync();
-        if (wm_block_leads())
-            count_block(epochs,
-                        (uint32_t *)word_of(p.memory, p.size, WM_HALO_BEGUN));
-    }
+    if (p.peer_count > 0 && (first || wm_block_leads()))
+        epoch = *(const volatile uint64_t *)word_of(p.memory, p.size,
+                                                    WM_HALO_EPOCH)
+                + 1;
+    if (first)
+        post(p, epoch);
     for (uint32_t i = first_task(); i < p.task_count; i += task_step())
         run_any_task(p, p.tasks[i], epoch);
-    if (wm_block() == 0)
-        await_all(p);
+    if (p.peer_count == 0)
+        return;
+    if (first)
+        finish(p, epoch);
+    else
+        count_block((uint32_t *)word_of(p.memory, p.size, WM_HALO_BLOCKS));
 }

@@ -9,7 +9,9 @@
 //
 //     line r     post: the exchanges in which r let us write its ghosts
 //                done: tasks of r that have written our ghosts, ever
-//     own        epoch: exchanges that have begun here; begun: its blocks
+//     own        epoch: exchanges that have ended here; blocks: those of a
+//                kernel that have ended; ticket: the last kernel that was
+//                not of a graph and has ended
 //     awaited    by rank: those of its tasks that we have waited for
 #ifndef WM_KERNELS_HALO_H
 #define WM_KERNELS_HALO_H
@@ -22,7 +24,8 @@
 #define WM_HALO_POST 0   // offsets in a line
 #define WM_HALO_DONE 8
 #define WM_HALO_EPOCH 0
-#define WM_HALO_BEGUN 8
+#define WM_HALO_BLOCKS 8
+#define WM_HALO_TICKET 16
 #define WM_HALO_SELF UINT32_MAX
 
 // Returns the bytes of the counters of a rank.
@@ -55,6 +58,7 @@ typedef struct {
     const uint32_t *abort;       // not 0: a rank has died
     uint32_t rank, size;
     uint32_t task_count;
+    uint64_t ticket;      // written at the end; 0: none
     uint32_t waits_first; // 1: the tasks read what neighbours let us read
     uint32_t peer_count;  // 0: the stream orders us, and no kernel waits
     wm_halo_peer_t peers[WM_HALO_PEERS];

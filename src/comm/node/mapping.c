@@ -80,20 +80,29 @@ mark_stale(wm_mapping_t *mapping)
     mapping->stale = true;
 }
 
-static bool (*_Atomic above_waits)(void);
+#define MODULES_ABOVE 4
+
+static bool (*_Atomic above_waits[MODULES_ABOVE])(void);
 
 void
-wm_mapping_set_waits(bool (*waits)(void))
+wm_mapping_add_waits(bool (*waits)(void))
 {
-    atomic_store(&above_waits, waits);
+    int at = 0;
+    while (at < MODULES_ABOVE - 1 && atomic_load(&above_waits[at]) != NULL
+           && atomic_load(&above_waits[at]) != waits)
+        ++at;
+    atomic_store(&above_waits[at], waits);
 }
 
 bool
 wm_mapping_would_wait(void)
 {
-    bool (*waits)(void) = atomic_load(&above_waits);
-    return wm_access_any_named() || wm_stream_words_any_waits()
-           || (waits != NULL && waits());
+    bool any = wm_access_any_named() || wm_stream_words_any_waits();
+    for (int i = 0; i < MODULES_ABOVE && !any; ++i) {
+        bool (*waits)(void) = atomic_load(&above_waits[i]);
+        any = waits != NULL && waits();
+    }
+    return any;
 }
 
 // Closes a mapping. Returns false if it is left for later: closing would wait

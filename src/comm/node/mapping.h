@@ -64,10 +64,11 @@ wm_mapping_close_stale(void);
 bool
 wm_mapping_would_wait(void);
 
-// Sets the function that upper modules answer this with for their streams,
-// besides named ones and words. It waits for no lock.
+// Adds a function by which an upper module answers this for its streams,
+// besides named ones and words. It waits for no lock. A few modules may add
+// one each, when the engine starts.
 void
-wm_mapping_set_waits(bool (*waits)(void));
+wm_mapping_add_waits(bool (*waits)(void));
 
 // Closes mappings of memory that the peers have given notice of. Returns how
 // many.

@@ -14,8 +14,12 @@
 #include "comm/engine/stats.h"
 #include "comm/rma/halo_state.h"
 #include "cuda/lock.h"
+#include "cuda/word.h"
 
 #define MOST_LOOSE 16 // sets that no plan and no graph has
+
+static void
+free_dropped(void);
 
 static void
 find_peers(wm_halo_t *halo)
@@ -35,6 +39,7 @@ int
 wm_halo_new(wm_comm_t *comm, const wm_halo_shape_t *shape,
             const int64_t *block, wm_halo_t **made, wm_error_t *err)
 {
+    free_dropped();
     wm_halo_t *halo = calloc(1, sizeof *halo);
     if (halo == NULL)
         return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
@@ -73,8 +78,8 @@ wm_halo_set_free(wm_halo_set_t *set)
 static void
 close_counters(wm_halo_t *halo)
 {
-    wm_engine_lock();
     wm_halo_list_remove(halo);
+    wm_engine_lock();
     wm_epochs_free(halo->epochs);
     wm_engine_unlock();
     wm_symm_memory_free(halo->counters);
@@ -86,14 +91,112 @@ close_counters(wm_halo_t *halo)
     halo->device = -1;
 }
 
+static int
+open_own(wm_halo_t *halo, wm_error_t *err)
+{
+    return halo->own != NULL ? 0
+                             : wm_stream_create(halo->device, &halo->own, err);
+}
+
+bool
+wm_halo_has_tickets(const wm_halo_t *halo)
+{
+    return halo->counters != NULL && halo->epochs == NULL;
+}
+
+int
+wm_halo_await_ticket(wm_halo_t *halo, CUstream stream, wm_error_t *err)
+{
+    if (!wm_halo_has_tickets(halo))
+        return wm_stream_wait_event(halo->device, stream, halo->ended, err);
+    const char *own = halo->counters->ranks[halo->comm->rank].memory
+                      + (size_t)halo->comm->size * WM_HALO_LINE;
+    const void *word = own + WM_HALO_TICKET;
+    return wm_word_wait_long(halo->device, stream, word, halo->tickets, err);
+}
+
+// Records an event behind the work that was enqueued last, on our own stream,
+// as a stream of the program may have been destroyed.
+static int
+record_end(wm_halo_t *halo)
+{
+    int code = halo->noted == halo->tickets ? 0 : open_own(halo, NULL);
+    if (code < 0 || halo->noted == halo->tickets)
+        return code;
+    if (halo->ended == NULL)
+        code = wm_event_acquire(halo->device, &halo->ended, NULL);
+    if (code == 0)
+        code = wm_halo_await_ticket(halo, halo->own, NULL);
+    if (code == 0)
+        code = wm_event_record(halo->device, halo->ended, halo->own, NULL);
+    halo->noted = halo->tickets;
+    return code;
+}
+
 // Waits for the work that was enqueued last, but in a capture.
 static void
-halo_wait(const wm_halo_t *halo)
+halo_wait(wm_halo_t *halo)
 {
-    if (halo->noted)
+    if (atomic_load(&halo->busy) && record_end(halo) == 0)
         (void)!wm_event_synchronize(halo->device, halo->ended, NULL);
-    else if (halo->last != 0 && wm_stream_is_default(halo->last_stream))
-        (void)!wm_stream_synchronize(halo->device, halo->last_stream, NULL);
+}
+
+bool
+wm_halo_has_ended(wm_halo_t *halo)
+{
+    bool ended = true;
+    if (!atomic_load(&halo->busy))
+        return true;
+    int code = record_end(halo);
+    if (code == 0)
+        code = wm_event_done(halo->device, halo->ended, &ended, NULL);
+    if (code == 0 && ended)
+        atomic_store(&halo->busy, false);
+    return code < 0 || ended; // nothing waits after an error of the driver
+}
+
+static pthread_mutex_t dropped_lock = PTHREAD_MUTEX_INITIALIZER;
+static wm_halo_t *dropped; // dropped_lock
+
+// Takes those out of the list that have ended.
+static wm_halo_t *
+take_ended(void)
+{
+    wm_halo_t *ended = NULL, *halo;
+    wm_lock(&dropped_lock);
+    for (wm_halo_t **link = &dropped; (halo = *link) != NULL;) {
+        if (!wm_halo_has_ended(halo)) {
+            link = &halo->dropped;
+            continue;
+        }
+        *link = halo->dropped;
+        halo->dropped = ended;
+        ended = halo;
+    }
+    pthread_mutex_unlock(&dropped_lock);
+    return ended;
+}
+
+static void
+free_dropped(void)
+{
+    wm_halo_t *ended = take_ended(), *next;
+    for (; ended != NULL; ended = next) {
+        next = ended->dropped;
+        wm_halo_free(ended);
+    }
+}
+
+void
+wm_halo_drop(wm_halo_t *halo)
+{
+    if (halo == NULL)
+        return;
+    wm_lock(&dropped_lock);
+    halo->dropped = dropped;
+    dropped = halo;
+    pthread_mutex_unlock(&dropped_lock);
+    free_dropped();
 }
 
 void
@@ -238,9 +341,7 @@ wm_halo_open_counters(wm_halo_t *halo, int device, bool *unreached,
     if (code < 0)
         close_counters(halo); // they are made anew next time
     else if (halo->counters != NULL) {
-        wm_engine_lock();
         wm_halo_list_add(halo);
-        wm_engine_unlock();
         wm_engine_notify(); // it looks for dead ranks
     }
     return code;
@@ -409,10 +510,11 @@ check_usable(const wm_halo_t *halo, wm_error_t *err)
     uint32_t dead = halo->abort != NULL ? atomic_load(halo->abort) : 0;
     if (dead != 0)
         return wm_failure_set(halo->comm, (int)dead - 1, err);
-    return !halo->orphaned ? 0
-                           : wm_error_set(err, WM_ERR_STATE, 0,
-                                          "the communicator of this halo was "
-                                          "freed: make a new wm.Halo");
+    return !atomic_load(&halo->orphaned)
+               ? 0
+               : wm_error_set(err, WM_ERR_STATE, 0,
+                              "the communicator of this halo was "
+                              "freed: make a new wm.Halo");
 }
 
 int
@@ -450,50 +552,44 @@ wm_halo_find_set(wm_halo_t *halo, const wm_halo_field_t *fields, int count,
 
 // --- exchanges ------------------------------------------------------------
 
-// Orders the stream behind the last exchange, which may be on another one.
+// Orders the stream behind the last exchange, which may be on another one. The
+// program orders graphs.
 static int
 follow_last(wm_halo_t *halo, CUstream stream, bool captured, wm_error_t *err)
 {
     uint64_t id = captured ? 0 : wm_stream_id(halo->device, stream);
-    int code = 0;
+    uint64_t last = halo->last;
     if (captured)
-        return 0; // the program orders graphs
-    if (halo->last != 0 && id != halo->last) {
-        if (halo->noted)
-            code = wm_stream_wait_event(halo->device, stream, halo->ended,
-                                        err);
-        else
-            code = wm_stream_follow(halo->device, stream, halo->device,
-                                    halo->last_stream, err);
-    }
+        return 0;
     halo->last = id;
-    halo->last_stream = stream;
-    return code;
+    if (halo->tickets == 0 || (last != 0 && last == id))
+        return 0;
+    return wm_halo_await_ticket(halo, stream, err);
 }
 
-// Marks the end of an exchange. A default stream can be asked at any time; any
-// other may have been destroyed by then.
+// Marks the end of an exchange; kernels that have counters mark it themselves.
 static int
 note_end(wm_halo_t *halo, CUstream stream, bool captured, wm_error_t *err)
 {
     int code = 0;
     if (captured)
         return 0;
-    halo->noted = false;
-    if (stream == NULL || stream == CU_STREAM_LEGACY)
+    ++halo->tickets;
+    atomic_store(&halo->busy, true);
+    if (wm_halo_has_tickets(halo))
         return 0;
     if (halo->ended == NULL)
         code = wm_event_acquire(halo->device, &halo->ended, err);
     if (code == 0)
         code = wm_event_record(halo->device, halo->ended, stream, err);
-    halo->noted = code == 0;
+    halo->noted = halo->tickets;
     return code;
 }
 
 // Launches the tasks of a list; all but the first have nobody to wait for.
 static int
 launch_list(const wm_halo_t *halo, const wm_halo_set_t *set, int list,
-            CUstream stream, wm_error_t *err)
+            bool captured, CUstream stream, wm_error_t *err)
 {
     wm_halo_params_t params = set->params;
     uint32_t begin = set->begins != NULL ? set->begins[list] : 0;
@@ -501,6 +597,7 @@ launch_list(const wm_halo_t *halo, const wm_halo_set_t *set, int list,
     params.tasks += begin;
     params.task_count = end - begin;
     params.abort = (const uint32_t *)halo->abort;
+    params.ticket = captured ? 0 : halo->tickets + 1;
     if (list > 0)
         params.peer_count = 0;
     return params.task_count == 0 && params.peer_count == 0
@@ -514,7 +611,7 @@ launch_phase(const wm_halo_t *halo, const wm_halo_set_t *set, int phase,
              CUstream stream, wm_error_t *err)
 {
     char *memory = set->memory != NULL ? wm_block_pointer(set->memory) : NULL;
-    int code = launch_list(halo, set, 1 + 2 * phase, stream, err);
+    int code = launch_list(halo, set, 1 + 2 * phase, true, stream, err);
     for (int i = 0; i < set->count && code == 0; ++i) {
         const wm_halo_sum_t *sum = &set->sums[phase * set->count + i];
         char *own = memory + set->half + sum->at;
@@ -525,12 +622,12 @@ launch_phase(const wm_halo_t *halo, const wm_halo_set_t *set, int phase,
                                     sum->count, stream, err);
     }
     return code < 0 ? code
-                    : launch_list(halo, set, 2 + 2 * phase, stream, err);
+                    : launch_list(halo, set, 2 + 2 * phase, true, stream, err);
 }
 
 static int
 launch(wm_halo_t *halo, const wm_halo_set_t *set, CUstream stream,
-       wm_error_t *err)
+       bool captured, wm_error_t *err)
 {
     int device = halo->device;
     int code = check_usable(halo, err);
@@ -539,7 +636,7 @@ launch(wm_halo_t *halo, const wm_halo_set_t *set, CUstream stream,
                                  WM_EPOCHS_POST | WM_EPOCHS_START, device,
                                  stream, err);
     if (code == 0)
-        code = launch_list(halo, set, 0, stream, err);
+        code = launch_list(halo, set, 0, captured, stream, err);
     if (code == 0 && halo->epochs != NULL)
         code = wm_epochs_enqueue(halo->epochs,
                                  WM_EPOCHS_COMPLETE | WM_EPOCHS_WAIT, device,
@@ -583,13 +680,6 @@ order_after(const wm_halo_t *halo, const wm_halo_set_t *set,
     return code;
 }
 
-static int
-open_own(wm_halo_t *halo, wm_error_t *err)
-{
-    return halo->own != NULL ? 0
-                             : wm_stream_create(halo->device, &halo->own, err);
-}
-
 // Enqueues the exchange on a stream that is ordered behind the fields' users.
 static int
 enqueue_ordered(wm_halo_t *halo, const wm_halo_set_t *set, CUstream stream,
@@ -597,7 +687,7 @@ enqueue_ordered(wm_halo_t *halo, const wm_halo_set_t *set, CUstream stream,
 {
     int code = follow_last(halo, stream, captured, err);
     if (code == 0)
-        code = launch(halo, set, stream, err);
+        code = launch(halo, set, stream, captured, err);
     return code < 0 ? code : note_end(halo, stream, captured, err);
 }
 

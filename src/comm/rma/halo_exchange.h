@@ -38,6 +38,11 @@ wm_halo_new(wm_comm_t *comm, const wm_halo_shape_t *shape,
 void
 wm_halo_free(wm_halo_t *halo);
 
+// Frees likewise, but does not wait: if an exchange is under way, a later call
+// of this module frees.
+void
+wm_halo_drop(wm_halo_t *halo);
+
 // Finds the set of these fields; borrowed. Collective: on one host all ranks
 // meet, and a rank that has failed calls it, too (`code`, with `err`). If all
 // know their fields as those of one set, this takes a barrier; else the set is

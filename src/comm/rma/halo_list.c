@@ -1,41 +1,65 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The halos of this process whose kernels may wait for other ranks' kernels:
 // after a rank has died, or the communicator is revoked, an abort flag in
-// page-locked memory ends the waits. Engine lock held, but in serve and rest.
+// page-locked memory ends the waits. The list has a lock, which nobody holds
+// while they wait, so that those who must not wait for a halo's kernels can
+// ask.
 #include "comm/comm/failure.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/modules.h"
+#include "comm/node/mapping.h"
 #include "comm/rma/halo_state.h"
+#include "cuda/lock.h"
 
 #define LOOK_US 100000
 
-static wm_halo_t *list;
+static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
+static wm_halo_t *list;   // list_lock
 static _Atomic int halos; // in the list
 
 void
 wm_halo_list_add(wm_halo_t *halo)
 {
+    wm_lock(&list_lock);
     halo->next = list;
     list = halo;
     atomic_fetch_add(&halos, 1);
+    pthread_mutex_unlock(&list_lock);
 }
 
 void
 wm_halo_list_remove(wm_halo_t *halo)
 {
-    for (wm_halo_t **link = &list; *link != NULL; link = &(*link)->next)
-        if (*link == halo) {
-            *link = halo->next;
-            atomic_fetch_sub(&halos, 1);
-            return;
-        }
+    wm_lock(&list_lock);
+    wm_halo_t **link = &list;
+    while (*link != NULL && *link != halo)
+        link = &(*link)->next;
+    if (*link != NULL) {
+        *link = halo->next;
+        atomic_fetch_sub(&halos, 1);
+    }
+    pthread_mutex_unlock(&list_lock);
+}
+
+// Returns true if a kernel of a halo may be waiting for another rank.
+static bool
+halo_list_waits(void)
+{
+    bool waits = false;
+    if (atomic_load(&halos) == 0)
+        return false;
+    wm_lock(&list_lock);
+    for (wm_halo_t *halo = list; halo != NULL && !waits; halo = halo->next)
+        waits = !wm_halo_has_ended(halo);
+    pthread_mutex_unlock(&list_lock);
+    return waits;
 }
 
 static void
 halo_list_look(wm_halo_t *halo)
 {
     wm_comm_t *comm = halo->comm;
-    if (halo->orphaned || atomic_load(halo->abort) != 0)
+    if (atomic_load(&halo->orphaned) || atomic_load(halo->abort) != 0)
         return;
     if (wm_failure_is_told())
         (void)!wm_failure_look_at_all(comm, NULL);
@@ -56,8 +80,10 @@ halo_list_serve(bool waited)
         || !wm_engine_try_lock())
         return;
     looked = now;
+    wm_lock(&list_lock);
     for (wm_halo_t *halo = list; halo != NULL; halo = halo->next)
         halo_list_look(halo);
+    pthread_mutex_unlock(&list_lock);
     wm_engine_unlock();
 }
 
@@ -71,13 +97,21 @@ halo_list_rest(void)
 static void
 halo_list_freed(wm_comm_t *comm)
 {
-    wm_engine_lock();
+    wm_lock(&list_lock);
     for (wm_halo_t *halo = list; halo != NULL; halo = halo->next)
-        halo->orphaned |= halo->comm == comm;
-    wm_engine_unlock();
+        if (halo->comm == comm)
+            atomic_store(&halo->orphaned, true);
+    pthread_mutex_unlock(&list_lock);
+}
+
+static void
+halo_list_begin(void)
+{
+    wm_mapping_add_waits(halo_list_waits);
 }
 
 const wm_module_t wm_halo_list_module = {
+    .begin = halo_list_begin,
     .serve = halo_list_serve,
     .rest = halo_list_rest,
     .freed = halo_list_freed,

@@ -358,8 +358,9 @@ find_most(const wm_halo_t *halo, wm_halo_set_t *set, wm_error_t *err)
     if (code < 0)
         return code;
     bool waits = halo->counters != NULL && halo->epochs == NULL;
-    set->most = (uint32_t)(waits ? halo->counters->multiprocessors
-                                 : 2 * facts->multiprocessors);
+    set->most = 2
+                * (uint32_t)(waits ? halo->counters->multiprocessors
+                                   : facts->multiprocessors);
     return 0;
 }
 

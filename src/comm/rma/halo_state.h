@@ -54,9 +54,9 @@ struct wm_halo_set {
 };
 
 struct wm_halo {
-    struct wm_halo *next; // in the list; engine lock
-    wm_comm_t *comm;      // retained
-    bool orphaned;        // its handle was freed; engine lock
+    struct wm_halo *next;  // in the list; its lock
+    wm_comm_t *comm;       // retained
+    _Atomic bool orphaned; // its handle was freed
     // Page-locked: 1 + a rank that has died, or the size if the communicator
     // is revoked.
     _Atomic uint32_t *abort;
@@ -72,11 +72,13 @@ struct wm_halo {
     wm_halo_set_t *sets; // the last one first
     uint32_t made;       // sets, ever
     CUstream own;        // for arrays without a stream; NULL: not made yet
-    // The work enqueued last.
-    uint64_t last; // id of the stream; 0: none
-    CUstream last_stream;
-    CUevent ended; // NULL: none was needed
-    bool noted;    // `ended` was recorded behind it
+    // The work enqueued last, but in captures.
+    uint64_t tickets;   // kernels so far
+    uint64_t last;      // id of the stream; 0: not known
+    CUevent ended;      // NULL: none was needed
+    uint64_t noted;     // the ticket that `ended` is recorded behind
+    _Atomic bool busy;  // it is not known to have ended
+    wm_halo_t *dropped; // in the list of those that are to be freed
     pthread_mutex_t lock;
 };
 
@@ -91,11 +93,24 @@ void
 wm_halo_add_set(wm_halo_t *halo, wm_halo_set_t *set);
 
 // Make the list of halos (halo_list.c) know a halo, or forget it. Engine lock
-// held.
+// not held.
 void
 wm_halo_list_add(wm_halo_t *halo);
 void
 wm_halo_list_remove(wm_halo_t *halo);
+
+// Returns true if kernels write their tickets; else events tell their end.
+bool
+wm_halo_has_tickets(const wm_halo_t *halo);
+
+// Makes a stream wait for the work that was enqueued last.
+WM_MUST_CHECK int
+wm_halo_await_ticket(wm_halo_t *halo, CUstream stream, wm_error_t *err);
+
+// Returns true if the work that was enqueued last has ended, as far as the
+// driver tells.
+bool
+wm_halo_has_ended(wm_halo_t *halo);
 
 void
 wm_halo_key_of(const wm_halo_field_t *field, wm_halo_key_t *key);

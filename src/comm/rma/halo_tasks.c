@@ -9,12 +9,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LEAST_UNITS 4096 // of a task: a thread has eight
+#define LEAST_UNITS 1024 // of a task: a thread has four
+#define SHORT 8          // times shorter than the others: a block does several
 #define MOST_UNITS (UINT32_MAX / 4)
 #define ALIGNED 256
 
 typedef struct {
     wm_layout_t layout;
+    uint64_t units;
     uint32_t peer;
     int direction;
     int list; // of tasks
@@ -110,6 +112,7 @@ add_copy(cutter_t *cutter, int direction, int list, const wm_array_t *dst,
     copy->list = list;
     copy->peer = peer_index(halo, neighbor);
     wm_layout_init(&copy->layout, dst, src);
+    copy->units = wm_halo_units(&copy->layout);
 }
 
 static void
@@ -255,6 +258,15 @@ add_reduction(cutter_t *cutter, int direction, int field)
 
 // --- lists of tasks -------------------------------------------------------
 
+// The longest come first.
+static int
+compare_lengths(const void *one, const void *other)
+{
+    uint64_t a = ((const copy_t *)one)->units,
+             b = ((const copy_t *)other)->units;
+    return a < b ? 1 : a > b ? -1 : 0;
+}
+
 static int
 find_copies(cutter_t *cutter, wm_error_t *err)
 {
@@ -272,11 +284,14 @@ find_copies(cutter_t *cutter, wm_error_t *err)
                 add_reduction(cutter, at, i);
             else
                 add_exchange(cutter, at, i);
+    if (code == 0)
+        qsort(cutter->copies, (size_t)cutter->count, sizeof *cutter->copies,
+              compare_lengths);
     return code;
 }
 
-// Cuts the copies of a list into tasks of at most so many units; `tasks` NULL:
-// only counts them.
+// Cuts the copies of a list, the longest first, into tasks of at most so many
+// units; `tasks` NULL: only counts them.
 static size_t
 cut_list(const cutter_t *cutter, int list, uint64_t units,
          wm_halo_task_t *tasks)
@@ -298,7 +313,20 @@ cut_list(const cutter_t *cutter, int list, uint64_t units,
     return made;
 }
 
-// Finds how long tasks are, so that each block has one if possible.
+// Counts the tasks of a list that are not short.
+static size_t
+count_long(const cutter_t *cutter, int list, uint64_t units)
+{
+    size_t count = 0;
+    for (int i = 0; i < cutter->count; ++i)
+        if (cutter->copies[i].list == list
+            && cutter->copies[i].units * SHORT > units)
+            count += wm_halo_cut(&cutter->copies[i].layout, 0, units, NULL);
+    return count;
+}
+
+// Finds how long tasks are, so that each block has one if possible, and
+// several short ones.
 static uint64_t
 find_units(const cutter_t *cutter, int list)
 {
@@ -308,7 +336,7 @@ find_units(const cutter_t *cutter, int list)
         const wm_layout_t *layout = &cutter->copies[i].layout;
         if (cutter->copies[i].list != list)
             continue;
-        uint64_t units = wm_halo_units(layout);
+        uint64_t units = cutter->copies[i].units;
         all += units;
         longest = units > longest ? units : longest;
         nbytes += units * (uint64_t)wm_layout_unit(layout);
@@ -319,7 +347,7 @@ find_units(const cutter_t *cutter, int list)
     uint64_t units = all / blocks;
     units = units > LEAST_UNITS ? units : LEAST_UNITS;
     while (units < longest && units < MOST_UNITS
-           && cut_list(cutter, list, units, NULL) > blocks)
+           && count_long(cutter, list, units) > blocks)
         units += units / 8 + 1;
     return units < MOST_UNITS ? units : MOST_UNITS;
 }

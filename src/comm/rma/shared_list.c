@@ -311,7 +311,7 @@ shared_list_freed(wm_comm_t *comm)
 static void
 shared_list_begin(void)
 {
-    wm_mapping_set_waits(shared_list_waits);
+    wm_mapping_add_waits(shared_list_waits);
 }
 
 const wm_module_t wm_shared_list_module = {

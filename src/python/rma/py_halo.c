@@ -4,6 +4,7 @@
 #include "comm/coll/call/reducible.h"
 #include "comm/rma/halo_exchange.h"
 #include "comm/diagnostics/hang.h"
+#include "comm/engine/engine.h"
 #include "comm/engine/stats.h"
 #include "python/core/arguments.h"
 #include "python/core/mpi4py.h"
@@ -452,13 +453,15 @@ halo_prepare(PyObject *object, PyObject *const *args, Py_ssize_t given,
     return result;
 }
 
+// Frees the halo; `drop`: does not wait for an exchange that is under way.
 static void
-close_halo(wm_py_halo_t *self)
+close_halo(wm_py_halo_t *self, bool drop)
 {
     wm_halo_t *halo = self->halo;
     self->halo = NULL;
-    if (halo != NULL)
-        WM_PY_UNLOCKED(wm_halo_free(halo));
+    // After MPI's end, and in a forked child, nothing can be given back.
+    if (halo != NULL && wm_engine_check(NULL) == 0)
+        WM_PY_UNLOCKED((drop ? wm_halo_drop : wm_halo_free)(halo));
 }
 
 PyDoc_STRVAR(halo_free_doc,
@@ -472,7 +475,7 @@ halo_free(PyObject *object, PyObject *Py_UNUSED(unused))
 {
     wm_py_halo_t *self = (wm_py_halo_t *)object;
     self->freed = true;
-    close_halo(self);
+    close_halo(self, false);
     Py_RETURN_NONE;
 }
 
@@ -480,7 +483,7 @@ static void
 halo_dealloc(PyObject *object)
 {
     PyTypeObject *type = Py_TYPE(object);
-    close_halo((wm_py_halo_t *)object);
+    close_halo((wm_py_halo_t *)object, true);
     type->tp_free(object);
     Py_DECREF(type);
 }

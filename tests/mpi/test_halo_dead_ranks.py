@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A rank dies, and kernels of halo exchanges of the others wait for it."""
+
+import os
+import shutil
+
+import pytest
+from mpi4py import MPI
+
+import ranks
+import warpmpi as wm
+
+# Open MPI 5 has ULFM built in; others' launchers end all ranks.
+pytestmark = [
+    pytest.mark.programs,
+    pytest.mark.skipif(
+        not MPI.Get_library_version().startswith("Open MPI v5")
+        or not (
+            os.environ.get("WARPMPI_TEST_MPIRUN") or shutil.which("mpirun")
+        ),
+        reason="needs Open MPI 5",
+    ),
+    pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU"),
+]
+
+# The last rank dies, or revokes, before it replays; the others' graphs and
+# plans wait for it.
+PROGRAM = """
+    import faulthandler, os, signal, sys, time
+    sys.path.insert(0, "tests")
+    from mpi4py import MPI
+    import graphs
+    import warpmpi as wm
+
+    faulthandler.dump_traceback_later(60, exit=True)
+    how, world = sys.argv[1], MPI.COMM_WORLD
+    world.Set_errhandler(MPI.ERRORS_RETURN)
+    cart = world.Create_cart([world.size], periods=[True])
+    cart.Set_errhandler(MPI.ERRORS_RETURN)
+    halo = wm.Halo(cart)
+    stream, u = wm.Stream(wm.get_device()), wm.ones(10)
+    wm.synchronize_device(stream.device)
+    plan = halo.plan(u)
+    with graphs.capture(stream) as made:
+        plan(stream)
+    made[0].launch(stream)
+    stream.synchronize()
+    world.Barrier()
+    if world.rank == world.size - 1:
+        time.sleep(0.3)
+        if how == "dies":
+            os.kill(os.getpid(), signal.SIGKILL)
+        halo.comm.Revoke()
+    else:
+        for _ in range(3):
+            made[0].launch(stream)
+            try:
+                plan(stream)
+            except MPI.Exception:
+                pass  # it has been heard of already
+    stream.synchronize()
+    print("passed", flush=True)
+    for call in (lambda: plan(stream), lambda: halo.exchange(u)):
+        name = ""
+        while not name:
+            try:
+                call()
+            except MPI.Exception as error:
+                name = MPI.Get_error_string(error.Get_error_class())
+        assert ("PROC_FAILED" if how == "dies" else "REVOKED") in name, name
+    halo.free()
+    print("told", flush=True)
+    os._exit(0)  # where one has died Open MPI's own end hangs now and then
+"""
+
+
+@pytest.mark.parametrize("how", ["dies", "revokes"])
+@pytest.mark.parametrize(
+    "size, settings",
+    [
+        (2, {}),
+        (3, {"SIMCUDA_DEVICES": "3"}),
+        (3, {"SIMCUDA_DEVICES": "1"}),  # processes take turns
+    ],
+)
+def test_graphs_and_plans_go_on(tmp_path, how, size, settings):
+    if settings and "WARPMPI_CUDA_DRIVER" not in os.environ:
+        pytest.skip("needs the simulated driver")
+    printed = ranks.run_text(
+        tmp_path,
+        PROGRAM,
+        how,
+        ranks=size,
+        flags=("--with-ft", "ulfm"),
+        died=True,
+        timeout=100,
+        **settings,
+    )
+    left = size if how == "revokes" else size - 1
+    assert printed.count("passed") == printed.count("told") == left, printed
