@@ -9,7 +9,7 @@
 When the program imports mpi4py.MPI, warpmpi.install() makes MPI.COMM_WORLD and
 all communicators that are made from it take arrays of CuPy, Warp, PyTorch, JAX
 and Numba, from GPU to GPU, on any MPI that mpi4py runs on. Calls of MPI.File
-and MPI.Win take them, too; only a window itself must be host memory. Nothing
+and MPI.Win take them, too, and windows may be over GPU memory. Nothing
 else changes: settings that the program makes in mpi4py.rc before the import
 are used, and the program may call MPI.Init() and MPI.Finalize() itself. An
 uncaught exception on one rank ends all ranks, as with `python -m mpi4py`. The

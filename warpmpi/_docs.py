@@ -134,8 +134,8 @@ MemoryError."""
 WINDOW = f"""\
 {STAGED}
 A GPU array that is received into has its data after the Fence, Flush, Unlock
-or Complete that ends the call, or after Wait of the request. The memory of
-the window itself is host memory."""
+or Complete that ends the call, or after Wait of the request. wm.Win has the
+calls of windows over GPU memory."""
 LOCAL = f"""\
 {_ARRAYS}
 If both buffers are on one GPU, that GPU reduces them, else the host does.
