@@ -90,8 +90,8 @@ blocks_of(const wm_lane_work_t *work, uint64_t most)
 }
 
 int
-wm_lane_launch(int device, const wm_lane_work_t *works, int count, int sharers,
-               CUstream stream, wm_error_t *err)
+wm_lane_launch(int device, const wm_lane_work_t *works, int count,
+               int required, int sharers, CUstream stream, wm_error_t *err)
 {
     wm_lane_params_t params;
     const wm_device_t *facts;
@@ -104,6 +104,7 @@ wm_lane_launch(int device, const wm_lane_work_t *works, int count, int sharers,
                     / (uint64_t)(sharers * count);
     uint64_t blocks = 0, threads = WARP;
     params.count = (uint32_t)count;
+    params.required = (uint32_t)required;
     for (int i = 0; i < count; ++i) {
         uint64_t own = blocks_of(&works[i], at_least(room, 1));
         threads = at_least(threads, threads_of(&works[i]));

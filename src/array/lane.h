@@ -28,11 +28,12 @@ wm_lane_prepare(int device, wm_error_t *err);
 uint64_t
 wm_lane_slot_bytes(uint64_t nbytes);
 
-// Enqueues one kernel for 1 to WM_LANE_OPS operations. `sharers`: processes
+// Enqueues one kernel for 1 to WM_LANE_OPS operations, of which the first are
+// required, and the others done if that needs no wait. `sharers`: processes
 // whose kernels run on the device at once, at most.
 WM_MUST_CHECK int
-wm_lane_launch(int device, const wm_lane_work_t *works, int count, int sharers,
-               CUstream stream, wm_error_t *err);
+wm_lane_launch(int device, const wm_lane_work_t *works, int count,
+               int required, int sharers, CUstream stream, wm_error_t *err);
 
 // Reads a lane, and waits until this is done. *quiet is true if no message is
 // under way: each one that a kernel has begun has ended.

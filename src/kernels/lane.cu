@@ -294,6 +294,28 @@ lane_meet(const wm_lane_op_t &op, const wm_lane_place_t **place)
                : result;
 }
 
+// Returns true if a send has begun, and waits for its receiver to ask.
+WM_DEVICE bool
+lane_is_pending(const wm_lane_op_t &op, const lane_part_t &part)
+{
+    return part.place->way == WM_LANE_DIRECT && op.lane->ended != part.number;
+}
+
+// Returns true if an earlier kernel has ended the send already.
+WM_DEVICE bool
+lane_is_over(const wm_lane_op_t &op, uint32_t number)
+{
+    return (op.what & (WM_LANE_SENDS | WM_LANE_BEGINS)) == WM_LANE_SENDS
+           && op.lane->ended == number && op.lane->place.way != WM_LANE_CLOSED;
+}
+
+WM_DEVICE const wm_lane_place_t *
+lane_known_place(const wm_lane_op_t &op)
+{
+    return op.lane->place.way == WM_LANE_NOT_MET ? &op.late->place
+                                                 : &op.lane->place;
+}
+
 #ifdef __CUDACC__
 
 // Returns true on one thread when all blocks of the operation have ended. If
@@ -336,19 +358,79 @@ lane_step(const lane_part_t &part, bool begins)
     return __syncthreads_and(lane_move(part) == LANE_GOES) != 0;
 }
 
-// Does one block's part of an operation.
+// Decides, for all blocks of a send that is not required, if it is done now.
+WM_DEVICE int
+lane_decide(const lane_part_t &part, uint32_t required)
+{
+    const wm_lane_op_t &op = *part.op;
+    for (uint32_t looks = 1;; looks++) {
+        const uint32_t way = wm_load_acquire(&part.place->way);
+        if (way != WM_LANE_NOT_MET && !lane_is_pending(op, part))
+            return LANE_STOPS;
+        if (way != WM_LANE_NOT_MET
+            && lane_reached(part.place->asked, part.number))
+            return LANE_GOES;
+        if (wm_load_acquire(&op.lane->others) == required
+            || lane_look_at_stop(op, looks) == LANE_STOPS)
+            return LANE_STOPS;
+    }
+}
+
+WM_DEVICE int
+lane_follow(const uint32_t *verdict)
+{
+    uint32_t result;
+    while ((result = wm_load_acquire(verdict)) == LANE_WAITS)
+        ;
+    return (int)result;
+}
+
+WM_DEVICE lane_part_t
+lane_part_of(const wm_lane_op_t &op, uint32_t block)
+{
+    return {&op,
+            lane_known_place(op),
+            op.lane->begun,
+            block,
+            block * (size_t)blockDim.x + threadIdx.x,
+            op.blocks * (size_t)blockDim.x};
+}
+
+// Does one block's part of a send that is not required.
 WM_DEVICE void
+lane_run_if_asked(const wm_lane_op_t &op, uint32_t block, uint32_t required)
+{
+    const lane_part_t part = lane_part_of(op, block);
+    int result = LANE_WAITS;
+    if (threadIdx.x == 0 && block > 0)
+        result = lane_follow(&op.lane->verdict);
+    else if (threadIdx.x == 0) {
+        result = lane_decide(part, required);
+        wm_store_system(&op.lane->verdict, (uint32_t)result);
+    }
+    const bool goes = lane_block_goes(result);
+    if (goes)
+        (void)lane_move(part);
+    if (!lane_is_last(op, goes))
+        return;
+    if (goes)
+        lane_note(part, false, true);
+    while (wm_load_acquire(&op.lane->others) != required)
+        ;
+    op.lane->others = op.lane->verdict = 0;
+}
+
+// Does one block's part of an operation. Returns true on one thread when all
+// of the operation has ended.
+WM_DEVICE bool
 lane_run(const wm_lane_op_t &op, uint32_t block)
 {
-    lane_part_t part = {&op,
-                        nullptr,
-                        op.lane->begun,
-                        block,
-                        block * (size_t)blockDim.x + threadIdx.x,
-                        op.blocks * (size_t)blockDim.x};
+    lane_part_t part = lane_part_of(op, block);
     const bool begins = (op.what & WM_LANE_BEGINS) != 0;
     const bool ends = (op.what & WM_LANE_ENDS) != 0;
     part.number += begins;
+    if (lane_is_over(op, part.number))
+        return lane_is_last(op, false);
     if (part.thread == 0)
         op.lane->active = part.number;
     // A receiver asks before it has met the sender, and waits for nobody.
@@ -357,25 +439,26 @@ lane_run(const wm_lane_op_t &op, uint32_t block)
     if (asks && threadIdx.x == 0)
         wm_store_system(&op.lane->asks, part.number);
     if (asks && !ends) {
-        if (lane_is_last(op, false))
+        const bool last = lane_is_last(op, false);
+        if (last)
             op.lane->begun = part.number;
-        return;
+        return last;
     }
     bool goes = lane_block_goes(threadIdx.x == 0 ? lane_meet(op, &part.place)
                                                  : LANE_WAITS);
     if (goes) {
-        part.place = op.lane->place.way == WM_LANE_NOT_MET ? &op.late->place
-                                                           : &op.lane->place;
+        part.place = lane_known_place(op);
         const lane_steps_t steps = lane_steps(op, part.place->way);
         goes = (!steps.begins || lane_step(part, true))
                && (!steps.ends || lane_step(part, false));
     }
     if (!lane_is_last(op, goes && part.place->way != WM_LANE_LL))
-        return;
+        return false;
     if (goes)
         lane_note(part, begins, ends);
     else
         lane_fail(part);
+    return true;
 }
 
 template <typename params_t>
@@ -385,8 +468,11 @@ lane_run_all(const params_t &p)
     uint32_t block = blockIdx.x, at = 0;
     while (at < p.count && block >= p.ops[at].blocks)
         block -= p.ops[at++].blocks;
-    if (at < p.count)
-        lane_run(p.ops[at], block);
+    if (at >= p.required)
+        lane_run_if_asked(p.ops[at], block, p.required);
+    else if (lane_run(p.ops[at], block))
+        for (uint32_t i = p.required; i < p.count; i++)
+            atomicAdd(&p.ops[i].lane->others, 1);
 }
 
 #else
@@ -401,6 +487,8 @@ lane_try(const wm_lane_op_t &op, bool *begun)
     const bool ends = (op.what & WM_LANE_ENDS) != 0;
     const bool sends = (op.what & WM_LANE_SENDS) != 0;
     part.number += begins;
+    if (!*begun && lane_is_over(op, part.number))
+        return true;
     op.lane->active = part.number;
     if (begins && !sends && op.lane->place.way != WM_LANE_CLOSED) {
         wm_store_system(&op.lane->asks, part.number);
@@ -432,18 +520,30 @@ lane_try(const wm_lane_op_t &op, bool *begun)
     return result != LANE_WAITS;
 }
 
+WM_DEVICE bool
+lane_try_if_asked(const wm_lane_op_t &op)
+{
+    const lane_part_t part = {&op, lane_known_place(op), op.lane->begun, 0, 0,
+                              1};
+    bool begun = true;
+    return lane_is_pending(op, part) && lane_try(op, &begun);
+}
+
 template <typename params_t>
 WM_DEVICE void
 lane_run_all(const params_t &p)
 {
     bool begun[WM_LANE_OPS] = {}, ended[WM_LANE_OPS] = {};
-    uint32_t left = wm_peer_works() ? p.count : 0;
+    uint32_t left = wm_peer_works() ? p.required : 0;
     for (; left > 0; wm_pause())
-        for (uint32_t i = 0; i < p.count; i++)
-            if (!ended[i] && lane_try(p.ops[i], &begun[i])) {
+        for (uint32_t i = 0; i < p.count; i++) {
+            if (!ended[i] && i < p.required && lane_try(p.ops[i], &begun[i])) {
                 ended[i] = true;
                 left--;
             }
+            if (!ended[i] && i >= p.required)
+                ended[i] = lane_try_if_asked(p.ops[i]);
+        }
 }
 
 #endif

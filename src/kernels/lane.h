@@ -50,7 +50,9 @@ typedef struct {
     wm_lane_place_t place; // copied from wm_lane_late_t by the first kernel
     uint32_t begun, ended; // messages, modulo 2^32
     uint32_t active;       // the number of the latest: a kernel is in it
-    uint32_t blocks;       // blocks that have ended; 0 between kernels
+    // Counted within a kernel; 0 between kernels: blocks that have ended;
+    // other operations that have; the first block's verdict, for the others.
+    uint32_t blocks, others, verdict;
     // Written by the other end, read here: the number of the latest message
     // that the receiver has taken out of its mailbox, or that has come.
     uint32_t heard __attribute__((aligned(128)));
@@ -76,13 +78,16 @@ typedef struct {
     uint32_t what, blocks;
 } wm_lane_op_t;
 
+// The first operations are required. The others are sends that have begun, and
+// that no kernel has ended yet: they are done if their receivers come before
+// the required ones have ended, which may wait for these receivers.
 typedef struct {
-    uint32_t count;
+    uint32_t count, required;
     wm_lane_op_t ops[WM_LANE_OPS];
 } wm_lane_params_t;
 
 typedef struct {
-    uint32_t count;
+    uint32_t count, required;
     wm_lane_op_t ops[WM_LANE_FEW_OPS];
 } wm_lane_few_params_t;
 

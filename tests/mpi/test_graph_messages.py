@@ -371,3 +371,41 @@ def test_a_communicator_is_freed(comm, stream):
         graph.free()
         del requests
     comm.Barrier()
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("first", ["receive", "send", "third"])
+def test_a_wait_serves_the_sends_before_it(comm, stream, first):
+    """Each rank waits for one message, whose sender waits likewise."""
+    if comm.rank > 1:
+        return
+    size, other, channel = 100_000, 1 - comm.rank, comm.on(stream)
+    a, b, c = (wm.zeros(size, "u1") for _ in range(3))
+    send, receive = channel.Send_init(a, other), channel.Recv_init(b, other)
+    token = wm.zeros(1, "u1")
+    with graphs.capture(stream) as captured:
+        send.Start()
+        if first == "third":
+            # Rank 0 sends this after it has waited, rank 1 needs it before.
+            if comm.rank == 1:
+                channel.Recv(token, 0, 9)
+                receive.Start()
+                receive.Wait()
+                send.Wait()
+            else:
+                receive.Start()
+                channel.Send(token, 1, 9)
+                receive.Wait()
+                send.Wait()
+        else:
+            receive.Start()
+            requests = [receive, send]
+            for request in requests if first == "receive" else requests[::-1]:
+                request.Wait()
+        c.assign(b, stream=stream)
+    for turn in range(3):
+        a.assign(values(size, turn, comm.rank))
+        captured[0].launch(stream)
+        stream.synchronize()
+        np.testing.assert_array_equal(c.numpy(), values(size, turn, other))
+    captured[0].free()

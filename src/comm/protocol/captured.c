@@ -187,25 +187,59 @@ fill_work(const wm_captured_t *end, uint32_t what, wm_lane_work_t *work)
     return true;
 }
 
+// Notes that a long send has begun, or is waited for.
+static void
+note_pending(wm_captured_t *end, uint32_t what, uint64_t capture,
+             CUstream stream)
+{
+    if (end->receives || end->buffer.nbytes <= WM_LANE_LL_BYTES)
+        return;
+    end->pending = what == WM_LANE_BEGINS ? capture : 0;
+    end->pending_on = stream;
+}
+
+// Enqueues one kernel, if there is work for it. While it waits, it also serves
+// the sends before it that have not been waited for: what it waits for may
+// come only after their receivers have gone on.
+static int
+enqueue_works(wm_lane_work_t *works, int required, bool waits,
+              uint64_t capture, int device, CUstream stream, wm_error_t *err)
+{
+    wm_captured_t *pending[WM_LANE_OPS];
+    int count = required;
+    if (required == 0)
+        return 0;
+    wm_engine_lock();
+    int found = waits ? wm_captured_find_pending(capture, stream, pending,
+                                                 WM_LANE_OPS - required)
+                      : 0;
+    for (int i = 0; i < found; ++i)
+        count += fill_work(pending[i], WM_LANE_ENDS, &works[count]);
+    wm_engine_unlock();
+    return wm_lane_launch(device, works, count, required,
+                          count_sharers(device), stream, err);
+}
+
 static int
 captured_enqueue(wm_captured_t *const *ends, int count, uint32_t what,
                  CUstream stream, wm_error_t *err)
 {
     wm_lane_work_t works[WM_LANE_OPS];
+    bool waits = (what & WM_LANE_ENDS) != 0;
     uint64_t capture = 0;
-    int filled = 0;
-    int code = wm_stream_capture(ends[0]->device, stream, &capture, err);
+    int filled = 0, device = ends[0]->device;
+    int code = wm_stream_capture(device, stream, &capture, err);
     for (int i = 0; i < count && code == 0; ++i) {
-        int device = ends[i]->device;
         code = wm_captured_keep(ends[i], capture, stream, err);
         if (code < 0)
             return code;
+        note_pending(ends[i], what, capture, stream);
         filled += fill_work(ends[i], what, &works[filled]);
-        if (filled == WM_LANE_OPS || (i == count - 1 && filled > 0)) {
-            code = wm_lane_launch(device, works, filled, count_sharers(device),
-                                  stream, err);
-            filled = 0;
-        }
+        if (filled < WM_LANE_OPS && i < count - 1)
+            continue;
+        code = enqueue_works(works, filled, waits, capture, device, stream,
+                             err);
+        filled = 0;
     }
     return code;
 }

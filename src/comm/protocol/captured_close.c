@@ -32,6 +32,18 @@ wm_captured_list(wm_captured_t *end)
     atomic_fetch_add(&count, 1);
 }
 
+int
+wm_captured_find_pending(uint64_t capture, CUstream stream,
+                         wm_captured_t **found, int room)
+{
+    int pending = 0;
+    for (wm_captured_t *end = all; end != NULL && pending < room;
+         end = end->listed)
+        if (end->pending == capture && end->pending_on == stream)
+            found[pending++] = end;
+    return pending;
+}
+
 static void
 graph_gone(void *object)
 {

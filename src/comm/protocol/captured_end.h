@@ -28,9 +28,13 @@ struct wm_captured {
     _Atomic bool owned;         // a request refers to it
     _Atomic int graphs;         // that may still run
     uint64_t kept;              // the latest capture, which counts
-    bool closed;                // no message passes any more
-    bool left;                  // the other end knows that nothing is left
-    bool told;                  // so the program was told
+    // The capture, and the stream there, in which a long send has begun and is
+    // not waited for yet. 0: none.
+    uint64_t pending;
+    CUstream pending_on;
+    bool closed; // no message passes any more
+    bool left;   // the other end knows that nothing is left
+    bool told;   // so the program was told
     wm_buffer_t buffer;
     bool receives;
     int rank, tag; // as given; of the other end, once they have met
@@ -70,6 +74,12 @@ wm_captured_leave(wm_captured_t *end);
 // graph has it.
 void
 wm_captured_list(wm_captured_t *end);
+
+// Finds long sends that have begun in a capture, on a stream, and that are not
+// waited for yet; `room` at most. Returns how many.
+int
+wm_captured_find_pending(uint64_t capture, CUstream stream,
+                         wm_captured_t **found, int room);
 
 // Makes the graph of a capture count.
 WM_MUST_CHECK int
