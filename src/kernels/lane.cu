@@ -214,15 +214,17 @@ lane_condition(const lane_part_t &part, bool begins, uint32_t *value)
         return place->way == WM_LANE_LL ? nullptr : &part.op->lane->heard;
     if (begins) // a slot of the mailbox
         *value = part.number - place->slots;
-    return begins ? &part.op->lane->heard : place->asked;
+    return place->way == WM_LANE_DIRECT ? place->asked : &part.op->lane->heard;
 }
 
 // Moves the payload. Returns LANE_WAITS on the host alone.
 WM_DEVICE int
-lane_move(const lane_part_t &part)
+lane_move(const lane_part_t &part, bool begins)
 {
     const bool sends = (part.op->what & WM_LANE_SENDS) != 0;
     const uint32_t way = part.place->way;
+    if (sends && !begins && way != WM_LANE_DIRECT)
+        return LANE_GOES; // it has been taken
     if (way == WM_LANE_LL && !sends)
         return lane_take_all_lines(part);
     if (way == WM_LANE_LL)
@@ -275,8 +277,9 @@ lane_steps(const wm_lane_op_t &op, uint32_t way)
 {
     const bool sends = (op.what & WM_LANE_SENDS) != 0;
     const bool lasting = way == WM_LANE_DIRECT;
+    const bool syncs = (op.what & WM_LANE_SYNCS) != 0;
     return {(op.what & WM_LANE_BEGINS) != 0 && sends && !lasting,
-            (op.what & WM_LANE_ENDS) != 0 && (!sends || lasting)};
+            (op.what & WM_LANE_ENDS) != 0 && (!sends || lasting || syncs)};
 }
 
 // Waits until the ends have met. Returns the facts about the other end; their
@@ -306,7 +309,7 @@ WM_DEVICE bool
 lane_is_over(const wm_lane_op_t &op, uint32_t number)
 {
     return (op.what & (WM_LANE_SENDS | WM_LANE_BEGINS)) == WM_LANE_SENDS
-           && op.lane->ended == number && op.lane->place.way != WM_LANE_CLOSED;
+           && op.lane->ended == number && op.lane->place.way == WM_LANE_DIRECT;
 }
 
 WM_DEVICE const wm_lane_place_t *
@@ -355,7 +358,7 @@ lane_step(const lane_part_t &part, bool begins)
         && !lane_block_goes(
             threadIdx.x != 0 ? LANE_WAITS : lane_await(*part.op, word, value)))
         return false;
-    return __syncthreads_and(lane_move(part) == LANE_GOES) != 0;
+    return __syncthreads_and(lane_move(part, begins) == LANE_GOES) != 0;
 }
 
 // Decides, for all blocks of a send that is not required, if it is done now.
@@ -410,7 +413,7 @@ lane_run_if_asked(const wm_lane_op_t &op, uint32_t block, uint32_t required)
     }
     const bool goes = lane_block_goes(result);
     if (goes)
-        (void)lane_move(part);
+        (void)lane_move(part, false);
     if (!lane_is_last(op, goes))
         return;
     if (goes)
@@ -507,7 +510,7 @@ lane_try(const wm_lane_op_t &op, bool *begun)
         if (word != nullptr)
             result = lane_await(op, word, value);
         if (result == LANE_GOES && (first || (!begins && steps.ends)))
-            result = lane_move(part);
+            result = lane_move(part, first);
     }
     if (result == LANE_STOPS)
         lane_fail(part);

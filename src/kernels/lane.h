@@ -68,6 +68,7 @@ enum {
     WM_LANE_SENDS = 1,
     WM_LANE_BEGINS = 2, // Start: a short message is written
     WM_LANE_ENDS = 4,   // Wait: a long one is written; any one is taken
+    WM_LANE_SYNCS = 8,  // a synchronous send: its Wait awaits the receiver
 };
 
 // One end of a message, by `blocks` blocks.

@@ -138,6 +138,7 @@ wm_captured_new(wm_comm_t *comm, wm_buffer_t *buffer,
     atomic_store(&end->owned, true);
     end->buffer = *buffer;
     end->receives = receives;
+    end->synchronous = !receives && envelope->synchronous;
     end->rank = envelope->rank;
     end->tag = envelope->tag;
     end->device = envelope->stream_device;
@@ -166,13 +167,15 @@ count_sharers(int device)
 }
 
 // Fills the work of an end. Returns false if it has none: MPI_PROC_NULL; the
-// wait for a short send, which is over when it has been written; the start of
-// a short receive, whose mailbox has room.
+// wait for a short send that is not synchronous, which is over when it has
+// been written; the start of a short receive, whose mailbox has room.
 static bool
 fill_work(const wm_captured_t *end, uint32_t what, wm_lane_work_t *work)
 {
     bool is_short = end->buffer.nbytes <= WM_LANE_LL_BYTES;
     uint32_t half = end->receives ? WM_LANE_ENDS : WM_LANE_BEGINS;
+    if (end->synchronous)
+        half |= WM_LANE_ENDS;
     if (end->lane == NULL || (is_short && (what & half) == 0))
         return false;
     *work = (wm_lane_work_t){
@@ -184,6 +187,8 @@ fill_work(const wm_captured_t *end, uint32_t what, wm_lane_work_t *work)
     };
     if (end->receives && is_short)
         work->what |= WM_LANE_BEGINS;
+    if (end->synchronous)
+        work->what |= WM_LANE_SYNCS;
     return true;
 }
 

@@ -56,6 +56,11 @@ wm_captured_free(wm_captured_t *end);
 bool
 wm_captured_any(void);
 
+// Called when the program has waited for a stream. Returns the error of a
+// message that a replay has not passed, once; 0: there is none.
+WM_MUST_CHECK int
+wm_captured_find_failures(wm_error_t *err);
+
 // Stops the kernels that wait for a dead rank, or on a revoked communicator.
 // Keeps the errors of kernels for the next call. Engine lock held.
 void

@@ -258,3 +258,19 @@ wm_captured_look(wm_comm_t *comm)
         wm_comm_keep_error(comm, end->receives, end->rank, end->tag, &err);
     }
 }
+
+int
+wm_captured_find_failures(wm_error_t *err)
+{
+    int code = 0;
+    wm_engine_lock();
+    for (wm_captured_t *end = all; end != NULL && code == 0;
+         end = end->listed) {
+        if (end->comm == NULL)
+            continue;
+        wm_captured_look(end->comm);
+        code = wm_comm_raise_kept(end->comm, err);
+    }
+    wm_engine_unlock();
+    return code;
+}

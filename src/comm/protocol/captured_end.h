@@ -36,7 +36,7 @@ struct wm_captured {
     bool left;   // the other end knows that nothing is left
     bool told;   // so the program was told
     wm_buffer_t buffer;
-    bool receives;
+    bool receives, synchronous;
     int rank, tag; // as given; of the other end, once they have met
     int device;    // of the stream
     bool met;

@@ -7,6 +7,7 @@
 
 #include "array/array.h"
 #include "comm/coll/stream/symm.h"
+#include "comm/protocol/captured.h"
 
 typedef struct {
     PyObject_HEAD
@@ -38,7 +39,11 @@ wm_py_device_ordinal(PyObject *device)
 int
 wm_py_after_wait(int code, wm_error_t *err)
 {
-    return wm_py_result(code < 0 ? code : wm_symm_find_failures(err), err);
+    if (code == 0)
+        code = wm_symm_find_failures(err);
+    if (code == 0 && wm_captured_any())
+        WM_PY_UNLOCKED(code = wm_captured_find_failures(err));
+    return wm_py_result(code, err);
 }
 
 int
