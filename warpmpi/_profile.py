@@ -20,8 +20,10 @@ __all__ = ["CallTimes", "Profile", "profile"]
 # Their methods are timed, and those of the classes of ours below them.
 _TYPES = """
     Comm Cartcomm Graphcomm Distgraphcomm Intercomm StreamComm
-    Request Prequest Message SharedArray Win Halo HaloPlan HaloExchange
+    Request Prequest Message SharedArray Win Halo
 """.split()
+# What methods of these give.
+_GIVEN = {"HaloPlan": ("_halo", "Plan"), "HaloExchange": ("_halo", "Exchange")}
 _BOUND = "classmethod", "staticmethod"
 # Modules whose first two functions here open and close a range.
 _MARKERS = {
@@ -58,23 +60,43 @@ def _markers() -> tuple[Callable[[str], Any], Callable[[], Any]]:
     )
 
 
+def _types() -> Iterator[tuple[str, type]]:
+    """Give our communicating types, and their names."""
+    for name in _TYPES:
+        yield name, getattr(wm, name)
+    for name, (module, given) in _GIVEN.items():
+        found = importlib.import_module(f"warpmpi.{module}")
+        yield name, getattr(found, given)
+
+
 def _methods() -> Iterator[tuple[type, str, str]]:
-    """Give the methods of our communicating types: type, name, label."""
+    """Give the methods of these types: type, name, label."""
     seen = set()
-    for public in _TYPES:
-        for kind in getattr(getattr(wm, public, None), "__mro__", ()):
+    for public, type_ in _types():
+        for kind in type_.__mro__:
             if kind in seen or not kind.__module__.startswith("warpmpi"):
                 continue
             seen.add(kind)
             for name, value in vars(kind).items():
                 bound = type(value).__name__.startswith(_BOUND)
-                method = bound or callable(value)
-                if method and not name.startswith("_"):
+                if not bound and not callable(value):
+                    continue
+                if name == "__call__":
+                    yield kind, name, f"{public}()"
+                elif not name.startswith("_"):
                     yield kind, name, f"{public}.{name}"
     if _install._installed:
         for kind, name, _ in _install.CLASS_CALLS:
             if name in vars(kind):
                 yield kind, name, f"{kind.__name__}.{name}"
+
+
+def _put(kind: type, name: str, value: Any) -> None:
+    """Set an attribute of a class, of an immutable one too."""
+    try:
+        setattr(kind, name, value)
+    except TypeError:
+        _core._patch(kind, name, value)
 
 
 class Profile(dict[str, CallTimes]):
@@ -98,7 +120,7 @@ class Profile(dict[str, CallTimes]):
         self.stats = dict(wm.stats())
         for kind, name, label in list(_methods()):
             former = vars(kind)[name]
-            _core._patch(kind, name, self._wrapped(former, label))
+            _put(kind, name, self._wrapped(former, label))
             self._former.append((kind, name, former))
         return self
 
@@ -110,7 +132,7 @@ class Profile(dict[str, CallTimes]):
     ) -> None:
         """Put the methods back."""
         while self._former:
-            _core._patch(*self._former.pop())
+            _put(*self._former.pop())
         before = self.stats
         self.stats = {
             name: count - before[name] for name, count in wm.stats().items()

@@ -89,8 +89,30 @@ def test_calls_are_timed(comm):
 
 
 @pytest.mark.ranks(2)
+def test_halos_and_windows_are_timed(comm):
+    device = wm.get_device()
+    halo = wm.Halo(comm.Create_cart([comm.size], periods=[True]))
+    field = wm.zeros(10, device=device)
+    plan = halo.plan(field)
+    win = wm.Win.Create(field, comm=comm)
+    with wm.profile() as calls:
+        halo.exchange(field)
+        plan()
+        plan()
+        win.Fence()
+        win.Put(wm.ones(1, device=device), comm.rank)
+        win.Fence()
+    plan()
+    win.Free()
+    halo.free()
+    assert calls["Halo.exchange"].calls == calls["Win.Put"].calls == 1
+    assert calls["HaloPlan()"].calls == calls["Win.Fence"].calls == 2
+
+
+@pytest.mark.ranks(2)
 def test_methods_are_as_before_after_a_block(comm):
-    before = {kind: dict(vars(kind)) for kind in (wm.Comm, wm.Request)}
+    kinds = wm.Comm, wm.Request, wm.Win, wm.Halo
+    before = {kind: dict(vars(kind)) for kind in kinds}
     with pytest.raises(MPI.Exception), wm.profile() as calls:
         comm.Send(wm.ones(1), comm.size + 1)
     assert calls["Comm.Send"].calls == 1
