@@ -54,6 +54,10 @@ step coll 200 "$python" benchmarks/bench_coll.py --ranks "$ranks" --launches 1 \
     Reduce_scatter_block "${sizes[@]}" --out "$out/all-coll"
 step scale 180 "$python" benchmarks/bench_scale.py --ranks "${counts[@]}" --launches 1 \
     "${quick[@]}" --out "$out/all-scale"
+step halo 150 "$python" benchmarks/bench_halo.py --ranks "$ranks" --launches 1 \
+    --impl warpmpi warpmpi-plan packed bare --quick --out "$out/all-halo"
+step rma 120 "$python" benchmarks/bench_rma.py --ranks "$ranks" --launches 1 \
+    --impl warpmpi bare --quick --out "$out/all-rma"
 step jacobi 120 "$python" benchmarks/bench_jacobi.py --ranks "$ranks" --launches 1 \
     --impl one-gpu warpmpi "${quick[@]}" --out "$out/all-jacobi"
 step mpi4py 120 "$python" tests/mpi4py_suite.py --ranks "$ranks" --limit 100 \
