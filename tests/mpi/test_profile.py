@@ -60,6 +60,23 @@ def test_mappings_are_counted_by_peer(comm):
     assert again["mapped_bytes"] == other["mapped_bytes"]
 
 
+@gpu
+@pytest.mark.ranks(2)
+def test_calls_of_windows_are_counted_by_target(comm):
+    memory = wm.zeros(1000, np.uint8, device=wm.get_device())
+    target = (comm.rank + 1) % comm.size
+    win = wm.Win.Create(memory, comm=comm)
+    wm.reset_stats()
+    win.Fence()
+    for size in (1, 100, 899):
+        win.Put(wm.ones(size, np.uint8, device=wm.get_device()), target)
+    win.Fence()
+    for rank, counts in wm.stats(peers=comm).items():
+        found = counts["window_calls"], counts["window_bytes"]
+        assert found == ((3, 1000) if rank == target else (0, 0))
+    win.Free()
+
+
 @pytest.mark.ranks(2)
 def test_counters_of_no_communicator_of_ours(comm):
     with pytest.raises(RuntimeError, match=r"wm\.Comm\(comm\)"):

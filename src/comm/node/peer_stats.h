@@ -14,7 +14,9 @@
     X(mapping_microseconds) /* taken to open these */                         \
     X(mappings_hit)         /* uses of one already mapped */                  \
     X(mappings_open)        /* now */                                         \
-    X(mapped_bytes)         /* now */
+    X(mapped_bytes)         /* now */                                         \
+    X(window_calls)         /* puts, gets and updates, done from here */      \
+    X(window_bytes)         /* of those */
 
 typedef enum {
 #define X(name) WM_PEER_STAT_##name,

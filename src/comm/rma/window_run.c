@@ -490,6 +490,14 @@ run_call(wm_window_t *window, wm_window_call_t *call, landing_t *landings,
     return code;
 }
 
+static void
+count_call(const wm_window_t *window, const wm_window_call_t *call)
+{
+    wm_peer_stats_t *stats = &window->comm->peers[call->target]->stats;
+    wm_peer_stat_add(stats, WM_PEER_STAT_window_calls, 1);
+    wm_peer_stat_add(stats, WM_PEER_STAT_window_bytes, (int64_t)call->nbytes);
+}
+
 int
 wm_window_begin(wm_window_t *window, wm_window_call_t *call, wm_error_t *err)
 {
@@ -517,5 +525,7 @@ wm_window_begin(wm_window_t *window, wm_window_call_t *call, wm_error_t *err)
             landings[i].kept.into = NULL;
         keep_landing(window, &landings[i]);
     }
+    if (code == 0)
+        count_call(window, call);
     return code;
 }
