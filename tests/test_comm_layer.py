@@ -11,6 +11,7 @@ import pytest
 import warpmpi as wm
 
 ROOT = Path(__file__).resolve().parent.parent
+INCLUDE = ROOT / "warpmpi" / "include"
 sys.path.insert(0, str(ROOT / "build_tools"))
 import toolchain  # noqa: E402
 
@@ -30,7 +31,7 @@ def build(tmp_path_factory):
         if (folder / name).exists():
             return str(folder / name)
         words = [*compiler, "-g", "-std=c11", "-pthread"]
-        words += [f"-I{path}" for path in (ROOT / "src", *folders)]
+        words += [f"-I{path}" for path in (ROOT / "src", INCLUDE, *folders)]
         words += ['-DWM_VERSION="0"', str(ROOT / f"tests/c/{name}.c")]
         words += [str(ROOT / f"src/comm/{part}.c") for part in parts]
         kernels = Path(wm._core.__file__).with_name("_kernels.so")

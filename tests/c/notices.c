@@ -54,6 +54,18 @@ wm_node_self(void)
     return &self;
 }
 
+int64_t
+wm_engine_now(void)
+{
+    return 0;
+}
+
+void
+wm_peer_stat_add(wm_peer_stats_t *stats, wm_peer_stat_t stat, int64_t amount)
+{
+    (void)stats, (void)stat, (void)amount;
+}
+
 bool
 wm_engine_try_lock(void)
 {

@@ -17,6 +17,8 @@ typedef struct {
     int multiprocessors;
     bool mps;
     int pinned_symm;
+    int file;
+    bool has_gpu;
     uint64_t nbytes;
 } published_t;
 
@@ -152,6 +154,41 @@ wm_node_register_pinned_symm(wm_peer_t *peer, int index, int number,
     return 0;
 }
 
+// No memory is in a file of its own here.
+int
+wm_node_make_file(size_t nbytes, int *number, void **memory, wm_error_t *err)
+{
+    (void)nbytes, (void)number, (void)memory, (void)err;
+    abort();
+}
+
+int
+wm_node_open_file(const wm_peer_t *peer, int number, size_t nbytes,
+                  void **memory, wm_error_t *err)
+{
+    (void)peer, (void)number, (void)nbytes, (void)memory, (void)err;
+    abort();
+}
+
+void
+wm_node_close_file(int number, void *memory, size_t nbytes)
+{
+    (void)number, (void)memory, (void)nbytes;
+}
+
+int
+wm_host_register(int number, void *memory, size_t nbytes, wm_error_t *err)
+{
+    (void)number, (void)memory, (void)nbytes, (void)err;
+    abort();
+}
+
+void
+wm_host_unregister(int number, void *memory)
+{
+    (void)number, (void)memory;
+}
+
 void
 wm_engine_lock(void)
 {
@@ -244,6 +281,8 @@ main(void)
         .base = NBYTES,
         .size = 2 * NBYTES,
     };
+    other.file = -1;
+    other.has_gpu = true;
     static const size_t sizes[] = {NBYTES, 2 * NBYTES, NBYTES / 2, 0};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; ++i) {
         other.nbytes = sizes[i];
