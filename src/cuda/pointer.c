@@ -18,33 +18,35 @@ typedef struct {
     uint64_t exportable;
 } answers_t;
 
+// How many answers are asked for, in the order of the attributes.
+enum { ID_ALONE = 1, ALL = 7 };
+
 static CUresult
-pointer_ask(const void *ptr, answers_t *answers)
+pointer_ask(const void *ptr, unsigned count, answers_t *answers)
 {
-    static const CUpointer_attribute attributes[] = {
+    static const CUpointer_attribute attributes[ALL] = {
+        CU_POINTER_ATTRIBUTE_BUFFER_ID,
         CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
         CU_POINTER_ATTRIBUTE_IS_MANAGED,
         CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
-        CU_POINTER_ATTRIBUTE_BUFFER_ID,
         CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
         CU_POINTER_ATTRIBUTE_RANGE_SIZE,
         CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
     };
-    enum { COUNT = sizeof(attributes) / sizeof(attributes[0]) };
     memset(answers, 0, sizeof(*answers));
-    void *data[COUNT] = {
-        &answers->type,       &answers->managed, &answers->ordinal,
-        &answers->buffer_id,  &answers->start,   &answers->size,
+    void *data[ALL] = {
+        &answers->buffer_id,  &answers->type,  &answers->managed,
+        &answers->ordinal,    &answers->start, &answers->size,
         &answers->exportable,
     };
-    return wm_cu.PointerGetAttributes(COUNT, (CUpointer_attribute *)attributes,
+    return wm_cu.PointerGetAttributes(count, (CUpointer_attribute *)attributes,
                                       data, (CUdeviceptr)ptr);
 }
 
 // Asks under any existing context: without a current context some drivers
 // answer CUDA_ERROR_INVALID_CONTEXT.
 static CUresult
-ask_in_any_context(const void *ptr, answers_t *answers)
+ask_in_any_context(const void *ptr, unsigned asked, answers_t *answers)
 {
     int count = wm_device_count();
     CUresult result = CUDA_ERROR_INVALID_CONTEXT;
@@ -53,7 +55,7 @@ ask_in_any_context(const void *ptr, answers_t *answers)
         wm_scope_t scope;
         if (wm_device_active(i, &active, NULL) == 0 && active
             && wm_device_enter(i, &scope, NULL) == 0) {
-            result = pointer_ask(ptr, answers);
+            result = pointer_ask(ptr, asked, answers);
             wm_device_leave(&scope);
         }
     }
@@ -80,13 +82,13 @@ pointer_kind_of(const answers_t *answers)
 // Returns CUDA_ERROR_INVALID_VALUE for memory that CUDA does not know, and if
 // the driver cannot be asked.
 static CUresult
-pointer_facts(const void *ptr, answers_t *answers)
+pointer_facts(const void *ptr, unsigned asked, answers_t *answers)
 {
     if (ptr == NULL || !wm_driver_in_process() || wm_driver_forked())
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult result = pointer_ask(ptr, answers);
+    CUresult result = pointer_ask(ptr, asked, answers);
     return result == CUDA_ERROR_INVALID_CONTEXT
-               ? ask_in_any_context(ptr, answers)
+               ? ask_in_any_context(ptr, asked, answers)
                : result;
 }
 
@@ -95,7 +97,7 @@ wm_pointer_describe(const void *ptr, wm_pointer_t *pointer, wm_error_t *err)
 {
     wm_pointer_t host = {.kind = WM_MEMORY_HOST, .device = -1};
     answers_t answers;
-    CUresult result = pointer_facts(ptr, &answers);
+    CUresult result = pointer_facts(ptr, ALL, &answers);
     if (result == CUDA_ERROR_INVALID_CONTEXT
         || result == CUDA_ERROR_INVALID_VALUE) {
         *pointer = host; // no context, or memory unknown to CUDA
@@ -126,7 +128,7 @@ int
 wm_pointer_home(const void *ptr)
 {
     answers_t answers;
-    return pointer_facts(ptr, &answers) == CUDA_SUCCESS
+    return pointer_facts(ptr, ALL, &answers) == CUDA_SUCCESS
                    && pointer_kind_of(&answers) != WM_MEMORY_HOST
                    && answers.ordinal < (uint64_t)wm_device_count()
                ? (int)answers.ordinal
@@ -136,9 +138,9 @@ wm_pointer_home(const void *ptr)
 uint64_t
 wm_pointer_buffer_id(uintptr_t base)
 {
-    wm_pointer_t pointer = {0};
-    (void)!wm_pointer_describe((const void *)base, &pointer, NULL);
-    return pointer.buffer_id;
+    answers_t answers;
+    CUresult result = pointer_facts((const void *)base, ID_ALONE, &answers);
+    return result == CUDA_SUCCESS ? answers.buffer_id : 0;
 }
 
 int
