@@ -153,7 +153,8 @@ WM_MUST_CHECK int
 wm_target_hear(wm_target_t *target, int rank, wm_target_tell_t what,
                wm_op_t **op, wm_error_t *err);
 
-// Returns true if such a wait would end at once. Takes the engine lock.
+// Returns true if such a wait would end at once. Steps the engine once, so that
+// a loop of such questions makes progress.
 bool
 wm_target_has_told(wm_target_t *target, int rank, wm_target_tell_t what);
 

@@ -73,6 +73,7 @@ wm_target_hear(wm_target_t *target, int rank, wm_target_tell_t what,
 bool
 wm_target_has_told(wm_target_t *target, int rank, wm_target_tell_t what)
 {
+    wm_engine_look(NULL);
     wm_engine_lock();
     bool has = target->ranks[rank].told[what] > 0;
     wm_engine_unlock();

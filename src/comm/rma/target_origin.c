@@ -433,6 +433,13 @@ int
 wm_target_tell(wm_target_t *target, int rank, wm_target_tell_t what,
                wm_error_t *err)
 {
+    wm_target_rank_t *of = &target->ranks[rank];
+    wm_engine_lock();
+    bool told = rank == target->comm.rank && of->first == NULL;
+    of->told[what] += told;
+    wm_engine_unlock();
+    if (told) // a message to itself would only take longer
+        return 0;
     wm_asked_t *asked = asked_new(target, rank, err);
     if (asked == NULL)
         return WM_ERR_MEMORY;

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Random calls of windows, as the program tests/random_windows.py makes them."""
+
+import os
+
+import pytest
+
+import kinds
+import random_windows
+import ranks
+import warpmpi as wm
+
+pytestmark = pytest.mark.skipif(
+    not wm.is_cuda_available(), reason="windows of host memory are MPI's"
+)
+PROGRAM = ranks.ROOT / "tests" / "random_windows.py"
+FULL = "1" in map(os.environ.get, ("WARPMPI_TEST_FULL", "WARPMPI_TEST_GPU"))
+
+
+@pytest.fixture(scope="module")
+def comm(world):
+    return wm.Comm(world)
+
+
+@pytest.mark.parametrize("used", [kinds.KINDS, ["device"]])
+def test_random_windows(comm, used):
+    random_windows.run(comm, 1, 0, 100 if FULL else 10, used)
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("count, apart", [(2, 1), (4, 2)])
+def test_random_windows_between_hosts(count, apart):
+    told = ranks.run(PROGRAM, "--plans", 20, "--apart", apart, ranks=count)
+    assert f"20 plans, every one right, on {count} ranks" in told
