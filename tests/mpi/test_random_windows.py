@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Random calls of windows, as the program tests/random_windows.py makes them."""
+"""Random calls of windows, as tests/random_windows.py makes them."""
 
 import os
 
