@@ -252,6 +252,34 @@ def test_a_rank_tells_behind_its_operations(comm, kind):
 
 @pytest.mark.ranks(2)
 @pytest.mark.skipif(
+    not wm.is_cuda_available() or kinds.is_real(),
+    reason="needs the simulated driver",
+)
+@pytest.mark.parametrize("call", ["cuLaunchKernel", "cuEventRecord"])
+@pytest.mark.parametrize("size", [10, 100_000])
+def test_the_origin_hears_of_the_targets_failure(comm, fail, call, size):
+    """And the next operation is performed."""
+    values = np.ones(size, "f4")
+    result = np.zeros(size, "f4")
+    with exposed(comm, "device", size=size) as target:
+        target.begin(ACCUMULATE, comm.rank, 0, values, op=MPI.SUM).Wait()
+        for begin in (
+            lambda: target.begin(ACCUMULATE, 1, 0, values, op=MPI.SUM),
+            lambda: target.begin(FETCH, 1, 0, values, result, op=MPI.SUM),
+        ):
+            comm.Barrier()
+            if comm.rank == 1:
+                fail(call)
+            comm.Barrier()
+            if comm.rank == 0:
+                with pytest.raises(wm.CudaError, match=call):
+                    begin().Wait()
+                begin().Wait()
+            comm.Barrier()
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.skipif(
     MPI.Query_thread() < MPI.THREAD_MULTIPLE,
     reason="then a target serves in its own calls alone",
 )
