@@ -7,11 +7,11 @@
 // MPI_THREAD_MULTIPLE, else in calls of ours alone. A rank that waits inside
 // MPI (MPI_Win_fence, MPI_Barrier) does not serve without that thread.
 //
-// Operations of one origin on one target are performed in the order in which
-// they began, whatever they are; those of different origins in any order, one
-// element at once: updates that a device does (array/atomic.h) by the same
-// kernel that origins with a mapping use, others by the CPU, or by this
-// engine's stream, alone.
+// Operations of one origin on the same bytes of one target are performed in
+// the order in which they began, whatever they are; those of different origins
+// in any order, one element at once: updates that a device does
+// (array/atomic.h) by the same kernel that origins with a mapping use, others
+// by the CPU, or by this engine's stream, alone.
 //
 // GIL released by the caller, engine lock not held, unless noted.
 #ifndef WM_COMM_RMA_TARGET_H
@@ -153,8 +153,8 @@ WM_MUST_CHECK int
 wm_target_hear(wm_target_t *target, int rank, wm_target_tell_t what,
                wm_op_t **op, wm_error_t *err);
 
-// Returns true if such a wait would end at once. Steps the engine once, so that
-// a loop of such questions makes progress.
+// Returns true if such a wait would end at once. Steps the engine once, so
+// that a loop of such questions makes progress.
 bool
 wm_target_has_told(wm_target_t *target, int rank, wm_target_tell_t what);
 

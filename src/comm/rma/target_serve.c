@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The target's side: it receives requests, and performs those of each origin
-// one after the other.
+// The target's side: it performs the requests of each origin in their order,
+// and those that access different bytes at the same time.
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,10 +13,13 @@
 #include "comm/rma/target_state.h"
 #include "comm/rma/target_update.h"
 #include "cuda/event.h"
+#include "cuda/list.h"
 
 // Payloads of updates up to this size stay in page-locked memory, which
 // kernels read: that takes less time than a copy.
 #define ON_HOST_BYTES 65536
+// Requests of one origin that are under way at the same time.
+#define ADMITTED 8
 
 typedef enum {
     SERVING_WAITS, // for earlier requests of its origin
@@ -30,10 +33,11 @@ typedef enum {
 struct wm_serving {
     wm_op_t op;
     wm_target_t *target;
-    wm_serving_t *next; // of its origin
+    wm_serving_t *next, *prev; // of its origin
     int source;
     serving_state_t state;
     bool refused; // its payload is discarded
+    bool updated; // its update is enqueued, or done
     wm_target_request_t request;
     int64_t *words;
     MPI_Request layout, replying;
@@ -80,6 +84,38 @@ serving_has_result(const wm_serving_t *serving)
     int kind = serving->request.kind;
     return kind == WM_TARGET_GET || kind == WM_TARGET_FETCH
            || kind == WM_TARGET_COMPARE;
+}
+
+// Returns true if the order of two requests of an origin matters: both access
+// the same bytes, as far as is known, and not only to read.
+static bool
+serving_conflicts(const wm_serving_t *one, const wm_serving_t *other)
+{
+    const wm_target_request_t *a = &one->request, *b = &other->request;
+    if (a->kind > WM_TARGET_COMPARE || b->kind > WM_TARGET_COMPARE
+        || a->words > 0 || b->words > 0)
+        return true;
+    bool reads = a->kind == WM_TARGET_GET && b->kind == WM_TARGET_GET;
+    return !reads
+           && (a->at <= b->at ? b->at - a->at < a->nbytes
+                              : a->at - b->at < b->nbytes);
+}
+
+// Returns true if the earlier requests of the origin let this one go on: to
+// begin, and then to access the memory. The payloads of updates come at the
+// same time, and their updates follow each other on a stream.
+static bool
+serving_is_next(const wm_serving_t *serving, bool begins)
+{
+    const wm_serving_t *one = serving->prev;
+    bool next = true;
+    for (; one != NULL && next; one = one->prev) {
+        bool both = serving_updates(one) && serving_updates(serving);
+        next = one->state == SERVING_REPLIES
+               || (both && (begins || one->updated))
+               || !serving_conflicts(one, serving);
+    }
+    return next;
 }
 
 static wm_envelope_t
@@ -346,6 +382,8 @@ serving_update(wm_serving_t *serving, wm_error_t *err)
         .fetched = serving->result.buffer.data,
         .nbytes = request->nbytes,
     };
+    if (!serving_is_next(serving, false))
+        return 0;
     if (wm_target_update_is_alone(&update)) {
         if (!wm_target_lock_take_update(&target->locking))
             return 0;
@@ -353,6 +391,7 @@ serving_update(wm_serving_t *serving, wm_error_t *err)
     }
     int code = wm_target_update(&update, target->stream, err);
     serving->state = SERVING_UPDATES;
+    serving->updated = true;
     if (code < 0 || !wm_target_on_device(&serving->memory))
         return code;
     code = wm_event_acquire(target->device, &serving->event, err);
@@ -444,6 +483,18 @@ serving_unlock(wm_serving_t *serving, wm_error_t *err)
     return serving_reply(serving, err);
 }
 
+static void
+serving_admit(wm_target_rank_t *of)
+{
+    while (of->queued != NULL && of->admitted < ADMITTED) {
+        wm_serving_t *serving = of->queued;
+        of->queued = serving->next;
+        ++of->admitted;
+        wm_engine_add_lock_held(&serving->op);
+        wm_op_release(&serving->op); // it ends by itself
+    }
+}
+
 // Makes a step. Returns 1 when the request has ended.
 static int
 serving_advance(wm_serving_t *serving, wm_error_t *err)
@@ -451,9 +502,8 @@ serving_advance(wm_serving_t *serving, wm_error_t *err)
     int flag = 0, code;
     switch (serving->state) {
     case SERVING_WAITS:
-        if (serving->target->ranks[serving->source].served != serving)
-            return 0;
-        return serving_start(serving, err);
+        return serving_is_next(serving, true) ? serving_start(serving, err)
+                                              : 0;
     case SERVING_LAYOUT:
         code = wm_mpi_check(
             MPI_Test(&serving->layout, &flag, MPI_STATUS_IGNORE), "MPI_Test",
@@ -490,10 +540,10 @@ serving_step(wm_op_t *op)
     }
     if (code == 0)
         return false;
-    of->served = serving->next; // an error here: the origin is dead
-    if (of->served == NULL)
-        of->newest = NULL;
+    WM_LIST_REMOVE(of->served, of->newest, serving);
+    --of->admitted;
     --serving->target->serving;
+    serving_admit(of);
     return true;
 }
 
@@ -556,12 +606,9 @@ wm_serving_begin(wm_serving_t *serving, wm_target_t *target,
     serving->target = target;
     serving->request = *request;
     serving->source = source;
-    if (of->newest != NULL)
-        of->newest->next = serving;
-    else
-        of->served = serving;
-    of->newest = serving;
+    WM_LIST_APPEND(of->served, of->newest, serving);
+    if (of->queued == NULL)
+        of->queued = serving;
     ++target->serving;
-    wm_engine_add_lock_held(&serving->op);
-    wm_op_release(&serving->op); // it ends by itself
+    serving_admit(of);
 }

@@ -50,9 +50,12 @@ typedef struct wm_serving wm_serving_t; // target_serve.c
 
 // One other rank, as the target of our requests and as their origin.
 typedef struct {
-    wm_asked_t *first, *last;       // our requests that have not ended
-    wm_error_t *failure;            // that nobody was told; NULL: none
-    wm_serving_t *served, *newest;  // its requests, in their order
+    wm_asked_t *first, *last; // our requests that have not ended
+    wm_error_t *failure;      // that nobody was told; NULL: none
+    // Its requests, in their order; the first few are given to the engine.
+    wm_serving_t *served, *newest;
+    wm_serving_t *queued;           // the first one that is not; NULL: none
+    int admitted;                   // number of those that are
     bool holds, holds_alone;        // it holds the lock of this rank
     unsigned told[WM_TARGET_TELLS]; // and we have not heard
 } wm_target_rank_t;
