@@ -127,6 +127,30 @@ def test_a_graph_signals_anew_in_each_replay(comm, stream):
 
 
 @needs_gpu
+def test_a_graph_keeps_the_array(comm, stream):
+    """Also if no object refers to it any more."""
+
+    def count():
+        for _ in range(3):
+            wm.shared_empty(1, comm=comm)
+        comm.Barrier()
+        return wm.stats()["shared_bytes"] >> 20
+
+    a = wm.shared_empty(8 << 20, "uint8", comm=comm)
+    with graphs.capture(stream) as made:
+        a.barrier(stream)
+        a.signal((comm.rank + 1) % comm.size, 1, 4, stream)
+        a.wait(1, 4, stream)
+    del a
+    assert count() == 8
+    for _ in range(3):
+        made[0].launch(stream)
+    stream.synchronize()
+    made[0].free()
+    assert count() == 0
+
+
+@needs_gpu
 def test_full_and_zeros_are_there_for_all(comm):
     a = wm.shared_full((3, 5), comm.rank + 0.5, comm=comm)
     b = wm.shared_zeros(7, "int8", comm=comm)

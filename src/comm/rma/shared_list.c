@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // A rank that drops an array tells so by a word in its segment, once its own
-// work on the array has ended. It frees its memory when all words tell. So no
-// rank waits for another, and the memory of an array that anybody may still
-// use is not given to others.
+// work on the array has ended and no graph has calls of the array. It frees
+// its memory when all words tell. So no rank waits for another, and the memory
+// of an array that anybody may still use is not given to others.
 #include "comm/rma/shared_list.h"
 
 #include <stdlib.h>
@@ -13,6 +13,7 @@
 #include "comm/engine/modules.h"
 #include "comm/engine/stats.h"
 #include "comm/node/mapping.h"
+#include "cuda/capture.h"
 #include "cuda/event.h"
 #include "cuda/lock.h"
 #include "cuda/stream.h"
@@ -99,13 +100,37 @@ note_lock_held(wm_shared_array_t *array, CUstream stream, wm_error_t *err)
     return code;
 }
 
+static void
+graph_gone(void *object)
+{
+    wm_shared_array_t *array = object;
+    atomic_fetch_sub(&array->graphs, 1);
+}
+
+// Keeps the array for the graph that a call was captured into.
+static int
+note_graph(wm_shared_array_t *array, CUstream stream, uint64_t capture,
+           wm_error_t *err)
+{
+    wm_lock(&list_lock);
+    bool known = array->captured == capture;
+    array->captured = capture;
+    pthread_mutex_unlock(&list_lock);
+    if (known)
+        return 0;
+    atomic_fetch_add(&array->graphs, 1);
+    return wm_capture_keep(array->device, stream, array, graph_gone, err);
+}
+
 int
 wm_shared_list_note(wm_shared_array_t *array, CUstream stream, wm_error_t *err)
 {
     uint64_t capture = 0;
     int code = wm_stream_capture(array->device, stream, &capture, err);
-    if (code < 0 || capture != 0)
+    if (code < 0)
         return code;
+    if (capture != 0)
+        return note_graph(array, stream, capture, err);
     wm_lock(&list_lock);
     code = note_lock_held(array, stream, err);
     pthread_mutex_unlock(&list_lock);
@@ -147,7 +172,8 @@ take_dropped(void)
 static void
 publish(wm_shared_array_t *array)
 {
-    if (!array->is_dropped || array->published || !has_ended(array))
+    if (!array->is_dropped || array->published
+        || atomic_load(&array->graphs) > 0 || !has_ended(array))
         return;
     atomic_fetch_add(drop_word(wm_node_self(), array->index), 1);
     wm_shared_list_give_back(array->index);

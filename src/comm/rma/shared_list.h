@@ -19,6 +19,8 @@ struct wm_shared_array {
     bool is_dropped;        // by this rank; engine lock
     bool published;         // the others know that
     _Atomic int dead;       // a rank that has died, plus 1; 0: none
+    _Atomic int graphs;     // that have calls of the array
+    uint64_t captured;      // the last of these, as a capture; list_lock
     size_t nbytes;          // of this rank's memory
     size_t head;            // bytes before the array itself
     size_t counters, words; // where our counters begin; how many words
@@ -51,8 +53,8 @@ wm_shared_list_give_back(int index);
 void
 wm_shared_list_add(wm_shared_array_t *array);
 
-// Remembers, by an event, work on the array that was enqueued, so that memory
-// is not freed before its end; nothing in a capture.
+// Remembers work on the array that was enqueued, so that memory is not freed
+// before its end: by an event or, in a capture, until the graph is gone.
 WM_MUST_CHECK int
 wm_shared_list_note(wm_shared_array_t *array, CUstream stream,
                     wm_error_t *err);
