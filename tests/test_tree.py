@@ -629,13 +629,13 @@ def test_modules_are_private():
         if (path.suffix == ".py" or (path / "__init__.py").is_file())
         and not path.name.startswith("_")
     }
-    assert not public
+    assert public == {"warp"}  # device functions, which import Warp
     modules = {
         name
         for name, value in vars(warpmpi).items()
         if inspect.ismodule(value) and not name.startswith("_")
     }
-    assert modules == set()
+    assert modules <= public
 
 
 def test_install_is_the_function_whatever_is_imported():

@@ -101,7 +101,7 @@ note_lock_held(wm_shared_array_t *array, CUstream stream, wm_error_t *err)
 }
 
 static void
-graph_gone(void *object)
+graph_ended(void *object)
 {
     wm_shared_array_t *array = object;
     atomic_fetch_sub(&array->graphs, 1);
@@ -119,7 +119,7 @@ note_graph(wm_shared_array_t *array, CUstream stream, uint64_t capture,
     if (known)
         return 0;
     atomic_fetch_add(&array->graphs, 1);
-    return wm_capture_keep(array->device, stream, array, graph_gone, err);
+    return wm_capture_keep(array->device, stream, array, graph_ended, err);
 }
 
 int
