@@ -550,10 +550,12 @@ barrier_on_host(const wm_shared_array_t *array, wm_error_t *err)
 }
 
 static int
-end_call(wm_shared_array_t *array, int code, CUstream stream, wm_error_t *err)
+end_call(wm_shared_array_t *array, int code, const char *name, int slot,
+         uint64_t value, CUstream stream, wm_error_t *err)
 {
     if (code == 0)
-        code = wm_shared_list_note(array, stream, err);
+        code = wm_shared_list_note(
+            array, &(wm_shared_call_t){name, slot, value}, stream, err);
     wm_device_go();
     return code;
 }
@@ -572,7 +574,7 @@ wm_shared_array_signal(wm_shared_array_t *array, int rank, int slot,
     wm_device_stay();
     code = wm_peer_signal_enqueue(array->device, &array->shared, rank, slot,
                                   value, stream, err);
-    return end_call(array, code, stream, err);
+    return end_call(array, code, "signal", slot, value, stream, err);
 }
 
 int
@@ -588,7 +590,7 @@ wm_shared_array_wait(wm_shared_array_t *array, int slot, uint64_t value,
     code = wm_peer_wait_enqueue(array->device, &array->shared,
                                 counters_at(array, array->rank), slot, value,
                                 takes, array->spins, stream, err);
-    return end_call(array, code, stream, err);
+    return end_call(array, code, "wait", slot, value, stream, err);
 }
 
 int
@@ -604,5 +606,5 @@ wm_shared_array_barrier(wm_shared_array_t *array, CUstream stream,
     code = wm_peer_barrier_enqueue(array->device, &array->shared,
                                    counters_at(array, array->rank),
                                    array->spins, stream, err);
-    return end_call(array, code, stream, err);
+    return end_call(array, code, "barrier", -1, 0, stream, err);
 }

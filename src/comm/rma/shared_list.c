@@ -9,6 +9,8 @@
 
 #include "array/peer_signal.h"
 #include "comm/comm/failure.h"
+#include "comm/diagnostics/hang.h"
+#include "comm/diagnostics/report.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/modules.h"
 #include "comm/engine/stats.h"
@@ -85,7 +87,8 @@ work_lock_held(wm_shared_array_t *array, CUstream stream)
 }
 
 static int
-note_lock_held(wm_shared_array_t *array, CUstream stream, wm_error_t *err)
+note_lock_held(wm_shared_array_t *array, const wm_shared_call_t *call,
+               CUstream stream, wm_error_t *err)
 {
     int i = work_lock_held(array, stream), code = 0;
     CUevent *event = &array->work[i].event;
@@ -95,8 +98,11 @@ note_lock_held(wm_shared_array_t *array, CUstream stream, wm_error_t *err)
         code = wm_stream_wait_event(array->device, stream, *event, err);
     if (code == 0)
         code = wm_event_record(array->device, *event, stream, err);
-    if (code == 0)
+    if (code == 0) {
         array->work[i].stream = stream;
+        array->work[i].last = *call;
+        ++array->work[i].calls;
+    }
     return code;
 }
 
@@ -123,7 +129,8 @@ note_graph(wm_shared_array_t *array, CUstream stream, uint64_t capture,
 }
 
 int
-wm_shared_list_note(wm_shared_array_t *array, CUstream stream, wm_error_t *err)
+wm_shared_list_note(wm_shared_array_t *array, const wm_shared_call_t *call,
+                    CUstream stream, wm_error_t *err)
 {
     uint64_t capture = 0;
     int code = wm_stream_capture(array->device, stream, &capture, err);
@@ -132,7 +139,7 @@ wm_shared_list_note(wm_shared_array_t *array, CUstream stream, wm_error_t *err)
     if (capture != 0)
         return note_graph(array, stream, capture, err);
     wm_lock(&list_lock);
-    code = note_lock_held(array, stream, err);
+    code = note_lock_held(array, call, stream, err);
     pthread_mutex_unlock(&list_lock);
     return code;
 }
@@ -284,6 +291,50 @@ poison(wm_shared_array_t *array, int rank)
 }
 
 static void
+report_wait(const wm_shared_call_t *call, int64_t waited)
+{
+    wm_words_t words = {0};
+    wm_words_add(&words,
+                 "%s: a stream has not gone on for %.0f s with calls "
+                 "of a shared array, of which the last is %s(",
+                 wm_hang_who(), (double)waited * 1e-6, call->name);
+    if (call->slot >= 0)
+        wm_words_add(&words, "slot=%d, value=%llu", call->slot,
+                     (unsigned long long)call->value);
+    wm_words_add(&words, "): another rank has not signalled, or not come to "
+                         "the barrier, or this stream waits for something "
+                         "else");
+    wm_words_print(&words);
+}
+
+// Reports streams that have not gone on for long, once.
+static void
+look_for_waits(wm_shared_array_t *array, int64_t now)
+{
+    wm_lock(&list_lock);
+    for (int i = 0; i < WM_SHARED_STREAMS && wm_hang_limit() > 0; ++i) {
+        bool done = true;
+        bool is_new = array->work[i].seen != array->work[i].calls;
+        if (array->work[i].event == NULL
+            || (array->work[i].since < 0 && !is_new))
+            continue;
+        if (is_new) {
+            array->work[i].seen = array->work[i].calls;
+            array->work[i].since = now;
+        }
+        else if (now - array->work[i].since > wm_hang_limit()
+                 && wm_event_done(array->device, array->work[i].event, &done,
+                                  NULL)
+                        == 0) {
+            if (!done)
+                report_wait(&array->work[i].last, now - array->work[i].since);
+            array->work[i].since = -1;
+        }
+    }
+    pthread_mutex_unlock(&list_lock);
+}
+
+static void
 look_for_dead(wm_shared_array_t *array)
 {
     if (array->comm == NULL || atomic_load(&array->dead) > 0)
@@ -310,8 +361,10 @@ shared_list_serve(bool waited)
     if (!wm_engine_try_lock())
         return;
     looked = now;
-    for (wm_shared_array_t *array = list; array != NULL; array = array->next)
+    for (wm_shared_array_t *array = list; array != NULL; array = array->next) {
+        look_for_waits(array, now);
         look_for_dead(array);
+    }
     wm_engine_unlock();
 }
 

@@ -9,6 +9,13 @@
 
 #define WM_SHARED_STREAMS 4 // streams whose work on an array is known apart
 
+// A call on a stream, for the report of a long wait.
+typedef struct {
+    const char *name;
+    int slot; // -1: none
+    uint64_t value;
+} wm_shared_call_t;
+
 struct wm_shared_array {
     struct wm_shared_array *next;    // in the list
     struct wm_shared_array *dropped; // in the list of those just dropped
@@ -29,7 +36,10 @@ struct wm_shared_array {
     // Ends of our work on the array; list_lock.
     struct {
         CUstream stream;
-        CUevent event; // NULL: none
+        CUevent event;         // NULL: none
+        wm_shared_call_t last; // the last call
+        uint32_t calls, seen;  // so far; at the last look
+        int64_t since;         // the time of the look that saw them first
     } work[WM_SHARED_STREAMS];
     int index; // of our drop word
     struct {
@@ -56,7 +66,7 @@ wm_shared_list_add(wm_shared_array_t *array);
 // Remembers work on the array that was enqueued, so that memory is not freed
 // before its end: by an event or, in a capture, until the graph is gone.
 WM_MUST_CHECK int
-wm_shared_list_note(wm_shared_array_t *array, CUstream stream,
-                    wm_error_t *err);
+wm_shared_list_note(wm_shared_array_t *array, const wm_shared_call_t *call,
+                    CUstream stream, wm_error_t *err);
 
 #endif

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Shared arrays in jobs of their own: several hosts, no GPU, long waits."""
+
+import pytest
+
+import ranks
+import warpmpi as wm
+
+pytestmark = pytest.mark.programs
+
+HOSTS = """
+    import os
+    rank = os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["PMI_RANK"]
+    os.environ["WARPMPI_HOST"] = f"host {int(rank) % 2}"
+    from mpi4py import MPI
+    import warpmpi as wm
+
+    comm = wm.Comm(MPI.COMM_WORLD)
+    for device in (None, "cpu"):
+        try:
+            wm.shared_empty(3, comm=comm, device=device)
+        except ValueError as error:
+            assert "Split_type(MPI.COMM_TYPE_SHARED)" in str(error)
+        else:
+            raise AssertionError("nobody raised")
+    part = comm.Split(comm.rank % 2)
+    a = wm.shared_full(2, comm.rank, comm=part)
+    for other in range(part.size):
+        assert (a.peer(other).numpy() == comm.rank % 2 + 2 * other).all()
+    print("right", flush=True)
+"""
+
+
+def test_ranks_of_several_hosts_raise(tmp_path):
+    printed = ranks.run_text(tmp_path, HOSTS, ranks=4)
+    assert printed.count("right") == 4
+
+
+WITHOUT = """
+    import numpy as np
+    from mpi4py import MPI
+    import warpmpi as wm
+
+    comm = MPI.COMM_WORLD
+    for each in (comm, comm.Dup()):
+        a = wm.shared_zeros(each.rank + 1, "float64", comm=each, like="numpy")
+        right, left = (each.rank + 1) % each.size, (each.rank - 1) % each.size
+        a.barrier()
+        a.peer(right)[...] = each.rank
+        a.signal(right, 0)
+        a.wait(0)
+        assert (a.array == left).all()
+    total = np.zeros(1)
+    comm.Allreduce(np.ones(1), total)
+    assert total[0] == comm.size and type(wm.Comm(comm)) is not MPI.Comm
+    print("right", flush=True)
+"""
+
+
+def test_jobs_without_gpus(tmp_path):
+    nothing = {"CUDA_VISIBLE_DEVICES": "", "WARPMPI_CUDA_DRIVER": ""}
+    printed = ranks.run_text(tmp_path, WITHOUT, ranks=3, **nothing)
+    assert printed.count("right") == 3
+
+
+LONG = """
+    import os, sys, time
+    from mpi4py import MPI
+    import warpmpi as wm
+
+    comm = wm.Comm(MPI.COMM_WORLD)
+    told = sys.argv[1]
+    if comm.rank == 0:
+        file = os.open(told, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        kept = os.dup(2)
+        os.dup2(file, 2)
+    a, stream = wm.shared_empty(1, comm=comm), wm.Stream()
+    if comm.rank == 0:
+        a.wait(7, 3, stream)
+        stream.synchronize()
+        os.dup2(kept, 2)
+        print("went on", flush=True)
+    else:
+        while not os.path.exists(told) or "a stream has" not in open(
+            told
+        ).read():
+            time.sleep(0.05)
+        a.signal(0, 7, 3, stream)
+        stream.synchronize()
+"""
+
+
+@pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU")
+def test_a_long_wait_on_a_stream_is_told(tmp_path):
+    told = tmp_path / "told"
+    printed = ranks.run_text(tmp_path, LONG, told, WARPMPI_HANG_SECONDS="0.5")
+    assert "went on" in printed
+    lines = told.read_text().splitlines()
+    assert len([line for line in lines if "a stream has" in line]) == 1
+    assert "rank 0 of MPI_COMM_WORLD (size 2)" in lines[0]
+    assert "wait(slot=7, value=3)" in lines[0]
