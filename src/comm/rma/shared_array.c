@@ -113,7 +113,8 @@ map_memory(wm_shared_array_t *array, wm_comm_t *comm, bool on_host,
            size_t nbytes, bool *unreached, wm_error_t *err)
 {
     shared_array_lay_out(array, on_host);
-    array->nbytes = array->head + nbytes;
+    // An array without elements has an address within the memory, too.
+    array->nbytes = array->head + (nbytes > 0 ? nbytes : 1);
     wm_symm_group_t group = wm_symm_group_of(comm, array->head);
     group.has_files = true;
     return wm_symm_memory_make(&group, array->device, on_host, array->nbytes,

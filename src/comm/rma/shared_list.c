@@ -10,13 +10,11 @@
 #include "array/peer_signal.h"
 #include "comm/comm/failure.h"
 #include "comm/diagnostics/hang.h"
-#include "comm/diagnostics/report.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/modules.h"
 #include "comm/engine/stats.h"
 #include "comm/node/mapping.h"
 #include "cuda/capture.h"
-#include "cuda/event.h"
 #include "cuda/lock.h"
 #include "cuda/stream.h"
 
@@ -74,38 +72,6 @@ wm_shared_list_add(wm_shared_array_t *array)
     wm_engine_notify(); // it now looks for dead ranks
 }
 
-// Returns the entry for a stream; if all are of others, the last one, whose
-// event then stands for the work of both.
-static int
-work_lock_held(wm_shared_array_t *array, CUstream stream)
-{
-    int i = 0;
-    while (i < WM_SHARED_STREAMS - 1 && array->work[i].event != NULL
-           && array->work[i].stream != stream)
-        ++i;
-    return i;
-}
-
-static int
-note_lock_held(wm_shared_array_t *array, const wm_shared_call_t *call,
-               CUstream stream, wm_error_t *err)
-{
-    int i = work_lock_held(array, stream), code = 0;
-    CUevent *event = &array->work[i].event;
-    if (*event == NULL)
-        code = wm_event_acquire(array->device, event, err);
-    else if (array->work[i].stream != stream)
-        code = wm_stream_wait_event(array->device, stream, *event, err);
-    if (code == 0)
-        code = wm_event_record(array->device, *event, stream, err);
-    if (code == 0) {
-        array->work[i].stream = stream;
-        array->work[i].last = *call;
-        ++array->work[i].calls;
-    }
-    return code;
-}
-
 static void
 graph_ended(void *object)
 {
@@ -139,22 +105,15 @@ wm_shared_list_note(wm_shared_array_t *array, const wm_shared_call_t *call,
     if (capture != 0)
         return note_graph(array, stream, capture, err);
     wm_lock(&list_lock);
-    code = note_lock_held(array, call, stream, err);
+    code = wm_shared_work_note(&array->work, array->device, call, stream, err);
     pthread_mutex_unlock(&list_lock);
     return code;
 }
 
-// Returns true if all noted work has ended, or the context is lost.
 static bool
 has_ended(const wm_shared_array_t *array)
 {
-    bool done = true;
-    for (int i = 0; i < WM_SHARED_STREAMS && done; ++i)
-        if (array->work[i].event != NULL
-            && wm_event_done(array->device, array->work[i].event, &done, NULL)
-                   < 0)
-            done = true;
-    return done;
+    return wm_shared_work_has_ended(&array->work, array->device);
 }
 
 void
@@ -208,9 +167,7 @@ have_all_dropped(const wm_shared_array_t *array)
 static void
 free_array(wm_shared_array_t *array)
 {
-    for (int i = 0; i < WM_SHARED_STREAMS; ++i)
-        if (array->work[i].event != NULL)
-            wm_event_release(array->device, array->work[i].event);
+    wm_shared_work_free(&array->work, array->device);
     wm_symm_memory_free(array->memory);
     free(array);
 }
@@ -291,46 +248,10 @@ poison(wm_shared_array_t *array, int rank)
 }
 
 static void
-report_wait(const wm_shared_call_t *call, int64_t waited)
-{
-    wm_words_t words = {0};
-    wm_words_add(&words,
-                 "%s: a stream has not gone on for %.0f s with calls "
-                 "of a shared array, of which the last is %s(",
-                 wm_hang_who(), (double)waited * 1e-6, call->name);
-    if (call->slot >= 0)
-        wm_words_add(&words, "slot=%d, value=%llu", call->slot,
-                     (unsigned long long)call->value);
-    wm_words_add(&words, "): another rank has not signalled, or not come to "
-                         "the barrier, or this stream waits for something "
-                         "else");
-    wm_words_print(&words);
-}
-
-// Reports streams that have not gone on for long, once.
-static void
 look_for_waits(wm_shared_array_t *array, int64_t now)
 {
     wm_lock(&list_lock);
-    for (int i = 0; i < WM_SHARED_STREAMS && wm_hang_limit() > 0; ++i) {
-        bool done = true;
-        bool is_new = array->work[i].seen != array->work[i].calls;
-        if (array->work[i].event == NULL
-            || (array->work[i].since < 0 && !is_new))
-            continue;
-        if (is_new) {
-            array->work[i].seen = array->work[i].calls;
-            array->work[i].since = now;
-        }
-        else if (now - array->work[i].since > wm_hang_limit()
-                 && wm_event_done(array->device, array->work[i].event, &done,
-                                  NULL)
-                        == 0) {
-            if (!done)
-                report_wait(&array->work[i].last, now - array->work[i].since);
-            array->work[i].since = -1;
-        }
-    }
+    wm_shared_work_look(&array->work, array->device, now, wm_hang_limit());
     pthread_mutex_unlock(&list_lock);
 }
 

@@ -6,15 +6,7 @@
 #define WM_COMM_RMA_SHARED_LIST_H
 
 #include "comm/rma/shared_array.h"
-
-#define WM_SHARED_STREAMS 4 // streams whose work on an array is known apart
-
-// A call on a stream, for the report of a long wait.
-typedef struct {
-    const char *name;
-    int slot; // -1: none
-    uint64_t value;
-} wm_shared_call_t;
+#include "comm/rma/shared_work.h"
 
 struct wm_shared_array {
     struct wm_shared_array *next;    // in the list
@@ -32,16 +24,9 @@ struct wm_shared_array {
     size_t head;            // bytes before the array itself
     size_t counters, words; // where our counters begin; how many words
     wm_symm_memory_t *memory;
-    wm_shared_t shared; // as in memory
-    // Ends of our work on the array; list_lock.
-    struct {
-        CUstream stream;
-        CUevent event;         // NULL: none
-        wm_shared_call_t last; // the last call
-        uint32_t calls, seen;  // so far; at the last look
-        int64_t since;         // the time of the look that saw them first
-    } work[WM_SHARED_STREAMS];
-    int index; // of our drop word
+    wm_shared_t shared;    // as in memory
+    wm_shared_work_t work; // on the array; list_lock
+    int index;             // of our drop word
     struct {
         wm_peer_t *peer;
         wm_dtype_t dtype;
