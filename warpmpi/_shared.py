@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -53,22 +54,30 @@ def _of_numpy(array: _core.Array, device: int) -> Any:
     return array.numpy()
 
 
-def _stream_of_cupy(device: int) -> Any:
+# Current streams, as handles: to read a foreign object takes longer.
+
+
+def _stream_of_cupy() -> Callable[[int], int]:
     import cupy as cp
 
-    return cp.cuda.get_current_stream(device)
+    current = cp.cuda.get_current_stream
+    return lambda device: current(device).ptr
 
 
-def _stream_of_torch(device: int) -> Any:
+def _stream_of_torch() -> Callable[[int], int]:
     import torch
 
-    return torch.cuda.current_stream(device)
+    current = torch.cuda.current_stream
+    return lambda device: current(device).cuda_stream
 
 
-def _stream_of_warp(device: int) -> Any:
+def _stream_of_warp() -> Callable[[int], int]:
     import warp as wp
 
-    return wp.get_stream(f"cuda:{device}")
+    def current(device: int) -> int:
+        return wp.get_stream(f"cuda:{device}").cuda_stream or 0
+
+    return current
 
 
 # By the library's name: its array of one of ours, and its current stream.
@@ -130,7 +139,7 @@ class SharedArray:
         if library is not None and memory._device >= 0:
             current = _LIBRARIES[library][1]
             if current is not None:
-                self._stream = functools.partial(current, memory._device)
+                self._stream = functools.partial(current(), memory._device)
         return self
 
     # What a wm.Array has.
@@ -317,6 +326,8 @@ def _check(
     if math.prod(extents) > _MOST:
         raise ValueError(f"shape: {tuple(extents)} is too large")
     library = _library(like)
+    if library is not None:
+        importlib.import_module(library)
     if library == "numpy" and place.is_cuda:
         raise ValueError(
             'like: NumPy has no arrays on a GPU: give device="cpu", or '

@@ -198,6 +198,28 @@ def test_slots_ranks_and_values_out_of_range(comm, stream):
             call()
     with pytest.raises(TypeError, match=r"^slot: "):
         a.wait("0", 1, stream)
+    for number in (3, -1, 2**70):
+        with pytest.raises((ValueError, OverflowError)):
+            a.barrier(number)
+    with pytest.raises(TypeError, match=r"^stream: "):
+        a.barrier("legacy")
+
+
+@needs_gpu
+def test_streams_are_given_as_objects_and_handles(comm, stream):
+    a = wm.shared_empty(1, comm=comm)
+    for given in (stream, stream.cuda_stream, None, 0, 1, 2):
+        a.signal(comm.rank, 0, 2, given)
+        a.wait(0, 2, given)
+    wm.synchronize()
+    # None waits for another. A GPU has 8 queues, which more streams share.
+    streams = [wm.Stream() for _ in range(2 if kinds.is_real() else 9)]
+    for slot, one in enumerate(streams):
+        a.wait(slot, 1, one)
+    for slot in reversed(range(len(streams))):
+        a.signal(comm.rank, slot, 1, wm.Stream())
+    for one in streams:
+        one.synchronize()
 
 
 @needs_gpu

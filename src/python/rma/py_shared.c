@@ -210,6 +210,29 @@ shared_table(PyObject *self, PyObject *Py_UNUSED(unused))
     return wrap(self, &view);
 }
 
+#define NO_ADDRESS 4096 // no stream has a smaller one, but for defaults
+
+// Finds a stream and its device from a handle, as libraries give them.
+static int
+stream_of_number(PyObject *number, int *device, CUstream *stream)
+{
+    wm_error_t err;
+    uintptr_t handle = (uintptr_t)PyLong_AsVoidPtr(number);
+    if (handle == 0 && PyErr_Occurred())
+        return -1;
+    *stream = handle == 0 ? CU_STREAM_LEGACY : (CUstream)handle;
+    if (wm_stream_is_default(*stream))
+        return 0;
+    if (handle < NO_ADDRESS || (intptr_t)handle < 0)
+        return wm_py_fail(PyExc_ValueError,
+                          "stream: %R is no stream: give a stream, such as "
+                          "wm.Stream(), or the address of one",
+                          number);
+    return wm_stream_device(*stream, device, &err) < 0
+               ? wm_py_raise_of("stream", &err)
+               : 0;
+}
+
 // Finds the stream of a call: None is the legacy default stream.
 static int
 find_stream(PyObject *self, PyObject *object, CUstream *stream)
@@ -222,7 +245,11 @@ find_stream(PyObject *self, PyObject *object, CUstream *stream)
         return wm_py_fail(PyExc_ValueError,
                           "stream: the shared array is the CPU's, whose calls "
                           "have no stream");
-    if (wm_py_stream_from_object(object, "stream", &device, stream) < 0)
+    int code = PyLong_CheckExact(object)
+                   ? stream_of_number(object, &device, stream)
+                   : wm_py_stream_from_object(object, "stream", &device,
+                                              stream);
+    if (code < 0)
         return -1;
     return device == own || wm_stream_is_default(*stream)
                ? 0
