@@ -87,7 +87,7 @@ report_wait(const wm_shared_call_t *call, int64_t waited)
 {
     wm_words_t words = {0};
     wm_words_add(&words,
-                 "%s: a stream has not gone on for %.0f s with calls of a "
+                 "%s: a stream has waited for %.0f s in calls of a "
                  "shared array, of which the last is %s(",
                  wm_hang_who(), (double)waited * 1e-6, call->name);
     if (call->slot >= 0)

@@ -41,7 +41,7 @@ wm_shared_work_note(wm_shared_work_t *work, int device,
 bool
 wm_shared_work_has_ended(const wm_shared_work_t *work, int device);
 
-// Reports, once, a stream that has not gone on for `limit` microseconds.
+// Reports, once, a stream that has waited for `limit` microseconds.
 void
 wm_shared_work_look(wm_shared_work_t *work, int device, int64_t now,
                     int64_t limit);
