@@ -6,7 +6,7 @@
 
 #include "array/kernels.h"
 
-#define BLOCK 256
+#define BLOCK 512
 
 static _Atomic(CUfunction) functions[WM_MAX_DEVICES];
 

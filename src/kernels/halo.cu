@@ -40,14 +40,10 @@ acquire_far(const uint64_t *word)
     return value;
 }
 
-// Counts a block that has ended.
+// Counts a block that has ended; called by one thread.
 WM_DEVICE void
 count_block(uint32_t *blocks)
 {
-    __syncthreads();
-    if (threadIdx.x != 0)
-        return;
-    __threadfence();
     asm volatile("red.relaxed.gpu.global.add.u32 [%0], 1;" ::"l"(blocks)
                  : "memory");
 }
@@ -59,6 +55,20 @@ await_blocks(uint32_t *blocks)
     while (*(volatile uint32_t *)blocks + 1 < gridDim.x)
         wm_pause();
     *(volatile uint32_t *)blocks = 0;
+}
+
+// Loads a task into shared memory; called by all threads of the block.
+WM_DEVICE const wm_halo_task_t &
+load_task(const wm_halo_task_t *task)
+{
+    __shared__ wm_halo_task_t loaded;
+    const uint32_t words = sizeof(loaded) / sizeof(uint32_t);
+    __syncthreads(); // the last one is needed no more
+    if (threadIdx.x < words)
+        ((uint32_t *)&loaded)[threadIdx.x] =
+            ((const uint32_t *)task)[threadIdx.x];
+    __syncthreads();
+    return loaded;
 }
 
 // The first task of a block, and the distance to its next one: the first block
@@ -101,6 +111,12 @@ count_block(uint32_t *)
 WM_DEVICE void
 await_blocks(uint32_t *)
 {
+}
+
+WM_DEVICE const wm_halo_task_t &
+load_task(const wm_halo_task_t *task)
+{
+    return *task;
 }
 
 WM_DEVICE uint32_t
@@ -217,19 +233,21 @@ run_any_task(const wm_halo_params_t &p, const wm_halo_task_t &task,
     if (task.unit == 16)
         run_task<wm_halo_unit16, 4>(p, task, epoch);
     else if (task.unit == 8)
-        run_task<uint64_t, 8>(p, task, epoch);
+        run_task<uint64_t, 4>(p, task, epoch);
     else if (task.unit == 4)
         run_task<uint32_t, 8>(p, task, epoch);
     else if (task.unit == 2)
         run_task<uint16_t, 8>(p, task, epoch);
     else
         run_task<uint8_t, 8>(p, task, epoch);
-    if (task.peer == WM_HALO_SELF || p.peer_count == 0)
+    if (p.peer_count == 0)
         return;
     wm_block_sync();
     if (wm_block_leads()) {
         wm_fence_system();
-        add_far(word_of(p.peers[task.peer].memory, p.rank, WM_HALO_DONE), 1);
+        if (task.peer != WM_HALO_SELF)
+            add_far(word_of(p.peers[task.peer].memory, p.rank, WM_HALO_DONE),
+                    1);
     }
 }
 
@@ -256,15 +274,17 @@ await_all(const wm_halo_params_t &p)
     }
 }
 
-// Ends the exchange in the first block.
+// Ends the exchange in the first block, whose last thread waits for the other
+// blocks.
 WM_DEVICE void
 finish(const wm_halo_params_t &p, uint64_t epoch)
 {
     await_all(p);
+    if (wm_block_publishes())
+        await_blocks((uint32_t *)word_of(p.memory, p.size, WM_HALO_BLOCKS));
     wm_block_sync();
     if (!wm_block_leads())
         return;
-    await_blocks((uint32_t *)word_of(p.memory, p.size, WM_HALO_BLOCKS));
     *(volatile uint64_t *)word_of(p.memory, p.size, WM_HALO_EPOCH) = epoch;
     if (p.ticket != 0) {
         wm_fence_device();
@@ -285,11 +305,11 @@ WM_KERNEL_OF_HALF(wm_halo, wm_halo_params_t)
     if (first)
         post(p, epoch);
     for (uint32_t i = first_task(); i < p.task_count; i += task_step())
-        run_any_task(p, p.tasks[i], epoch);
+        run_any_task(p, load_task(p.tasks + i), epoch);
     if (p.peer_count == 0)
         return;
     if (first)
         finish(p, epoch);
-    else
+    else if (wm_block_leads())
         count_block((uint32_t *)word_of(p.memory, p.size, WM_HALO_BLOCKS));
 }

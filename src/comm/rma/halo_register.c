@@ -348,6 +348,11 @@ map_all(wm_halo_making_t *making, bool *reached, wm_error_t *err)
     return code;
 }
 
+// Multiprocessors of each rank's share that its kernel leaves free. Blocks
+// that wait for a rank must not be on all of them, as a kernel of that rank
+// may fill one, and comes first.
+#define SPARE 2
+
 // Finds how many blocks a kernel may have. Where it waits for the kernels of
 // other processes, all of them run at once.
 static int
@@ -357,10 +362,12 @@ find_most(const wm_halo_t *halo, wm_halo_set_t *set, wm_error_t *err)
     int code = wm_device_get(halo->device, &facts, err);
     if (code < 0)
         return code;
-    bool waits = halo->counters != NULL && halo->epochs == NULL;
-    set->most = 2
-                * (uint32_t)(waits ? halo->counters->multiprocessors
-                                   : facts->multiprocessors);
+    int share = 2 * facts->multiprocessors;
+    if (wm_halo_has_tickets(halo)) {
+        share = halo->counters->multiprocessors;
+        share = share > 2 * SPARE ? share - SPARE : share;
+    }
+    set->most = (uint32_t)share;
     return 0;
 }
 

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LEAST_UNITS 1024 // of a task: a thread has four
+#define LEAST_UNITS 1024 // of a task: a thread has two
 #define SHORT 8          // times shorter than the others: a block does several
 #define MOST_UNITS (UINT32_MAX / 4)
 #define ALIGNED 256
