@@ -6,13 +6,17 @@ around to. Ghosts are -1 before an exchange, and those at the end of a grid
 that is not periodic stay so.
 """
 
+import ctypes
+import gc
 import itertools
+import random
 
 import numpy as np
 import pytest
 from mpi4py import MPI
 
 import graphs
+import kinds
 import warpmpi as wm
 
 RANKS = MPI.COMM_WORLD.size
@@ -527,3 +531,162 @@ def test_staggered_fields(kind):
     for field, after in zip(fields, wanted, strict=True):
         np.testing.assert_array_equal(field.numpy(), after)
     grid.free()
+
+
+DTYPES = ["int8", "uint16", "float32", "int64", "complex128"]
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("kind", KINDS)
+def test_random_fields(seed, kind):
+    """Any layout: reordered and reversed dimensions, gaps, parts of elements.
+
+    All ranks draw the same, but each lays its own arrays out.
+    """
+    common = random.Random(seed)
+    mine = random.Random(seed * 100 + MPI.COMM_WORLD.rank)
+    ndim = common.randint(1, 3)
+    width = [(common.randint(0, 2), common.randint(0, 2)) for _ in range(ndim)]
+    own = [max(1, *each) + common.randint(0, 3) for each in width]
+    dims = MPI.Compute_dims(RANKS, ndim)
+    common.shuffle(dims)
+    periods = [common.random() < 0.6 for _ in range(ndim)]
+    world = World(dims, periods, own, width, common.random() < 0.5)
+    fields, wanted = [], []
+    for number in range(common.randint(1, 4)):
+        dtype = common.choice(DTYPES)
+        inner = [common.randint(1, 3) for _ in range(common.randint(0, 2))]
+        parts = np.arange(int(np.prod(inner))).reshape(inner)
+        arrays = [
+            (each.reshape(each.shape + (1,) * len(inner)) * 7 + parts)
+            .astype("int64")
+            .astype(dtype)
+            for each in world.arrays(number)
+        ]
+        fields.append(laid_out(mine, arrays[0], kind))
+        wanted.append(arrays[1])
+    for _ in range(2):
+        world.halo.exchange(*fields)
+        for field, after in zip(fields, wanted, strict=True):
+            np.testing.assert_array_equal(field.numpy(), after)
+    world.free()
+
+
+def laid_out(chosen, values, kind):
+    """The values in a view of a larger array, in any order of memory."""
+    order = list(range(values.ndim))
+    chosen.shuffle(order)
+    steps = [chosen.choice([1, 1, -1, 2]) for _ in order]
+    before = [chosen.randint(0, 2) for _ in order]
+    shape = [
+        2 * b + abs(s) * values.shape[d]
+        for d, s, b in zip(order, steps, before, strict=True)
+    ]
+    whole = wm.zeros(
+        shape, values.dtype, device=None if kind == "device" else "cpu"
+    )
+    index = []
+    for d, s, b in zip(order, steps, before, strict=True):
+        n = values.shape[d]
+        last = b + n - 1
+        stop = b - 1 if b > 0 else None
+        index.append(
+            slice(last, stop, -1) if s < 0 else slice(b, b + s * n, s)
+        )
+    view = whole[tuple(index)].transpose(
+        *[order.index(d) for d in range(values.ndim)]
+    )
+    view.assign(values)
+    return view
+
+
+def copy(dst, src, nbytes, stream):
+    """By the driver, as another library does on a stream of its own."""
+    with kinds.Current(stream.device):
+        graphs.call(
+            "cuMemcpyAsync",
+            ctypes.c_uint64(dst),
+            ctypes.c_uint64(src),
+            ctypes.c_size_t(nbytes),
+            graphs.handle(stream),
+        )
+
+
+@needs_gpu
+@pytest.mark.parametrize("how", ["current", "named", "started", "planned"])
+def test_the_producer_is_awaited(how):
+    """The stream that is still to write a field, and the one that reads it."""
+    world = World(dims_of(1), [True], [4], [(1, 1)], False)
+    before, after = world.arrays()
+    u = kinds.Foreign(6, "float64", "device")
+    other = wm.Stream(u.device) if how == "named" else u.stream
+    source, got = wm.array(before), wm.zeros(6)
+    world.halo.exchange(u)
+    plan = world.halo.plan(u)
+    wm.synchronize_device(u.device)
+    for _ in range(2):
+        u.assign(np.full(6, -7.0))
+        with kinds.Gate() as gate:
+            gate.stop(u.stream)
+            copy(u.pointer, source.ptr, 48, u.stream)
+            if how == "started":
+                world.halo.start(u).finish()
+            elif how == "planned":
+                plan()
+            else:
+                world.halo.exchange(
+                    u, stream=other if how == "named" else None
+                )
+            copy(got.ptr, u.pointer, 48, other)
+        other.synchronize()
+        np.testing.assert_array_equal(got.numpy(), after)
+    wm.synchronize_device(u.device)
+    world.free()
+
+
+@needs_gpu
+def test_streams_in_turn():
+    """An exchange on a stream comes behind the one before, on another."""
+    world = World(dims_of(2), [True] * 2, [4, 4], [(1, 1)] * 2, True)
+    before, after = world.arrays()
+    u, v = wm.array(before), wm.array(before)
+    plan = world.halo.plan(u, v)
+    for turn in range(6):
+        stream = wm.Stream(wm.get_device())
+        if turn % 2:
+            plan(stream)
+        else:
+            world.halo.exchange(u, v, stream=stream)
+        if turn % 3 == 0:
+            del stream  # its work goes on
+            gc.collect()
+    world.halo.exchange(u, v)
+    check(world, u, after)
+    check(world, v, after)
+    world.free()
+
+
+@needs_gpu
+def test_a_halo_that_is_dropped_waits_for_nobody():
+    """Though its exchange waits for a neighbour, which comes later."""
+    world = World(dims_of(1), [True], [4], [(1, 1)], False)
+    before, after = world.arrays()
+    u = wm.array(before)
+    plan = world.halo.plan(u)
+    stream = wm.Stream(wm.get_device())
+    wm.synchronize_device(stream.device)
+    if world.plain.rank == 0:
+        plan(stream)
+        del plan, world.halo
+        gc.collect()
+    MPI.COMM_WORLD.Barrier()
+    if world.plain.rank > 0:
+        plan(stream)
+        del plan, world.halo
+    stream.synchronize()
+    check(world, u, after)
+    MPI.COMM_WORLD.Barrier()
+    world.plain.Free()
+    again = World(dims_of(1), [True], [4], [(1, 1)], False)  # frees the other
+    again.halo.exchange(u)
+    again.free()
