@@ -7,21 +7,30 @@
 #include "array/kernels.h"
 
 #define BLOCK 512
+#define WIDEST 16 // bytes of a unit
 
-static _Atomic(CUfunction) functions[WM_MAX_DEVICES];
+#define LINE_BYTES 8 // of data
+
+static struct {
+    _Atomic(CUfunction) copies, lines;
+} functions[WM_MAX_DEVICES];
 
 _Static_assert(sizeof(wm_halo_params_t) <= 4096, "what a kernel is given");
 
 int
 wm_halo_prepare(int device, wm_error_t *err)
 {
-    CUfunction function;
-    if (atomic_load(&functions[device]) != NULL)
+    CUfunction copies, lines;
+    if (atomic_load(&functions[device].copies) != NULL)
         return 0;
-    int code = wm_kernels_find(device, "halo", "wm_halo", &function, err);
+    int code = wm_kernels_find(device, "halo", "wm_halo_lines", &lines, err);
     if (code == 0)
-        atomic_store(&functions[device], function);
-    return code;
+        code = wm_kernels_find(device, "halo", "wm_halo", &copies, err);
+    if (code < 0)
+        return code;
+    atomic_store(&functions[device].lines, lines);
+    atomic_store(&functions[device].copies, copies);
+    return 0;
 }
 
 // A copy with the fastest dimension first, in units.
@@ -33,9 +42,10 @@ typedef struct {
 } cut_t;
 
 static void
-cut_init(cut_t *cut, const wm_layout_t *layout, uint32_t peer)
+cut_init(cut_t *cut, const wm_layout_t *layout, int most, uint32_t peer)
 {
     int unit = wm_layout_unit(layout), n = 0;
+    unit = unit < most ? unit : most;
     memset(cut, 0, sizeof *cut);
     cut->task.dst = layout->dst;
     cut->task.src = layout->src;
@@ -80,7 +90,7 @@ uint64_t
 wm_halo_units(const wm_layout_t *layout)
 {
     cut_t cut;
-    cut_init(&cut, layout, 0);
+    cut_init(&cut, layout, WIDEST, 0);
     return cut_units(&cut);
 }
 
@@ -142,17 +152,57 @@ wm_halo_cut(const wm_layout_t *layout, uint32_t peer, uint64_t units,
             wm_halo_task_t *tasks)
 {
     cut_t cut;
-    cut_init(&cut, layout, peer);
+    cut_init(&cut, layout, WIDEST, peer);
     return cut_all(&cut, units, tasks);
+}
+
+bool
+wm_halo_takes_lines(const wm_layout_t *layout)
+{
+    cut_t cut;
+    cut_init(&cut, layout, LINE_BYTES, 0);
+    return cut.ndim <= WM_HALO_NDIM && cut_units(&cut) < UINT32_MAX / 4;
+}
+
+size_t
+wm_halo_cut_lines(const wm_layout_t *layout, const wm_halo_lines_t *side,
+                  uint64_t lines, wm_halo_task_t *tasks)
+{
+    cut_t cut;
+    size_t made = 0;
+    cut_init(&cut, layout, LINE_BYTES, 0);
+    uint64_t each = lines * LINE_BYTES / cut.task.unit;
+    uint64_t all = cut_units(&cut);
+    if (side->sends)
+        cut.task.dst = side->lines;
+    else
+        cut.task.src = side->lines;
+    cut.task.half = side->half;
+    for (uint64_t first = 0; first < all; first += each, ++made) {
+        if (tasks == NULL)
+            continue;
+        cut_write(&cut, &tasks[made]);
+        tasks[made].first = (uint32_t)first;
+        tasks[made].count = (uint32_t)(all - first < each ? all - first
+                                                          : each);
+    }
+    return made;
 }
 
 int
 wm_halo_launch(int device, const wm_halo_params_t *params, uint32_t most,
                CUstream stream, wm_error_t *err)
 {
-    uint32_t blocks = params->task_count + 1; // the first posts and waits
+    bool lines = params->sends > 0;
+    uint32_t receives = params->task_count - params->sends;
+    // Without lines the first block posts and waits, and the others copy.
+    uint32_t blocks = !lines                     ? params->task_count + 1
+                      : receives > params->sends ? receives
+                                                 : params->sends;
     blocks = blocks < most ? blocks : most > 0 ? most : 1;
     wm_halo_params_t copy = *params;
-    return wm_kernels_launch_function(device, atomic_load(&functions[device]),
-                                      blocks, BLOCK, &copy, stream, err);
+    CUfunction function = atomic_load(lines ? &functions[device].lines
+                                            : &functions[device].copies);
+    return wm_kernels_launch_function(device, function, blocks, BLOCK, &copy,
+                                      stream, err);
 }

@@ -84,6 +84,19 @@ task_step()
 {
     return gridDim.x == 1 ? 1 : gridDim.x - 1;
 }
+
+// The same where the first block is as all others.
+WM_DEVICE uint32_t
+first_line_task()
+{
+    return blockIdx.x;
+}
+
+WM_DEVICE uint32_t
+line_task_step()
+{
+    return gridDim.x;
+}
 #else
 WM_DEVICE void
 store_far(uint64_t *word, uint64_t value)
@@ -127,6 +140,18 @@ first_task()
 
 WM_DEVICE uint32_t
 task_step()
+{
+    return 1;
+}
+
+WM_DEVICE uint32_t
+first_line_task()
+{
+    return 0;
+}
+
+WM_DEVICE uint32_t
+line_task_step()
 {
     return 1;
 }
@@ -274,12 +299,11 @@ await_all(const wm_halo_params_t &p)
     }
 }
 
-// Ends the exchange in the first block, whose last thread waits for the other
-// blocks.
+// Moves the epoch on, in the first block, whose last thread waits for the
+// other blocks meanwhile.
 WM_DEVICE void
 finish(const wm_halo_params_t &p, uint64_t epoch)
 {
-    await_all(p);
     if (wm_block_publishes())
         await_blocks((uint32_t *)word_of(p.memory, p.size, WM_HALO_BLOCKS));
     wm_block_sync();
@@ -308,8 +332,174 @@ WM_KERNEL_OF_HALF(wm_halo, wm_halo_params_t)
         run_any_task(p, load_task(p.tasks + i), epoch);
     if (p.peer_count == 0)
         return;
-    if (first)
+    if (first) {
+        await_all(p);
         finish(p, epoch);
+    }
     else if (wm_block_leads())
         count_block((uint32_t *)word_of(p.memory, p.size, WM_HALO_BLOCKS));
+}
+
+// --- lines ----------------------------------------------------------------
+
+#define LINES_AT_ONCE 4
+
+// Returns the lines of a task for this epoch.
+WM_DEVICE char *
+lines_of(const wm_halo_task_t &task, const char *lines, uint32_t flag,
+         uint32_t each)
+{
+    return (char *)lines + (flag & 1) * task.half
+           + (size_t)(task.first / each) * WM_HALO_LL_LINE;
+}
+
+template <typename unit_t>
+WM_DEVICE uint64_t
+load_units(const wm_halo_task_t &task, uint32_t line)
+{
+    const uint32_t each = sizeof(uint64_t) / sizeof(unit_t);
+    unit_t units[each];
+    WM_UNROLL
+    for (uint32_t i = 0; i < each; i++) {
+        const uint32_t at = line * each + i;
+        const uint32_t inside = at < task.count ? at : task.count - 1;
+        units[i] = *(const unit_t *)(task.src
+                                     + offset_of(task, task.src_strides,
+                                                 task.first + inside));
+    }
+    uint64_t value;
+    __builtin_memcpy(&value, units, sizeof(value));
+    return value;
+}
+
+template <typename unit_t>
+WM_DEVICE void
+store_units(const wm_halo_task_t &task, uint32_t line, uint64_t value)
+{
+    const uint32_t each = sizeof(uint64_t) / sizeof(unit_t);
+    unit_t units[each];
+    __builtin_memcpy(units, &value, sizeof(value));
+    WM_UNROLL
+    for (uint32_t i = 0; i < each; i++) {
+        const uint32_t at = line * each + i;
+        if (at < task.count)
+            *(unit_t *)(task.dst
+                        + offset_of(task, task.dst_strides,
+                                    task.first + at)) = units[i];
+    }
+}
+
+template <typename unit_t>
+WM_DEVICE void
+send_lines(const wm_halo_task_t &task, uint32_t flag)
+{
+    const uint32_t each = sizeof(uint64_t) / sizeof(unit_t);
+    const uint32_t lines = (task.count + each - 1) / each;
+    char *out = lines_of(task, task.dst, flag, each);
+    for (uint32_t line = wm_block_thread(); line < lines;
+         line += wm_block_threads())
+        wm_store_line(out + (size_t)line * WM_HALO_LL_LINE,
+                      load_units<unit_t>(task, line), flag);
+}
+
+// Waits for some lines of this thread, and stores their units. Returns false
+// if a rank has died.
+template <typename unit_t>
+WM_DEVICE bool
+take_lines(const wm_halo_task_t &task, const char *in, uint32_t begin,
+           uint32_t lines, uint32_t flag, const uint32_t *abort)
+{
+    uint32_t left = 0; // a bit for each line
+    WM_UNROLL
+    for (uint32_t k = 0; k < LINES_AT_ONCE; k++)
+        left |= (uint32_t)(begin + k * wm_block_threads() < lines) << k;
+    for (uint32_t looks = 1; left != 0; looks++) {
+        WM_UNROLL
+        for (uint32_t k = 0; k < LINES_AT_ONCE; k++) {
+            const uint32_t line = begin + k * wm_block_threads();
+            if ((left >> k & 1) == 0)
+                continue;
+            const wm_line_t read = wm_load_line(
+                in + (size_t)line * WM_HALO_LL_LINE);
+            if (read.flags[0] != flag || read.flags[1] != flag)
+                continue;
+            store_units<unit_t>(task, line,
+                                (uint64_t)read.high << 32 | read.low);
+            left &= ~(1u << k);
+        }
+        if (looks % WM_LOOKS == 0 && wm_load_system(abort) != 0)
+            return false;
+        if (left != 0)
+            wm_pause();
+    }
+    return true;
+}
+
+template <typename unit_t>
+WM_DEVICE void
+receive_lines(const wm_halo_task_t &task, uint32_t flag, const uint32_t *abort)
+{
+    const uint32_t each = sizeof(uint64_t) / sizeof(unit_t);
+    const uint32_t lines = (task.count + each - 1) / each;
+    const char *in = lines_of(task, task.src, flag, each);
+    for (uint32_t begin = wm_block_thread(); begin < lines;
+         begin += LINES_AT_ONCE * wm_block_threads())
+        if (!take_lines<unit_t>(task, in, begin, lines, flag, abort))
+            return;
+}
+
+WM_DEVICE void
+send_task(const wm_halo_task_t &task, uint32_t flag)
+{
+    if (task.unit == 8)
+        send_lines<uint64_t>(task, flag);
+    else if (task.unit == 4)
+        send_lines<uint32_t>(task, flag);
+    else if (task.unit == 2)
+        send_lines<uint16_t>(task, flag);
+    else
+        send_lines<uint8_t>(task, flag);
+}
+
+WM_DEVICE void
+receive_task(const wm_halo_task_t &task, uint32_t flag, const uint32_t *abort)
+{
+    if (task.unit == 8)
+        receive_lines<uint64_t>(task, flag, abort);
+    else if (task.unit == 4)
+        receive_lines<uint32_t>(task, flag, abort);
+    else if (task.unit == 2)
+        receive_lines<uint16_t>(task, flag, abort);
+    else
+        receive_lines<uint8_t>(task, flag, abort);
+}
+
+// Where a ticket tells the end, a block is counted at its own end, else once
+// it has read the epoch.
+WM_KERNEL_OF_HALF(wm_halo_lines, wm_halo_params_t)
+{
+    if (!wm_peer_works())
+        return;
+    const uint64_t epoch = *(const volatile uint64_t *)word_of(
+                               p.memory, p.size, WM_HALO_EPOCH)
+                           + 1;
+    const uint32_t flag = (uint32_t)epoch;
+    uint32_t *blocks = (uint32_t *)word_of(p.memory, p.size, WM_HALO_BLOCKS);
+    const bool counts = wm_block() > 0 && wm_block_leads();
+    if (counts && p.ticket == 0 && epoch != 0)
+        count_block(blocks);
+    for (uint32_t i = first_line_task(); i < p.sends; i += line_task_step())
+        send_task(load_task(p.tasks + i), flag);
+    for (uint32_t i = p.sends + first_line_task(); i < p.task_count;
+         i += line_task_step())
+        receive_task(load_task(p.tasks + i), flag, p.abort);
+    if (wm_block() == 0)
+        finish(p, epoch);
+    else if (p.ticket != 0) {
+        wm_block_sync();
+        if (counts) {
+            wm_fence_device();
+            count_block(blocks);
+        }
+    }
 }

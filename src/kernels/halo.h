@@ -13,6 +13,13 @@
 //                kernel that have ended; ticket: the last kernel that was
 //                not of a graph and has ended
 //     awaited    by rank: those of its tasks that we have waited for
+//
+// A short exchange is a kernel of its own, wm_halo_lines: each rank stores its
+// edges as LL lines into memory of the neighbour, whose kernel polls the
+// lines' flags, which are the epoch, and stores the ghosts itself. It takes
+// one way between two ranks, where posts and completions take two, and no
+// fence. A rank is never two exchanges ahead of a neighbour, as it waits for
+// the neighbour's lines in each; so two halves are enough.
 #ifndef WM_KERNELS_HALO_H
 #define WM_KERNELS_HALO_H
 
@@ -27,12 +34,16 @@
 #define WM_HALO_BLOCKS 8
 #define WM_HALO_TICKET 16
 #define WM_HALO_SELF UINT32_MAX
+#define WM_HALO_LL_LINE 16 // bytes of an LL line, 8 of them data
 
 // Returns the bytes of the counters of a rank.
 #define WM_HALO_BYTES(size)                                                   \
     ((size_t)((size) + 1) * WM_HALO_LINE + (size_t)(size) * sizeof(uint64_t))
 
-// A copy by one block: part of the edge of a field.
+// A copy by one block: part of the edge of a field. With lines (wm_halo_lines)
+// one side is the whole edge or ghosts, of which the task has the units from
+// `first` on, and the other is LL lines (kernels/ll.h), of which there are two
+// halves, for even and odd exchanges.
 typedef struct {
     char *dst;
     const char *src;
@@ -40,6 +51,8 @@ typedef struct {
     uint32_t unit;  // bytes: 1, 2, 4, 8 or 16; divides all addresses
     uint32_t peer;  // index of the neighbour; WM_HALO_SELF: this rank
     uint32_t ndim;
+    uint64_t half;  // bytes from one half of the lines to the other
+    uint32_t first; // a multiple of the units of a line
     // The first dimension varies fastest. All strides are bytes.
     wm_divisor_t shape[WM_HALO_NDIM - 1]; // the last one needs none
     int64_t dst_strides[WM_HALO_NDIM];
@@ -58,6 +71,7 @@ typedef struct {
     const uint32_t *abort;       // not 0: a rank has died
     uint32_t rank, size;
     uint32_t task_count;
+    uint32_t sends;       // of the tasks, those that send lines
     uint64_t ticket;      // written at the end; 0: none
     uint32_t waits_first; // 1: the tasks read what neighbours let us read
     uint32_t peer_count;  // 0: the stream orders us, and no kernel waits

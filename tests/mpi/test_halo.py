@@ -690,3 +690,38 @@ def test_a_halo_that_is_dropped_waits_for_nobody():
     again = World(dims_of(1), [True], [4], [(1, 1)], False)  # frees the other
     again.halo.exchange(u)
     again.free()
+
+
+@needs_gpu
+@pytest.mark.parametrize("ndim", [1, 2, 3])
+def test_more_ghosts_than_lines_serve(ndim):
+    """Other kernels than those of short exchanges, in turn with these."""
+    world = World(
+        dims_of(ndim),
+        [True, False, True][:ndim],
+        [3, 4, 3][:ndim],
+        [(1, 1), (1, 1), (1, 1)][:ndim],
+        True,
+    )
+    before, after = world.arrays()
+    parts = np.arange(20_000)
+    u = wm.array(before[..., None] + parts * 1e-6)
+    wanted = after[..., None] + parts * 1e-6
+    unfilled = (after == -1) & (before == -1)
+    wanted[unfilled] = (before[..., None] + parts * 1e-6)[unfilled]
+    short, stream = wm.array(before), wm.Stream(wm.get_device())
+    wm.synchronize_device(stream.device)
+    plan = world.halo.plan(u)
+    with graphs.capture(stream) as made:
+        for _ in range(2):
+            plan(stream)
+            world.halo.plan(short)(stream)
+    made[0].launch(stream)
+    world.halo.exchange(u, stream=stream)
+    world.halo.exchange(short, stream=stream)
+    stream.synchronize()
+    filled = (after != -1) | unfilled
+    np.testing.assert_array_equal(u.numpy()[filled], wanted[filled])
+    check(world, short, after)
+    made[0].free()
+    world.free()

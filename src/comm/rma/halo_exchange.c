@@ -68,6 +68,7 @@ wm_halo_set_free(wm_halo_set_t *set)
     free(set->mappings);
     free(set->begins);
     free(set->sums);
+    wm_symm_memory_free(set->lines);
     if (set->memory != NULL)
         wm_block_free(set->memory, 0, NULL, NULL);
     if (set->table != NULL)

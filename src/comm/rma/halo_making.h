@@ -53,6 +53,31 @@ wm_halo_record(const wm_halo_making_t *making, int rank, int field)
 WM_MUST_CHECK int
 wm_halo_make_tasks(wm_halo_making_t *making, wm_error_t *err);
 
+// Returns true if lines serve the set (kernels/halo.h). All ranks have the
+// records of all, and find the same.
+bool
+wm_halo_wants_lines(const wm_halo_making_t *making);
+
+// Makes the memory for lines, and the tasks. Collective; all raise if one
+// fails. *unreached becomes true on all ranks if a rank does not reach
+// another's memory.
+WM_MUST_CHECK int
+wm_halo_make_lines(wm_halo_making_t *making, bool *unreached, wm_error_t *err);
+
+// Describes a box of a field as an array; `base` is the address of the field.
+void
+wm_halo_box_array(const wm_halo_record_t *record, const wm_halo_shape_t *shape,
+                  char *base, const wm_halo_box_t *box, wm_array_t *array);
+
+// Gives the GPU the tasks of a set.
+WM_MUST_CHECK int
+wm_halo_upload(wm_halo_set_t *set, int device, const wm_halo_task_t *tasks,
+               size_t count, wm_error_t *err);
+
+// Fills what the kernel knows of this rank.
+void
+wm_halo_fill_own(wm_halo_making_t *making);
+
 // Fills the rows of the neighbours, once all ranks have told their tasks.
 void
 wm_halo_fill_peers(wm_halo_making_t *making);

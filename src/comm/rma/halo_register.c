@@ -113,6 +113,7 @@ record_make(wm_halo_making_t *making, int field, wm_halo_record_t *record,
         making->own.flags &= ~(unsigned)WM_HALO_ON_GPU;
     else {
         making->own.device = memory->device;
+        wm_rkey_set(array->data, memory, &record->place);
         wm_engine_lock();
         if (wm_rkey_export(array->data, memory, &record->place, NULL) < 0)
             making->own.flags &= ~(unsigned)WM_HALO_REACHED;
@@ -375,9 +376,7 @@ static int
 map_and_cut(wm_halo_making_t *making, wm_error_t *err)
 {
     bool reached = true;
-    int code = find_most(making->halo, making->set, err);
-    if (code == 0)
-        code = map_all(making, &reached, err);
+    int code = map_all(making, &reached, err);
     if (!reached)
         making->own.flags &= ~(unsigned)WM_HALO_REACHED;
     else if (code == 0)
@@ -425,9 +424,17 @@ make_on_gpus(wm_halo_making_t *making, bool *reached, wm_error_t *err)
     *reached = !unreached;
     if (code < 0 || unreached)
         return code;
-    code = gather_heads(making, map_and_cut(making, err), err);
-    *reached = code == 0 && have_all(making, WM_HALO_REACHED);
-    if (*reached)
+    code = find_most(halo, making->set, err);
+    bool lines = wm_halo_wants_lines(making);
+    *reached = lines || have_all(making, WM_HALO_REACHED);
+    if (lines && code == 0)
+        code = wm_halo_make_lines(making, &unreached, err);
+    else if (*reached && code == 0)
+        code = map_and_cut(making, err);
+    code = gather_heads(making, code, err);
+    *reached = *reached && !unreached && code == 0
+               && (lines || have_all(making, WM_HALO_REACHED));
+    if (*reached && !lines)
         wm_halo_fill_peers(making);
     return code;
 }
@@ -448,8 +455,7 @@ make_set(wm_halo_making_t *making, int code, wm_error_t *err)
         code = check_fit(making, err);
     if (code < 0)
         return code;
-    reached = have_all(making, WM_HALO_ON_GPU | WM_HALO_REACHED)
-              && making->op < WM_REDUCE_OPS
+    reached = have_all(making, WM_HALO_ON_GPU) && making->op < WM_REDUCE_OPS
               && (comm->barrier != NULL || comm->size == 1);
     if (reached)
         code = make_on_gpus(making, &reached, err);

@@ -38,6 +38,7 @@ struct wm_halo_set {
     wm_block_t *table; // the tasks, in lists
     uint32_t *begins;  // of the lists, and the end
     wm_halo_params_t params;
+    wm_symm_memory_t *lines; // for a short exchange; NULL: none
     // Of a reduction: after the first list, of copies from the neighbours'
     // ghosts into the first half of the memory, each phase has a list of
     // copies from the edges into the second half, a sum for each field, and a

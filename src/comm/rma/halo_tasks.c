@@ -40,10 +40,9 @@ out_of_memory(wm_error_t *err)
     return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
 }
 
-// Describes a box of a field as an array.
-static void
-box_array(const wm_halo_record_t *record, const wm_halo_shape_t *shape,
-          char *base, const wm_halo_box_t *box, wm_array_t *array)
+void
+wm_halo_box_array(const wm_halo_record_t *record, const wm_halo_shape_t *shape,
+                  char *base, const wm_halo_box_t *box, wm_array_t *array)
 {
     array->storage = NULL;
     array->data = base;
@@ -66,7 +65,7 @@ packed_array(const wm_halo_record_t *record, const wm_halo_shape_t *shape,
              char *base, const wm_halo_box_t *box, wm_array_t *array)
 {
     int64_t stride = wm_dtype_info((wm_dtype_t)record->dtype)->itemsize;
-    box_array(record, shape, base, box, array);
+    wm_halo_box_array(record, shape, base, box, array);
     array->data = base;
     for (int d = array->ndim - 1; d >= 0; --d) {
         array->strides[d] = stride;
@@ -125,11 +124,12 @@ add_exchange(cutter_t *cutter, int direction, int field)
     wm_array_t src, dst;
     if (!find_both(making, field, direction, &edge, &ghosts))
         return;
-    box_array(wm_halo_record(making, rank, field), shape,
-              making->fields[field].array->data, &edge, &src);
-    box_array(wm_halo_record(making, wm_halo_neighbor(shape, rank, direction),
-                             field),
-              shape, making->bases[direction][field], &ghosts, &dst);
+    wm_halo_box_array(wm_halo_record(making, rank, field), shape,
+                      making->fields[field].array->data, &edge, &src);
+    wm_halo_box_array(wm_halo_record(making,
+                                     wm_halo_neighbor(shape, rank, direction),
+                                     field),
+                      shape, making->bases[direction][field], &ghosts, &dst);
     add_copy(cutter, direction, 0, &dst, &src);
 }
 
@@ -245,12 +245,12 @@ add_reduction(cutter_t *cutter, int direction, int field)
     int neighbor = wm_halo_neighbor(shape, rank, direction);
     char *memory = (char *)wm_block_pointer(making->set->memory)
                    + cutter->at[direction][field];
-    box_array(wm_halo_record(making, neighbor, field), shape,
-              making->bases[direction][field], &ghosts, &field_array);
+    wm_halo_box_array(wm_halo_record(making, neighbor, field), shape,
+                      making->bases[direction][field], &ghosts, &field_array);
     packed_array(own, shape, memory, &edge, &packed);
     add_copy(cutter, direction, 0, &packed, &field_array);
-    box_array(own, shape, making->fields[field].array->data, &edge,
-              &field_array);
+    wm_halo_box_array(own, shape, making->fields[field].array->data, &edge,
+                      &field_array);
     packed_array(own, shape, memory + cutter->nbytes, &edge, &packed);
     add_copy(cutter, direction, list, &packed, &field_array);
     add_copy(cutter, direction, list + 1, &field_array, &packed);
@@ -352,10 +352,11 @@ find_units(const cutter_t *cutter, int list)
     return units < MOST_UNITS ? units : MOST_UNITS;
 }
 
-static int
-upload(wm_halo_set_t *set, int device, const wm_halo_task_t *tasks,
-       size_t nbytes, wm_error_t *err)
+int
+wm_halo_upload(wm_halo_set_t *set, int device, const wm_halo_task_t *tasks,
+               size_t count, wm_error_t *err)
 {
+    size_t nbytes = count * sizeof *tasks;
     CUstream stream;
     int code = wm_block_alloc(device, nbytes, &set->table, err);
     if (code == 0)
@@ -367,6 +368,8 @@ upload(wm_halo_set_t *set, int device, const wm_halo_task_t *tasks,
     if (code == 0)
         code = wm_stream_synchronize(device, stream, err);
     wm_stream_release(device, stream);
+    if (code == 0)
+        set->params.tasks = wm_block_pointer(set->table);
     return code;
 }
 
@@ -400,11 +403,9 @@ cut_and_upload(const cutter_t *cutter, wm_error_t *err)
     if (tasks == NULL)
         return out_of_memory(err);
     (void)cut_all(cutter, tasks);
-    int code = upload(set, cutter->making->halo->device, tasks,
-                      count * sizeof *tasks, err);
+    int code = wm_halo_upload(set, cutter->making->halo->device, tasks, count,
+                              err);
     free(tasks);
-    if (code == 0)
-        set->params.tasks = wm_block_pointer(set->table);
     return code;
 }
 
@@ -425,15 +426,23 @@ wm_halo_make_tasks(wm_halo_making_t *making, wm_error_t *err)
 }
 
 void
+wm_halo_fill_own(wm_halo_making_t *making)
+{
+    const wm_halo_t *halo = making->halo;
+    wm_halo_params_t *params = &making->set->params;
+    params->rank = (uint32_t)halo->comm->rank;
+    params->size = (uint32_t)halo->comm->size;
+    params->memory = halo->counters->ranks[halo->comm->rank].memory;
+}
+
+void
 wm_halo_fill_peers(wm_halo_making_t *making)
 {
     const wm_halo_t *halo = making->halo;
     wm_halo_params_t *params = &making->set->params;
     if (halo->counters == NULL || halo->epochs != NULL)
         return;
-    params->rank = (uint32_t)halo->comm->rank;
-    params->size = (uint32_t)halo->comm->size;
-    params->memory = halo->counters->ranks[halo->comm->rank].memory;
+    wm_halo_fill_own(making);
     params->peer_count = (uint32_t)halo->peer_count;
     for (int i = 0; i < halo->peer_count; ++i)
         params->peers[i] = (wm_halo_peer_t){

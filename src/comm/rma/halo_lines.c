@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Short exchanges by LL lines (kernels/halo.h). A rank's memory for lines has
+// two halves, each with the lines of its ghosts in the order of directions and
+// fields, so that a neighbour finds its place by the records alone.
+#include <stdlib.h>
+#include <string.h>
+
+#include "array/ll.h"
+#include "comm/coll/direct/symm_group.h"
+#include "comm/rma/halo_making.h"
+
+#define MOST_BYTES ((size_t)256 << 10) // of the ghosts of a rank
+#define LEAST_LINES 128                // of a task
+#define ALIGNED 256
+
+// Returns the bytes of a rank's ghosts in a direction; 0: there are none.
+static size_t
+ghost_bytes(const wm_halo_making_t *making, int rank, int direction, int field)
+{
+    const wm_halo_record_t *record = wm_halo_record(making, rank, field);
+    size_t nbytes = wm_dtype_info((wm_dtype_t)record->dtype)->itemsize;
+    wm_halo_box_t box;
+    if (!wm_halo_ghosts(&making->halo->shape, rank, &record->extents,
+                        direction, &box))
+        return 0;
+    for (int d = 0; d < WM_HALO_DIMS; ++d)
+        nbytes *= (size_t)box.extent[d];
+    for (int d = 0; d < record->inner_ndim; ++d)
+        nbytes *= (size_t)record->inner[d];
+    return nbytes;
+}
+
+static size_t
+line_bytes(size_t nbytes)
+{
+    return (nbytes + sizeof(uint64_t) - 1) / sizeof(uint64_t)
+           * WM_HALO_LL_LINE;
+}
+
+// Returns where, in a half, the lines of a rank's ghosts begin; the number of
+// directions: the bytes of a half.
+static size_t
+offset_of(const wm_halo_making_t *making, int rank, int direction, int field)
+{
+    size_t offset = 0;
+    for (int at = 0; at < WM_HALO_DIRECTIONS && at <= direction; ++at)
+        for (int i = 0; i < making->count; ++i)
+            if (at < direction || i < field)
+                offset += line_bytes(ghost_bytes(making, rank, at, i));
+    return direction < WM_HALO_DIRECTIONS
+               ? offset
+               : (offset + ALIGNED - 1) / ALIGNED * ALIGNED;
+}
+
+static size_t
+half_of(const wm_halo_making_t *making, int rank)
+{
+    return offset_of(making, rank, WM_HALO_DIRECTIONS, 0);
+}
+
+// Finds the layout of the copy into a rank's ghosts, by the owners' addresses.
+// Returns false if there are none.
+static bool
+find_layout(const wm_halo_making_t *making, int rank, int direction, int field,
+            wm_layout_t *layout)
+{
+    const wm_halo_shape_t *shape = &making->halo->shape;
+    int neighbor = wm_halo_neighbor(shape, rank, direction);
+    wm_halo_box_t edge, ghosts;
+    wm_array_t dst, src;
+    if (neighbor < 0 || ghost_bytes(making, rank, direction, field) == 0)
+        return false;
+    const wm_halo_record_t *own = wm_halo_record(making, rank, field),
+                           *its = wm_halo_record(making, neighbor, field);
+    (void)wm_halo_ghosts(shape, rank, &own->extents, direction, &ghosts);
+    (void)wm_halo_edge(shape, neighbor, &its->extents, wm_halo_back(direction),
+                       &edge);
+    // NOLINTBEGIN(performance-no-int-to-ptr)
+    wm_halo_box_array(own, shape, (char *)(uintptr_t)own->place.address,
+                      &ghosts, &dst);
+    wm_halo_box_array(its, shape, (char *)(uintptr_t)its->place.address, &edge,
+                      &src);
+    // NOLINTEND(performance-no-int-to-ptr)
+    wm_layout_init(layout, &dst, &src);
+    return true;
+}
+
+// Returns true if a rank gets something from a neighbour.
+static bool
+hears(const wm_halo_making_t *making, int rank, int neighbor)
+{
+    bool any = false;
+    for (int at = 0; at < WM_HALO_DIRECTIONS; ++at)
+        for (int i = 0; i < making->count; ++i)
+            any = any
+                  || (wm_halo_neighbor(&making->halo->shape, rank, at)
+                          == neighbor
+                      && ghost_bytes(making, rank, at, i) > 0);
+    return any;
+}
+
+// Returns true if lines serve a rank: there are few, its neighbours tell each
+// other in each exchange how far they are, and tasks can step over the gaps.
+static bool
+lines_serve(const wm_halo_making_t *making, int rank)
+{
+    size_t nbytes = 0;
+    bool serve = true;
+    wm_layout_t layout;
+    for (int at = 0; at < WM_HALO_DIRECTIONS && serve; ++at) {
+        int neighbor = wm_halo_neighbor(&making->halo->shape, rank, at);
+        serve = neighbor < 0 || hears(making, rank, neighbor);
+        for (int i = 0; i < making->count && serve; ++i) {
+            nbytes += ghost_bytes(making, rank, at, i);
+            serve = !find_layout(making, rank, at, i, &layout)
+                    || wm_halo_takes_lines(&layout);
+        }
+    }
+    return serve && nbytes <= MOST_BYTES;
+}
+
+bool
+wm_halo_wants_lines(const wm_halo_making_t *making)
+{
+    const wm_halo_t *halo = making->halo;
+    bool wants = making->op == WM_HALO_EXCHANGE && wm_halo_has_tickets(halo)
+                 && halo->counters->linked;
+    for (int rank = 0; rank < halo->comm->size && wants; ++rank)
+        wants = lines_serve(making, rank);
+    return wants && halo->peer_count > 0;
+}
+
+// --- tasks ----------------------------------------------------------------
+
+// Cuts one side of all copies. Returns how many tasks there are; with `tasks`
+// NULL it only counts.
+static size_t
+cut_side(const wm_halo_making_t *making, bool sends, uint64_t lines,
+         wm_halo_task_t *tasks)
+{
+    const wm_halo_t *halo = making->halo;
+    const wm_symm_memory_t *memory = making->set->lines;
+    int rank = halo->comm->rank;
+    wm_layout_t layout;
+    size_t made = 0;
+    for (int at = 0; at < WM_HALO_DIRECTIONS; ++at) {
+        int neighbor = wm_halo_neighbor(&halo->shape, rank, at);
+        int owner = sends ? neighbor : rank; // of the ghosts
+        int side = sends ? wm_halo_back(at) : at;
+        for (int i = 0; i < making->count && neighbor >= 0; ++i) {
+            if (!find_layout(making, owner, side, i, &layout))
+                continue;
+            const wm_halo_lines_t on = {
+                .sends = sends,
+                .lines = memory->ranks[owner].memory
+                         + offset_of(making, owner, side, i),
+                .half = half_of(making, owner),
+            };
+            made += wm_halo_cut_lines(&layout, &on, lines,
+                                      tasks != NULL ? tasks + made : NULL);
+        }
+    }
+    return made;
+}
+
+// Finds how many lines a task has, so that each block has one if possible.
+static uint64_t
+find_lines(const wm_halo_making_t *making, bool sends)
+{
+    uint64_t blocks = making->set->most, lines = LEAST_LINES;
+    uint64_t most = MOST_BYTES;
+    while (lines < most && cut_side(making, sends, lines, NULL) > blocks)
+        lines += lines / 8 + 1;
+    return lines;
+}
+
+static int
+make_tasks(wm_halo_making_t *making, wm_error_t *err)
+{
+    wm_halo_set_t *set = making->set;
+    uint64_t sent = find_lines(making, true),
+             received = find_lines(making, false);
+    size_t sends = cut_side(making, true, sent, NULL);
+    size_t count = sends + cut_side(making, false, received, NULL);
+    wm_halo_task_t *tasks = calloc(count, sizeof *tasks);
+    set->begins = calloc(2, sizeof *set->begins);
+    int code = tasks == NULL || set->begins == NULL
+                   ? wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory")
+                   : 0;
+    if (code == 0) {
+        (void)cut_side(making, true, sent, tasks);
+        (void)cut_side(making, false, received, tasks + sends);
+        set->begins[1] = (uint32_t)count;
+        set->params.sends = (uint32_t)sends;
+        code = wm_halo_upload(set, making->halo->device, tasks, count, err);
+    }
+    free(tasks);
+    return code;
+}
+
+static int
+clear(const wm_symm_memory_t *symm, char *memory, wm_error_t *err)
+{
+    return wm_ll_clear(symm->device, memory, symm->nbytes, err);
+}
+
+int
+wm_halo_make_lines(wm_halo_making_t *making, bool *unreached, wm_error_t *err)
+{
+    wm_halo_t *halo = making->halo;
+    int rank = halo->comm->rank;
+    size_t nbytes = 2 * half_of(making, rank);
+    const wm_symm_group_t group = wm_symm_group_of(halo->comm, 0);
+    int code = wm_symm_memory_make(&group, halo->device, false, nbytes, clear,
+                                   &making->set->lines, unreached, err);
+    if (code < 0 || *unreached)
+        return code;
+    for (int at = 0; at < WM_HALO_DIRECTIONS; ++at)
+        for (int i = 0; i < making->count; ++i) {
+            int neighbor = wm_halo_neighbor(&halo->shape, rank, at);
+            if (neighbor >= 0)
+                making->set->nbytes += ghost_bytes(making, neighbor,
+                                                   wm_halo_back(at), i);
+        }
+    wm_halo_fill_own(making);
+    return make_tasks(making, err);
+}
