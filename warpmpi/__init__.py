@@ -96,6 +96,7 @@ if not _is_begun():
     )
     from warpmpi._staging.averages import AVG
     from warpmpi._stats import stats
+    from warpmpi._windows import StreamWin
 
     check_names()
     load_points()
@@ -133,6 +134,7 @@ __all__ = [
     "Prequest",
     "Request",
     "StreamComm",
+    "StreamWin",
     "Transport",
     "Win",
     "install",

@@ -245,7 +245,118 @@ def _attachable(memory: Any) -> Any:
     return MPI.memory.frombuffer(window_memory(memory))
 
 
+class StreamWin:
+    """The calls of a window, ordered on one stream.
+
+    Made by win.on(stream). Calls return at once; the stream does their work,
+    and waits for the streams of other ranks in Fence, Start and Wait. A stream
+    that is being captured takes them into its graph. Arrays are GPU memory, or
+    page-locked memory, which in a capture the program keeps. Locks are the
+    window's own: the host waits for them.
+    """
+
+    def __init__(self, win: Any, stream: Any) -> None:
+        if win._made is None:
+            raise TypeError(
+                "on(stream): the window is of host memory, or was freed; give "
+                "GPU memory to Win.Create"
+            )
+        self._win, self._stream = win, stream
+        self._comm = win._comm.on(stream)
+
+    def __repr__(self) -> str:
+        return f"<warpmpi.StreamWin of {self._win!r} on {self._stream!r}>"
+
+    def Put(self, origin: Any, target_rank: int, target: Any = None) -> None:
+        """Write an array to the memory of a rank, as Win.Put."""
+        args = origin, target_rank, target
+        self._win._on_call(self._stream, "Put", *args)
+
+    def Get(self, origin: Any, target_rank: int, target: Any = None) -> None:
+        """Read the memory of a rank into an array, for later work there."""
+        args = origin, target_rank, target
+        self._win._on_call(self._stream, "Get", *args)
+
+    def Accumulate(
+        self,
+        origin: Any,
+        target_rank: int,
+        target: Any = None,
+        op: MPI.Op | None = None,
+    ) -> None:
+        """Combine the memory of a rank with an array, as Win.Accumulate."""
+        args = origin, target_rank, target, op
+        self._win._on_call(self._stream, "Accumulate", *args)
+
+    def Get_accumulate(
+        self,
+        origin: Any,
+        result: Any,
+        target_rank: int,
+        target: Any = None,
+        op: MPI.Op | None = None,
+    ) -> None:
+        """Do as Accumulate; result gets the elements as they were before."""
+        args = origin, result, target_rank, target, op
+        self._win._on_call(self._stream, "Get_accumulate", *args)
+
+    def Fetch_and_op(
+        self,
+        origin: Any,
+        result: Any,
+        target_rank: int,
+        target_disp: int = 0,
+        op: MPI.Op | None = None,
+    ) -> None:
+        """Do as Get_accumulate with one element."""
+        args = origin, result, target_rank, target_disp, op
+        self._win._on_call(self._stream, "Fetch_and_op", *args)
+
+    def Compare_and_swap(
+        self,
+        origin: Any,
+        compare: Any,
+        result: Any,
+        target_rank: int,
+        target_disp: int = 0,
+    ) -> None:
+        """Replace one element if it equals compare, as the window's own."""
+        args = origin, compare, result, target_rank, target_disp
+        self._win._on_call(self._stream, "Compare_and_swap", *args)
+
+    def Fence(self, assertion: int = 0) -> None:
+        """Let the stream wait for the streams of all ranks. Collective."""
+        self._win._on_sync(self._stream, "Fence", None)
+        self._comm.Barrier()
+        self._win._on_sync(self._stream, "after", None)
+
+    def Post(self, group: MPI.Group, assertion: int = 0) -> None:
+        """Let the ranks of a group access this rank's memory from now on."""
+        self._win._on_sync(self._stream, "Post", group)
+
+    def Start(self, group: MPI.Group, assertion: int = 0) -> None:
+        """Let the stream wait until the ranks of a group have posted."""
+        self._win._on_sync(self._stream, "Start", group)
+
+    def Complete(self) -> None:
+        """Tell the ranks that were accessed, when the stream is here."""
+        self._win._on_sync(self._stream, "Complete", None)
+
+    def Wait(self) -> None:
+        """Let the stream wait until the ranks of Post have completed."""
+        self._win._on_sync(self._stream, "Wait", None)
+
+
 class _Methods:
+    def on(self: Any, stream: Any) -> StreamWin:
+        """Return the window's calls on a stream, also in CUDA graphs.
+
+        stream: wm.Stream, a stream of CuPy, PyTorch, Warp or Numba, or a
+        handle, of the GPU of this rank's memory. All ranks reach each other's
+        memory within one host. Raises TypeError for a window of host memory.
+        """
+        return StreamWin(self, stream)
+
     def Free(self: Any) -> None:
         """Free the window. Collective.
 

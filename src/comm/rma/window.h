@@ -73,6 +73,8 @@ typedef struct {
     bool opened;        // the stream was taken
     wm_signal_t signal; // word NULL: none
     bool busy;          // work may be under way
+    bool named;         // a call works on a stream that the program named
+    bool captured;      // which is in a capture
     bool signals;       // the last kernel sets `signal`
     unsigned looks;
     int ended; // of the pending ones, the first are only to be released
@@ -80,8 +82,9 @@ typedef struct {
     wm_window_pending_t pending[WM_WINDOW_PENDING];
     // Epochs. `used`: calls were made since the last Fence.
     bool fenced, used, locked_all, started, posted;
-    int locks; // parts that Lock holds
-    int words; // index of our words; -1: none
+    bool on_streams; // streams may await our epoch words
+    int locks;       // parts that Lock holds
+    int words;       // index of our words; -1: none
     wm_epochs_t *epochs;
     wm_target_t *target; // NULL: each rank reaches all parts
     bool asked;          // operations were begun there since the last flush

@@ -49,6 +49,12 @@ run_order(wm_window_t *window, const wm_window_side_t *side, bool writes,
     bool idle = false;
     if (producer->kind == WM_PRODUCER_NONE)
         return 0;
+    if (window->captured)
+        return wm_producer_before_graph(producer, writes, window->device,
+                                        window->stream, err);
+    if (window->named)
+        return wm_producer_before(producer, writes, window->device,
+                                  window->stream, err);
     int code = wm_producer_refuse_capture(producer, err);
     if (code == 0)
         code = wm_producer_idle(producer, writes, &idle, err);
@@ -97,6 +103,15 @@ run_take_ended(wm_window_t *window, wm_window_pending_t *ended)
     memmove(window->pending, window->pending + count,
             (size_t)window->pending_count * sizeof *ended);
     return count;
+}
+
+static void
+run_drop_ended(wm_window_t *window)
+{
+    wm_window_pending_t ended[WM_WINDOW_PENDING];
+    int count = run_take_ended(window, ended);
+    for (int i = 0; i < count; ++i)
+        run_release(&ended[i]);
 }
 
 void
@@ -271,6 +286,12 @@ land(wm_window_t *window, wm_window_side_t *side, size_t nbytes, bool reads,
     if (code < 0)
         return code;
     bool dense = side->layout.parts == NULL;
+    if (window->named && (is_paged(side) || (window->captured && !dense)))
+        return wm_error_set(
+            err, WM_ERR_VALUE, 0,
+            "on a stream, arrays are GPU memory or page-locked "
+            "memory, in a capture without gaps: give such an "
+            "array");
     if (dense && (!is_paged(side) || (copied && nbytes > PAGED_BYTES))) {
         landing->data = side->layout.data;
         return 0;
@@ -305,6 +326,8 @@ keep_landing(wm_window_t *window, landing_t *landing)
 static wm_signal_t
 run_signal(wm_window_t *window)
 {
+    if (window->named) // other kernels may signal at the same time
+        return (wm_signal_t){.word = NULL};
     if (window->signal.word != NULL)
         wm_signal_renew(&window->signal);
     return window->signal;
@@ -353,6 +376,11 @@ update_alone(wm_window_t *window, int target, const wm_atomic_t *update,
     } wait = {window->parts[target].words, window->comm->rank};
     const void *sources[] = {update->dst, update->src};
     size_t nbytes = update->count * wm_reduce_size(update->type);
+    if (window->named)
+        return wm_error_set(err, WM_ERR_VALUE, 0,
+                            "on a stream, a GPU updates aligned elements of 8 "
+                            "bytes at most: call the window itself, without "
+                            "on(stream)");
     int code = wm_kernels_prepare(window->device, WM_KERNELS_REDUCE, err);
     if (code == 0)
         code = wm_coll_wait(window->comm, look_at_update, &wait,
@@ -507,10 +535,7 @@ wm_window_begin(wm_window_t *window, wm_window_call_t *call, wm_error_t *err)
         return 0;
     if (window->pending_count + ARGUMENTS > WM_WINDOW_PENDING) {
         code = run_end(window, err);
-        int ended = window->ended;
-        for (int i = 0; i < ended; ++i)
-            run_release(&window->pending[i]);
-        window->pending_count = window->ended = 0;
+        run_drop_ended(window);
     }
     if (code == 0)
         code = run_open(window, err);
@@ -527,5 +552,94 @@ wm_window_begin(wm_window_t *window, wm_window_call_t *call, wm_error_t *err)
     }
     if (code == 0)
         count_call(window, call);
+    return code;
+}
+
+// --- on a stream of the program -------------------------------------------
+
+// Orders the producers of the arguments behind a call.
+static int
+run_order_after(wm_window_t *window, const wm_window_call_t *call,
+                wm_error_t *err)
+{
+    const wm_window_side_t *sides[] = {call->origin, call->compare,
+                                       call->result};
+    int code = 0;
+    for (int i = 0; i < ARGUMENTS && code == 0; ++i) {
+        bool wrote = i == 2 || (i == 0 && call->kind == WM_WINDOW_GET);
+        if (sides[i] == NULL)
+            continue;
+        const wm_producer_t *producer = &sides[i]->buffer.producer;
+        if (producer->kind == WM_PRODUCER_NONE)
+            continue;
+        code = window->captured
+                   ? wm_producer_after_graph(producer, window->device,
+                                             window->stream, err)
+                   : wm_producer_after(producer, wrote, window->device,
+                                       window->stream, err);
+    }
+    return code;
+}
+
+// Does the call on the named stream, which is window->stream for now.
+static int
+run_named(wm_window_t *window, wm_window_call_t *call, CUstream own,
+          wm_error_t *err)
+{
+    landing_t landings[ARGUMENTS] = {0};
+    bool busy = window->busy;
+    int code = window->captured || !busy
+                   ? 0
+                   : wm_stream_follow(window->device, window->stream,
+                                      window->device, own, err);
+    if (code == 0)
+        code = run_call(window, call, landings, err);
+    if (code == 0)
+        code = run_order_after(window, call, err);
+    window->signals = false;
+    if (window->captured) {
+        window->busy = busy; // nothing has begun
+        return code;
+    }
+    window->busy = true;
+    wm_error_t later;
+    int followed = wm_stream_follow(window->device, own, window->device,
+                                    window->stream, code < 0 ? &later : err);
+    for (int i = 0; i < ARGUMENTS; ++i)
+        keep_landing(window, &landings[i]);
+    return code < 0 ? code : followed;
+}
+
+int
+wm_window_begin_on(wm_window_t *window, wm_window_call_t *call, int device,
+                   CUstream stream, wm_error_t *err)
+{
+    uint64_t capture = 0;
+    if (call->nbytes == 0)
+        return 0;
+    if (device != window->device)
+        return wm_error_set(err, WM_ERR_VALUE, 0,
+                            "stream: it is of GPU %d, and the window works on "
+                            "GPU %d: give a stream of that GPU",
+                            device, window->device);
+    int code = run_open(window, err);
+    if (code == 0)
+        code = wm_atomic_prepare(device, err);
+    if (code == 0)
+        code = wm_stream_capture(device, stream, &capture, err);
+    if (code == 0 && capture == 0
+        && window->pending_count + ARGUMENTS > WM_WINDOW_PENDING) {
+        code = run_end(window, err);
+        run_drop_ended(window);
+    }
+    if (code < 0)
+        return code;
+    CUstream own = window->stream;
+    window->named = true;
+    window->captured = capture != 0;
+    window->stream = stream;
+    code = run_named(window, call, own, err);
+    window->stream = own;
+    window->named = window->captured = false;
     return code;
 }

@@ -51,6 +51,13 @@ typedef struct {
 WM_MUST_CHECK int
 wm_window_begin(wm_window_t *window, wm_window_call_t *call, wm_error_t *err);
 
+// Gives a call to a stream of the program, on the window's device. The arrays
+// are GPU or page-locked memory, and in a capture they have no gaps on this
+// side; the program keeps them then. Fails where the part is not reached.
+WM_MUST_CHECK int
+wm_window_begin_on(wm_window_t *window, wm_window_call_t *call, int device,
+                   CUstream stream, wm_error_t *err);
+
 // Waits for an operation of a target's, and releases it.
 WM_MUST_CHECK int
 wm_window_await(wm_op_t *op, wm_error_t *err);

@@ -403,3 +403,84 @@ wm_window_wait(wm_window_t *window, bool *ended, wm_error_t *err)
     window->posted = false;
     return code;
 }
+
+// --- on a stream of the program -------------------------------------------
+
+// Lets streams set and await our words and those of the others.
+static int
+epochs_to_streams(wm_window_t *window, int device, wm_error_t *err)
+{
+    int code = 0;
+    if (window->epochs == NULL || window->target != NULL)
+        return wm_error_set(err, WM_ERR_STATE, 0,
+                            "on a stream, Post, Start, Complete and Wait are "
+                            "for windows whose GPU memory all ranks of one "
+                            "host reach: call the window itself");
+    if (window->on_streams)
+        return 0;
+    wm_engine_lock();
+    for (int i = 0; i < window->size && code == 0; ++i) {
+        const wm_epochs_neighbor_t *one = &window->epochs->neighbors[i];
+        const wm_epoch_words_t *first = one->peer->segment->epoch_words;
+        code = wm_epochs_connect(window->epochs, i, (int)(one->its - first),
+                                 device, err);
+    }
+    wm_engine_unlock();
+    window->on_streams = code == 0;
+    return code;
+}
+
+static int
+check_order(const wm_window_t *window, unsigned call, wm_error_t *err)
+{
+    if (call == WM_EPOCHS_POST && window->posted)
+        return sync_fail(err, "Post", "the last Post has no Wait yet");
+    if (call == WM_EPOCHS_START)
+        return check_free(window, "Start", err);
+    if (call == WM_EPOCHS_COMPLETE && !window->started)
+        return sync_fail(err, "Complete", "call Start first");
+    return call == WM_EPOCHS_WAIT && !window->posted
+               ? sync_fail(err, "Wait", "call Post first")
+               : 0;
+}
+
+int
+wm_window_epochs_on(wm_window_t *window, unsigned call, const int *ranks,
+                    int count, int device, CUstream stream, wm_error_t *err)
+{
+    bool posts = call == WM_EPOCHS_POST, starts = call == WM_EPOCHS_START;
+    bool ends = call == WM_EPOCHS_COMPLETE || call == WM_EPOCHS_WAIT;
+    int code = check_order(window, call, err);
+    if (code == 0)
+        code = epochs_to_streams(window, device, err);
+    if (code < 0)
+        return code;
+    for (int i = 0; i < count; ++i)
+        *(posts ? &window->parts[ranks[i]].posted
+                : &window->parts[ranks[i]].started) = true;
+    for (int i = 0; i < window->size; ++i) {
+        wm_epochs_neighbor_t *one = &window->epochs->neighbors[i];
+        one->accesses_us = window->parts[i].posted;
+        one->is_accessed = window->parts[i].started;
+    }
+    code = wm_epochs_enqueue(window->epochs, call, device, stream, err);
+    for (int i = 0; i < window->size && ends; ++i)
+        *(call == WM_EPOCHS_WAIT ? &window->parts[i].posted
+                                 : &window->parts[i].started) = false;
+    if (posts || call == WM_EPOCHS_WAIT)
+        window->posted = posts;
+    else
+        window->started = starts;
+    return code;
+}
+
+int
+wm_window_fence_on(wm_window_t *window, wm_error_t *err)
+{
+    window->used = false;
+    int code = window->posted ? sync_fail(err, "Fence", "Post has no Wait yet")
+                              : check_free(window, "Fence", err);
+    if (code == 0)
+        window->fenced = true;
+    return code;
+}

@@ -53,6 +53,16 @@ wm_window_end_access(wm_window_t *window, wm_error_t *err);
 WM_MUST_CHECK int
 wm_window_wait(wm_window_t *window, bool *ended, wm_error_t *err);
 
+// Do the same on a stream of the program (calls: of epochs.h): the stream
+// waits for the neighbours. In a window without a target.
+WM_MUST_CHECK int
+wm_window_epochs_on(wm_window_t *window, unsigned call, const int *ranks,
+                    int count, int device, CUstream stream, wm_error_t *err);
+
+// Notes a Fence on a stream, which the caller makes by a barrier.
+WM_MUST_CHECK int
+wm_window_fence_on(wm_window_t *window, wm_error_t *err);
+
 // Checks that no epoch is open, on all ranks, before the window is freed.
 // Collective; if one rank has an epoch, all raise, and the window stays.
 WM_MUST_CHECK int

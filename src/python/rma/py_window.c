@@ -310,6 +310,8 @@ static PyMethodDef window_methods[] = {
     {"_end", window_end, METH_NOARGS, window_end_doc},
     {"_attach", window_attach, METH_VARARGS, window_attach_doc},
     {"_part", window_part, METH_O, window_part_doc},
+    WM_PY_ROW("_on_call", wm_py_window_on_call, METH_FASTCALL),
+    WM_PY_ROW("_on_sync", wm_py_window_on_sync, METH_VARARGS),
     {0},
 };
 #undef X

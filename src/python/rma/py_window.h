@@ -75,4 +75,12 @@ wm_py_window_beneath(PyObject *self, const char *call, PyObject *const *args,
 WM_PY_WINDOW_CALLS(X)
 #undef X
 
+// The calls of win.on(stream).
+extern const char wm_py_window_on_call_doc[];
+PyObject *
+wm_py_window_on_call(PyObject *self, PyObject *const *args, Py_ssize_t given);
+extern const char wm_py_window_on_sync_doc[];
+PyObject *
+wm_py_window_on_sync(PyObject *self, PyObject *args);
+
 #endif

@@ -7,6 +7,7 @@
 #include "comm/rma/window_attach.h"
 #include "comm/rma/window_run.h"
 #include "comm/rma/window_sync.h"
+#include "python/device/py_stream.h"
 #include "python/message/datatype.h"
 #include "python/message/owner.h"
 #include "python/message/specification.h"
@@ -647,11 +648,11 @@ run_call(const shape_t *shape, PyObject *object, PyObject *const *args,
 }
 
 #define CALL(call, ...)                                                       \
+    static const shape_t shape_##call = {.name = #call, __VA_ARGS__};         \
     PyObject *wm_py_window_##call(PyObject *self, PyObject *const *args,      \
                                   Py_ssize_t given, PyObject *keywords)       \
     {                                                                         \
-        static const shape_t shape = {.name = #call, __VA_ARGS__};            \
-        return run_call(&shape, self, args, given, keywords);                 \
+        return run_call(&shape_##call, self, args, given, keywords);          \
     }
 
 #define TRANSFER(call, moves, ends)                                           \
@@ -744,3 +745,95 @@ CALL(Compare_and_swap,
      .names = {"origin", "compare", "result", "target_rank", "target_disp"},
      .count = 5, .required = 4, .kind = WM_WINDOW_UPDATE, .compare = 1,
      .result = 2, .rank = 3, .target = 4, .single = true)
+
+// --- on a stream ------------------------------------------------------------
+
+const char wm_py_window_on_call_doc[] = PyDoc_STR(
+    "_on_call($self, stream, name, /, *args)\n--\n\n"
+    "Make the call of that name, with all its arguments, on a stream.");
+
+static const shape_t *const on_stream_shapes[] = {
+    &shape_Put,          &shape_Get,
+    &shape_Accumulate,   &shape_Get_accumulate,
+    &shape_Fetch_and_op, &shape_Compare_and_swap,
+};
+
+static int
+begin_on_unlocked(reading_t *reading, int device, CUstream stream,
+                  wm_error_t *err)
+{
+    wm_window_t *window = reading->window;
+    wm_lock(&window->lock);
+    int code = wm_window_begin_on(window, &reading->call, device, stream, err);
+    pthread_mutex_unlock(&window->lock);
+    return code;
+}
+
+// Makes a call whose epoch was checked on a stream.
+static PyObject *
+run_on(reading_t *reading, const shape_t *shape, PyObject **values, int device,
+       CUstream stream)
+{
+    wm_window_side_t **sides[] = {
+        &reading->call.origin, &reading->call.compare, &reading->call.result};
+    wm_error_t err;
+    int code = read_call(reading, shape, values);
+    if (code < 0)
+        return NULL;
+    if (code > 0 || reading->remote)
+        return PyErr_Format(PyExc_ValueError,
+                            "%s on a stream: this process does not reach the "
+                            "memory of rank %d: call the window itself, "
+                            "without on(stream)",
+                            shape->name, reading->call.target);
+    for (int i = 0; i < 3; ++i)
+        if (reading->given[i]) {
+            reading->sides[i].buffer = wm_py_message_detach(
+                &reading->messages[i]);
+            *sides[i] = &reading->sides[i];
+        }
+    WM_PY_UNLOCKED(code = begin_on_unlocked(reading, device, stream, &err));
+    return wm_py_none(code, &err);
+}
+
+PyObject *
+wm_py_window_on_call(PyObject *object, PyObject *const *args, Py_ssize_t given)
+{
+    reading_t reading = {.self = (wm_py_window_t *)object};
+    const shape_t *shape = NULL;
+    wm_error_t err;
+    CUstream stream;
+    int device, rank;
+    const char *name = given > 1 ? PyUnicode_AsUTF8(args[1]) : NULL;
+    if (name == NULL
+        || wm_py_stream_from_object(args[0], "stream", &device, &stream) < 0)
+        return NULL;
+    size_t count = sizeof on_stream_shapes / sizeof *on_stream_shapes;
+    for (size_t i = 0; i < count; ++i)
+        if (strcmp(on_stream_shapes[i]->name, name) == 0)
+            shape = on_stream_shapes[i];
+    reading.window = wm_py_window_of(reading.self, name);
+    if (shape == NULL || given != 2 + shape->count || reading.window == NULL)
+        return PyErr_Occurred()
+                   ? NULL
+                   : PyErr_Format(PyExc_RuntimeError,
+                                  "%s on a stream: the window was "
+                                  "freed",
+                                  name);
+    PyObject *values[6];
+    memcpy(values, args + 2, (size_t)shape->count * sizeof *values);
+    reading.name = shape->name;
+    int code = wm_py_window_rank(reading.window, values[shape->rank], name,
+                                 &rank);
+    if (code != 0)
+        return code < 0 ? NULL : Py_NewRef(Py_None);
+    code = wm_window_check_epoch(reading.window, rank, name, &err);
+    if (code < 0)
+        return wm_py_raise(&err);
+    const wm_window_part_t *part = &reading.window->parts[rank];
+    reading.remote = part->memory == NULL && part->nbytes > 0;
+    reading.call = (wm_window_call_t){.kind = shape->kind, .target = rank};
+    PyObject *result = run_on(&reading, shape, values, device, stream);
+    release_reading(&reading);
+    return result;
+}

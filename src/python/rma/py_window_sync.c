@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The calls of wm.Win that synchronize.
 #include <stdlib.h>
+#include <string.h>
 
 #include "comm/diagnostics/hang.h"
 #include "comm/rma/window_run.h"
 #include "comm/rma/window_sync.h"
+#include "python/device/py_stream.h"
 #include "python/message/channel.h"
 #include "python/rma/py_window.h"
 #include "python/view/view.h"
@@ -423,4 +425,86 @@ SYNC_CALL(Test)
     if (!ended)
         Py_RETURN_FALSE;
     Py_RETURN_TRUE;
+}
+
+// --- on a stream ------------------------------------------------------------
+
+const char wm_py_window_on_sync_doc[] = PyDoc_STR(
+    "_on_sync($self, stream, name, group, /)\n--\n\n"
+    "Make Post, Start, Complete or Wait on a stream; or Fence, but for the\n"
+    "barrier, which the caller makes between two calls: the second, named\n"
+    "after, orders later work on this rank's memory.");
+
+// Orders a stream behind this rank's work on its memory, or, `after`, that
+// work behind the stream.
+static int
+settle_stream(const wm_py_window_t *self, bool after, int device,
+              CUstream stream)
+{
+    wm_producer_t producer = {.kind = WM_PRODUCER_NONE};
+    wm_error_t err;
+    uint64_t capture = 0;
+    int code;
+    if (!self->window->parts[self->window->comm->rank].on_device)
+        return 0;
+    if (wm_py_view_refresh(self->memory, "memory", self->data, &producer) < 0)
+        return -1;
+    if (producer.kind == WM_PRODUCER_NONE)
+        return 0;
+    WM_PY_UNLOCKED({
+        code = wm_stream_capture(device, stream, &capture, &err);
+        if (code == 0 && capture != 0)
+            code = after ? wm_producer_after_graph(&producer, device, stream,
+                                                   &err)
+                         : wm_producer_before_graph(&producer, true, device,
+                                                    stream, &err);
+        else if (code == 0)
+            code = after ? wm_producer_after(&producer, true, device, stream,
+                                             &err)
+                         : wm_producer_before(&producer, true, device, stream,
+                                              &err);
+    });
+    return wm_py_result(code, &err);
+}
+
+PyObject *
+wm_py_window_on_sync(PyObject *self, PyObject *args)
+{
+    static const char *const names[] = {"Post", "Start", "Complete", "Wait"};
+    sync_t sync = {.self = (wm_py_window_t *)self};
+    PyObject *stream_object, *group;
+    CUstream stream;
+    int ranks[WM_BARRIER_RANKS], device, count = 0;
+    unsigned call = 0;
+    if (!PyArg_ParseTuple(args, "OsO:_on_sync", &stream_object, &sync.name,
+                          &group)
+        || wm_py_stream_from_object(stream_object, "stream", &device, &stream)
+               < 0
+        || wm_py_check_running() < 0)
+        return NULL;
+    sync.window = sync.self->window;
+    if (sync.window == NULL)
+        return PyErr_Format(PyExc_RuntimeError,
+                            "%s on a stream: the window was freed", sync.name);
+    for (unsigned i = 0; i < 4; ++i)
+        if (strcmp(names[i], sync.name) == 0)
+            call = 1u << i;
+    sync.values[0] = group;
+    if (call == WM_EPOCHS_POST || call == WM_EPOCHS_START)
+        count = read_group(&sync, ranks);
+    bool after = call == WM_EPOCHS_WAIT || strcmp(sync.name, "after") == 0;
+    bool exposes = call == WM_EPOCHS_POST || strcmp(sync.name, "Fence") == 0;
+    if (count < 0
+        || (exposes && settle_stream(sync.self, false, device, stream) < 0))
+        return NULL;
+    if (call != 0)
+        SYNC_RUN(&sync, wm_window_epochs_on(sync.window, call, ranks, count,
+                                            device, stream, &sync.err));
+    else if (!after)
+        SYNC_RUN(&sync, wm_window_fence_on(sync.window, &sync.err));
+    if (sync.code < 0)
+        return wm_py_raise(&sync.err);
+    if (after && settle_stream(sync.self, true, device, stream) < 0)
+        return NULL;
+    Py_RETURN_NONE;
 }
