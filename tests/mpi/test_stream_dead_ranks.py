@@ -186,3 +186,59 @@ def test_streams_and_graphs_go_on(tmp_path, how, first, size, settings):
     )
     left = size if how == "revoked" else size - 1
     assert printed.count("told") == printed.count("again") == left, printed
+
+
+# Messages of a graph, short and long, of which the last rank never does its
+# part; for one, it has not even begun.
+MESSAGES = """
+    import faulthandler, os, signal, sys, time
+    sys.path.insert(0, "tests")
+    from mpi4py import MPI
+    import graphs
+    import warpmpi as wm
+
+    faulthandler.dump_traceback_later(60, exit=True)
+    world = wm.Comm(MPI.COMM_WORLD)
+    comm = wm.Comm(MPI.COMM_WORLD.Dup())
+    comm.Set_errhandler(MPI.ERRORS_RETURN)
+    stream, size = wm.Stream(wm.get_device()), int(sys.argv[1])
+    a, b = wm.ones(size, "u1"), wm.zeros(size, "u1")
+    other, channel = 1 - comm.rank, comm.on(stream)
+    with graphs.capture(stream) as made:
+        channel.Sendrecv(a, other, 0, b, other, 0)
+        if comm.rank == 0:
+            channel.Recv(b, other, 1)
+    if comm.rank == 1:
+        with graphs.capture(stream) as more:
+            channel.Send(b, other, 1)
+    if comm.rank == 0 or sys.argv[2] == "later":
+        made[0].launch(stream)
+    world.Barrier()
+    if comm.rank == 1:
+        stream.synchronize()
+        os.kill(os.getpid(), signal.SIGKILL)
+    begun = time.monotonic()
+    try:
+        stream.synchronize()
+    except MPI.Exception as error:
+        code = MPI.Get_error_string(error.Get_error_class())
+        assert "PROC_FAILED" in code, code
+        print("told", flush=True)
+    assert time.monotonic() - begun < 30
+    made[0].free()
+    os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("when", ["later", "at once"])
+@pytest.mark.parametrize("size", [100, 100_000])
+def test_messages_in_graphs_end(tmp_path, size, when):
+    printed = ranks.run_text(
+        tmp_path,
+        MESSAGES,
+        size,
+        when,
+        flags=("--with-ft", "ulfm"),
+        died=True,
+    )
+    assert printed.count("told") == 1
