@@ -18,21 +18,21 @@ find_graph(int device, CUstream stream, CUgraph *graph, wm_error_t *err)
 
 int
 wm_capture_keep(int device, CUstream stream, void *object,
-                void (*gone)(void *object), wm_error_t *err)
+                void (*released)(void *object), wm_error_t *err)
 {
     CUgraph graph;
     CUuserObject keeper = NULL;
     int code = find_graph(device, stream, &graph, err);
     if (code == 0)
-        code = WM_CU_ON(device, err, UserObjectCreate, &keeper, object, gone,
-                        1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC);
+        code = WM_CU_ON(device, err, UserObjectCreate, &keeper, object,
+                        released, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC);
     if (code < 0) {
-        gone(object);
+        released(object);
         return code;
     }
     code = WM_CU_ON(device, err, GraphRetainUserObject, graph, keeper, 1,
                     CU_GRAPH_USER_OBJECT_MOVE);
-    if (code < 0) // calls gone()
+    if (code < 0) // calls released()
         (void)!WM_CU_ON(device, NULL, UserObjectRelease, keeper, 1);
     return code;
 }

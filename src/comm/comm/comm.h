@@ -20,7 +20,6 @@ typedef struct wm_counted wm_counted_t;
 typedef struct wm_pending_sends wm_pending_sends_t;
 typedef struct wm_symm wm_symm_t;
 typedef struct wm_nonblocking wm_nonblocking_t;
-typedef struct wm_captured_ends wm_captured_ends_t;
 
 // Consecutive ranks.
 typedef struct {
@@ -76,11 +75,11 @@ typedef struct wm_comm {
     // Packets that MPI still reads; engine lock.
     wm_pending_sends_t *pending_sends;
     wm_counted_t *partitioned; // partitioned requests; lock of partitioned.c
-    wm_captured_ends_t *captured; // messages in graphs; NULL: none
-    int64_t looked;            // last look for failures, microseconds
-    bool revoked;              // as found at that look
-    bool abandoned;            // sends were pending when it was freed
-    _Atomic int holders;       // see wm_comm_retain
+    struct wm_captured_ends *captured; // messages in graphs; NULL: none
+    int64_t looked;                    // last look for failures, microseconds
+    bool revoked;                      // as found at that look
+    bool abandoned;                    // sends were pending when it was freed
+    _Atomic int holders;               // see wm_comm_retain
     wm_error_t late; // error of a call that had returned; engine lock
     _Atomic bool is_late;
     // The communicator of embedded arrays. Their headers go on `data` with a

@@ -9,7 +9,7 @@
 
 #include "comm/node/account.h"
 #include "comm/node/barrier.h"
-#include "comm/node/lane_words.h"
+#include "comm/node/port_words.h"
 #include "comm/node/rkey.h"
 #include "comm/node/slot.h"
 
@@ -72,7 +72,7 @@ typedef struct {
     // (rma/shared_list.h).
     _Atomic uint32_t shared_drops[WM_SHARED_ARRAYS];
     wm_window_words_t window_words[WM_WINDOW_WORDS];
-    wm_lane_words_t lane_words[WM_LANES];
+    wm_port_words_t port_words[WM_PORTS];
     wm_attached_t attached[WM_ATTACHED];
     // Arrival words of bank 0 of each slot of this rank (barrier.h). They are
     // side by side, as a rank that reads one reads several.

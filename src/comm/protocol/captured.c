@@ -7,7 +7,7 @@
 #include "comm/engine/engine.h"
 #include "comm/link/link.h"
 
-static bool taken[WM_LANES];
+static bool taken[WM_PORTS];
 
 static uint64_t
 at_most(uint64_t a, uint64_t b)
@@ -20,18 +20,18 @@ static int
 take_words(wm_captured_t *end, wm_error_t *err)
 {
     int index = 0;
-    while (index < WM_LANES && taken[index])
+    while (index < WM_PORTS && taken[index])
         ++index;
-    if (index == WM_LANES)
+    if (index == WM_PORTS)
         return wm_error_set(err, WM_ERR_MEMORY, 0,
                             "%d messages of this process are in CUDA graphs, "
                             "and there is no room for more: free graphs, or "
                             "persistent requests, that are not replayed",
-                            WM_LANES);
+                            WM_PORTS);
     taken[index] = true;
     end->index = index;
-    end->own = &wm_node_self()->segment->lane_words[index];
-    end->own->late = (wm_lane_late_t){0};
+    end->own = &wm_node_self()->segment->port_words[index];
+    end->own->late = (wm_port_late_t){0};
     atomic_store(&end->own->answered, 0);
     atomic_store(&end->own->closed, 0);
     return wm_node_register(wm_node_self(), false, end->device, err);
@@ -43,29 +43,29 @@ wm_captured_return_words(int index)
     taken[index] = false;
 }
 
-// Makes the lane, and behind it a receiver's mailbox: for short messages, and
+// Makes the port, and behind it a receiver's mailbox: for short messages, and
 // for long ones if no other process can map the memory.
 static int
-make_lane(wm_captured_t *end, wm_error_t *err)
+make_port(wm_captured_t *end, wm_error_t *err)
 {
     uint64_t nbytes = end->buffer.nbytes, room = 0;
     if (end->receives) {
-        uint64_t line_bytes = at_most(nbytes, WM_LANE_LL_BYTES);
+        uint64_t line_bytes = at_most(nbytes, WM_PORT_LL_BYTES);
         end->slots = CAPTURED_SLOTS;
-        room = wm_lane_slot_bytes(line_bytes);
-        if (nbytes > WM_LANE_LL_BYTES && !end->buffer.memory.exportable
+        room = wm_port_slot_bytes(line_bytes);
+        if (nbytes > WM_PORT_LL_BYTES && !end->buffer.memory.exportable
             && room < nbytes)
             room = (nbytes + 127) / 128 * 128;
         end->slot_bytes = room;
     }
-    size_t size = WM_LANE_BYTES + (size_t)end->slots * room;
-    int code = wm_lane_prepare(end->device, err);
+    size_t size = WM_PORT_BYTES + (size_t)end->slots * room;
+    int code = wm_port_prepare(end->device, err);
     if (code == 0)
         code = wm_block_alloc(end->device, size, &end->block, err);
     if (code < 0)
         return code;
-    end->lane = wm_block_pointer(end->block);
-    return wm_ll_clear(end->device, (char *)end->lane, size, err);
+    end->port = wm_block_pointer(end->block);
+    return wm_ll_clear(end->device, (char *)end->port, size, err);
 }
 
 static int
@@ -106,13 +106,13 @@ captured_make(wm_captured_t *end, wm_error_t *err)
     if (code == 0 && end->rank >= 0)
         code = wm_captured_check_peer(end->comm, end->rank, err);
     if (code == 0)
-        code = make_lane(end, err);
+        code = make_port(end, err);
     if (code < 0)
         return code;
     wm_engine_lock();
     code = take_words(end, err);
     if (code == 0)
-        code = wm_captured_meet(end, err);
+        code = wm_captured_match(end, err);
     wm_engine_unlock();
     return code;
 }
@@ -170,25 +170,25 @@ count_sharers(int device)
 // wait for a short send that is not synchronous, which is over when it has
 // been written; the start of a short receive, whose mailbox has room.
 static bool
-fill_work(const wm_captured_t *end, uint32_t what, wm_lane_work_t *work)
+fill_work(const wm_captured_t *end, uint32_t what, wm_port_work_t *work)
 {
-    bool is_short = end->buffer.nbytes <= WM_LANE_LL_BYTES;
-    uint32_t half = end->receives ? WM_LANE_ENDS : WM_LANE_BEGINS;
+    bool is_short = end->buffer.nbytes <= WM_PORT_LL_BYTES;
+    uint32_t half = end->receives ? WM_PORT_ENDS : WM_PORT_BEGINS;
     if (end->synchronous)
-        half |= WM_LANE_ENDS;
-    if (end->lane == NULL || (is_short && (what & half) == 0))
+        half |= WM_PORT_ENDS;
+    if (end->port == NULL || (is_short && (what & half) == 0))
         return false;
-    *work = (wm_lane_work_t){
-        .lane = end->lane,
+    *work = (wm_port_work_t){
+        .port = end->port,
         .late = &end->own->late,
         .user = end->buffer.data,
-        .what = end->receives ? what : what | WM_LANE_SENDS,
+        .what = end->receives ? what : what | WM_PORT_SENDS,
         .nbytes = end->buffer.nbytes,
     };
     if (end->receives && is_short)
-        work->what |= WM_LANE_BEGINS;
+        work->what |= WM_PORT_BEGINS;
     if (end->synchronous)
-        work->what |= WM_LANE_SYNCS;
+        work->what |= WM_PORT_SYNCS;
     return true;
 }
 
@@ -197,9 +197,9 @@ static void
 note_pending(wm_captured_t *end, uint32_t what, uint64_t capture,
              CUstream stream)
 {
-    if (end->receives || end->buffer.nbytes <= WM_LANE_LL_BYTES)
+    if (end->receives || end->buffer.nbytes <= WM_PORT_LL_BYTES)
         return;
-    end->pending = what == WM_LANE_BEGINS ? capture : 0;
+    end->pending = what == WM_PORT_BEGINS ? capture : 0;
     end->pending_on = stream;
 }
 
@@ -207,21 +207,21 @@ note_pending(wm_captured_t *end, uint32_t what, uint64_t capture,
 // the sends before it that have not been waited for: what it waits for may
 // come only after their receivers have gone on.
 static int
-enqueue_works(wm_lane_work_t *works, int required, bool waits,
+enqueue_works(wm_port_work_t *works, int required, bool waits,
               uint64_t capture, int device, CUstream stream, wm_error_t *err)
 {
-    wm_captured_t *pending[WM_LANE_OPS];
+    wm_captured_t *pending[WM_PORT_OPS];
     int count = required;
     if (required == 0)
         return 0;
     wm_engine_lock();
     int found = waits ? wm_captured_find_pending(capture, stream, pending,
-                                                 WM_LANE_OPS - required)
+                                                 WM_PORT_OPS - required)
                       : 0;
     for (int i = 0; i < found; ++i)
-        count += fill_work(pending[i], WM_LANE_ENDS, &works[count]);
+        count += fill_work(pending[i], WM_PORT_ENDS, &works[count]);
     wm_engine_unlock();
-    return wm_lane_launch(device, works, count, required,
+    return wm_port_launch(device, works, count, required,
                           count_sharers(device), stream, err);
 }
 
@@ -229,8 +229,8 @@ static int
 captured_enqueue(wm_captured_t *const *ends, int count, uint32_t what,
                  CUstream stream, wm_error_t *err)
 {
-    wm_lane_work_t works[WM_LANE_OPS];
-    bool waits = (what & WM_LANE_ENDS) != 0;
+    wm_port_work_t works[WM_PORT_OPS];
+    bool waits = (what & WM_PORT_ENDS) != 0;
     uint64_t capture = 0;
     int filled = 0, device = ends[0]->device;
     int code = wm_stream_capture(device, stream, &capture, err);
@@ -240,7 +240,7 @@ captured_enqueue(wm_captured_t *const *ends, int count, uint32_t what,
             return code;
         note_pending(ends[i], what, capture, stream);
         filled += fill_work(ends[i], what, &works[filled]);
-        if (filled < WM_LANE_OPS && i < count - 1)
+        if (filled < WM_PORT_OPS && i < count - 1)
             continue;
         code = enqueue_works(works, filled, waits, capture, device, stream,
                              err);
@@ -253,20 +253,20 @@ int
 wm_captured_start(wm_captured_t *const *ends, int count, CUstream stream,
                   wm_error_t *err)
 {
-    return captured_enqueue(ends, count, WM_LANE_BEGINS, stream, err);
+    return captured_enqueue(ends, count, WM_PORT_BEGINS, stream, err);
 }
 
 int
 wm_captured_wait(wm_captured_t *const *ends, int count, CUstream stream,
                  wm_error_t *err)
 {
-    return captured_enqueue(ends, count, WM_LANE_ENDS, stream, err);
+    return captured_enqueue(ends, count, WM_PORT_ENDS, stream, err);
 }
 
 int
 wm_captured_pass(wm_captured_t *const *ends, int count, CUstream stream,
                  wm_error_t *err)
 {
-    return captured_enqueue(ends, count, WM_LANE_BEGINS | WM_LANE_ENDS, stream,
+    return captured_enqueue(ends, count, WM_PORT_BEGINS | WM_PORT_ENDS, stream,
                             err);
 }

@@ -3,7 +3,7 @@
 // is captured first, and meets the other end in the background: the sender's
 // host sends one header on the communicator `data`, under a tag of its own,
 // and hosts match the headers in order, by rank and tag. Kernels of the graph
-// wait until the ends have met (kernels/lane.h), and then exchange the message
+// wait until the ends have met (kernels/port.h), and then exchange the message
 // in each replay without a host. So no capture waits for another rank. An end
 // lives as long as a request, or a graph, has it.
 //
@@ -25,7 +25,7 @@ wm_captured_new(wm_comm_t *comm, wm_buffer_t *buffer,
                 wm_captured_t **made, wm_error_t *err);
 
 // Enqueue the start, and the wait, of messages on a stream that is being
-// captured: one kernel for up to WM_LANE_OPS of them.
+// captured: one kernel for up to WM_PORT_OPS of them.
 WM_MUST_CHECK int
 wm_captured_start(wm_captured_t *const *ends, int count, CUstream stream,
                   wm_error_t *err);

@@ -45,7 +45,7 @@ wm_captured_find_pending(uint64_t capture, CUstream stream,
 }
 
 static void
-graph_gone(void *object)
+graph_released(void *object)
 {
     atomic_fetch_sub(&((wm_captured_t *)object)->graphs, 1);
 }
@@ -61,14 +61,14 @@ wm_captured_keep(wm_captured_t *end, uint64_t capture, CUstream stream,
     if (end->kept == capture)
         return 0;
     atomic_fetch_add(&end->graphs, 1);
-    int code = wm_capture_keep(end->device, stream, end, graph_gone, err);
+    int code = wm_capture_keep(end->device, stream, end, graph_released, err);
     if (code == 0)
         end->kept = capture;
     return code;
 }
 
 static void
-stop_kernels(wm_lane_words_t *words)
+stop_kernels(wm_port_words_t *words)
 {
     __atomic_store_n(&words->late.stop, 1, __ATOMIC_RELEASE);
 }
@@ -97,7 +97,7 @@ is_left(const wm_captured_t *end)
         return atomic_load(&end->own->closed) != 0 || peer->dead
                || wm_node_is_leaving(peer);
     // One that has met nobody may still: the other end is of this message.
-    return end->comm == NULL || end->met;
+    return end->comm == NULL || end->matched;
 }
 
 // Takes the ends that nobody needs from the list.
@@ -154,7 +154,7 @@ wm_captured_drop(wm_captured_t *end)
         if (end->mappings[i] != NULL)
             wm_mapping_release(end->mappings[i]);
     // The words of a sender that was never matched may still be written.
-    bool lost = end->its == NULL && !end->receives && !end->met;
+    bool lost = end->its == NULL && !end->receives && !end->matched;
     if (end->index >= 0 && !lost)
         wm_captured_return_words(end->index);
     wm_engine_unlock();
@@ -172,7 +172,7 @@ wait_until_quiet(const wm_captured_t *end, int64_t patience)
     int64_t began = wm_engine_now();
     for (unsigned turn = 1; !quiet && wm_engine_now() - began < patience;
          ++turn) {
-        if (wm_lane_is_quiet(end->device, end->lane, &quiet, NULL) < 0)
+        if (wm_port_is_quiet(end->device, end->port, &quiet, NULL) < 0)
             return;
         if (quiet)
             return;
@@ -191,13 +191,13 @@ wm_captured_release(wm_captured_t *end)
 void
 wm_captured_close_now(wm_captured_t *end)
 {
-    bool runs = end->lane != NULL && atomic_load(&end->graphs) > 0;
+    bool runs = end->port != NULL && atomic_load(&end->graphs) > 0;
     if (runs && !end->closed)
         wait_until_quiet(end, PASS_US);
     wm_engine_lock();
     wm_captured_close(end);
     wm_engine_unlock();
-    if (runs && wm_lane_close(end->device, end->lane, NULL) == 0)
+    if (runs && wm_port_close(end->device, end->port, NULL) == 0)
         wait_until_quiet(end, STOP_US);
 }
 
@@ -233,7 +233,7 @@ has_lost(const wm_captured_t *end)
     bool lost = comm->revoked || (end->peer != NULL && end->peer->dead);
     if (end->peer == NULL && end->rank >= 0)
         lost |= comm->peers[end->rank]->dead;
-    for (int rank = 0; rank < comm->size && !end->met; ++rank)
+    for (int rank = 0; rank < comm->size && !end->matched; ++rank)
         lost |= end->rank == MPI_ANY_SOURCE && comm->peers[rank]->dead;
     return lost;
 }

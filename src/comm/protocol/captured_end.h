@@ -4,7 +4,7 @@
 #ifndef WM_COMM_PROTOCOL_CAPTURED_END_H
 #define WM_COMM_PROTOCOL_CAPTURED_END_H
 
-#include "array/lane.h"
+#include "array/port.h"
 #include "comm/node/mapping.h"
 #include "comm/protocol/captured.h"
 
@@ -18,7 +18,7 @@ typedef struct {
     int32_t tag;
     uint32_t element;
     uint64_t nbytes;
-    wm_rkey_t lane;
+    wm_rkey_t port;
 } captured_hello_t;
 
 struct wm_captured {
@@ -39,15 +39,15 @@ struct wm_captured {
     bool receives, synchronous;
     int rank, tag; // as given; of the other end, once they have met
     int device;    // of the stream
-    bool met;
+    bool matched;
     wm_peer_t *peer; // of the other end; NULL: not known yet
     uint32_t slots;
     uint64_t slot_bytes;
-    wm_block_t *block; // the lane, and the mailbox behind it; NULL: none
-    wm_lane_t *lane;
+    wm_block_t *block; // the port, and the mailbox behind it; NULL: none
+    wm_port_t *port;
     int index;            // of its words in our segment; -1: none
-    wm_lane_words_t *own; // NULL: none
-    wm_lane_words_t *its; // once they have met
+    wm_port_words_t *own; // NULL: none
+    wm_port_words_t *its; // once they have met
     wm_mapping_t *mappings[CAPTURED_MAPPINGS];
     captured_hello_t hello;
     MPI_Request hello_request;
@@ -60,7 +60,7 @@ wm_captured_check_peer(const wm_comm_t *comm, int rank, wm_error_t *err);
 // Adds the end to those of its communicator, and begins to look for the other
 // end.
 WM_MUST_CHECK int
-wm_captured_meet(wm_captured_t *end, wm_error_t *err);
+wm_captured_match(wm_captured_t *end, wm_error_t *err);
 
 // Reads the receiver's answer, if it has come, for a sender that has none yet.
 void

@@ -180,14 +180,14 @@ capture(PyObject *self, exchange_t *exchange)
     if (look(exchange) < 0)
         return NULL;
     bool apart = is_overwritten(exchange);
-    bool is_short = exchange->sent.buffer.nbytes <= WM_LANE_LL_BYTES;
+    bool is_short = exchange->sent.buffer.nbytes <= WM_PORT_LL_BYTES;
     wm_py_message_release(&exchange->received);
     wm_py_message_release(&exchange->sent);
     if (apart && !is_short) {
         wm_py_fail(PyExc_ValueError,
                    "recvbuf: it overlaps the memory that is sent, and in a "
                    "CUDA graph at most %d bytes are sent so: send a copy",
-                   WM_LANE_LL_BYTES);
+                   WM_PORT_LL_BYTES);
         return NULL;
     }
     return wm_py_captured_run(self, both, 2, apart);

@@ -1,49 +1,49 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The launcher of messages in CUDA graphs (kernels/lane.h): the ends of
+// The launcher of messages in CUDA graphs (kernels/port.h): the ends of
 // several messages in one kernel. A kernel waits for kernels of other
 // processes, so all of them must be able to run at once. Any thread; no GIL.
-#ifndef WM_ARRAY_LANE_H
-#define WM_ARRAY_LANE_H
+#ifndef WM_ARRAY_PORT_H
+#define WM_ARRAY_PORT_H
 
 #include <stdbool.h>
 
 #include "cuda/device.h"
-#include "kernels/lane.h"
+#include "kernels/port.h"
 
-// An operation of a lane; its blocks are chosen here.
+// An operation of a port; its blocks are chosen here.
 typedef struct {
-    wm_lane_t *lane;
-    wm_lane_late_t *late;
+    wm_port_t *port;
+    wm_port_late_t *late;
     char *user;
-    uint32_t what;   // bits WM_LANE_…
+    uint32_t what;   // bits WM_PORT_…
     uint64_t nbytes; // of the user's memory
-} wm_lane_work_t;
+} wm_port_work_t;
 
 // Loads the kernels, which may wait for the device. Idempotent.
 WM_MUST_CHECK int
-wm_lane_prepare(int device, wm_error_t *err);
+wm_port_prepare(int device, wm_error_t *err);
 
 // Returns the bytes of LL lines for so many bytes, which are a slot of a
 // mailbox.
 uint64_t
-wm_lane_slot_bytes(uint64_t nbytes);
+wm_port_slot_bytes(uint64_t nbytes);
 
-// Enqueues one kernel for 1 to WM_LANE_OPS operations, of which the first are
+// Enqueues one kernel for 1 to WM_PORT_OPS operations, of which the first are
 // required, and the others done if that needs no wait. `sharers`: processes
 // whose kernels run on the device at once, at most.
 WM_MUST_CHECK int
-wm_lane_launch(int device, const wm_lane_work_t *works, int count,
+wm_port_launch(int device, const wm_port_work_t *works, int count,
                int required, int sharers, CUstream stream, wm_error_t *err);
 
-// Reads a lane, and waits until this is done. *quiet is true if no message is
+// Reads a port, and waits until this is done. *quiet is true if no message is
 // under way: each one that a kernel has begun has ended.
 WM_MUST_CHECK int
-wm_lane_is_quiet(int device, const wm_lane_t *lane, bool *quiet,
+wm_port_is_quiet(int device, const wm_port_t *port, bool *quiet,
                  wm_error_t *err);
 
-// Writes into a lane that no message passes any more, and waits until this is
+// Writes into a port that no message passes any more, and waits until this is
 // done. No kernel that begins later moves data.
 WM_MUST_CHECK int
-wm_lane_close(int device, wm_lane_t *lane, wm_error_t *err);
+wm_port_close(int device, wm_port_t *port, wm_error_t *err);
 
 #endif

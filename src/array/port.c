@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "array/lane.h"
+#include "array/port.h"
 
 #include <stdatomic.h>
 #include <stddef.h>
@@ -20,21 +20,21 @@ static struct {
     _Atomic(CUfunction) many, few;
 } functions[WM_MAX_DEVICES];
 
-_Static_assert(sizeof(wm_lane_params_t) <= 4096, "what a kernel is given");
-_Static_assert(offsetof(wm_lane_few_params_t, ops)
-                   == offsetof(wm_lane_params_t, ops),
+_Static_assert(sizeof(wm_port_params_t) <= 4096, "what a kernel is given");
+_Static_assert(offsetof(wm_port_few_params_t, ops)
+                   == offsetof(wm_port_params_t, ops),
                "the one is the other's beginning");
-_Static_assert(sizeof(wm_lane_t) <= WM_LANE_BYTES, "before the mailbox");
+_Static_assert(sizeof(wm_port_t) <= WM_PORT_BYTES, "before the slots");
 
 int
-wm_lane_prepare(int device, wm_error_t *err)
+wm_port_prepare(int device, wm_error_t *err)
 {
     CUfunction many, few;
     if (atomic_load(&functions[device].many) != NULL)
         return 0;
-    int code = wm_kernels_find(device, "lane", "wm_lane_few", &few, err);
+    int code = wm_kernels_find(device, "port", "wm_port_few", &few, err);
     if (code == 0)
-        code = wm_kernels_find(device, "lane", "wm_lane", &many, err);
+        code = wm_kernels_find(device, "port", "wm_port", &many, err);
     if (code < 0)
         return code;
     atomic_store(&functions[device].few, few);
@@ -49,7 +49,7 @@ lines_of(uint64_t nbytes)
 }
 
 uint64_t
-wm_lane_slot_bytes(uint64_t nbytes)
+wm_port_slot_bytes(uint64_t nbytes)
 {
     return lines_of(nbytes) * WM_LINE_BYTES;
 }
@@ -68,7 +68,7 @@ at_least(uint64_t a, uint64_t b)
 
 // Returns the threads of a block that the operation can use.
 static uint64_t
-threads_of(const wm_lane_work_t *work)
+threads_of(const wm_port_work_t *work)
 {
     uint64_t lines = at_least(lines_of(work->nbytes), 1);
     return at_most((lines + WARP - 1) / WARP * WARP, MOST_THREADS);
@@ -76,26 +76,26 @@ threads_of(const wm_lane_work_t *work)
 
 // Returns the blocks of an operation, of `most` that may wait at once.
 static uint64_t
-blocks_of(const wm_lane_work_t *work, uint64_t most)
+blocks_of(const wm_port_work_t *work, uint64_t most)
 {
-    bool sends = (work->what & WM_LANE_SENDS) != 0;
+    bool sends = (work->what & WM_PORT_SENDS) != 0;
     uint64_t lines = lines_of(work->nbytes), each = LINES_EACH * MOST_THREADS;
     uint64_t blocks = at_most((lines + each - 1) / each, LL_BLOCKS);
-    if (!sends && (work->what & WM_LANE_ENDS) == 0)
+    if (!sends && (work->what & WM_PORT_ENDS) == 0)
         blocks = 1;
-    else if (work->nbytes > WM_LANE_LL_BYTES)
+    else if (work->nbytes > WM_PORT_LL_BYTES)
         blocks = at_most(work->nbytes / BLOCK_BYTES,
                          sends ? most : STAGED_BLOCKS);
     return at_least(at_most(blocks, most), 1);
 }
 
 int
-wm_lane_launch(int device, const wm_lane_work_t *works, int count,
+wm_port_launch(int device, const wm_port_work_t *works, int count,
                int required, int sharers, CUstream stream, wm_error_t *err)
 {
-    wm_lane_params_t params;
+    wm_port_params_t params;
     const wm_device_t *facts;
-    int code = wm_lane_prepare(device, err);
+    int code = wm_port_prepare(device, err);
     if (code == 0)
         code = wm_device_get(device, &facts, err);
     if (code < 0)
@@ -109,24 +109,24 @@ wm_lane_launch(int device, const wm_lane_work_t *works, int count,
         uint64_t own = blocks_of(&works[i], at_least(room, 1));
         threads = at_least(threads, threads_of(&works[i]));
         blocks += own;
-        params.ops[i] = (wm_lane_op_t){
-            .lane = works[i].lane,
+        params.ops[i] = (wm_port_op_t){
+            .port = works[i].port,
             .late = works[i].late,
             .user = works[i].user,
             .what = works[i].what,
             .blocks = (uint32_t)own,
         };
     }
-    CUfunction function = atomic_load(count <= WM_LANE_FEW_OPS
+    CUfunction function = atomic_load(count <= WM_PORT_FEW_OPS
                                           ? &functions[device].few
                                           : &functions[device].many);
     return wm_kernels_launch_function(device, function, (uint32_t)blocks,
                                       (uint32_t)threads, &params, stream, err);
 }
 
-// Copies between a lane and host memory, on a stream of ours.
+// Copies between a port and host memory, on a stream of ours.
 static int
-lane_access(int device, void *dst, const void *src, size_t nbytes,
+port_access(int device, void *dst, const void *src, size_t nbytes,
             wm_error_t *err)
 {
     CUstream stream;
@@ -141,20 +141,20 @@ lane_access(int device, void *dst, const void *src, size_t nbytes,
 }
 
 int
-wm_lane_is_quiet(int device, const wm_lane_t *lane, bool *quiet,
+wm_port_is_quiet(int device, const wm_port_t *port, bool *quiet,
                  wm_error_t *err)
 {
-    wm_lane_t copy;
-    int code = lane_access(device, &copy, lane, offsetof(wm_lane_t, heard),
+    wm_port_t copy;
+    int code = port_access(device, &copy, port, offsetof(wm_port_t, heard),
                            err);
     if (code == 0)
-        *quiet = copy.active == copy.ended || copy.place.way == WM_LANE_CLOSED;
+        *quiet = copy.active == copy.ended || copy.place.way == WM_PORT_CLOSED;
     return code;
 }
 
 int
-wm_lane_close(int device, wm_lane_t *lane, wm_error_t *err)
+wm_port_close(int device, wm_port_t *port, wm_error_t *err)
 {
-    static const uint32_t closed = WM_LANE_CLOSED;
-    return lane_access(device, &lane->place.way, &closed, sizeof closed, err);
+    static const uint32_t closed = WM_PORT_CLOSED;
+    return port_access(device, &port->place.way, &closed, sizeof closed, err);
 }

@@ -3,32 +3,32 @@
 // process (protocol/captured.h). The other end's host answers there; kernels
 // of this process read what their host tells them. An end has the words for
 // itself until both ends are closed.
-#ifndef WM_COMM_NODE_LANE_WORDS_H
-#define WM_COMM_NODE_LANE_WORDS_H
+#ifndef WM_COMM_NODE_PORT_WORDS_H
+#define WM_COMM_NODE_PORT_WORDS_H
 
 #include <stdatomic.h>
 
 #include "comm/node/rkey.h"
-#include "kernels/lane.h"
+#include "kernels/port.h"
 
-#define WM_LANES 1024 // ends of messages in graphs, of a process
+#define WM_PORTS 1024 // ends of messages in graphs, of a process
 
 // The receiver's answer to a sender that it has matched.
 typedef struct {
     uint32_t index; // of the receiver's words
-    uint32_t way;   // WM_LANE_…; WM_LANE_CLOSED: the message does not fit
+    uint32_t way;   // WM_PORT_…; WM_PORT_CLOSED: the message does not fit
     uint32_t slots; // of its mailbox
     uint64_t slot_bytes;
-    wm_rkey_t lane;   // its wm_lane_t; the mailbox follows
+    wm_rkey_t port;   // its wm_port_t; the mailbox follows
     wm_rkey_t target; // DIRECT: its memory
-} wm_lane_answer_t;
+} wm_port_answer_t;
 
 typedef struct {
-    _Alignas(64) wm_lane_late_t late;
+    _Alignas(64) wm_port_late_t late;
     // Written by the other end:
     _Alignas(64) _Atomic uint32_t answered; // `answer` is valid
     _Atomic uint32_t closed;                // it touches our memory no more
-    wm_lane_answer_t answer;
-} wm_lane_words_t;
+    wm_port_answer_t answer;
+} wm_port_words_t;
 
 #endif

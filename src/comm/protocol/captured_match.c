@@ -19,13 +19,13 @@ typedef struct stranger {
 struct wm_captured_ends {
     wm_captured_t *first, **last;
     stranger_t *strangers;
-    bool meeting; // an operation looks for the other ends
+    bool matching; // an operation looks for the other ends
 };
 
 // The operation that looks for the other ends, as long as one has not met.
 typedef struct {
     wm_op_t op;
-} meeting_t;
+} matching_t;
 
 // Numbers above those of partitioned messages, and below the tag of
 // preflights.
@@ -38,17 +38,17 @@ hello_tag(const wm_comm_t *comm)
 // Stops the kernels of an end whose message never passes, and tells the
 // program at its next call.
 static void
-meet_fail(wm_captured_t *end, const wm_error_t *err)
+match_fail(wm_captured_t *end, const wm_error_t *err)
 {
-    end->met = true;
+    end->matched = true;
     __atomic_store_n(&end->own->late.stop, 1, __ATOMIC_RELEASE);
     wm_comm_keep_error(end->comm, end->receives, end->rank, end->tag, err);
 }
 
 // Returns the address here of a place of the other end, which is mapped.
 static int
-meet_map(wm_captured_t *end, wm_peer_t *peer, const wm_rkey_t *place,
-         uint64_t nbytes, int which, char **address, wm_error_t *err)
+match_map(wm_captured_t *end, wm_peer_t *peer, const wm_rkey_t *place,
+          uint64_t nbytes, int which, char **address, wm_error_t *err)
 {
     if (!wm_rkey_holds(place, nbytes))
         return wm_comm_damaged(end->comm, end->rank, err);
@@ -66,14 +66,14 @@ meet_map(wm_captured_t *end, wm_peer_t *peer, const wm_rkey_t *place,
 }
 
 static void
-meet_tell_kernels(wm_captured_t *end, const wm_lane_place_t *place)
+match_tell_kernels(wm_captured_t *end, const wm_port_place_t *place)
 {
-    wm_lane_place_t *late = &end->own->late.place;
+    wm_port_place_t *late = &end->own->late.place;
     uint32_t way = place->way;
     *late = *place;
-    late->way = WM_LANE_NOT_MET;
+    late->way = WM_PORT_UNMATCHED;
     __atomic_store_n(&late->way, way, __ATOMIC_RELEASE);
-    end->met = true;
+    end->matched = true;
 }
 
 // --- the receiver --------------------------------------------------------
@@ -105,27 +105,27 @@ check_fit(const wm_captured_t *end, const captured_hello_t *hello,
 
 // Chooses the way, and fills what both ends learn.
 static int
-meet_describe(wm_captured_t *end, const captured_hello_t *hello,
-              wm_lane_place_t *place, wm_lane_answer_t *answer,
-              wm_error_t *err)
+match_describe(wm_captured_t *end, const captured_hello_t *hello,
+               wm_port_place_t *place, wm_port_answer_t *answer,
+               wm_error_t *err)
 {
     wm_pointer_t memory;
     wm_block_describe(end->block, &memory);
-    bool is_short = hello->nbytes <= WM_LANE_LL_BYTES;
+    bool is_short = hello->nbytes <= WM_PORT_LL_BYTES;
     bool direct = !is_short && end->buffer.memory.exportable;
-    place->way = is_short ? WM_LANE_LL
-                 : direct ? WM_LANE_DIRECT
-                          : WM_LANE_STAGED;
+    place->way = is_short ? WM_PORT_LL
+                 : direct ? WM_PORT_DIRECT
+                          : WM_PORT_STAGED;
     place->slots = end->slots;
     place->slot_bytes = end->slot_bytes;
     place->nbytes = hello->nbytes;
     place->memory = direct ? end->buffer.data
-                           : (char *)end->lane + WM_LANE_BYTES;
+                           : (char *)end->port + WM_PORT_BYTES;
     answer->index = (uint32_t)end->index;
     answer->way = place->way;
     answer->slots = place->slots;
     answer->slot_bytes = place->slot_bytes;
-    int code = wm_rkey_export(end->lane, &memory, &answer->lane, err);
+    int code = wm_rkey_export(end->port, &memory, &answer->port, err);
     if (code == 0 && direct)
         code = wm_rkey_export(end->buffer.data, &end->buffer.memory,
                               &answer->target, err);
@@ -134,11 +134,11 @@ meet_describe(wm_captured_t *end, const captured_hello_t *hello,
 
 // Tells a sender how its message comes, or that it does not.
 static void
-meet_answer(wm_captured_t *end, wm_peer_t *peer, uint32_t index,
-            const wm_lane_answer_t *answer)
+match_answer(wm_captured_t *end, wm_peer_t *peer, uint32_t index,
+             const wm_port_answer_t *answer)
 {
     end->peer = peer;
-    end->its = &peer->segment->lane_words[index];
+    end->its = &peer->segment->port_words[index];
     end->its->answer = *answer;
     end->left = end->closed;
     atomic_store(&end->its->closed, end->left);
@@ -148,51 +148,51 @@ meet_answer(wm_captured_t *end, wm_peer_t *peer, uint32_t index,
 // Meets a sender. An end that is closed still takes its sender from those of
 // later messages.
 static void
-meet_sender(wm_captured_t *end, int rank, const captured_hello_t *hello)
+match_sender(wm_captured_t *end, int rank, const captured_hello_t *hello)
 {
     wm_error_t err;
     wm_peer_t *peer = end->comm->peers[rank];
-    wm_lane_place_t place = {0};
-    wm_lane_answer_t answer = {.way = WM_LANE_CLOSED};
-    char *lane = NULL;
+    wm_port_place_t place = {0};
+    wm_port_answer_t answer = {.way = WM_PORT_CLOSED};
+    char *port = NULL;
     end->rank = rank;
     end->tag = hello->tag;
-    end->met = true;
+    end->matched = true;
     int code = wm_captured_check_peer(end->comm, rank, &err);
-    bool reached = code == 0 && hello->index < WM_LANES;
+    bool reached = code == 0 && hello->index < WM_PORTS;
     if (code == 0 && (!reached || hello->magic != HELLO_MAGIC))
         code = wm_comm_damaged(end->comm, rank, &err);
     if (code == 0 && !end->closed) {
         code = check_fit(end, hello, &err);
         if (code == 0)
-            code = meet_map(end, peer, &hello->lane, WM_LANE_BYTES, 0, &lane,
-                            &err);
+            code = match_map(end, peer, &hello->port, WM_PORT_BYTES, 0, &port,
+                             &err);
         if (code == 0)
-            code = meet_describe(end, hello, &place, &answer, &err);
+            code = match_describe(end, hello, &place, &answer, &err);
     }
     if (code < 0) {
-        answer.way = WM_LANE_CLOSED;
-        meet_fail(end, &err);
+        answer.way = WM_PORT_CLOSED;
+        match_fail(end, &err);
     }
     else if (!end->closed) {
-        place.tells = &((wm_lane_t *)(void *)lane)->heard;
-        meet_tell_kernels(end, &place);
+        place.tells = &((wm_port_t *)(void *)port)->heard;
+        match_tell_kernels(end, &place);
     }
     if (reached)
-        meet_answer(end, peer, hello->index, &answer);
+        match_answer(end, peer, hello->index, &answer);
 }
 
 static bool
 matches(const wm_captured_t *end, int rank, int tag)
 {
-    return end->receives && !end->met
+    return end->receives && !end->matched
            && (end->rank == rank || end->rank == MPI_ANY_SOURCE)
            && (end->tag == tag || end->tag == MPI_ANY_TAG);
 }
 
 // Looks for a sender that came before its receiver.
 static void
-meet_stranger(wm_captured_ends_t *ends, wm_captured_t *end)
+match_stranger(struct wm_captured_ends *ends, wm_captured_t *end)
 {
     for (stranger_t **link = &ends->strangers; *link != NULL;
          link = &(*link)->next) {
@@ -200,20 +200,21 @@ meet_stranger(wm_captured_ends_t *ends, wm_captured_t *end)
         if (!matches(end, stranger->rank, stranger->hello.tag))
             continue;
         *link = stranger->next;
-        meet_sender(end, stranger->rank, &stranger->hello);
+        match_sender(end, stranger->rank, &stranger->hello);
         free(stranger);
         return;
     }
 }
 
 static void
-take_hello(wm_captured_ends_t *ends, int rank, const captured_hello_t *hello)
+take_hello(struct wm_captured_ends *ends, int rank,
+           const captured_hello_t *hello)
 {
     wm_captured_t *end = ends->first;
     while (end != NULL && !matches(end, rank, hello->tag))
         end = end->next;
     if (end != NULL) {
-        meet_sender(end, rank, hello);
+        match_sender(end, rank, hello);
         return;
     }
     stranger_t **link = &ends->strangers, *stranger = calloc(1, sizeof **link);
@@ -253,39 +254,39 @@ receive_hellos(wm_comm_t *comm, wm_error_t *err)
 static int
 read_answer(wm_captured_t *end, wm_error_t *err)
 {
-    const wm_lane_answer_t answer = end->own->answer;
+    const wm_port_answer_t answer = end->own->answer;
     wm_peer_t *peer = end->comm->peers[end->rank];
-    char *lane = NULL, *target = NULL;
-    if (answer.way == WM_LANE_CLOSED)
+    char *port = NULL, *target = NULL;
+    if (answer.way == WM_PORT_CLOSED)
         return wm_error_set(err, WM_ERR_STATE, 0,
                             "rank %d cannot receive the message in a CUDA "
                             "graph: its error says why",
                             end->rank);
     uint64_t room = (uint64_t)answer.slots * answer.slot_bytes;
-    bool direct = answer.way == WM_LANE_DIRECT;
-    if (answer.way > WM_LANE_DIRECT || answer.index >= WM_LANES
+    bool direct = answer.way == WM_PORT_DIRECT;
+    if (answer.way > WM_PORT_DIRECT || answer.index >= WM_PORTS
         || answer.slots != CAPTURED_SLOTS)
         return wm_comm_damaged(end->comm, end->rank, err);
-    int code = meet_map(end, peer, &answer.lane, WM_LANE_BYTES + room, 0,
-                        &lane, err);
+    int code = match_map(end, peer, &answer.port, WM_PORT_BYTES + room, 0,
+                         &port, err);
     if (code == 0 && direct)
-        code = meet_map(end, peer, &answer.target, end->buffer.nbytes, 1,
-                        &target, err);
+        code = match_map(end, peer, &answer.target, end->buffer.nbytes, 1,
+                         &target, err);
     if (code < 0)
         return code;
-    wm_lane_t *its = (wm_lane_t *)(void *)lane;
-    const wm_lane_place_t place = {
+    wm_port_t *its = (wm_port_t *)(void *)port;
+    const wm_port_place_t place = {
         .way = answer.way,
         .slots = answer.slots,
         .slot_bytes = answer.slot_bytes,
         .nbytes = end->buffer.nbytes,
-        .memory = direct ? target : lane + WM_LANE_BYTES,
+        .memory = direct ? target : port + WM_PORT_BYTES,
         .tells = &its->heard,
         .asked = &its->asks,
     };
     end->peer = peer;
-    end->its = &peer->segment->lane_words[answer.index];
-    meet_tell_kernels(end, &place);
+    end->its = &peer->segment->port_words[answer.index];
+    match_tell_kernels(end, &place);
     return 0;
 }
 
@@ -293,7 +294,7 @@ void
 wm_captured_look_for_answer(wm_captured_t *end)
 {
     wm_error_t err;
-    if (end->receives || end->met || !atomic_load(&end->own->answered))
+    if (end->receives || end->matched || !atomic_load(&end->own->answered))
         return;
     // A receiver that is closed already is no error before a replay.
     bool closed = end->closed || atomic_load(&end->own->closed) != 0;
@@ -302,16 +303,16 @@ wm_captured_look_for_answer(wm_captured_t *end)
         return;
     // The receiver's kernels wait in vain.
     uint32_t index = end->own->answer.index;
-    if (end->own->answer.way != WM_LANE_CLOSED && index < WM_LANES) {
+    if (end->own->answer.way != WM_PORT_CLOSED && index < WM_PORTS) {
         end->peer = end->comm->peers[end->rank];
-        end->its = &end->peer->segment->lane_words[index];
+        end->its = &end->peer->segment->port_words[index];
         __atomic_store_n(&end->its->late.stop, 1, __ATOMIC_RELEASE);
     }
-    end->met = true;
+    end->matched = true;
     if (closed)
         __atomic_store_n(&end->own->late.stop, 1, __ATOMIC_RELEASE);
     else
-        meet_fail(end, &err);
+        match_fail(end, &err);
 }
 
 static int
@@ -326,7 +327,7 @@ send_hello(wm_captured_t *end, wm_error_t *err)
         .element = end->buffer.element,
         .nbytes = end->buffer.nbytes,
     };
-    int code = wm_rkey_export(end->lane, &memory, &end->hello.lane, err);
+    int code = wm_rkey_export(end->port, &memory, &end->hello.port, err);
     return code < 0 ? code
                     : wm_mpi_check(
                         MPI_Isend(&end->hello, sizeof end->hello, MPI_BYTE,
@@ -338,48 +339,48 @@ send_hello(wm_captured_t *end, wm_error_t *err)
 // --- both ----------------------------------------------------------------
 
 static bool
-meeting_step(wm_op_t *op)
+matching_step(wm_op_t *op)
 {
     wm_error_t err;
-    wm_captured_ends_t *ends = op->comm->captured;
+    struct wm_captured_ends *ends = op->comm->captured;
     bool left = false;
     int code = receive_hellos(op->comm, &err);
     for (wm_captured_t *end = ends->first; end != NULL; end = end->next) {
         int flag = 1;
         if (end->hello_request != MPI_REQUEST_NULL)
             MPI_Test(&end->hello_request, &flag, MPI_STATUS_IGNORE);
-        if (!end->met && code < 0)
-            meet_fail(end, &err);
+        if (!end->matched && code < 0)
+            match_fail(end, &err);
         else
             wm_captured_look_for_answer(end);
-        left = left || (!end->met && !end->closed) || !flag;
+        left = left || (!end->matched && !end->closed) || !flag;
     }
-    ends->meeting = left;
+    ends->matching = left;
     return !left;
 }
 
-static const wm_op_kind_t meeting_kind = {
-    .step = meeting_step,
+static const wm_op_kind_t matching_kind = {
+    .step = matching_step,
     .asks = wm_posted_asks,
 };
 
 static int
-begin_meeting(wm_comm_t *comm, wm_error_t *err)
+begin_matching(wm_comm_t *comm, wm_error_t *err)
 {
-    if (comm->captured->meeting)
+    if (comm->captured->matching)
         return 0;
-    meeting_t *meeting = wm_op_new(&meeting_kind, sizeof *meeting, comm);
-    if (meeting == NULL)
+    matching_t *matching = wm_op_new(&matching_kind, sizeof *matching, comm);
+    if (matching == NULL)
         return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
-    comm->captured->meeting = true;
-    wm_engine_add_lock_held(&meeting->op);
-    wm_op_release(&meeting->op); // it ends by itself
+    comm->captured->matching = true;
+    wm_engine_add_lock_held(&matching->op);
+    wm_op_release(&matching->op); // it ends by itself
     wm_engine_notify();
     return 0;
 }
 
 int
-wm_captured_meet(wm_captured_t *end, wm_error_t *err)
+wm_captured_match(wm_captured_t *end, wm_error_t *err)
 {
     wm_comm_t *comm = end->comm;
     if (comm->captured == NULL) {
@@ -390,13 +391,13 @@ wm_captured_meet(wm_captured_t *end, wm_error_t *err)
     }
     int code = end->receives ? 0 : send_hello(end, err);
     if (code == 0)
-        code = begin_meeting(comm, err);
+        code = begin_matching(comm, err);
     if (code < 0)
         return code;
     *comm->captured->last = end;
     comm->captured->last = &end->next;
     if (end->receives)
-        meet_stranger(comm->captured, end);
+        match_stranger(comm->captured, end);
     return 0;
 }
 
@@ -405,7 +406,7 @@ wm_captured_leave(wm_captured_t *end)
 {
     if (end->comm == NULL || end->comm->captured == NULL)
         return;
-    wm_captured_ends_t *ends = end->comm->captured;
+    struct wm_captured_ends *ends = end->comm->captured;
     wm_captured_t **link = &ends->first;
     while (*link != NULL && *link != end)
         link = &(*link)->next;
@@ -420,7 +421,7 @@ wm_captured_leave(wm_captured_t *end)
 static void
 captured_drop_all(wm_comm_t *comm)
 {
-    wm_captured_ends_t *ends = comm->captured;
+    struct wm_captured_ends *ends = comm->captured;
     if (ends == NULL)
         return;
     while (ends->strangers != NULL) {
