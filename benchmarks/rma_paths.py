@@ -71,12 +71,16 @@ class Windows(Way):
 
     messages: Any  # a communicator whose messages are measured beside
 
-    def open(self, make_window: Any, comm: Any, memory: Any, host: Any) -> None:
-        """memory: makes an array of NumPy's data; host: gives them back."""
+    def open(self, windows: Any, comm: Any, memory: Any, host: Any) -> None:
+        """windows: MPI.Win or ours. memory: makes an array of NumPy's; host: gives it back."""
         self.memory, self.host, self.messages = memory, host, comm
-        self.part = memory(np.zeros(LARGEST if self.rank == TARGET else 8, np.uint8))
-        self.win = make_window(self.part, 1, comm=comm)
+        self.part, self.win = self.make(windows, LARGEST if self.rank == TARGET else 8)
         self.win.Lock_all()
+
+    def make(self, windows: Any, nbytes: int) -> tuple[Any, Any]:
+        """This rank's memory, and the window."""
+        part = self.memory(np.zeros(nbytes, np.uint8))
+        return part, windows.Create(part, 1, comm=self.messages)
 
     def origin(self, nbytes: int, value: int) -> Any:
         return self.memory(np.full(nbytes, value, np.uint8))
@@ -165,7 +169,7 @@ class Warpmpi(Windows):
     def __init__(self, world):
         super().__init__(world)
         wm = self.wm = importlib.import_module("warpmpi")
-        self.open(wm.Win.Create, wm.Comm(world), self.upload, lambda array: array.numpy())
+        self.open(wm.Win, wm.Comm(world), self.upload, lambda array: array.numpy())
 
     def upload(self, data: np.ndarray) -> Any:
         return self.wm.from_numpy(data, device=self.wm.get_device())
@@ -189,7 +193,15 @@ class WarpmpiCupy(Warpmpi):
         return self.cupy.asarray(data)
 
 
-class WarpmpiHost(Warpmpi):
+class HostMemory(Windows):
+    """Windows that allocate host memory, as Open MPI 4.1 with threads has no others."""
+
+    def make(self, windows, nbytes):
+        win = windows.Allocate(nbytes, 1, comm=self.messages)
+        return np.asarray(win.tomemory()), win
+
+
+class WarpmpiHost(HostMemory, Warpmpi):
     """wm.Win over NumPy's arrays."""
 
     def __init__(self, world):
@@ -200,14 +212,14 @@ class WarpmpiHost(Warpmpi):
         return data
 
 
-class Mpi4py(Windows):
+class Mpi4py(HostMemory):
     """Plain mpi4py over NumPy's arrays."""
 
     def __init__(self, world):
         from mpi4py import MPI
 
         super().__init__(world)
-        self.open(MPI.Win.Create, world, lambda data: data, np.asarray)
+        self.open(MPI.Win, world, lambda data: data, np.asarray)
 
 
 class Bare(Way):
