@@ -77,6 +77,31 @@ def test_calls_of_windows_are_counted_by_target(comm):
     win.Free()
 
 
+@gpu
+@pytest.mark.ranks(2)
+def test_halos_are_counted_by_neighbour(comm):
+    if not cases.is_direct(comm):
+        pytest.skip("halos go by messages")
+    cart = comm.Create_cart([comm.size, 1], periods=[True, True])
+    halo = wm.Halo(cart)
+    field = wm.zeros((6, 7), "f4", device=wm.get_device())
+    halo.exchange(field)
+    wm.reset_stats()
+    for _ in range(3):
+        halo.exchange(field)
+    total = wm.stats()
+    counts = wm.stats(peers=cart)
+    own = counts[comm.rank]
+    assert own["halo_exchanges"] == own["halo_bytes"] == 0
+    other = counts[(comm.rank + 1) % comm.size]
+    assert other["halo_exchanges"] == total["halo_exchanges"] == 3
+    faces = 2 if comm.size == 2 else 1  # west and east, of 5 points
+    assert other["halo_bytes"] == 3 * 4 * 5 * faces
+    of_all = sum(each["halo_bytes"] for each in counts.values())
+    assert total["halo_bytes"] == of_all + 3 * 4 * 4 * 2  # south and north
+    halo.free()
+
+
 @pytest.mark.ranks(2)
 def test_counters_of_no_communicator_of_ours(comm):
     with pytest.raises(RuntimeError, match=r"wm\.Comm\(comm\)"):

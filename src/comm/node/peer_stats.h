@@ -16,7 +16,9 @@
     X(mappings_open)        /* now */                                         \
     X(mapped_bytes)         /* now */                                         \
     X(window_calls)         /* puts, gets and updates, done from here */      \
-    X(window_bytes)         /* of those */
+    X(window_bytes)         /* of those */                                    \
+    X(halo_exchanges)       /* by a kernel, in which it is a neighbour */     \
+    X(halo_bytes)           /* of those, copied to it (or from it) */
 
 typedef enum {
 #define X(name) WM_PEER_STAT_##name,

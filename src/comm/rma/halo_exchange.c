@@ -626,6 +626,20 @@ launch_phase(const wm_halo_t *halo, const wm_halo_set_t *set, int phase,
                     : launch_list(halo, set, 2 + 2 * phase, true, stream, err);
 }
 
+static void
+count_exchange(const wm_halo_t *halo, const wm_halo_set_t *set)
+{
+    wm_stat_add(WM_STAT_halo_exchanges, 1);
+    wm_stat_add(WM_STAT_halo_bytes, (int64_t)set->nbytes);
+    for (int i = 0; i < halo->peer_count; ++i) {
+        int rank = halo->peers[i];
+        wm_peer_stats_t *stats = &halo->comm->peers[rank]->stats;
+        wm_peer_stat_add(stats, WM_PEER_STAT_halo_exchanges, 1);
+        wm_peer_stat_add(stats, WM_PEER_STAT_halo_bytes,
+                         (int64_t)set->peer_bytes[i]);
+    }
+}
+
 static int
 launch(wm_halo_t *halo, const wm_halo_set_t *set, CUstream stream,
        bool captured, wm_error_t *err)
@@ -644,8 +658,8 @@ launch(wm_halo_t *halo, const wm_halo_set_t *set, CUstream stream,
                                  stream, err);
     for (int i = 0; i < set->phases && code == 0; ++i)
         code = launch_phase(halo, set, i, stream, err);
-    wm_stat_add(WM_STAT_halo_exchanges, code == 0);
-    wm_stat_add(WM_STAT_halo_bytes, code == 0 ? (int64_t)set->nbytes : 0);
+    if (code == 0)
+        count_exchange(halo, set);
     return code;
 }
 

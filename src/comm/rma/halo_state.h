@@ -34,9 +34,10 @@ struct wm_halo_set {
     bool kept;   // a plan, or a graph, has it: it stays until the halo ends
     int op;      // WM_HALO_EXCHANGE, or the operation of a reduction
     bool by_messages;
-    size_t nbytes;     // that this rank writes into ghosts, its own included
-    wm_block_t *table; // the tasks, in lists
-    uint32_t *begins;  // of the lists, and the end
+    size_t nbytes; // that this rank writes into ghosts, its own included
+    size_t peer_bytes[WM_HALO_PEERS]; // of those, the neighbours'
+    wm_block_t *table;                // the tasks, in lists
+    uint32_t *begins;                 // of the lists, and the end
     wm_halo_params_t params;
     wm_symm_memory_t *lines; // for a short exchange; NULL: none
     // Of a reduction: after the first list, of copies from the neighbours'

@@ -331,18 +331,14 @@ static uint64_t
 find_units(const cutter_t *cutter, int list)
 {
     wm_halo_set_t *set = cutter->making->set;
-    uint64_t all = 0, longest = 1, blocks = set->most, nbytes = 0;
+    uint64_t all = 0, longest = 1, blocks = set->most;
     for (int i = 0; i < cutter->count; ++i) {
-        const wm_layout_t *layout = &cutter->copies[i].layout;
+        uint64_t units = cutter->copies[i].units;
         if (cutter->copies[i].list != list)
             continue;
-        uint64_t units = cutter->copies[i].units;
         all += units;
         longest = units > longest ? units : longest;
-        nbytes += units * (uint64_t)wm_layout_unit(layout);
     }
-    if (list == 0)
-        set->nbytes = nbytes;
     blocks = blocks > 1 ? blocks - 1 : 1; // the first one waits
     uint64_t units = all / blocks;
     units = units > LEAST_UNITS ? units : LEAST_UNITS;
@@ -371,6 +367,22 @@ wm_halo_upload(wm_halo_set_t *set, int device, const wm_halo_task_t *tasks,
     if (code == 0)
         set->params.tasks = wm_block_pointer(set->table);
     return code;
+}
+
+// Counts the bytes of an exchange, which are those of the first list.
+static void
+count_bytes(const cutter_t *cutter)
+{
+    wm_halo_set_t *set = cutter->making->set;
+    for (int i = 0; i < cutter->count; ++i) {
+        const copy_t *copy = &cutter->copies[i];
+        size_t unit = (size_t)wm_layout_unit(&copy->layout);
+        if (copy->list > 0)
+            continue;
+        set->nbytes += copy->units * unit;
+        if (copy->peer != WM_HALO_SELF)
+            set->peer_bytes[copy->peer] += copy->units * unit;
+    }
 }
 
 // Cuts all lists. With `tasks` NULL, finds only where each one begins.
@@ -417,8 +429,10 @@ wm_halo_make_tasks(wm_halo_making_t *making, wm_error_t *err)
         return out_of_memory(err);
     cutter->making = making;
     int code = find_copies(cutter, err);
-    if (code == 0)
+    if (code == 0) {
+        count_bytes(cutter);
         code = cut_and_upload(cutter, err);
+    }
     making->set->params.waits_first = making->op != WM_HALO_EXCHANGE;
     free(cutter->copies);
     free(cutter);
