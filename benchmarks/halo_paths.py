@@ -8,6 +8,7 @@ measure it and by no others.
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import importlib.util
 import itertools
@@ -268,6 +269,10 @@ class Packed(Slices):
         super().finish()
 
 
+def at(memory: np.ndarray) -> ctypes.c_void_p:
+    return ctypes.c_void_p(memory.ctypes.data)
+
+
 class Staged(Packed):
     """The same by plain mpi4py and pinned memory."""
 
@@ -284,13 +289,13 @@ class Staged(Packed):
         requests = [comm.Irecv(each[7], each[5], tag) for tag, each in enumerate(self.buffers)]
         for edge, packed, _, _, _, _, out, _ in self.buffers:
             copy(packed, edge)
-            packed.data.copy_to_host_async(out.ctypes.data, packed.nbytes, stream)
+            packed.data.copy_to_host_async(at(out), packed.nbytes, stream)
         stream.synchronize()
         for tag, each in enumerate(self.buffers):
             requests.append(comm.Isend(each[6], each[2], tag))
         self.mpi.Request.Waitall(requests)
         for _, _, _, got, into, _, _, arrived in self.buffers:
-            got.data.copy_from_host_async(arrived.ctypes.data, got.nbytes, stream)
+            got.data.copy_from_host_async(at(arrived), got.nbytes, stream)
             copy(into, got)
 
     def finish(self):
