@@ -34,8 +34,10 @@ RATIOS = [
     ("add", "bare", "Accumulate, Flush", "warpmpi", 256 * MIB, "at least 0.8"),
     ("Fence", "warpmpi", "Barrier", "warpmpi", 0, "at most 1.2"),
     ("Lock, Unlock", "warpmpi", "Barrier", "warpmpi", 0, "at most 1.2"),
-    ("Put, Flush", "warpmpi", "put, signal, wait", "nvshmem", 8, "below 1"),
-    ("Put, Flush", "warpmpi", "put, signal, wait", "nccl", 8, "below 1"),
+    ("Put, Flush", "warpmpi", "Put, Flush", "nvshmem", 8, "below 1"),
+    ("put, signal, wait", "warpmpi-shared", "put, signal, wait", "nvshmem", 8, "below 1"),
+    ("put, signal, wait", "warpmpi-shared", "put, signal, wait", "nccl", 8, "below 1"),
+    ("Barrier of a stream", "warpmpi-shared", "Barrier of a stream", "nvshmem", 0, "below 1"),
 ]
 HOST_RATIO = "at most 1.1"
 

@@ -255,7 +255,7 @@ class Bare(Way):
 
 
 class Signals(Way):
-    """What NVSHMEM and NCCL have in common: a put with a signal, and the wait for it."""
+    """What shared arrays, NVSHMEM and NCCL have: a put with a signal, and the wait for it."""
 
     def __init__(self, world):
         if not importlib.util.find_spec("cupy"):
@@ -285,6 +285,34 @@ class Signals(Way):
             self.wait()
 
         yield Row("put, signal, wait", ping_pong, messages=2)
+
+
+class Shared(Signals):
+    """wm.SharedArray: CuPy copies into the other rank's array."""
+
+    def __init__(self, world):
+        super().__init__(world)
+        wm = self.wm = importlib.import_module("warpmpi")
+        self.stream = self.cupy.cuda.Stream(non_blocking=True)
+        self.wait = self.stream.synchronize
+        self.array = wm.shared_empty(LARGEST, "u1", comm=wm.Comm(world), like="cupy")
+        self.into = self.array.peer(self.peer).data
+        self.source = self.cupy.zeros(LARGEST, "u1")
+        self.cupy.cuda.runtime.deviceSynchronize()
+
+    def put(self, nbytes):
+        self.into.copy_from_device_async(self.source.data, nbytes, self.stream)
+        self.array.signal(self.peer, 0, stream=self.stream)
+
+    def await_signal(self):
+        self.array.wait(0, stream=self.stream)
+
+    def synchronizations(self):
+        def barrier() -> None:
+            self.array.barrier(stream=self.stream)
+            self.wait()
+
+        yield Row("Barrier of a stream", barrier)
 
 
 class Nvshmem(Signals):
@@ -344,7 +372,7 @@ class Nvshmem(Signals):
             self.core.barrier_all(stream=self.stream)
             self.wait()
 
-        yield Row("Barrier", barrier)
+        yield Row("Barrier of a stream", barrier)
 
     def close(self):
         self.core.free(self.signal)
@@ -412,6 +440,7 @@ ONE_GPU = {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}  # which several ranks may share
 WAYS: dict[str, tuple[type[Way], dict[str, str], str]] = {
     "warpmpi": (Warpmpi, {}, "warpmpi"),
     "warpmpi-cupy": (WarpmpiCupy, {}, "warpmpi, CuPy"),
+    "warpmpi-shared": (Shared, {}, "wm.SharedArray"),
     "warpmpi-host": (WarpmpiHost, {}, "warpmpi, NumPy"),
     "mpi4py": (Mpi4py, {}, "mpi4py, NumPy"),
     "bare": (Bare, {}, "bare"),
