@@ -16,7 +16,6 @@ from warpmpi._typing import (
     DTypeLike,
     StreamLike,
 )
-
 from warpmpi._windows import StreamWin
 
 __version__: Final[str]
@@ -632,12 +631,6 @@ class Win(MPI.Win):
     def Attach(self, memory: Any) -> None: ...
     def Detach(self, memory: Any) -> None: ...
     def Get_attr(self, keyval: int) -> Any: ...
-    @property  # type: ignore[override]
-    def attrs(self) -> tuple[int, int, int]: ...
-    @property  # type: ignore[override]
-    def flavor(self) -> int: ...
-    @property  # type: ignore[override]
-    def model(self) -> int: ...
     @property
     def attrs(self) -> tuple[int, int, int]: ...  # type: ignore[override]
     @property
