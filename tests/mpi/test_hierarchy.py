@@ -130,6 +130,36 @@ def test_gpu_memory_moves_in_the_host_by_the_first_engine(tmp_path):
     assert {counts["mpi"] for counts in found} == {6}
 
 
+def test_a_blocking_call_opens_the_engine_of_a_class_that_was_asked(tmp_path):
+    """Nonblocking calls before have the first one that was open as they began.
+
+    Averages open the ring of GPUs alone.
+    """
+    program = """
+    comm.Allreduce(*new(), op=wm.AVG)
+
+    def begin():
+        given, got = new()
+        return comm.Iallreduce(given, got), got
+
+    def started():
+        counts = _core._coll_engines()
+        return counts["hierarchy"], counts["gpu_ring"]
+
+    begun = [begin() for _ in range(3)]
+    allreduce()  # waits for the answer, and opens the hierarchy
+    begun.append(begin())
+    for request, got in begun:
+        request.Wait()
+        check(got)
+    assert started()[0] == 2, started()
+    print("rings", started()[1])
+"""
+    printed = run(tmp_path, program, HOSTS["unequal"], TOY_RING="gpus")
+    assert [line.split()[0] for line in printed.splitlines()] == ["rings"] * 3
+    assert min(int(line.split()[1]) for line in printed.splitlines()) == 4
+
+
 # Blocking and nonblocking calls in turn.
 IN_TURN = """
     for _ in range(3):
