@@ -28,7 +28,16 @@ def test_random_windows(comm, used):
 
 
 @pytest.mark.programs
+@pytest.mark.parametrize("level", ["multiple", "single"])
 @pytest.mark.parametrize("count, apart", [(2, 1), (4, 2)])
-def test_random_windows_between_hosts(count, apart):
-    told = ranks.run(PROGRAM, "--plans", 20, "--apart", apart, ranks=count)
+def test_random_windows_between_hosts(count, apart, level):
+    told = ranks.run(
+        PROGRAM,
+        "--plans",
+        20,
+        "--apart",
+        apart,
+        ranks=count,
+        MPI4PY_RC_THREAD_LEVEL=level,
+    )
     assert f"20 plans, every one right, on {count} ranks" in told
