@@ -247,13 +247,22 @@ serving_begin(wm_serving_t *serving, wm_error_t *err)
     }
 }
 
+static int
+serving_damaged(const wm_serving_t *serving, wm_error_t *err)
+{
+    return wm_error_set(err, WM_ERR_STATE, 0,
+                        "a request of rank %d to a window is damaged",
+                        serving->source);
+}
+
 // Finds the memory, from `low` to `high` behind the request's place.
 static int
 serving_find(wm_serving_t *serving, int64_t low, int64_t high, wm_error_t *err)
 {
     const wm_target_request_t *request = &serving->request;
     const wm_target_memory_t *region = wm_target_find(
-        serving->target, request->at + (uint64_t)low, (uint64_t)(high - low));
+        serving->target, request->at + (uint64_t)low,
+        (uint64_t)high - (uint64_t)low);
     if (region == NULL)
         return wm_error_set(
             err, WM_ERR_MPI, MPI_ERR_RMA_RANGE,
@@ -269,10 +278,15 @@ serving_find(wm_serving_t *serving, int64_t low, int64_t high, wm_error_t *err)
 
 // Reads the layout, and turns its offsets into addresses.
 static int
-serving_read_layout(wm_serving_t *serving, wm_error_t *err)
+serving_read_layout(wm_serving_t *serving, const MPI_Status *status,
+                    wm_error_t *err)
 {
     int64_t low = 0, high = 0;
+    int come = 0;
     const wm_target_request_t *request = &serving->request;
+    MPI_Get_count(status, MPI_BYTE, &come);
+    if ((size_t)come != request->words * sizeof *serving->words)
+        return serving_damaged(serving, err);
     size_t size = serving_updates(serving)
                       ? wm_reduce_size((wm_reduce_type_t)request->type)
                       : 1;
@@ -322,10 +336,7 @@ serving_check(const wm_serving_t *serving, wm_error_t *err)
                 && request->words == 0;
     if (right && request->kind == WM_TARGET_TELL)
         right = request->type < WM_TARGET_TELLS;
-    return right ? 0
-                 : wm_error_set(err, WM_ERR_STATE, 0,
-                                "a request of rank %d to a window is damaged",
-                                serving->source);
+    return right ? 0 : serving_damaged(serving, err);
 }
 
 // Begins the request, as it is the first of its origin.
@@ -413,6 +424,9 @@ serving_moved(wm_serving_t *serving, wm_error_t *err)
             *err = parts[i]->error;
             return err->code;
         }
+    const wm_op_t *payload = serving->refused ? NULL : serving->receiving;
+    if (payload != NULL && payload->result.nbytes != serving->request.nbytes)
+        return serving_damaged(serving, err);
     bool updates = serving_updates(serving) && !serving->refused
                    && serving->sending == NULL;
     return updates ? serving_update(serving, err)
@@ -500,16 +514,16 @@ static int
 serving_advance(wm_serving_t *serving, wm_error_t *err)
 {
     int flag = 0, code;
+    MPI_Status status;
     switch (serving->state) {
     case SERVING_WAITS:
         return serving_is_next(serving, true) ? serving_start(serving, err)
                                               : 0;
     case SERVING_LAYOUT:
-        code = wm_mpi_check(
-            MPI_Test(&serving->layout, &flag, MPI_STATUS_IGNORE), "MPI_Test",
-            err);
+        code = wm_mpi_check(MPI_Test(&serving->layout, &flag, &status),
+                            "MPI_Test", err);
         if (code == 0 && flag)
-            code = serving_read_layout(serving, err);
+            code = serving_read_layout(serving, &status, err);
         return code < 0 || !flag ? code : serving_begin(serving, err);
     case SERVING_MOVES:
         return serving_moved(serving, err);
