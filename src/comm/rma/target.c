@@ -132,33 +132,42 @@ wm_target_attach(wm_target_t *target, const wm_target_memory_t *memory,
     return code;
 }
 
+// Memory that is detached, and whose requests under way are waited for.
+typedef struct {
+    const wm_target_t *target;
+    wm_target_memory_t memory;
+} detached_t;
+
 static int
-target_look_at_served(void *context, wm_error_t *err)
+target_look_at_detached(void *context, wm_error_t *err)
 {
+    const detached_t *detached = context;
     (void)err;
-    return ((const wm_target_t *)context)->serving == 0;
+    return !wm_serving_any_uses(detached->target, &detached->memory);
 }
 
 int
 wm_target_detach(wm_target_t *target, uint64_t at, wm_error_t *err)
 {
-    int code = wm_coll_wait(target->of, target_look_at_served, target, LOOKS,
-                            err);
-    if (code < 0)
-        return code;
+    detached_t detached = {.target = target};
     wm_engine_lock();
     int place = target_region_behind(target, at) - 1;
     bool found = place >= 0 && target->memory[place].at == at;
     if (found) {
+        detached.memory = target->memory[place];
         --target->regions;
         memmove(&target->memory[place], &target->memory[place + 1],
                 (size_t)(target->regions - place) * sizeof *target->memory);
     }
+    bool used = found && wm_serving_any_uses(target, &detached.memory);
     wm_engine_unlock();
-    return found ? 0
-                 : target_refuse_attach("was not attached, or no attached "
-                                        "memory begins there",
-                                        at, err);
+    if (!found)
+        return target_refuse_attach("was not attached, or no attached memory "
+                                    "begins there",
+                                    at, err);
+    return used ? wm_coll_wait(target->of, target_look_at_detached, &detached,
+                               0, err)
+                : 0;
 }
 
 // Makes the communicator of the target's messages: that of the window, with

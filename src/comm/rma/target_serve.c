@@ -42,9 +42,10 @@ struct wm_serving {
     int64_t *words;
     MPI_Request layout, replying;
     wm_target_reply_t reply;
-    wm_pointer_t memory; // of the target
-    char *at;
-    wm_pattern_t *pattern;          // NULL: no gaps
+    wm_pointer_t memory;   // of the target
+    char *at;              // NULL: not known yet
+    const char *region;    // the memory that was given, in which `at` is
+    wm_pattern_t *pattern; // NULL: no gaps
     wm_coll_memory_t given, result; // of an update
     wm_op_t *receiving, *sending;   // NULL: none
     CUevent event;
@@ -272,6 +273,7 @@ serving_find(wm_serving_t *serving, int64_t low, int64_t high, wm_error_t *err)
             (long long)(request->at + (uint64_t)high),
             wm_comm_name(serving->target->of, serving->target->of->rank).text);
     serving->memory = region->memory;
+    serving->region = region->data;
     serving->at = region->data + (request->at - region->at);
     return 0;
 }
@@ -625,4 +627,17 @@ wm_serving_begin(wm_serving_t *serving, wm_target_t *target,
         of->queued = serving;
     ++target->serving;
     serving_admit(of);
+}
+
+bool
+wm_serving_any_uses(const wm_target_t *target,
+                    const wm_target_memory_t *memory)
+{
+    bool uses = false;
+    for (int rank = 0; rank < target->comm.size && !uses; ++rank) {
+        const wm_serving_t *one = target->ranks[rank].served;
+        for (; one != NULL && !uses; one = one->next)
+            uses = one->at != NULL && one->region == memory->data;
+    }
+    return uses;
 }

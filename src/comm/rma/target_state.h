@@ -120,6 +120,11 @@ wm_serving_begin(wm_serving_t *serving, wm_target_t *target,
 void
 wm_serving_free(wm_serving_t *serving);
 
+// Returns true if a request that has begun accesses the memory.
+bool
+wm_serving_any_uses(const wm_target_t *target,
+                    const wm_target_memory_t *memory);
+
 // Begins to receive requests.
 WM_MUST_CHECK int
 wm_target_serve(wm_target_t *target, wm_error_t *err);
