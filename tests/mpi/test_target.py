@@ -209,6 +209,29 @@ def test_an_exclusive_lock_lets_one_in(comm, kind):
 
 
 @pytest.mark.ranks(2)
+def test_detaching_waits_for_no_lock(comm):
+    """But for the requests on that memory; later ones are refused."""
+    with exposed(comm, "host") as target:
+        if comm.rank == 0:
+            target.lock(0)
+        comm.Barrier()
+        if comm.rank == 1:
+            waits = _core._target_lock(target.core, 0, True)
+        comm.Barrier()
+        if comm.rank == 0:
+            _core._target_detach(target.core, 0)
+            with pytest.raises(MPI.Exception, match="was not attached"):
+                _core._target_detach(target.core, 0)
+            target.unlock(0)
+        if comm.rank == 1:
+            waits.Wait()
+            with pytest.raises(MPI.Exception, match="target_disp"):
+                target.do(PUT, 0, 0, np.ones(1, "f4"))
+            target.unlock(0)
+        comm.Barrier()
+
+
+@pytest.mark.ranks(2)
 def test_a_shared_lock_lets_all_in(comm):
     with exposed(comm, "host") as target:
         target.lock(0, False)

@@ -284,10 +284,28 @@ target_hear(PyObject *Py_UNUSED(module), PyObject *args)
     return target_request(code, op, &err);
 }
 
+PyDoc_STRVAR(target_detach_doc, "_target_detach(target, at, /)\n--\n\n"
+                                "Take the array at a place back.");
+
+static PyObject *
+target_detach(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *capsule;
+    unsigned long long at;
+    wm_error_t err;
+    int code;
+    if (!PyArg_ParseTuple(args, "OK:_target_detach", &capsule, &at)
+        || target_of(capsule) == NULL)
+        return NULL;
+    WM_PY_UNLOCKED(code = wm_target_detach(target_of(capsule), at, &err));
+    return wm_py_none(code, &err);
+}
+
 PyMethodDef wm_py_target_functions[] = {
     {"_target_expose", target_expose, METH_VARARGS, target_expose_doc},
     {"_target_withdraw", target_withdraw, METH_O, target_withdraw_doc},
     {"_target_begin", target_begin, METH_VARARGS, target_begin_doc},
+    {"_target_detach", target_detach, METH_VARARGS, target_detach_doc},
     {"_target_flush", target_flush, METH_VARARGS, target_flush_doc},
     {"_target_lock", target_lock, METH_VARARGS, target_lock_doc},
     {"_target_tell", target_tell, METH_VARARGS, target_tell_doc},
