@@ -76,6 +76,36 @@ def test_accumulate_from_all(comm, kind, dtype):
         comm.Barrier()
 
 
+@pytest.mark.ranks(2)
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["host", "device"])
+def test_an_update_of_several_pieces(comm, kind):
+    size = (64 << 20) // 8 + 125
+    with exposed(comm, kind, "i8", size) as target:
+        if comm.rank == 0:
+            values = kinds.make(kind, np.arange(size))
+            result = kinds.make(kind, np.zeros(size, "i8"))
+            for _ in range(2):
+                target.begin(
+                    FETCH, 1, 0, values, result, op=MPI.SUM, requested=False
+                )
+                target.begin(
+                    ACCUMULATE, 1, 0, values, op=MPI.SUM, requested=False
+                )
+                target.flush()
+        comm.Barrier()
+        expected = np.arange(size)
+        if comm.rank == 0:
+            np.testing.assert_array_equal(
+                kinds.values_of(result), 2 * expected
+            )
+        else:
+            np.testing.assert_array_equal(
+                kinds.values_of(target.array), 4 * expected
+            )
+        comm.Barrier()
+
+
 @pytest.mark.parametrize("kind", kinds.KINDS)
 def test_a_counter_gives_each_number_once(comm, kind):
     with exposed(comm, kind, "i8", 1) as target:

@@ -302,18 +302,13 @@ target_release_buffers(wm_buffer_t *origin, wm_buffer_t *result)
         wm_buffer_release(result);
 }
 
-int
-wm_target_begin(wm_target_t *target, const wm_target_op_t *what,
-                wm_buffer_t *origin, wm_buffer_t *result, wm_op_t **op,
-                wm_error_t *err)
+// Begins an operation that was checked.
+static int
+target_begin_one(wm_target_t *target, const wm_target_op_t *what,
+                 wm_buffer_t *origin, wm_buffer_t *result, wm_op_t **op,
+                 wm_error_t *err)
 {
-    int code = target_check_op(target, what, err);
-    if (code < 0 || what->nbytes == 0) {
-        target_release_buffers(origin, result);
-        if (code == 0 && op != NULL)
-            *op = wm_op_ended();
-        return code;
-    }
+    int code = 0;
     wm_asked_t *asked = asked_new(target, what->rank, err);
     code = asked != NULL ? asked_layout(asked, what, err) : WM_ERR_MEMORY;
     if (code < 0)
@@ -339,6 +334,112 @@ wm_target_begin(wm_target_t *target, const wm_target_op_t *what,
     else
         wm_op_release(&asked->op); // it ends by itself
     return 0;
+}
+
+// A buffer whose pieces are those of several operations.
+typedef struct {
+    _Atomic int uses;
+    wm_buffer_t whole;
+} shared_t;
+
+static void
+shared_release(void *owner)
+{
+    shared_t *shared = owner;
+    if (atomic_fetch_sub(&shared->uses, 1) != 1)
+        return;
+    wm_buffer_release(&shared->whole);
+    free(shared);
+}
+
+// Returns a piece; NULL if there is no buffer.
+static wm_buffer_t *
+shared_piece(shared_t *shared, size_t at, size_t nbytes, wm_buffer_t *piece)
+{
+    if (shared == NULL)
+        return NULL;
+    atomic_fetch_add(&shared->uses, 1);
+    *piece = shared->whole;
+    piece->data += at;
+    piece->nbytes = nbytes;
+    piece->owner = shared;
+    piece->release = shared_release;
+    return piece;
+}
+
+// Returns a buffer that is used once; takes over *buffer on success.
+static int
+shared_new(wm_buffer_t *buffer, shared_t **shared, wm_error_t *err)
+{
+    *shared = NULL;
+    if (buffer == NULL)
+        return 0;
+    *shared = malloc(sizeof **shared);
+    if (*shared == NULL)
+        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    (*shared)->uses = 1;
+    (*shared)->whole = *buffer;
+    return 0;
+}
+
+// Returns true if a long update is made of several, so that the target needs
+// memory for one of them at a time, and updates one while the next one comes.
+static bool
+target_splits(const wm_target_op_t *what, const wm_buffer_t *origin,
+              const wm_buffer_t *result, wm_op_t **op)
+{
+    return what->kind >= WM_TARGET_ACCUMULATE && op == NULL
+           && what->nbytes > WM_TARGET_PIECE && what->count == 0
+           && (origin == NULL || origin->pattern == NULL)
+           && (result == NULL || result->pattern == NULL);
+}
+
+static int
+target_begin_pieces(wm_target_t *target, const wm_target_op_t *what,
+                    wm_buffer_t *origin, wm_buffer_t *result, wm_error_t *err)
+{
+    shared_t *given, *taken;
+    wm_buffer_t sent, received;
+    wm_target_op_t piece = *what;
+    int code = shared_new(origin, &given, err);
+    if (code == 0 && shared_new(result, &taken, err) < 0) {
+        free(given);
+        code = WM_ERR_MEMORY;
+    }
+    if (code < 0) {
+        target_release_buffers(origin, result);
+        return code;
+    }
+    for (size_t at = 0; at < what->nbytes && code == 0; at += piece.nbytes) {
+        piece.at = what->at + at;
+        piece.nbytes = what->nbytes - at < WM_TARGET_PIECE ? what->nbytes - at
+                                                           : WM_TARGET_PIECE;
+        code = target_begin_one(
+            target, &piece, shared_piece(given, at, piece.nbytes, &sent),
+            shared_piece(taken, at, piece.nbytes, &received), NULL, err);
+    }
+    if (given != NULL)
+        shared_release(given);
+    if (taken != NULL)
+        shared_release(taken);
+    return code;
+}
+
+int
+wm_target_begin(wm_target_t *target, const wm_target_op_t *what,
+                wm_buffer_t *origin, wm_buffer_t *result, wm_op_t **op,
+                wm_error_t *err)
+{
+    int code = target_check_op(target, what, err);
+    if (code < 0 || what->nbytes == 0) {
+        target_release_buffers(origin, result);
+        if (code == 0 && op != NULL)
+            *op = wm_op_ended();
+        return code;
+    }
+    return target_splits(what, origin, result, op)
+               ? target_begin_pieces(target, what, origin, result, err)
+               : target_begin_one(target, what, origin, result, op, err);
 }
 
 // Waits for the operations that began before it.

@@ -134,7 +134,7 @@ PyDoc_STRVAR(
     target_begin_doc,
     "_target_begin(target, kind, rank, at, origin, result, op, compare, \n"
     "parts, requested, nbytes, /)\n--\n\n"
-    "Begin an operation; returns a request.");
+    "Begin an operation; returns a request, or None.");
 
 static PyObject *
 target_begin(PyObject *Py_UNUSED(module), PyObject *args)
@@ -180,11 +180,14 @@ target_begin(PyObject *Py_UNUSED(module), PyObject *args)
             sent = wm_py_message_detach(from);
         if (into != NULL)
             received = wm_py_message_detach(into);
-        WM_PY_UNLOCKED(code = wm_target_begin(
-                           target, &what, from != NULL ? &sent : NULL,
-                           into != NULL ? &received : NULL, &op, &err));
+        WM_PY_UNLOCKED(code = wm_target_begin(target, &what,
+                                              from != NULL ? &sent : NULL,
+                                              into != NULL ? &received : NULL,
+                                              requested ? &op : NULL, &err));
         request = code < 0 ? wm_py_raise(&err)
-                           : wm_py_request_new(op, MPI_REQUEST_NULL, &none);
+                  : op == NULL
+                      ? Py_NewRef(Py_None)
+                      : wm_py_request_new(op, MPI_REQUEST_NULL, &none);
     }
     if (from != NULL)
         wm_py_message_release(from);
