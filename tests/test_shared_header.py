@@ -28,6 +28,7 @@ extern "C" __global__ void calls(const wm_shared_t *a, wm_shared_word_t *to)
     wm_shared_wait(a, 2, 3);
     *to = wm_shared_peek(a, 1);
     wm_shared_barrier(a);
+    wm_shared_barrier_block(a);
 }
 """
 

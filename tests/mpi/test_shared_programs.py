@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Shared arrays in jobs of their own: several hosts, no GPU, long waits."""
 
+import os
+
 import pytest
 
 import ranks
@@ -61,6 +63,47 @@ def test_jobs_without_gpus(tmp_path):
     nothing = {"CUDA_VISIBLE_DEVICES": "", "WARPMPI_CUDA_DRIVER": ""}
     printed = ranks.run_text(tmp_path, WITHOUT, ranks=3, **nothing)
     assert printed.count("right") == 3
+
+
+UNREACHED = """
+    import sys
+    sys.path.insert(0, "tests")
+    import numpy as np
+    from mpi4py import MPI
+    import graphs
+    import warpmpi as wm
+
+    comm = wm.Comm(MPI.COMM_WORLD)
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    count, stream = 9 << 20, wm.Stream()
+    a = wm.shared_zeros(count, "int32", comm=comm)
+    assert a.pinned and not wm.shared_empty(1, comm=comm, device="cpu").pinned
+    shown = a.__cuda_array_interface__
+    assert shown["data"] == (a.ptr, False) and shown["shape"] == (count,)
+    with graphs.capture(stream) as made:
+        a.signal(right, 2, 9, stream)
+        a.wait(2, 9, stream)
+        a.barrier(stream)
+    for turn in range(3):
+        a.peer(right).assign(wm.full(count, 10 * turn + comm.rank, "int32"))
+        made[0].launch(stream)
+        stream.synchronize()
+        assert (a.numpy() == 10 * turn + left).all()
+        a.barrier(stream)
+        stream.synchronize()
+    print("right", flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    "size, settings",
+    [(2, {"SIMCUDA_IPC": "0"}), (3, {"SIMCUDA_PEER": "0"})],
+)
+def test_gpus_that_do_not_reach_each_other(tmp_path, size, settings):
+    if "WARPMPI_CUDA_DRIVER" not in os.environ:
+        pytest.skip("needs the simulated driver")
+    printed = ranks.run_text(tmp_path, UNREACHED, ranks=size, **settings)
+    assert printed.count("right") == size
 
 
 LONG = """

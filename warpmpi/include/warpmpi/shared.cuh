@@ -264,4 +264,28 @@ wm_shared_barrier(const wm_shared_t *a)
     }
 }
 
+#ifdef __CUDACC__
+// The same for all threads of a block, which call it: also what the other
+// threads of the block wrote can be read behind it. Waits for all ranks at
+// once.
+WM_SHARED_CALL void
+wm_shared_barrier_block(const wm_shared_t *a)
+{
+    const wm_shared_t b = wm_shared_open(a);
+    const int threads = (int)(blockDim.x * blockDim.y * blockDim.z);
+    const int thread = (int)(threadIdx.x
+                             + blockDim.x
+                                   * (threadIdx.y + blockDim.y * threadIdx.z));
+    __syncthreads();
+    for (int i = 1 + thread; i < b.size; i += threads)
+        wm_shared_raise(&b, (b.rank + i) % b.size, b.slots + b.rank, 1);
+    for (int i = 1 + thread; i < b.size; i += threads) {
+        const int counter = b.slots + (b.rank + i) % b.size;
+        wm_shared_await(&b, counter, 1);
+        wm_shared_take(&b, counter, 1);
+    }
+    __syncthreads();
+}
+#endif
+
 #endif
