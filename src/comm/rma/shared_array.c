@@ -108,6 +108,29 @@ shared_array_introduce(wm_shared_array_t *array, wm_error_t *err)
     return code;
 }
 
+static size_t
+bytes_of(wm_dtype_t dtype, int ndim, const int64_t *shape)
+{
+    size_t nbytes = wm_dtype_info(dtype)->itemsize;
+    for (int i = 0; i < ndim; ++i)
+        nbytes *= (size_t)shape[i];
+    return nbytes;
+}
+
+// Compares the memory of all ranks with their shapes.
+static int
+shared_array_check_sizes(const wm_shared_array_t *array, const wm_comm_t *comm,
+                         wm_error_t *err)
+{
+    int rank = 0;
+    while (rank < array->size
+           && array->memory->ranks[rank].nbytes - array->head >= bytes_of(
+                  array->ranks[rank].dtype, array->ranks[rank].ndim,
+                  array->ranks[rank].shape))
+        ++rank;
+    return rank == array->size ? 0 : wm_comm_damaged(comm, rank, err);
+}
+
 static int
 map_memory(wm_shared_array_t *array, wm_comm_t *comm, bool on_host,
            size_t nbytes, bool *unreached, wm_error_t *err)
@@ -135,9 +158,12 @@ shared_array_map(wm_shared_array_t *array, wm_comm_t *comm, bool on_host,
     if (code == 0 && unreached)
         code = wm_error_set(err, WM_ERR_STATE, 0,
                             "the ranks do not reach each other's memory");
+    if (code < 0)
+        return code;
+    code = shared_array_check_sizes(array, comm, err);
     if (code == 0)
-        code = wm_preflight_tell(comm, WM_COLL_BARRIER,
-                                 shared_array_introduce(array, err), err);
+        code = shared_array_introduce(array, err);
+    code = wm_preflight_tell(comm, WM_COLL_BARRIER, code, err);
     if (code == 0)
         array->spins = array->memory->multiprocessors > 0;
     return code;
@@ -177,6 +203,22 @@ shared_array_describe(const wm_shared_wish_t *wish, told_t *told,
         wm_error_cut(err->text, sizeof told->text, told->text);
 }
 
+// Returns true if a rank has told impossible numbers.
+static bool
+is_damaged(const told_t *told)
+{
+    bool fits = told->ndim >= 0 && told->ndim <= WM_MAX_NDIM
+                && told->dtype >= 0 && told->dtype < WM_DTYPES
+                && told->index >= 0 && told->index < WM_SHARED_ARRAYS;
+    size_t most = (size_t)1 << 62;
+    for (int i = 0; i < told->ndim && fits; ++i) {
+        fits = told->shape[i] >= 0;
+        most /= fits && told->shape[i] > 0 ? (size_t)told->shape[i] : 1;
+        fits = fits && most > 0;
+    }
+    return !fits;
+}
+
 // Compares what the ranks have told.
 static int
 shared_array_check(const wm_comm_t *comm, const wm_shared_wish_t *wish,
@@ -200,21 +242,10 @@ shared_array_check(const wm_comm_t *comm, const wm_shared_wish_t *wish,
                                 wm_comm_name(comm, comm->rank).text,
                                 wish->slots, wm_comm_name(comm, rank).text,
                                 told->slots);
-        if (told->ndim < 0 || told->ndim > WM_MAX_NDIM || told->dtype < 0
-            || told->dtype >= WM_DTYPES || told->index < 0
-            || told->index >= WM_SHARED_ARRAYS)
+        if (is_damaged(told))
             return wm_comm_damaged(comm, rank, err);
     }
     return 0;
-}
-
-static size_t
-bytes_of(const told_t *told)
-{
-    size_t nbytes = wm_dtype_info((wm_dtype_t)told->dtype)->itemsize;
-    for (int i = 0; i < told->ndim; ++i)
-        nbytes *= (size_t)told->shape[i];
-    return nbytes;
 }
 
 // Returns the array without its memory; NULL: out of host memory.
@@ -347,7 +378,8 @@ shared_array_try(wm_comm_t *comm, const wm_shared_wish_t *wish,
     code = wm_preflight_tell(comm, WM_COLL_BARRIER, code, err);
     if (code == 0)
         code = shared_array_map(array, comm, on_host,
-                                bytes_of(&all[comm->rank]), err);
+                                bytes_of(wish->dtype, wish->ndim, wish->shape),
+                                err);
     if (code == 0) {
         *made = array;
         return 0;
