@@ -106,6 +106,57 @@ def test_gpus_that_do_not_reach_each_other(tmp_path, size, settings):
     assert printed.count("right") == size
 
 
+# The driver refuses what making an array asks of it, on the last rank.
+FAULTS = """
+    import ctypes, faulthandler, os, sys
+    from mpi4py import MPI
+    import warpmpi as wm
+
+    faulthandler.dump_traceback_later(60, exit=True)
+    comm = wm.Comm(MPI.COMM_WORLD)
+    last = comm.rank == comm.size - 1
+    driver = ctypes.CDLL(os.environ["WARPMPI_CUDA_DRIVER"])
+    driver.simcuda_fail.argtypes = ctypes.c_char_p, ctypes.c_long, ctypes.c_int
+    names = sys.argv[1:]
+    made = raised = 0
+    for name in names * 2:
+        # A rank without a GPU: memory of the host, which is page-locked.
+        host = name == "MemHostRegister" and comm.rank == 0
+        if last:
+            driver.simcuda_fail(name.encode(), 1, 0)
+        error = None
+        try:
+            a = wm.shared_full((17 << 20) + made, comm.rank, "uint8",
+                               comm=comm, device="cpu" if host else None)
+        except (wm.CudaError, RuntimeError) as caught:
+            error = caught
+        if last:
+            driver.simcuda_fail(None, 0, 0)
+        failed = set(MPI.COMM_WORLD.allgather(error is not None))
+        assert len(failed) == 1, (name, failed, error)
+        raised += error is not None
+        made += error is None
+        if error is None:
+            for rank in range(comm.size):
+                assert (a.peer(rank).numpy() == rank).all()
+    assert made > 0 and raised > 0, (made, raised)
+    print("told", flush=True)
+"""
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_one_rank_s_failure_is_known_to_all(tmp_path, size):
+    """Either all have an array, which then is right, or all raise."""
+    if "WARPMPI_CUDA_DRIVER" not in os.environ:
+        pytest.skip("needs the simulated driver")
+    names = """
+        MemAlloc MemsetD8Async IpcGetMemHandle MemcpyAsync StreamSynchronize
+        MemHostRegister DeviceGetP2PAttribute IpcOpenMemHandle
+    """.split()
+    printed = ranks.run_text(tmp_path, FAULTS, *names, ranks=size)
+    assert printed.count("told") == size
+
+
 LONG = """
     import os, sys, time
     from mpi4py import MPI
