@@ -326,10 +326,9 @@ def test_without_memory_on_one_rank_all_raise(comm):
     wm.shared_empty(3, comm=comm)
 
 
-@needs_gpu
-def test_messages_take_shared_arrays(comm):
-    a = wm.shared_full(5, comm.rank, comm=comm)
-    b = wm.shared_zeros(5, comm=comm)
+def test_messages_take_shared_arrays(comm, device):
+    a = wm.shared_full(5, comm.rank, comm=comm, device=device)
+    b = wm.shared_zeros(5, comm=comm, device=device)
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     comm.Sendrecv(a, right, recvbuf=b, source=left)
     assert (b.numpy() == left).all()

@@ -52,6 +52,9 @@ WITHOUT = """
         a.signal(right, 0)
         a.wait(0)
         assert (a.array == left).all()
+    b = wm.shared_full(3, comm.rank, "int32", comm=comm)
+    comm.Sendrecv_replace(b, (comm.rank + 1) % comm.size)
+    assert (b.numpy() == (comm.rank - 1) % comm.size).all()
     total = np.zeros(1)
     comm.Allreduce(np.ones(1), total)
     assert total[0] == comm.size and type(wm.Comm(comm)) is not MPI.Comm
