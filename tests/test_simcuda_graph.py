@@ -45,6 +45,9 @@ class Graphs(Driver):
             stream,
             ct.byref(status),
             ct.byref(number),
+            None,
+            None,
+            None,
         )
         return status.value, number.value
 
