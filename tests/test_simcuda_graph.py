@@ -123,6 +123,20 @@ def test_words_in_a_graph_and_several_at_once():
         d.wait(one)
         assert list(here) == [6, 7]
         here[:] = 0, 0
+    # Words of 64 bits, which a stream can only wait for.
+    wait_long, greater = 4, 0
+    here[:] = 5, 1
+    for value in 1 << 32, (1 << 32) + 5:
+        long = (Op * 1)(Op(wait_long, words, value, greater))
+        d("StreamBatchMemOp", one, 1, long, 0)
+        d.wait(one)
+    long[0].value += 1
+    d("StreamBatchMemOp", one, 1, long, 0)
+    assert d.call("StreamQuery", one) != 0
+    d("StreamWriteValue32", two, Ptr(words), 6, 0)
+    d.wait(one)
+    long[0].address += 4
+    assert d.call("StreamBatchMemOp", one, 1, long, 0) == INVALID_VALUE
 
 
 @fresh
