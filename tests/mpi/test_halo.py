@@ -30,6 +30,14 @@ def dims_of(ndim):
     return MPI.Compute_dims(RANKS, ndim)
 
 
+@pytest.fixture(params=["lines", "copies"])
+def kernel(request):
+    """The kernel of short exchanges, or the other one, for all exchanges."""
+    wm.Halo._set_lines_limit(1 << 18 if request.param == "lines" else 0)
+    yield
+    wm.Halo._set_lines_limit(1 << 18)
+
+
 class World:
     """A grid over all ranks: what each point of a block must hold."""
 
@@ -104,7 +112,7 @@ def check(world, array, after):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("ndim, periodic, corners", CASES)
-def test_ghosts(ndim, periodic, corners, kind):
+def test_ghosts(kernel, ndim, periodic, corners, kind):
     world = World(
         dims_of(ndim),
         [periodic] * ndim,
@@ -126,7 +134,7 @@ def test_ghosts(ndim, periodic, corners, kind):
     "width", [((2, 1), (0, 2)), ((1, 0), (3, 1))], ids=str
 )
 @pytest.mark.parametrize("own", [(3, 3), (4, 7)], ids=str)
-def test_widths_differ_by_side(width, own, periodic):
+def test_widths_differ_by_side(kernel, width, own, periodic):
     world = World(dims_of(2), [periodic] * 2, own, width, True)
     before, after = world.arrays()
     u = wm.array(before)
@@ -151,7 +159,7 @@ def test_a_periodic_dimension_of_few_ranks(dims):
 
 @needs_gpu
 @pytest.mark.parametrize("dtype", ["int8", "float16", "float32", "complex128"])
-def test_several_fields_in_a_graph_and_beside_it(dtype):
+def test_several_fields_in_a_graph_and_beside_it(kernel, dtype):
     """Replays, and calls on the stream, in turn."""
     world = World(dims_of(2), [True, False], [5, 4], [(1, 1)] * 2, True)
     stream = wm.Stream(wm.get_device())
@@ -210,7 +218,7 @@ def test_start_and_finish(kind, named):
 
 
 @needs_gpu
-def test_a_plan_in_a_graph_of_many():
+def test_a_plan_in_a_graph_of_many(kernel):
     """Its first call may be a capture's."""
     world = World(dims_of(2), [True, False], [5, 4], [(1, 1)] * 2, True)
     stream = wm.Stream(wm.get_device())
@@ -538,7 +546,7 @@ DTYPES = ["int8", "uint16", "float32", "int64", "complex128"]
 
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("kind", KINDS)
-def test_random_fields(seed, kind):
+def test_random_fields(kernel, seed, kind):
     """Any layout: reordered and reversed dimensions, gaps, parts of elements.
 
     All ranks draw the same, but each lays its own arrays out.
@@ -614,7 +622,7 @@ def copy(dst, src, nbytes, stream):
 
 @needs_gpu
 @pytest.mark.parametrize("how", ["current", "named", "started", "planned"])
-def test_the_producer_is_awaited(how):
+def test_the_producer_is_awaited(kernel, how):
     """The stream that is still to write a field, and the one that reads it."""
     world = World(dims_of(1), [True], [4], [(1, 1)], False)
     before, after = world.arrays()
@@ -645,7 +653,7 @@ def test_the_producer_is_awaited(how):
 
 
 @needs_gpu
-def test_streams_in_turn():
+def test_streams_in_turn(kernel):
     """An exchange on a stream comes behind the one before, on another."""
     world = World(dims_of(2), [True] * 2, [4, 4], [(1, 1)] * 2, True)
     before, after = world.arrays()

@@ -16,7 +16,8 @@
 #include "cuda/lock.h"
 #include "cuda/word.h"
 
-#define MOST_LOOSE 16 // sets that no plan and no graph has
+#define OF_HALO (1u << 20) // a bit that no other call publishes
+#define MOST_LOOSE 16      // sets that no plan and no graph has
 
 static void
 free_dropped(void);
@@ -491,11 +492,16 @@ compare_sets(const wm_halo_t *halo, uint32_t id, bool *same, wm_error_t *err)
     wm_comm_t *comm = halo->comm;
     wm_preflight_t preflight = {
         .call = WM_COLL_BARRIER,
-        .all = 1,
+        .all = OF_HALO,
         .data = &id,
         .nbytes = sizeof id,
     };
     int code = wm_preflight_run(comm, &preflight, err);
+    if (code == 0 && (preflight.all & OF_HALO) == 0)
+        return wm_error_set(err, WM_ERR_STATE, 0,
+                            "a rank is not in an exchange of a halo, as this "
+                            "one is, but in another collective call of the "
+                            "communicator: all ranks make the same calls");
     *same = id != 0;
     for (int rank = 0; rank < comm->size && code == 0; ++rank)
         *same = *same

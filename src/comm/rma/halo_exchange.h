@@ -17,6 +17,8 @@
 #define WM_HALO_FIELDS 16     // most fields in a set
 #define WM_HALO_EXCHANGE (-1) // in place of an operation
 
+#define WM_HALO_LINES_BYTES ((size_t)256 << 10) // most ghosts of a short one
+
 typedef struct wm_halo wm_halo_t;
 typedef struct wm_halo_set wm_halo_set_t;
 
@@ -55,6 +57,11 @@ WM_MUST_CHECK int
 wm_halo_find_set(wm_halo_t *halo, const wm_halo_field_t *fields, int count,
                  int op, int device, CUstream stream, int code,
                  wm_halo_set_t **set, wm_error_t *err);
+
+// Sets the bytes of ghosts up to which exchanges are short ones, by LL lines,
+// for tests and benchmarks; the same on all ranks. Concerns new sets.
+void
+wm_halo_set_lines_limit(size_t nbytes);
 
 // Returns the newest set of these fields, or the set with this number if the
 // fields are its fields; NULL: there is none. Local.

@@ -3,15 +3,25 @@
 // two halves, each with the lines of its ghosts in the order of directions and
 // fields, so that a neighbour finds its place by the records alone.
 #include <stdlib.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include "array/ll.h"
 #include "comm/coll/direct/symm_group.h"
 #include "comm/rma/halo_making.h"
 
-#define MOST_BYTES ((size_t)256 << 10) // of the ghosts of a rank
-#define LEAST_LINES 128                // of a task
+#define LEAST_LINES 128 // of a task
+#define MOST_LINES (1u << 28)
 #define ALIGNED 256
+
+// Bytes of the ghosts of a rank.
+static _Atomic size_t limit = WM_HALO_LINES_BYTES;
+
+void
+wm_halo_set_lines_limit(size_t nbytes)
+{
+    atomic_store(&limit, nbytes);
+}
 
 // Returns the bytes of a rank's ghosts in a direction; 0: there are none.
 static size_t
@@ -116,7 +126,7 @@ lines_serve(const wm_halo_making_t *making, int rank)
                     || wm_halo_takes_lines(&layout);
         }
     }
-    return serve && nbytes <= MOST_BYTES;
+    return serve && nbytes <= atomic_load(&limit);
 }
 
 bool
@@ -168,8 +178,7 @@ static uint64_t
 find_lines(const wm_halo_making_t *making, bool sends)
 {
     uint64_t blocks = making->set->most, lines = LEAST_LINES;
-    uint64_t most = MOST_BYTES;
-    while (lines < most && cut_side(making, sends, lines, NULL) > blocks)
+    while (lines < MOST_LINES && cut_side(making, sends, lines, NULL) > blocks)
         lines += lines / 8 + 1;
     return lines;
 }

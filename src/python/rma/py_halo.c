@@ -488,6 +488,20 @@ halo_dealloc(PyObject *object)
     Py_DECREF(type);
 }
 
+PyDoc_STRVAR(halo_set_lines_limit_doc,
+             "_set_lines_limit(nbytes, /)\n--\n\n"
+             "Set the bytes of ghosts up to which exchanges are by LL lines.");
+
+static PyObject *
+halo_set_lines_limit(PyObject *Py_UNUSED(self), PyObject *nbytes)
+{
+    size_t limit = PyLong_AsSize_t(nbytes);
+    if (limit == (size_t)-1 && PyErr_Occurred())
+        return NULL;
+    wm_halo_set_lines_limit(limit);
+    Py_RETURN_NONE;
+}
+
 PyDoc_STRVAR(halo_count_doc,
              "_count($self, /)\n--\n\nCount an exchange by messages.");
 
@@ -499,6 +513,8 @@ halo_count(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(unused))
 }
 
 static PyMethodDef methods[] = {
+    {"_set_lines_limit", halo_set_lines_limit, METH_O | METH_STATIC,
+     halo_set_lines_limit_doc},
     {"_count", halo_count, METH_NOARGS, halo_count_doc},
     {"_open", halo_open, METH_VARARGS, halo_open_doc},
     {"_copies", halo_copies, METH_VARARGS, halo_copies_doc},
