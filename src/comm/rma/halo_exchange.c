@@ -4,352 +4,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "array/kernels.h"
-#include "array/ll.h"
-#include "comm/coll/direct/coll_gather.h"
 #include "comm/coll/direct/preflight.h"
-#include "comm/coll/direct/symm_group.h"
 #include "comm/comm/failure.h"
-#include "comm/engine/engine.h"
 #include "comm/engine/stats.h"
 #include "comm/rma/halo_state.h"
 #include "cuda/lock.h"
-#include "cuda/word.h"
 
 #define OF_HALO (1u << 20) // a bit that no other call publishes
 #define MOST_LOOSE 16      // sets that no plan and no graph has
-
-static void
-free_dropped(void);
-
-static void
-find_peers(wm_halo_t *halo)
-{
-    int rank = halo->comm->rank;
-    for (int at = 0; at < WM_HALO_DIRECTIONS; ++at) {
-        int neighbor = wm_halo_neighbor(&halo->shape, rank, at);
-        bool known = neighbor < 0 || neighbor == rank;
-        for (int i = 0; i < halo->peer_count && !known; ++i)
-            known = halo->peers[i] == neighbor;
-        if (!known)
-            halo->peers[halo->peer_count++] = neighbor;
-    }
-}
-
-int
-wm_halo_new(wm_comm_t *comm, const wm_halo_shape_t *shape,
-            const int64_t *block, wm_halo_t **made, wm_error_t *err)
-{
-    free_dropped();
-    wm_halo_t *halo = calloc(1, sizeof *halo);
-    if (halo == NULL)
-        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
-    pthread_mutex_init(&halo->lock, NULL);
-    wm_comm_retain(comm);
-    halo->comm = comm;
-    halo->shape = *shape;
-    halo->device = -1;
-    halo->told = block != NULL;
-    if (halo->told)
-        memcpy(halo->block, block, sizeof halo->block);
-    find_peers(halo);
-    *made = halo;
-    return 0;
-}
-
-void
-wm_halo_set_free(wm_halo_set_t *set)
-{
-    if (set == NULL)
-        return;
-    wm_engine_lock();
-    for (int i = 0; i < set->mapped; ++i)
-        wm_mapping_release(set->mappings[i]);
-    wm_engine_unlock();
-    free(set->mappings);
-    free(set->begins);
-    free(set->sums);
-    wm_symm_memory_free(set->lines);
-    if (set->memory != NULL)
-        wm_block_free(set->memory, 0, NULL, NULL);
-    if (set->table != NULL)
-        wm_block_free(set->table, 0, NULL, NULL);
-    free(set);
-}
-
-static void
-close_counters(wm_halo_t *halo)
-{
-    wm_halo_list_remove(halo);
-    wm_engine_lock();
-    wm_epochs_free(halo->epochs);
-    wm_engine_unlock();
-    wm_symm_memory_free(halo->counters);
-    if (halo->abort != NULL)
-        wm_pinned_free((void *)halo->abort);
-    halo->epochs = NULL;
-    halo->counters = NULL;
-    halo->abort = NULL;
-    halo->device = -1;
-}
-
-static int
-open_own(wm_halo_t *halo, wm_error_t *err)
-{
-    return halo->own != NULL ? 0
-                             : wm_stream_create(halo->device, &halo->own, err);
-}
-
-bool
-wm_halo_has_tickets(const wm_halo_t *halo)
-{
-    return halo->counters != NULL && halo->epochs == NULL;
-}
-
-int
-wm_halo_await_ticket(wm_halo_t *halo, CUstream stream, wm_error_t *err)
-{
-    if (!wm_halo_has_tickets(halo))
-        return wm_stream_wait_event(halo->device, stream, halo->ended, err);
-    const char *own = halo->counters->ranks[halo->comm->rank].memory
-                      + (size_t)halo->comm->size * WM_HALO_LINE;
-    const void *word = own + WM_HALO_TICKET;
-    return wm_word_wait_long(halo->device, stream, word, halo->tickets, err);
-}
-
-// Records an event behind the work that was enqueued last, on our own stream,
-// as a stream of the program may have been destroyed.
-static int
-record_end(wm_halo_t *halo)
-{
-    int code = halo->noted == halo->tickets ? 0 : open_own(halo, NULL);
-    if (code < 0 || halo->noted == halo->tickets)
-        return code;
-    if (halo->ended == NULL)
-        code = wm_event_acquire(halo->device, &halo->ended, NULL);
-    if (code == 0)
-        code = wm_halo_await_ticket(halo, halo->own, NULL);
-    if (code == 0)
-        code = wm_event_record(halo->device, halo->ended, halo->own, NULL);
-    halo->noted = halo->tickets;
-    return code;
-}
-
-// Waits for the work that was enqueued last, but in a capture.
-static void
-halo_wait(wm_halo_t *halo)
-{
-    if (atomic_load(&halo->busy) && record_end(halo) == 0)
-        (void)!wm_event_synchronize(halo->device, halo->ended, NULL);
-}
-
-bool
-wm_halo_has_ended(wm_halo_t *halo)
-{
-    bool ended = true;
-    if (!atomic_load(&halo->busy))
-        return true;
-    int code = record_end(halo);
-    if (code == 0)
-        code = wm_event_done(halo->device, halo->ended, &ended, NULL);
-    if (code == 0 && ended)
-        atomic_store(&halo->busy, false);
-    return code < 0 || ended; // nothing waits after an error of the driver
-}
-
-static pthread_mutex_t dropped_lock = PTHREAD_MUTEX_INITIALIZER;
-static wm_halo_t *dropped; // dropped_lock
-
-// Takes those out of the list that have ended.
-static wm_halo_t *
-take_ended(void)
-{
-    wm_halo_t *ended = NULL, *halo;
-    wm_lock(&dropped_lock);
-    for (wm_halo_t **link = &dropped; (halo = *link) != NULL;) {
-        if (!wm_halo_has_ended(halo)) {
-            link = &halo->dropped;
-            continue;
-        }
-        *link = halo->dropped;
-        halo->dropped = ended;
-        ended = halo;
-    }
-    pthread_mutex_unlock(&dropped_lock);
-    return ended;
-}
-
-static void
-free_dropped(void)
-{
-    wm_halo_t *ended = take_ended(), *next;
-    for (; ended != NULL; ended = next) {
-        next = ended->dropped;
-        wm_halo_free(ended);
-    }
-}
-
-void
-wm_halo_drop(wm_halo_t *halo)
-{
-    if (halo == NULL)
-        return;
-    wm_lock(&dropped_lock);
-    halo->dropped = dropped;
-    dropped = halo;
-    pthread_mutex_unlock(&dropped_lock);
-    free_dropped();
-}
-
-void
-wm_halo_free(wm_halo_t *halo)
-{
-    wm_halo_set_t *next;
-    if (halo == NULL)
-        return;
-    halo_wait(halo);
-    for (wm_halo_set_t *set = halo->sets; set != NULL; set = next) {
-        next = set->next;
-        wm_halo_set_free(set);
-    }
-    if (halo->own != NULL)
-        wm_stream_destroy(halo->device, halo->own);
-    if (halo->ended != NULL)
-        wm_event_release(halo->device, halo->ended);
-    close_counters(halo);
-    wm_comm_release(halo->comm);
-    pthread_mutex_destroy(&halo->lock);
-    free(halo);
-}
-
-// --- what the GPUs need ---------------------------------------------------
-
-static int
-clear(const wm_symm_memory_t *symm, char *memory, wm_error_t *err)
-{
-    return wm_ll_clear(symm->device, memory, symm->nbytes, err);
-}
-
-typedef struct {
-    int code;
-    int words[WM_HALO_PEERS]; // by neighbour
-    int peers[WM_HALO_PEERS];
-} connection_t;
-
-// Returns the index of the words that a rank has for us.
-static int
-words_for(const connection_t *its, int rank)
-{
-    for (int i = 0; i < WM_HALO_PEERS; ++i)
-        if (its->peers[i] == rank)
-            return its->words[i];
-    return -1;
-}
-
-static int
-take_words(wm_halo_t *halo, connection_t *own, wm_error_t *err)
-{
-    wm_peer_t *peers[WM_HALO_PEERS];
-    for (int i = 0; i < halo->peer_count; ++i)
-        peers[i] = halo->comm->peers[halo->peers[i]];
-    wm_engine_lock();
-    int code = wm_epochs_new(peers, halo->peer_count, &halo->epochs, err);
-    wm_engine_unlock();
-    for (int i = 0; i < WM_HALO_PEERS; ++i) {
-        bool used = code == 0 && i < halo->peer_count;
-        own->peers[i] = used ? halo->peers[i] : -1;
-        own->words[i] = used ? halo->epochs->neighbors[i].index : -1;
-    }
-    return code;
-}
-
-// Makes the words by which streams wait, where processes take turns on a GPU.
-static int
-connect_words(wm_halo_t *halo, wm_error_t *err)
-{
-    wm_comm_t *comm = halo->comm;
-    connection_t own, *all = calloc((size_t)comm->size, sizeof *all);
-    own.code = all == NULL
-                   ? wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory")
-                   : take_words(halo, &own, err);
-    int code = wm_preflight_tell(comm, WM_COLL_BARRIER, own.code, err);
-    if (code == 0)
-        code = wm_coll_gather(comm, &own, sizeof own, all, err);
-    wm_engine_lock();
-    for (int i = 0; i < halo->peer_count && code == 0; ++i)
-        code = wm_epochs_connect(halo->epochs, i,
-                                 words_for(&all[halo->peers[i]], comm->rank),
-                                 halo->device, err);
-    if (code == 0)
-        halo->epochs->revoked = &comm->revoked;
-    wm_engine_unlock();
-    free(all);
-    return wm_preflight_tell(comm, WM_COLL_BARRIER, code, err);
-}
-
-// Loads the kernels here: streams that wait for others could block that.
-static int
-prepare_kernels(int device, wm_error_t *err)
-{
-    int code = wm_halo_prepare(device, err);
-    return code < 0 ? code
-                    : wm_kernels_prepare(device, WM_KERNELS_REDUCE, err);
-}
-
-static int
-make_abort(wm_halo_t *halo, wm_error_t *err)
-{
-    void *word;
-    int code = wm_pinned_alloc(sizeof *halo->abort, &word, err);
-    if (code == 0) {
-        halo->abort = word;
-        atomic_store(halo->abort, 0);
-    }
-    return code;
-}
-
-static int
-make_counters(wm_halo_t *halo, int device, bool *unreached, wm_error_t *err)
-{
-    wm_comm_t *comm = halo->comm;
-    size_t nbytes = WM_HALO_BYTES(comm->size);
-    const wm_symm_group_t group = wm_symm_group_of(comm, nbytes);
-    int code = prepare_kernels(device, err);
-    if (code == 0)
-        code = make_abort(halo, err);
-    code = wm_preflight_tell(comm, WM_COLL_BARRIER, code, err);
-    if (code == 0)
-        code = wm_symm_memory_make(&group, device, false, nbytes, clear,
-                                   &halo->counters, unreached, err);
-    return code;
-}
-
-int
-wm_halo_open_counters(wm_halo_t *halo, int device, bool *unreached,
-                      wm_error_t *err)
-{
-    int code = 0;
-    if (halo->comm->size == 1)
-        code = prepare_kernels(device, err);
-    else
-        code = make_counters(halo, device, unreached, err);
-    if (code < 0 || *unreached) {
-        close_counters(halo);
-        return code;
-    }
-    halo->device = device;
-    if (halo->counters != NULL && halo->counters->multiprocessors == 0)
-        code = connect_words(halo, err);
-    if (code < 0)
-        close_counters(halo); // they are made anew next time
-    else if (halo->counters != NULL) {
-        wm_halo_list_add(halo);
-        wm_engine_notify(); // it looks for dead ranks
-    }
-    return code;
-}
-
-// --- sets -----------------------------------------------------------------
 
 void
 wm_halo_key_of(const wm_halo_field_t *field, wm_halo_key_t *key)
@@ -448,7 +110,7 @@ wm_halo_add_set(wm_halo_t *halo, wm_halo_set_t *set)
             continue;
         }
         if (!waited)
-            halo_wait(halo);
+            wm_halo_wait(halo);
         waited = true;
         *link = one->next;
         wm_halo_set_free(one);
@@ -720,7 +382,7 @@ enqueue_lock_held(wm_halo_t *halo, const wm_halo_set_t *set,
     bool theirs = !named && find_stream(halo, fields, set->count, &stream);
     bool own = !named && !theirs;
     uint64_t capture = 0;
-    int code = own ? open_own(halo, err)
+    int code = own ? wm_halo_open_own(halo, err)
                    : wm_stream_capture(halo->device, stream, &capture, err);
     if (own)
         stream = halo->own;
@@ -765,7 +427,7 @@ start_lock_held(wm_halo_t *halo, const wm_halo_set_t *set,
 {
     uint64_t capture = 0;
     bool side = find_side(halo, fields, set->count, device, &stream);
-    int code = open_own(halo, err);
+    int code = wm_halo_open_own(halo, err);
     if (code == 0 && side)
         code = wm_stream_capture(halo->device, stream, &capture, err);
     if (code == 0 && (device >= 0 || !side))

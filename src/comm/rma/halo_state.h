@@ -101,6 +101,14 @@ wm_halo_list_add(wm_halo_t *halo);
 void
 wm_halo_list_remove(wm_halo_t *halo);
 
+// Makes our own stream, unless it is there.
+WM_MUST_CHECK int
+wm_halo_open_own(wm_halo_t *halo, wm_error_t *err);
+
+// Waits on the host for the work that was enqueued last, but in captures.
+void
+wm_halo_wait(wm_halo_t *halo);
+
 // Returns true if kernels write their tickets; else events tell their end.
 bool
 wm_halo_has_tickets(const wm_halo_t *halo);
