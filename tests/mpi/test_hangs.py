@@ -853,3 +853,30 @@ def test_what_is_left_at_the_end_is_listed(tmp_path, name):
 def test_nothing_is_listed_without_being_asked(tmp_path, name):
     body = f"how = {name!r}\n" + ranks.textwrap.dedent(LEFT)
     assert "warpmpi:" not in run(tmp_path, body, name, WARPMPI_CHECK="0")
+
+
+def test_an_exchange_of_a_halo_that_a_rank_does_not_make(tmp_path):
+    """On the host it waits as any call, and in a plan its kernel does."""
+    if not wm.is_cuda_available():
+        pytest.skip("needs a GPU")
+    body = """
+        halo = wm.Halo(plain.Create_cart([2], [True]))
+        u, stream = wm.ones(10), wm.Stream(wm.get_device())
+        plan = halo.plan(u)
+        wm.synchronize_device(stream.device)
+        if sys.argv[1] == "plan":
+            later(plan, stream).join() if comm.rank == 1 else plan(stream)
+            stream.synchronize()
+        elif comm.rank == 1:
+            later(halo.exchange, u).join()
+        else:
+            halo.exchange(u)
+        halo.free()
+    """
+    for name, wanted in (
+        ("plan", ("an exchange of a wm.Halo has not ended for ", "neighbour")),
+        ("call", ("Halo.exchange has waited ",)),
+    ):
+        printed = run(tmp_path, body, name, wanted=wanted)
+        lines = [line for line in printed.splitlines() if "warpmpi: " in line]
+        assert any(all(w in line for w in wanted) for line in lines), printed

@@ -5,6 +5,8 @@
 // while they wait, so that those who must not wait for a halo's kernels can
 // ask.
 #include "comm/comm/failure.h"
+#include "comm/diagnostics/hang.h"
+#include "comm/diagnostics/report.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/modules.h"
 #include "comm/node/mapping.h"
@@ -55,10 +57,38 @@ halo_list_waits(void)
     return waits;
 }
 
+// Reports, once, an exchange that has not ended for long: no thread may be
+// waiting for it that would say so.
 static void
-halo_list_look(wm_halo_t *halo)
+halo_list_report(wm_halo_t *halo, int64_t now)
+{
+    int64_t limit = wm_hang_limit();
+    uint64_t ticket = atomic_load(&halo->tickets);
+    wm_words_t words = {.length = 0};
+    if (limit == 0 || !atomic_load(&halo->busy) || ticket != halo->seen) {
+        halo->seen = ticket;
+        halo->since = now;
+        return;
+    }
+    if (now - halo->since < limit || halo->reported == ticket
+        || wm_halo_has_ended(halo))
+        return;
+    halo->reported = ticket;
+    wm_words_add(&words,
+                 "%s: an exchange of a wm.Halo has not ended for %d s: its "
+                 "stream has other work before it, or the stream of a "
+                 "neighbour has not come to this exchange; all ranks make "
+                 "the same exchanges, and replay plans and graphs equally "
+                 "often",
+                 wm_hang_who(), (int)((now - halo->since) / 1000000));
+    wm_words_print(&words);
+}
+
+static void
+halo_list_look(wm_halo_t *halo, int64_t now)
 {
     wm_comm_t *comm = halo->comm;
+    halo_list_report(halo, now);
     if (atomic_load(&halo->orphaned) || atomic_load(halo->abort) != 0)
         return;
     if (wm_failure_is_told())
@@ -82,7 +112,7 @@ halo_list_serve(bool waited)
     looked = now;
     wm_lock(&list_lock);
     for (wm_halo_t *halo = list; halo != NULL; halo = halo->next)
-        halo_list_look(halo);
+        halo_list_look(halo, now);
     pthread_mutex_unlock(&list_lock);
     wm_engine_unlock();
 }

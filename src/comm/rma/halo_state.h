@@ -75,12 +75,16 @@ struct wm_halo {
     uint32_t made;       // sets, ever
     CUstream own;        // for arrays without a stream; NULL: not made yet
     // The work enqueued last, but in captures.
-    uint64_t tickets;   // kernels so far
-    uint64_t last;      // id of the stream; 0: not known
-    CUevent ended;      // NULL: none was needed
-    uint64_t noted;     // the ticket that `ended` is recorded behind
-    _Atomic bool busy;  // it is not known to have ended
-    wm_halo_t *dropped; // in the list of those that are to be freed
+    _Atomic uint64_t tickets; // kernels so far
+    uint64_t last;            // id of the stream; 0: not known
+    CUevent ended;            // NULL: none was needed
+    uint64_t noted;           // the ticket that `ended` is recorded behind
+    _Atomic bool busy;        // it is not known to have ended
+    wm_halo_t *dropped;       // in the list of those that are to be freed
+    // Of the list's looks: the ticket at the last one, the time of the first
+    // look at it, and the ticket that was reported.
+    uint64_t seen, reported;
+    int64_t since;
     pthread_mutex_t lock;
 };
 
