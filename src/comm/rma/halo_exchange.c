@@ -243,15 +243,17 @@ note_end(wm_halo_t *halo, CUstream stream, bool captured, wm_error_t *err)
     int code = 0;
     if (captured)
         return 0;
-    ++halo->tickets;
-    atomic_store(&halo->busy, true);
-    if (wm_halo_has_tickets(halo))
+    if (wm_halo_has_tickets(halo)) {
+        atomic_fetch_add(&halo->tickets, 1);
         return 0;
+    }
+    wm_lock(&halo->end_lock);
     if (halo->ended == NULL)
         code = wm_event_acquire(halo->device, &halo->ended, err);
     if (code == 0)
         code = wm_event_record(halo->device, halo->ended, stream, err);
-    halo->noted = halo->tickets;
+    halo->noted = atomic_fetch_add(&halo->tickets, 1) + 1;
+    pthread_mutex_unlock(&halo->end_lock);
     return code;
 }
 

@@ -65,7 +65,7 @@ halo_list_report(wm_halo_t *halo, int64_t now)
     int64_t limit = wm_hang_limit();
     uint64_t ticket = atomic_load(&halo->tickets);
     wm_words_t words = {.length = 0};
-    if (limit == 0 || !atomic_load(&halo->busy) || ticket != halo->seen) {
+    if (limit == 0 || !wm_halo_is_busy(halo) || ticket != halo->seen) {
         halo->seen = ticket;
         halo->since = now;
         return;

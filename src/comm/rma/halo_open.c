@@ -40,6 +40,7 @@ wm_halo_new(wm_comm_t *comm, const wm_halo_shape_t *shape,
     if (halo == NULL)
         return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
     pthread_mutex_init(&halo->lock, NULL);
+    pthread_mutex_init(&halo->end_lock, NULL);
     wm_comm_retain(comm);
     halo->comm = comm;
     halo->shape = *shape;
@@ -112,29 +113,44 @@ wm_halo_await_ticket(wm_halo_t *halo, CUstream stream, wm_error_t *err)
     return wm_word_wait_long(halo->device, stream, word, halo->tickets, err);
 }
 
-// Records an event behind the work that was enqueued last, on our own stream,
-// as a stream of the program may have been destroyed.
+// Records an event behind the work that was enqueued last, on a stream for
+// this alone: one of the program may have been destroyed, and our own may be
+// captured.
 static int
-record_end(wm_halo_t *halo)
+record_end_lock_held(wm_halo_t *halo)
 {
-    int code = halo->noted == halo->tickets ? 0 : wm_halo_open_own(halo, NULL);
-    if (code < 0 || halo->noted == halo->tickets)
-        return code;
-    if (halo->ended == NULL)
+    uint64_t ticket = atomic_load(&halo->tickets);
+    int code = 0;
+    if (halo->noted == ticket)
+        return 0;
+    if (halo->asking == NULL)
+        code = wm_stream_create(halo->device, &halo->asking, NULL);
+    if (code == 0 && halo->ended == NULL)
         code = wm_event_acquire(halo->device, &halo->ended, NULL);
     if (code == 0)
-        code = wm_halo_await_ticket(halo, halo->own, NULL);
+        code = wm_halo_await_ticket(halo, halo->asking, NULL);
     if (code == 0)
-        code = wm_event_record(halo->device, halo->ended, halo->own, NULL);
-    halo->noted = halo->tickets;
+        code = wm_event_record(halo->device, halo->ended, halo->asking, NULL);
+    halo->noted = ticket;
     return code;
+}
+
+bool
+wm_halo_is_busy(wm_halo_t *halo)
+{
+    return atomic_load(&halo->tickets) != atomic_load(&halo->passed);
 }
 
 // Waits for the work that was enqueued last, but in a capture.
 void
 wm_halo_wait(wm_halo_t *halo)
 {
-    if (atomic_load(&halo->busy) && record_end(halo) == 0)
+    if (!wm_halo_is_busy(halo))
+        return;
+    wm_lock(&halo->end_lock);
+    int code = record_end_lock_held(halo);
+    pthread_mutex_unlock(&halo->end_lock);
+    if (code == 0)
         (void)!wm_event_synchronize(halo->device, halo->ended, NULL);
 }
 
@@ -142,13 +158,16 @@ bool
 wm_halo_has_ended(wm_halo_t *halo)
 {
     bool ended = true;
-    if (!atomic_load(&halo->busy))
+    if (!wm_halo_is_busy(halo))
         return true;
-    int code = record_end(halo);
+    if (pthread_mutex_trylock(&halo->end_lock) != 0)
+        return false; // another thread asks
+    int code = record_end_lock_held(halo);
     if (code == 0)
         code = wm_event_done(halo->device, halo->ended, &ended, NULL);
     if (code == 0 && ended)
-        atomic_store(&halo->busy, false);
+        atomic_store(&halo->passed, halo->noted);
+    pthread_mutex_unlock(&halo->end_lock);
     return code < 0 || ended; // nothing waits after an error of the driver
 }
 
@@ -209,11 +228,14 @@ wm_halo_free(wm_halo_t *halo)
     }
     if (halo->own != NULL)
         wm_stream_destroy(halo->device, halo->own);
+    if (halo->asking != NULL)
+        wm_stream_destroy(halo->device, halo->asking);
     if (halo->ended != NULL)
         wm_event_release(halo->device, halo->ended);
     close_counters(halo);
     wm_comm_release(halo->comm);
     pthread_mutex_destroy(&halo->lock);
+    pthread_mutex_destroy(&halo->end_lock);
     free(halo);
 }
 

@@ -77,10 +77,12 @@ struct wm_halo {
     // The work enqueued last, but in captures.
     _Atomic uint64_t tickets; // kernels so far
     uint64_t last;            // id of the stream; 0: not known
-    CUevent ended;            // NULL: none was needed
-    uint64_t noted;           // the ticket that `ended` is recorded behind
-    _Atomic bool busy;        // it is not known to have ended
-    wm_halo_t *dropped;       // in the list of those that are to be freed
+    pthread_mutex_t end_lock;
+    CUevent ended;   // end_lock; NULL: none was needed
+    CUstream asking; // where it is recorded; NULL: not made yet
+    uint64_t noted;  // end_lock: the ticket that `ended` is recorded behind
+    _Atomic uint64_t passed; // the last ticket that is known to have ended
+    wm_halo_t *dropped;      // in the list of those that are to be freed
     // Of the list's looks: the ticket at the last one, the time of the first
     // look at it, and the ticket that was reported.
     uint64_t seen, reported;
@@ -108,6 +110,10 @@ wm_halo_list_remove(wm_halo_t *halo);
 // Makes our own stream, unless it is there.
 WM_MUST_CHECK int
 wm_halo_open_own(wm_halo_t *halo, wm_error_t *err);
+
+// Returns true if the work that was enqueued last is not known to have ended.
+bool
+wm_halo_is_busy(wm_halo_t *halo);
 
 // Waits on the host for the work that was enqueued last, but in captures.
 void
