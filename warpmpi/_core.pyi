@@ -40,7 +40,7 @@ class HaloCalls:
         corners: bool,
         block: tuple[int, ...] | None,
         /,
-    ) -> bool: ...
+    ) -> None: ...
     def _copies(
         self, cells: tuple[int, ...], stagger: tuple[int, ...], /
     ) -> list[

@@ -10,7 +10,8 @@
 #include "comm/rma/halo_state.h"
 #include "cuda/lock.h"
 
-#define OF_HALO (1u << 20) // a bit that no other call publishes
+#define ID_BITS 15         // of the number of a set
+#define OF_HALO (1u << 31) // a bit that no other call publishes
 #define MOST_LOOSE 16      // sets that no plan and no graph has
 
 void
@@ -147,29 +148,24 @@ find_side(const wm_halo_t *halo, const wm_halo_field_t *fields, int count,
 // --- the meeting of all ranks ---------------------------------------------
 
 // Sets *same to true if all ranks have found the set with this number; 0: this
-// rank has found none.
+// rank has found none. Bits that all ranks have tell it: those of the number,
+// and those that it does not have.
 static int
 compare_sets(const wm_halo_t *halo, uint32_t id, bool *same, wm_error_t *err)
 {
-    wm_comm_t *comm = halo->comm;
+    unsigned bits = id % (1u << ID_BITS);
+    unsigned own = OF_HALO | bits | (~bits % (1u << ID_BITS)) << ID_BITS;
     wm_preflight_t preflight = {
         .call = WM_COLL_BARRIER,
-        .all = OF_HALO,
-        .data = &id,
-        .nbytes = sizeof id,
+        .all = own,
     };
-    int code = wm_preflight_run(comm, &preflight, err);
+    int code = wm_preflight_run(halo->comm, &preflight, err);
     if (code == 0 && (preflight.all & OF_HALO) == 0)
         return wm_error_set(err, WM_ERR_STATE, 0,
                             "a rank is not in an exchange of a halo, as this "
                             "one is, but in another collective call of the "
                             "communicator: all ranks make the same calls");
-    *same = id != 0;
-    for (int rank = 0; rank < comm->size && code == 0; ++rank)
-        *same = *same
-                && memcmp(wm_preflight_data(comm->barrier, rank), &id,
-                          sizeof id)
-                       == 0;
+    *same = code == 0 && id != 0 && preflight.all == own;
     return code;
 }
 
@@ -205,7 +201,7 @@ wm_halo_find_set(wm_halo_t *halo, const wm_halo_field_t *fields, int count,
         code = wm_stream_capture(halo->device, stream, &capture, err);
         found->kept |= capture != 0;
     }
-    if (halo->comm->barrier != NULL && halo->comm->size > 1 && capture == 0) {
+    if (halo->comm->size > 1 && capture == 0) {
         int met = compare_sets(halo, code < 0 || !same ? 0 : found->id, &same,
                                &unusable);
         if (met < 0) {

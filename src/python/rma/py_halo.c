@@ -3,6 +3,7 @@
 // no exchange waits for is in warpmpi/_halo.py.
 #include "comm/coll/call/reducible.h"
 #include "comm/rma/halo_exchange.h"
+#include "comm/comm/host_only.h"
 #include "comm/diagnostics/hang.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/stats.h"
@@ -13,7 +14,7 @@
 
 typedef struct {
     PyObject_HEAD
-    wm_halo_t *halo; // NULL: not opened, or messages serve all
+    wm_halo_t *halo; // NULL: not opened, or freed
     wm_halo_shape_t shape;
     int rank;
     bool freed;
@@ -39,6 +40,16 @@ PyDoc_STRVAR(halo_open_doc,
              "Begin with a communicator. Returns False if messages serve all\n"
              "fields, as no rank has a GPU.");
 
+// Makes the halo of a communicator, also of one without GPUs.
+static int
+open_attached(MPI_Comm handle, const wm_halo_shape_t *shape,
+              const int64_t *block, wm_halo_t **halo, wm_error_t *err)
+{
+    wm_comm_t *comm;
+    int code = wm_host_only_attach_too(handle, &comm, err);
+    return code < 0 ? code : wm_halo_new(comm, shape, block, halo, err);
+}
+
 static PyObject *
 halo_open(PyObject *object, PyObject *args)
 {
@@ -47,7 +58,7 @@ halo_open(PyObject *object, PyObject *args)
     PyObject *comm, *block;
     MPI_Comm handle;
     wm_error_t err;
-    int periodic[WM_HALO_DIMS], corners;
+    int code, periodic[WM_HALO_DIMS], corners;
     long long low[WM_HALO_DIMS], high[WM_HALO_DIMS];
     long long told[WM_HALO_DIMS] = {0};
     int64_t cells[WM_HALO_DIMS];
@@ -70,12 +81,10 @@ halo_open(PyObject *object, PyObject *args)
     }
     s.corners = corners != 0;
     self->shape = s;
-    wm_comm_t *found = wm_comm_find(handle);
-    if (found == NULL)
-        Py_RETURN_FALSE;
-    int code = wm_halo_new(found, &s, block != Py_None ? cells : NULL,
-                           &self->halo, &err);
-    return code < 0 ? wm_py_raise(&err) : Py_NewRef(Py_True);
+    WM_PY_UNLOCKED(code = open_attached(handle, &s,
+                                        block != Py_None ? cells : NULL,
+                                        &self->halo, &err));
+    return wm_py_none(code, &err);
 }
 
 PyDoc_STRVAR(
