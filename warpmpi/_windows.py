@@ -51,7 +51,8 @@ class _Making:
         self.unit, self.info, self.comm = unit, info, comm
         self.wants = False  # GPU memory, later
         self.memory: Any = None  # GPU array
-        self.host: Any = None  # memory of MPI's own window
+        self.host: Any = None  # memory of the host
+        self.size: int | None = None  # of host memory to allocate
         self.error: Exception | None = None
 
     def attempt(self, look: Callable[[], None]) -> None:
@@ -79,6 +80,21 @@ class _Making:
     def stock(self, cls: type, *args: Any) -> Any:
         maker = _stock[self.name].__get__(None, cls)
         return maker(*args, info=self.info, comm=self.comm)
+
+    def stock_or_ours(self, cls: type, *args: Any) -> Any:
+        """Make a window of host memory: MPI's, or ours if MPI has none.
+
+        Open MPI 4.1 has none under MPI_THREAD_MULTIPLE.
+        """
+        try:
+            return self.stock(cls, *args)
+        except MPI.Exception as error:
+            none = error.Get_error_class() == MPI.ERR_WIN
+            if not none or type(self.comm) in _OF_GPUS:
+                raise
+        if self.size is not None:
+            self.host = MPI.memory.allocate(self.size)
+        return self.make()
 
     def make(self) -> Any:
         """Make a window of which some rank gives GPU memory; collective."""
@@ -157,7 +173,7 @@ def create(
     if making.settle():
         return making.make()
     _core._settle(memory)
-    return making.stock(cls, making.host, disp_unit)
+    return making.stock_or_ours(cls, making.host, disp_unit)
 
 
 def _allocating(name: str) -> Any:
@@ -184,7 +200,8 @@ def _allocating(name: str) -> Any:
         making.attempt(look)
         if making.settle():
             return making.make()
-        return making.stock(cls, size, disp_unit)
+        making.size = size
+        return making.stock_or_ours(cls, size, disp_unit)
 
     allocate.__name__ = name
     return allocate
@@ -235,7 +252,7 @@ class _Mapped:
 
 
 def _is_ours(win: Any) -> bool:
-    return win._made not in (None, "Create_dynamic")
+    return win._made is not None
 
 
 def _attachable(memory: Any) -> Any:
@@ -431,12 +448,15 @@ class _Methods:
 
     def tomemory(self: Any) -> Any:
         """Return this rank's memory: its GPU array, or a buffer."""
-        return self._memory if _is_ours(self) else MPI.Win.tomemory(self)
+        if not _is_ours(self):
+            return MPI.Win.tomemory(self)
+        none = MPI.memory.fromaddress(0, 0)
+        return none if self._memory is None else self._memory
 
     def Shared_query(self: Any, rank: int) -> tuple[Any, int]:
         """Return the memory of a rank, and its displacement unit.
 
-        GPU memory is a wm.Array of bytes, mapped here, for the kernels and
+        Of any window but one of Create_dynamic, as in MPI 4.1. GPU memory is a wm.Array of bytes, mapped here, for the kernels and
         libraries of this process. It keeps the window; after Free it must
         not be used. rank: MPI.PROC_NULL is the first rank with memory.
         """
@@ -449,10 +469,10 @@ class _Methods:
             address, nbytes, unit, on_device = self._part(each)
             if nbytes > 0 or each == rank:
                 break
-        if self._made != "Allocate_shared":
+        if self._made == "Create_dynamic":
             raise MPI.Exception(MPI.ERR_RMA_FLAVOR)
         if nbytes == 0:
-            return MPI.memory.allocate(0), unit
+            return MPI.memory.fromaddress(0, 0), unit
         if not on_device or not address:
             raise MPI.Exception(MPI.ERR_RMA_SHARED)
         return _core.asarray(_Mapped(self, address, nbytes)), unit

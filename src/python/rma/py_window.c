@@ -250,7 +250,9 @@ window_part(PyObject *object, PyObject *value)
     if (code != 0)
         return code < 0 ? NULL : Py_NewRef(Py_None);
     const wm_window_part_t *part = &self->window->parts[rank];
-    return Py_BuildValue("KKLO", (unsigned long long)(uintptr_t)part->memory,
+    const char *memory = rank == self->window->comm->rank ? self->data
+                                                          : part->memory;
+    return Py_BuildValue("KKLO", (unsigned long long)(uintptr_t)memory,
                          (unsigned long long)part->nbytes,
                          (long long)part->unit,
                          part->on_device ? Py_True : Py_False);
