@@ -8,6 +8,7 @@ give host memory.
 
 from __future__ import annotations
 
+import operator
 from array import array
 from collections.abc import Callable
 from typing import Any
@@ -58,7 +59,20 @@ class _Making:
     def attempt(self, look: Callable[[], None]) -> None:
         """Keep an error of this rank, until all know of it."""
         try:
+            if not isinstance(self.info, MPI.Info):
+                raise TypeError(
+                    f"Win.{self.name}: info is {type(self.info).__name__}: "
+                    "give an MPI.Info"
+                )
+            self.unit = operator.index(self.unit)
+            if not 0 < self.unit < 1 << 31:
+                raise ValueError(
+                    f"Win.{self.name}: disp_unit is {self.unit}: give the "
+                    "bytes of a displacement, 1 or more"
+                )
             look()
+            if self.host is not None:  # writable, and of the host
+                MPI.memory.frombuffer(self.host)
         except Exception as error:  # raised by `settle`
             self.error = error
 
@@ -194,6 +208,10 @@ def _allocating(name: str) -> Any:
         making = _Making(cls, name, disp_unit, info, comm)
 
         def look() -> None:
+            if operator.index(size) < 0:
+                raise ValueError(
+                    f"Win.{name}: size is {size}: give 0 bytes or more"
+                )
             if _wants_gpu(info):
                 making.memory = _core.empty(size, "uint8")
 
@@ -217,6 +235,7 @@ def create_dynamic(
     """
     making = _Making(cls, "Create_dynamic", 1, info, comm)
     making.wants = _devices.is_cuda_available()
+    making.attempt(lambda: None)
     return making.make() if making.settle() else making.stock(cls)
 
 

@@ -712,3 +712,75 @@ def test_in_a_graph(comm):
     made[0].free()
     win.Fence()
     win.Free()
+
+
+def test_sizes_that_wrap(comm):
+    """None is within the window, however large the product is."""
+    win = opened(comm, wm.zeros(16, "int32"), 4)
+    other = (comm.rank + 1) % comm.size
+    vector = MPI.INT32_T.Create_vector(2, 1, 3).Commit()
+    far = [
+        MPI.INT32_T.Create_resized(0, extent).Commit()
+        for extent in (2**62, 2**62 + 4, -(2**62))
+    ]
+    four, ten = wm.zeros(4, "int32"), wm.zeros(10, "int32")
+    win.Fence()
+    with pytest.raises(ValueError, match="same size"):
+        win.Put(four, other, [0, 2**61 + 2, vector])
+    with pytest.raises(ValueError, match="same size"):
+        win.Put(ten, other, [0, 2**62 + 10, MPI.INT32_T])
+    for each in far:
+        with wrong(MPI.ERR_RMA_RANGE):
+            win.Put(four, other, [0, 4, each])
+    with pytest.raises(OverflowError, match="displacement"):
+        win.Put(four, other, 2**64)
+    with wrong(MPI.ERR_RMA_RANGE):
+        win.Put(four, other, 2**62)
+    win.Fence()
+    win.Free()
+    for each in (vector, *far):
+        each.Free()
+
+
+def test_types_that_differ(comm):
+    win = opened(comm, wm.zeros(16, "int32"), 4)
+    win.Fence()
+    for array, target in (
+        (wm.ones(2, "float32"), [0, 2, MPI.INT32_T]),
+        (wm.ones(2, "int32"), [0, 1, MPI.DOUBLE]),
+    ):
+        with wrong(MPI.ERR_TYPE):
+            win.Accumulate(array, comm.rank, target)
+    win.Fence()
+    win.Free()
+
+
+def read_only():
+    array = np.zeros(4)
+    array.flags.writeable = False
+    return array
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (read_only,),
+        (lambda: [1, 2],),
+        (lambda: wm.zeros(4), -4),
+        (lambda: wm.zeros(4), 0),
+        (lambda: wm.zeros(4), 2**40),
+        (lambda: wm.zeros(4), "4"),
+        (lambda: wm.zeros(4), 4, "info"),
+        (lambda: wm.zeros((4, 4))[:, 0],),
+    ],
+    ids=str,
+)
+@pytest.mark.ranks(2)
+def test_one_rank_gives_what_is_no_window(comm, arguments):
+    """All raise; nobody waits."""
+    memory, *others = arguments
+    if comm.rank > 0:
+        memory, others = (lambda: wm.zeros(4)), [4]
+    others += [8, MPI.INFO_NULL][len(others) :]
+    with pytest.raises((TypeError, ValueError, BufferError, RuntimeError)):
+        wm.Win.Create(memory(), *others, comm)

@@ -319,13 +319,25 @@ have_ranks_completed(wm_window_t *window)
     return all;
 }
 
+static int
+check_post(const wm_window_t *window, wm_error_t *err)
+{
+    if (window->posted)
+        return sync_fail(err, "Post", "the last Post has no Wait yet");
+    return window->fenced && window->used
+               ? sync_fail(err, "Post",
+                           "calls were made after the last Fence: call "
+                           "Fence(MPI.MODE_NOSUCCEED) first")
+               : 0;
+}
+
 int
 wm_window_post(wm_window_t *window, const int *ranks, int count,
                wm_error_t *err)
 {
     int code = check_epochs(window, "Post", err);
-    if (code == 0 && window->posted)
-        code = sync_fail(err, "Post", "the last Post has no Wait yet");
+    if (code == 0)
+        code = check_post(window, err);
     if (code < 0)
         return code;
     for (int i = 0; i < count; ++i)
@@ -433,8 +445,8 @@ epochs_to_streams(wm_window_t *window, int device, wm_error_t *err)
 static int
 check_order(const wm_window_t *window, unsigned call, wm_error_t *err)
 {
-    if (call == WM_EPOCHS_POST && window->posted)
-        return sync_fail(err, "Post", "the last Post has no Wait yet");
+    if (call == WM_EPOCHS_POST)
+        return check_post(window, err);
     if (call == WM_EPOCHS_START)
         return check_free(window, "Start", err);
     if (call == WM_EPOCHS_COMPLETE && !window->started)

@@ -114,17 +114,22 @@ window_open(PyObject *object, PyObject *args)
         .dynamic = PyUnicode_CompareWithASCIIString(made, "Create_dynamic")
                    == 0,
     };
-    PyObject *raised = NULL;
+    PyObject *raised = NULL, *text = NULL;
     if (window_read(memory, &given, &view, &viewed, &self->raw) < 0) {
         raised = PyErr_GetRaisedException();
         given.code = WM_ERR_VALUE;
-        given.text = "its memory cannot be read";
+        text = PyObject_Str(raised);
+        given.text = text != NULL ? PyUnicode_AsUTF8(text) : NULL;
+        if (given.text == NULL)
+            given.text = "its memory cannot be read";
+        PyErr_Clear();
         given.on_device = false;
     }
     WM_PY_UNLOCKED(
         code = wm_window_open(channel.comm, &given, &self->window, &err));
     if (viewed)
         wm_py_view_release(&view);
+    Py_XDECREF(text);
     if (raised != NULL) {
         PyErr_SetRaisedException(raised);
         return NULL;
