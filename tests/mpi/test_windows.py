@@ -628,7 +628,7 @@ def test_between_hosts():
         sys.path[:0] = ["tests", "tests/mpi"]
         import pytest
         words = "-q -p no:cacheprovider tests/mpi/test_windows.py -k".split()
-        words.append("not (queue or shared or hosts or stream or graph)")
+        words.append("locks or requests or datatypes or mixed or complete")
         sys.exit(pytest.main(words))
     """
     printed = ranks.run("-c", textwrap.dedent(text), ranks=2, timeout=200)
@@ -784,3 +784,38 @@ def test_one_rank_gives_what_is_no_window(comm, arguments):
     others += [8, MPI.INFO_NULL][len(others) :]
     with pytest.raises((TypeError, ValueError, BufferError, RuntimeError)):
         wm.Win.Create(memory(), *others, comm)
+
+
+@pytest.mark.programs
+def test_a_wait_for_a_lock_reports_itself(tmp_path):
+    text = """
+        import sys
+        import warpmpi as wm
+        from mpi4py import MPI
+
+        comm = wm.Comm(MPI.COMM_WORLD)
+        win = wm.Win.Create(wm.zeros(4), 8, comm=comm)
+        if comm.rank == 0:
+            win.Lock(0)
+        comm.Barrier()
+        if comm.rank == 0:
+            while "Lock has waited" not in open(sys.argv[1]).read():
+                pass
+            win.Unlock(0)
+        else:
+            win.Lock(0)
+            win.Unlock(0)
+        win.Free()
+        print("freed")
+    """
+    path = tmp_path / "said"
+    path.touch()
+    script = tmp_path / "waits.py"
+    script.write_text(
+        f"import os; os.dup2(os.open({str(path)!r}, os.O_WRONLY | "
+        "os.O_APPEND), 2)\n" + textwrap.dedent(text)
+    )
+    printed = ranks.run(script, path, ranks=2, WARPMPI_HANG_SECONDS="0.2")
+    assert printed.count("freed") == 2
+    assert "Lock has waited" in path.read_text()
+    assert "for the other ranks" in path.read_text()

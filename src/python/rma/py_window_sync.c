@@ -175,6 +175,7 @@ SYNC_CALL(Lock)
 {
     int rank, type = MPI_LOCK_EXCLUSIVE, assertion;
     SYNC_BEGIN(Lock, 3, 1, "rank", "lock_type", "assertion")
+    wm_waiting_call.collective = true; // it waits for other ranks
     int code = wm_py_window_rank(sync.window, sync.values[0], "Lock", &rank);
     if (code < 0 || wm_py_argument_int(sync.values[1], "lock_type", &type) < 0
         || read_assertion(&sync, 2, &assertion) < 0)
@@ -221,6 +222,7 @@ SYNC_CALL(Lock_all)
 {
     int assertion;
     SYNC_BEGIN(Lock_all, 1, 0, "assertion")
+    wm_waiting_call.collective = true; // it waits for other ranks
     if (read_assertion(&sync, 0, &assertion) < 0)
         return NULL;
     SYNC_RUN(&sync,
@@ -377,6 +379,7 @@ SYNC_CALL(Start)
 {
     int ranks[WM_BARRIER_RANKS];
     SYNC_BEGIN(Start, 2, 1, "group", "assertion")
+    wm_waiting_call.collective = true; // it waits for other ranks
     int count = read_group(&sync, ranks);
     if (count < 0)
         return NULL;
@@ -402,6 +405,7 @@ const char wm_py_window_Wait_doc[] = PyDoc_STR(
 SYNC_CALL(Wait)
 {
     SYNC_BEGIN(Wait, 0, 0, NULL)
+    wm_waiting_call.collective = true; // it waits for other ranks
     SYNC_RUN(&sync, wm_window_wait(sync.window, NULL, &sync.err));
     PyObject *ended = sync_end(&sync);
     if (ended == NULL)
