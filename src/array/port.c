@@ -9,12 +9,10 @@
 #include "cuda/stream.h"
 
 #define WARP 32
-#define MOST_THREADS 512
-#define LL_BLOCKS 8 // of a short message
-#define BLOCK_BYTES                                                           \
-    ((uint64_t)32 << 10) // of a long one, for each of its blocks
-#define STAGED_BLOCKS 32 // of a receiver that may have to empty its mailbox
-#define LINES_EACH 2     // LL lines of a thread
+#define BLOCKS_PER_SM 2
+#define BLOCK_BYTES 16384 // of a long message, for each of its blocks
+// Of a receiver that may have to empty its slot, or to take a short message.
+#define STAGED_BLOCKS 32
 
 static struct {
     _Atomic(CUfunction) many, few;
@@ -45,7 +43,7 @@ wm_port_prepare(int device, wm_error_t *err)
 static uint64_t
 lines_of(uint64_t nbytes)
 {
-    return (nbytes + WM_LINE_PAYLOAD - 1) / WM_LINE_PAYLOAD;
+    return nbytes == 0 ? 1 : (nbytes + WM_LINE_PAYLOAD - 1) / WM_LINE_PAYLOAD;
 }
 
 uint64_t
@@ -70,23 +68,25 @@ at_least(uint64_t a, uint64_t b)
 static uint64_t
 threads_of(const wm_port_work_t *work)
 {
-    uint64_t lines = at_least(lines_of(work->nbytes), 1);
-    return at_most((lines + WARP - 1) / WARP * WARP, MOST_THREADS);
+    uint64_t lines = at_most(lines_of(work->nbytes), WM_PORT_BLOCK_LINES);
+    return (lines + WARP - 1) / WARP * WARP;
 }
 
-// Returns the blocks of an operation, of `most` that may wait at once.
+// Returns the blocks of an operation: a short message has its own number,
+// which both ends know; a long one has `most` that may wait at once.
 static uint64_t
 blocks_of(const wm_port_work_t *work, uint64_t most)
 {
-    bool sends = (work->what & WM_PORT_SENDS) != 0;
-    uint64_t lines = lines_of(work->nbytes), each = LINES_EACH * MOST_THREADS;
-    uint64_t blocks = at_most((lines + each - 1) / each, LL_BLOCKS);
-    if (!sends && (work->what & WM_PORT_ENDS) == 0)
-        blocks = 1;
-    else if (work->nbytes > WM_PORT_LL_BYTES)
-        blocks = at_most(work->nbytes / BLOCK_BYTES,
-                         sends ? most : STAGED_BLOCKS);
-    return at_least(at_most(blocks, most), 1);
+    uint64_t blocks = work->nbytes / BLOCK_BYTES;
+    if (work->nbytes <= WM_PORT_LL_BYTES)
+        return (lines_of(work->nbytes) + WM_PORT_BLOCK_LINES - 1)
+               / WM_PORT_BLOCK_LINES;
+    if ((work->what & WM_PORT_SENDS) != 0)
+        return at_least(at_most(blocks, most), 1);
+    if ((work->what & WM_PORT_ENDS) == 0)
+        return 1;
+    return at_least(at_most(at_most(blocks, most), STAGED_BLOCKS),
+                    WM_PORT_LL_BLOCKS);
 }
 
 int
@@ -100,7 +100,7 @@ wm_port_launch(int device, const wm_port_work_t *works, int count,
         code = wm_device_get(device, &facts, err);
     if (code < 0)
         return code;
-    uint64_t room = (uint64_t)facts->multiprocessors
+    uint64_t room = (uint64_t)facts->multiprocessors * BLOCKS_PER_SM
                     / (uint64_t)(sharers * count);
     uint64_t blocks = 0, threads = WARP;
     params.count = (uint32_t)count;
@@ -113,6 +113,7 @@ wm_port_launch(int device, const wm_port_work_t *works, int count,
             .port = works[i].port,
             .late = works[i].late,
             .user = works[i].user,
+            .nbytes = works[i].nbytes,
             .what = works[i].what,
             .blocks = (uint32_t)own,
         };
@@ -148,7 +149,7 @@ wm_port_is_quiet(int device, const wm_port_t *port, bool *quiet,
     int code = port_access(device, &copy, port, offsetof(wm_port_t, heard),
                            err);
     if (code == 0)
-        *quiet = copy.active == copy.ended || copy.place.way == WM_PORT_CLOSED;
+        *quiet = copy.active == copy.left || copy.place.way == WM_PORT_CLOSED;
     return code;
 }
 

@@ -2,8 +2,7 @@
 #include "kernels/port.h"
 #include "kernels/peer_sync.h"
 
-#define PORT_LINES 4   // LL lines that a thread has under way
-#define PORT_UNITS 8   // units of a copy likewise
+#define PORT_UNITS 4   // units of a copy that a thread has under way
 #define PORT_LOOKS 256 // failed polls before a look at the stop word
 
 // Results of an attempt.
@@ -13,27 +12,66 @@ struct alignas(16) port_wide_t {
     uint64_t part[2];
 };
 
-// This thread's part of an operation. On the host one thread does all, and
-// never waits in one operation, as another may have to come first.
-struct port_part_t {
-    const wm_port_op_t *op;
-    const wm_port_place_t *place;
-    uint32_t number; // of the message
-    uint32_t block;  // of the operation
-    size_t thread, threads;
-};
-
 WM_DEVICE bool
 port_reached(const uint32_t *word, uint32_t value)
 {
     return (int32_t)(wm_load_acquire(word) - value) >= 0;
 }
 
-WM_DEVICE char *
-port_slot(const port_part_t &part)
+WM_DEVICE bool
+port_sends(const wm_port_op_t &op)
 {
-    const wm_port_place_t *place = part.place;
-    return place->memory + part.number % place->slots * place->slot_bytes;
+    return (op.what & WM_PORT_SENDS) != 0;
+}
+
+WM_DEVICE char *
+port_slot(const wm_port_place_t *place, uint32_t number)
+{
+    return place->memory + number % place->slots * place->slot_bytes;
+}
+
+// Returns the lines of a message; an empty one has a line, too.
+WM_DEVICE uint32_t
+port_lines(uint64_t nbytes)
+{
+    return nbytes == 0
+               ? 1
+               : (uint32_t)((nbytes + WM_LINE_PAYLOAD - 1) / WM_LINE_PAYLOAD);
+}
+
+WM_DEVICE uint32_t
+port_line_blocks(uint64_t nbytes)
+{
+    return (port_lines(nbytes) + WM_PORT_BLOCK_LINES - 1)
+           / WM_PORT_BLOCK_LINES;
+}
+
+// Returns the bytes of a line; the last line may have fewer than eight.
+WM_DEVICE uint64_t
+port_load(const char *memory, uint64_t nbytes, uint32_t line)
+{
+    const uint64_t at = (uint64_t)line * WM_LINE_PAYLOAD;
+    const char *src = memory + at;
+    if (at + WM_LINE_PAYLOAD <= nbytes && (uintptr_t)src % 8 == 0)
+        return *(const uint64_t *)src;
+    uint64_t value = 0;
+    for (uint32_t i = 0; i < WM_LINE_PAYLOAD && at + i < nbytes; i++)
+        value |= (uint64_t) * (const uint8_t *)(src + i) << (8 * i);
+    return value;
+}
+
+WM_DEVICE void
+port_store(char *memory, uint64_t nbytes, uint32_t line, const wm_line_t &read)
+{
+    const uint64_t at = (uint64_t)line * WM_LINE_PAYLOAD;
+    const uint64_t value = (uint64_t)read.high << 32 | read.low;
+    char *dst = memory + at;
+    if (at + WM_LINE_PAYLOAD <= nbytes && (uintptr_t)dst % 8 == 0) {
+        *(uint64_t *)dst = value;
+        return;
+    }
+    for (uint32_t i = 0; i < WM_LINE_PAYLOAD && at + i < nbytes; i++)
+        dst[i] = (char)(value >> (8 * i));
 }
 
 template <typename unit_t>
@@ -59,118 +97,41 @@ port_copy_units(char *dst, const char *src, size_t nbytes, size_t thread,
         dst[i] = (char)wm_load_far((const uint8_t *)src + i);
 }
 
+// Moves a thread's part of a long payload.
 WM_DEVICE void
-port_copy(char *dst, const char *src, const port_part_t &part)
+port_move(const wm_port_op_t &op, const wm_port_place_t *place,
+          uint32_t number, size_t thread, size_t threads)
 {
+    const bool direct = place->way == WM_PORT_DIRECT;
+    char *other = direct ? place->memory : port_slot(place, number);
+    char *dst = port_sends(op) ? other : op.user;
+    const char *src = port_sends(op) ? op.user : other;
     const uintptr_t both = (uintptr_t)dst | (uintptr_t)src;
-    const size_t nbytes = part.place->nbytes;
-    if (both % 16 == 0)
-        port_copy_units<port_wide_t>(dst, src, nbytes, part.thread,
-                                     part.threads);
-    else if (both % 4 == 0)
-        port_copy_units<uint32_t>(dst, src, nbytes, part.thread, part.threads);
-    else
-        port_copy_units<uint8_t>(dst, src, nbytes, part.thread, part.threads);
-}
-
-// Returns the bytes of a line; the last line may have fewer than eight.
-WM_DEVICE uint64_t
-port_load(const char *src, size_t left)
-{
-    if (left >= WM_LINE_PAYLOAD && (uintptr_t)src % 8 == 0)
-        return *(const uint64_t *)src;
-    uint64_t value = 0;
-    for (size_t i = 0; i < WM_LINE_PAYLOAD && i < left; i++)
-        value |= (uint64_t) * (const uint8_t *)(src + i) << (8 * i);
-    return value;
-}
-
-WM_DEVICE void
-port_store(char *dst, size_t left, uint64_t value)
-{
-    if (left >= WM_LINE_PAYLOAD && (uintptr_t)dst % 8 == 0) {
-        *(uint64_t *)dst = value;
+    const size_t nbytes = place->nbytes;
+    if (direct && !port_sends(op))
         return;
-    }
-    for (size_t i = 0; i < WM_LINE_PAYLOAD && i < left; i++)
-        dst[i] = (char)(value >> (8 * i));
-}
-
-WM_DEVICE size_t
-port_lines(const port_part_t &part)
-{
-    return ((size_t)part.place->nbytes + WM_LINE_PAYLOAD - 1)
-           / WM_LINE_PAYLOAD;
-}
-
-WM_DEVICE void
-port_write_lines(const port_part_t &part)
-{
-    const size_t nbytes = part.place->nbytes, lines = port_lines(part);
-    char *slot = port_slot(part);
-    for (size_t i = part.thread; i < lines; i += PORT_LINES * part.threads) {
-        uint64_t values[PORT_LINES];
-        WM_UNROLL
-        for (size_t k = 0; k < PORT_LINES; k++) {
-            const size_t at = i + k * part.threads;
-            const size_t line = at < lines ? at : lines - 1;
-            values[k] = port_load(part.op->user + line * WM_LINE_PAYLOAD,
-                                  nbytes - line * WM_LINE_PAYLOAD);
-        }
-        WM_UNROLL
-        for (size_t k = 0; k < PORT_LINES; k++)
-            if (i + k * part.threads < lines)
-                wm_store_line(slot + (i + k * part.threads) * WM_LINE_BYTES,
-                              values[k], part.number);
-    }
-}
-
-// Takes this thread's next lines, if all of them are there, and moves `at`
-// past them.
-WM_DEVICE bool
-port_take_lines(const port_part_t &part, size_t lines, const char *slot,
-                size_t *at)
-{
-    const size_t nbytes = part.place->nbytes;
-    wm_line_t read[PORT_LINES];
-    bool come = true;
-    WM_UNROLL
-    for (size_t k = 0; k < PORT_LINES; k++) {
-        const size_t line = *at + k * part.threads;
-        read[k] = wm_load_line(
-            slot + (line < lines ? line : lines - 1) * WM_LINE_BYTES);
-    }
-    WM_UNROLL
-    for (size_t k = 0; k < PORT_LINES; k++)
-        come = come && read[k].flags[0] == part.number
-               && read[k].flags[1] == part.number;
-    if (!come)
-        return false;
-    WM_UNROLL
-    for (size_t k = 0; k < PORT_LINES; k++) {
-        const size_t line = *at + k * part.threads;
-        if (line < lines)
-            port_store(part.op->user + line * WM_LINE_PAYLOAD,
-                       nbytes - line * WM_LINE_PAYLOAD,
-                       (uint64_t)read[k].high << 32 | read[k].low);
-    }
-    *at += PORT_LINES * part.threads;
-    return true;
-}
-
-WM_DEVICE int
-port_look_at_stop(const wm_port_op_t &op, uint32_t looks)
-{
-    return looks % PORT_LOOKS == 0 && wm_load_system(&op.late->stop) != 0
-               ? PORT_STOPS
-               : PORT_WAITS;
+    if (both % 16 == 0)
+        port_copy_units<port_wide_t>(dst, src, nbytes, thread, threads);
+    else if (both % 4 == 0)
+        port_copy_units<uint32_t>(dst, src, nbytes, thread, threads);
+    else
+        port_copy_units<uint8_t>(dst, src, nbytes, thread, threads);
 }
 
 #ifdef __CUDACC__
 #define PORT_PATIENT true
 #else
-#define PORT_PATIENT false
+#define PORT_PATIENT false // another operation may have to come first
 #endif
+
+WM_DEVICE int
+port_look_at_stop(const wm_port_op_t &op, uint32_t looks)
+{
+    return (!PORT_PATIENT || looks % PORT_LOOKS == 0)
+                   && wm_load_system(&op.late->stop) != 0
+               ? PORT_STOPS
+               : PORT_WAITS;
+}
 
 // Waits until a word has reached a value. On the host looks once.
 WM_DEVICE int
@@ -179,199 +140,267 @@ port_await(const wm_port_op_t &op, const uint32_t *word, uint32_t value)
     for (uint32_t looks = 1;; looks++) {
         if (port_reached(word, value))
             return PORT_GOES;
-        const int result = port_look_at_stop(op, PORT_PATIENT ? looks
-                                                              : PORT_LOOKS);
+        const int result = port_look_at_stop(op, looks);
         if (result != PORT_WAITS || !PORT_PATIENT)
             return result;
-        wm_pause();
     }
 }
 
+// Takes a line, likewise.
 WM_DEVICE int
-port_take_all_lines(const port_part_t &part)
+port_await_line(const wm_port_op_t &op, const char *line, uint32_t number,
+                wm_line_t *read)
 {
-    const size_t lines = port_lines(part);
-    const char *slot = port_slot(part);
-    for (size_t at = part.thread; at < lines;)
-        for (uint32_t looks = 1; !port_take_lines(part, lines, slot, &at);
-             looks++) {
-            const int result = port_look_at_stop(
-                *part.op, PORT_PATIENT ? looks : PORT_LOOKS);
-            if (result != PORT_WAITS || !PORT_PATIENT)
-                return result;
-        }
-    return PORT_GOES;
+    for (uint32_t looks = 1;; looks++) {
+        *read = wm_load_line(line);
+        if (read->flags[0] == number && read->flags[1] == number)
+            return PORT_GOES;
+        const int result = port_look_at_stop(op, looks);
+        if (result != PORT_WAITS || !PORT_PATIENT)
+            return result;
+    }
 }
 
-// The word, and its value, for which an end waits before it moves the payload;
-// nullptr: there is none.
-WM_DEVICE const uint32_t *
-port_condition(const port_part_t &part, bool begins, uint32_t *value)
-{
-    const wm_port_place_t *place = part.place;
-    *value = part.number;
-    if ((part.op->what & WM_PORT_SENDS) == 0)
-        return place->way == WM_PORT_LL ? nullptr : &part.op->port->heard;
-    if (begins) // a slot of the mailbox
-        *value = part.number - place->slots;
-    return place->way == WM_PORT_DIRECT ? place->asked : &part.op->port->heard;
-}
-
-// Moves the payload. Returns PORT_WAITS on the host alone.
-WM_DEVICE int
-port_move(const port_part_t &part, bool begins)
-{
-    const bool sends = (part.op->what & WM_PORT_SENDS) != 0;
-    const uint32_t way = part.place->way;
-    if (sends && !begins && way != WM_PORT_DIRECT)
-        return PORT_GOES; // it has been taken
-    if (way == WM_PORT_LL && !sends)
-        return port_take_all_lines(part);
-    if (way == WM_PORT_LL)
-        port_write_lines(part);
-    else if (sends)
-        port_copy(way == WM_PORT_DIRECT ? part.place->memory : port_slot(part),
-                  part.op->user, part);
-    else if (way == WM_PORT_STAGED)
-        port_copy(part.op->user, port_slot(part), part);
-    return PORT_GOES;
-}
-
-// Notes the end of an operation, and tells the other end. One thread, after
-// all others have ended.
-WM_DEVICE void
-port_note(const port_part_t &part, bool begins, bool ends)
-{
-    wm_port_t *port = part.op->port;
-    const uint32_t way = part.place->way;
-    const bool sends = (part.op->what & WM_PORT_SENDS) != 0;
-    const bool lasting = way == WM_PORT_DIRECT;
-    const bool written = sends && (lasting ? ends : begins);
-    if (begins)
-        port->begun = part.number;
-    if (written || (ends && !sends))
-        port->ended = part.number;
-    // LL lines tell for themselves; a receiver tells that a slot is free.
-    if (sends ? written && way != WM_PORT_LL : ends && !lasting)
-        wm_store_system(part.place->tells, part.number);
-    if (port->place.way == WM_PORT_UNMATCHED)
-        port->place = *part.place;
-}
-
-WM_DEVICE void
-port_fail(const port_part_t &part)
-{
-    wm_port_t *port = part.op->port;
-    port->place.way = WM_PORT_CLOSED;
-    port->begun = port->ended = part.number;
-    wm_store_system(&part.op->late->failed, 1);
-}
-
-// The steps of an operation: it may begin a message and end the same one.
-struct port_steps_t {
-    bool begins, ends; // those that move the payload, or wait
-};
-
-WM_DEVICE port_steps_t
-port_steps(const wm_port_op_t &op, uint32_t way)
-{
-    const bool sends = (op.what & WM_PORT_SENDS) != 0;
-    const bool lasting = way == WM_PORT_DIRECT;
-    const bool syncs = (op.what & WM_PORT_SYNCS) != 0;
-    return {(op.what & WM_PORT_BEGINS) != 0 && sends && !lasting,
-            (op.what & WM_PORT_ENDS) != 0 && (!sends || lasting || syncs)};
-}
-
-// Waits until the ends have met. Returns the facts about the other end; their
-// way may be one that is closed.
-WM_DEVICE int
-port_match(const wm_port_op_t &op, const wm_port_place_t **place)
-{
-    *place = &op.port->place;
-    if (op.port->place.way != WM_PORT_UNMATCHED)
-        return op.port->place.way == WM_PORT_CLOSED ? PORT_STOPS : PORT_GOES;
-    *place = &op.late->place;
-    const int result = port_await(op, &op.late->place.way, WM_PORT_LL);
-    return result == PORT_GOES && op.late->place.way == WM_PORT_CLOSED
-               ? PORT_STOPS
-               : result;
-}
-
-// Returns true if a send has begun, and waits for its receiver to ask.
-WM_DEVICE bool
-port_is_pending(const wm_port_op_t &op, const port_part_t &part)
-{
-    return part.place->way == WM_PORT_DIRECT && op.port->ended != part.number;
-}
-
-// Returns true if an earlier kernel has ended the send already.
-WM_DEVICE bool
-port_is_over(const wm_port_op_t &op, uint32_t number)
-{
-    return (op.what & (WM_PORT_SENDS | WM_PORT_BEGINS)) == WM_PORT_SENDS
-           && op.port->ended == number && op.port->place.way == WM_PORT_DIRECT;
-}
-
+// Returns the facts about the other end, where they are now.
 WM_DEVICE const wm_port_place_t *
-port_known_place(const wm_port_op_t &op)
+port_place(const wm_port_op_t &op)
 {
-    return op.port->place.way == WM_PORT_UNMATCHED ? &op.late->place
-                                                   : &op.port->place;
+    return *(const volatile uint32_t *)&op.port->place.way == WM_PORT_UNMATCHED
+               ? &op.late->place
+               : &op.port->place;
+}
+
+// Waits until the ends have matched, and finds if the message passes.
+WM_DEVICE int
+port_match(const wm_port_op_t &op, const wm_port_place_t *place)
+{
+    int result = PORT_GOES;
+    if (place == &op.late->place)
+        result = port_await(op, &place->way, WM_PORT_LL);
+    return result == PORT_GOES && place->way == WM_PORT_CLOSED ? PORT_STOPS
+                                                               : result;
+}
+
+// Leaves the facts in the port, once. One thread, at the end of an operation.
+WM_DEVICE void
+port_keep_place(const wm_port_op_t &op, const wm_port_place_t *place)
+{
+    if (place == &op.port->place)
+        return;
+    const uint32_t way = place->way;
+    wm_port_place_t kept = *place;
+    kept.way = WM_PORT_UNMATCHED;
+    op.port->place = kept;
+    wm_fence_device();
+    wm_store_system(&op.port->place.way, way);
+}
+
+WM_DEVICE void
+port_fail(const wm_port_op_t &op, uint32_t number)
+{
+    wm_port_t *port = op.port;
+    port->place.way = WM_PORT_CLOSED;
+    port->begun = port->ended = port->left = number;
+    wm_store_system(&op.late->failed, 1);
+}
+
+// Notes the end of a long message, and tells the other end: one that has come,
+// or a slot that is free. One thread, after all others have ended.
+WM_DEVICE void
+port_note(const wm_port_op_t &op, const wm_port_place_t *place,
+          uint32_t number)
+{
+    wm_port_t *port = op.port;
+    if (port_sends(op) || place->way == WM_PORT_STAGED)
+        wm_store_system(place->tells, number);
+    port->ended = port->left = number;
+    if (!port_sends(op))
+        port->begun = number;
+    port_keep_place(op, place);
+}
+
+// The word, and its value, for which an end of a long message waits.
+WM_DEVICE const uint32_t *
+port_condition(const wm_port_op_t &op, const wm_port_place_t *place,
+               uint32_t number, uint32_t *value)
+{
+    const bool direct = place->way == WM_PORT_DIRECT;
+    *value = port_sends(op) && !direct ? number - place->slots : number;
+    return port_sends(op) && direct ? place->asked : &op.port->heard[0];
 }
 
 #ifdef __CUDACC__
 
-// Returns true on one thread when all blocks of the operation have ended. If
-// `visible`, what they wrote is then visible to the whole system. LL lines
-// need no fence, which takes most of a microsecond.
+// Does one block's part of a short message. Returns true on the thread that
+// ends the operation.
 WM_DEVICE bool
-port_is_last(const wm_port_op_t &op, bool visible)
+port_run_short(const wm_port_op_t &op, uint32_t block,
+               const wm_port_place_t *place)
+{
+    wm_port_t *port = op.port;
+    const uint32_t number = port->counts[block] + 1;
+    const uint32_t line = block * WM_PORT_BLOCK_LINES + threadIdx.x;
+    const bool sends = port_sends(op), leads = threadIdx.x == 0;
+    // Before any wait: the load is under way meanwhile.
+    const uint64_t value = sends && line < port_lines(op.nbytes)
+                               ? port_load(op.user, op.nbytes, line)
+                               : 0;
+    int result = place == &port->place && place->way != WM_PORT_CLOSED
+                     ? PORT_GOES
+                     : port_match(op, place);
+    if (leads && block == 0)
+        port->active = number;
+    const bool has_line = threadIdx.x < WM_PORT_BLOCK_LINES
+                          && result == PORT_GOES
+                          && line < port_lines(place->nbytes);
+    if (has_line) {
+        char *at = port_slot(place, number) + line * WM_LINE_BYTES;
+        wm_line_t read;
+        if (!sends)
+            result = port_await_line(op, at, number, &read);
+        else if ((op.what & WM_PORT_BEGINS) != 0)
+            result = port_await(op, &port->heard[block],
+                                number - place->slots);
+        if (result == PORT_GOES && !sends)
+            port_store(op.user, place->nbytes, line, read);
+        else if (result == PORT_GOES)
+            wm_store_line(at, value, number);
+    }
+    const bool goes = __syncthreads_and(result == PORT_GOES) != 0;
+    if (!leads)
+        return false;
+    if (goes) {
+        port->counts[block] = number;
+        if (!sends)
+            wm_store_system(place->tells + block, number);
+    }
+    if (block > 0)
+        return false;
+    port->left = number;
+    if (goes)
+        port_keep_place(op, place);
+    else
+        port_fail(op, number);
+    return true;
+}
+
+// Waits until a short message that was written has been taken.
+WM_DEVICE bool
+port_run_sync(const wm_port_op_t &op, uint32_t block)
+{
+    if (threadIdx.x != 0)
+        return false;
+    const uint32_t number = op.port->counts[block];
+    if (op.port->place.way != WM_PORT_CLOSED
+        && port_await(op, &op.port->heard[block], number) != PORT_GOES)
+        port_fail(op, number);
+    return block == 0;
+}
+
+// Returns true on one thread when all blocks of the operation have ended; what
+// they wrote is then visible to the whole system.
+WM_DEVICE bool
+port_is_last(const wm_port_op_t &op)
 {
     __syncthreads();
     if (threadIdx.x != 0)
         return false;
-    if (visible)
-        __threadfence_system();
+    __threadfence_system();
     if (op.blocks == 1)
         return true;
     if (atomicAdd(&op.port->blocks, 1) + 1 < op.blocks)
         return false;
     op.port->blocks = 0;
-    if (visible)
-        __threadfence_system();
+    __threadfence_system();
     return true;
 }
 
-// Waits on the block's first thread, and tells the others.
+// Tells all threads the result of the block's first thread.
 WM_DEVICE bool
 port_block_goes(int result)
 {
     return __syncthreads_and(threadIdx.x != 0 || result == PORT_GOES) != 0;
 }
 
+// Does one block's part of the end of a long message, once its condition
+// holds.
 WM_DEVICE bool
-port_step(const port_part_t &part, bool begins)
+port_finish(const wm_port_op_t &op, const wm_port_place_t *place,
+            uint32_t number, uint32_t block, bool goes, bool early)
 {
-    uint32_t value;
-    const uint32_t *word = port_condition(part, begins, &value);
-    if (word != nullptr
-        && !port_block_goes(
-            threadIdx.x != 0 ? PORT_WAITS : port_await(*part.op, word, value)))
+    if (goes)
+        port_move(op, place, number, block * (size_t)blockDim.x + threadIdx.x,
+                  op.blocks * (size_t)blockDim.x);
+    if (!port_is_last(op))
         return false;
-    return __syncthreads_and(port_move(part, begins) == PORT_GOES) != 0;
+    if (goes) {
+        port_note(op, place, number);
+        op.port->early = early;
+    }
+    else if (!early)
+        port_fail(op, number);
+    return true;
+}
+
+// Does one block's part of a long message: of its receive that begins, or of
+// its end. Returns true on the thread that ends the operation.
+WM_DEVICE bool
+port_run_long(const wm_port_op_t &op, uint32_t block,
+              const wm_port_place_t *place)
+{
+    wm_port_t *port = op.port;
+    const bool sends = port_sends(op), leads = threadIdx.x == 0;
+    const bool asks = !sends && (op.what & WM_PORT_BEGINS) != 0;
+    const uint32_t number = sends ? port->ended + 1 : port->begun + asks;
+    if (sends && port->early) { // an earlier kernel has ended it
+        const bool last = port_is_last(op);
+        if (last)
+            port->early = 0;
+        return last;
+    }
+    if (leads && block == 0)
+        port->active = number;
+    // A receiver asks before it has matched the sender, and waits for nobody.
+    if (asks && leads && block == 0 && place->way != WM_PORT_CLOSED) {
+        wm_store_system(&port->asks, number);
+        if ((op.what & WM_PORT_ENDS) == 0)
+            port->begun = number;
+    }
+    if ((op.what & WM_PORT_ENDS) == 0)
+        return leads && block == 0;
+    int result = leads ? port_match(op, place) : PORT_WAITS;
+    bool goes = port_block_goes(result);
+    if (goes && place->way == WM_PORT_LL)
+        return block < port_line_blocks(place->nbytes)
+               && port_run_short(op, block, place);
+    if (goes && place->way == WM_PORT_DIRECT && !sends && block > 0)
+        return false;
+    if (goes) {
+        uint32_t value;
+        const uint32_t *word = port_condition(op, place, number, &value);
+        goes = port_block_goes(leads ? port_await(op, word, value)
+                                     : PORT_WAITS);
+    }
+    if (place->way == WM_PORT_DIRECT && !sends) {
+        if (leads && block == 0)
+            goes ? port_note(op, place, number) : port_fail(op, number);
+        return leads && block == 0;
+    }
+    return port_finish(op, place, number, block, goes, false);
 }
 
 // Decides, for all blocks of a send that is not required, if it is done now.
 WM_DEVICE int
-port_decide(const port_part_t &part, uint32_t required)
+port_decide(const wm_port_op_t &op, const wm_port_place_t *place,
+            uint32_t number, uint32_t required)
 {
-    const wm_port_op_t &op = *part.op;
     for (uint32_t looks = 1;; looks++) {
-        const uint32_t way = wm_load_acquire(&part.place->way);
-        if (way != WM_PORT_UNMATCHED && !port_is_pending(op, part))
+        uint32_t value;
+        const uint32_t way = wm_load_acquire(&place->way);
+        if (op.port->early || way == WM_PORT_CLOSED)
             return PORT_STOPS;
         if (way != WM_PORT_UNMATCHED
-            && port_reached(part.place->asked, part.number))
+            && port_reached(port_condition(op, place, number, &value), value))
             return PORT_GOES;
         if (wm_load_acquire(&op.port->others) == required
             || port_look_at_stop(op, looks) == PORT_STOPS)
@@ -388,80 +417,26 @@ port_follow(const uint32_t *verdict)
     return (int)result;
 }
 
-WM_DEVICE port_part_t
-port_part_of(const wm_port_op_t &op, uint32_t block)
-{
-    return {&op,
-            port_known_place(op),
-            op.port->begun,
-            block,
-            block * (size_t)blockDim.x + threadIdx.x,
-            op.blocks * (size_t)blockDim.x};
-}
-
-// Does one block's part of a send that is not required.
+// Does one block's part of a long send that is not required.
 WM_DEVICE void
 port_run_if_asked(const wm_port_op_t &op, uint32_t block, uint32_t required)
 {
-    const port_part_t part = port_part_of(op, block);
+    const wm_port_place_t *place = port_place(op);
+    const uint32_t number = op.port->ended + 1;
     int result = PORT_WAITS;
     if (threadIdx.x == 0 && block > 0)
         result = port_follow(&op.port->verdict);
     else if (threadIdx.x == 0) {
-        result = port_decide(part, required);
+        result = port_decide(op, place, number, required);
         wm_store_system(&op.port->verdict, (uint32_t)result);
     }
-    const bool goes = port_block_goes(result);
-    if (goes)
-        (void)port_move(part, false);
-    if (!port_is_last(op, goes))
+    const bool before = op.port->early != 0;
+    if (!port_finish(op, place, number, block, port_block_goes(result), true))
         return;
-    if (goes)
-        port_note(part, false, true);
+    op.port->early |= before;
     while (wm_load_acquire(&op.port->others) != required)
         ;
     op.port->others = op.port->verdict = 0;
-}
-
-// Does one block's part of an operation. Returns true on one thread when all
-// of the operation has ended.
-WM_DEVICE bool
-port_run(const wm_port_op_t &op, uint32_t block)
-{
-    port_part_t part = port_part_of(op, block);
-    const bool begins = (op.what & WM_PORT_BEGINS) != 0;
-    const bool ends = (op.what & WM_PORT_ENDS) != 0;
-    part.number += begins;
-    if (port_is_over(op, part.number))
-        return port_is_last(op, false);
-    if (part.thread == 0)
-        op.port->active = part.number;
-    // A receiver asks before it has met the sender, and waits for nobody.
-    const bool asks = begins && (op.what & WM_PORT_SENDS) == 0
-                      && op.port->place.way != WM_PORT_CLOSED;
-    if (asks && threadIdx.x == 0)
-        wm_store_system(&op.port->asks, part.number);
-    if (asks && !ends) {
-        const bool last = port_is_last(op, false);
-        if (last)
-            op.port->begun = part.number;
-        return last;
-    }
-    bool goes = port_block_goes(threadIdx.x == 0 ? port_match(op, &part.place)
-                                                 : PORT_WAITS);
-    if (goes) {
-        part.place = port_known_place(op);
-        const port_steps_t steps = port_steps(op, part.place->way);
-        goes = (!steps.begins || port_step(part, true))
-               && (!steps.ends || port_step(part, false));
-    }
-    if (!port_is_last(op, goes && part.place->way != WM_PORT_LL))
-        return false;
-    if (goes)
-        port_note(part, begins, ends);
-    else
-        port_fail(part);
-    return true;
 }
 
 template <typename params_t>
@@ -469,83 +444,150 @@ WM_DEVICE void
 port_run_all(const params_t &p)
 {
     uint32_t block = blockIdx.x, at = 0;
-    while (at < p.count && block >= p.ops[at].blocks)
+    while (at + 1 < p.count && block >= p.ops[at].blocks)
         block -= p.ops[at++].blocks;
-    if (at >= p.required)
-        port_run_if_asked(p.ops[at], block, p.required);
-    else if (port_run(p.ops[at], block))
+    const wm_port_op_t &op = p.ops[at];
+    if (at >= p.required) {
+        port_run_if_asked(op, block, p.required);
+        return;
+    }
+    const uint32_t half = port_sends(op) ? WM_PORT_BEGINS : WM_PORT_ENDS;
+    const wm_port_place_t *place = port_place(op);
+    bool ends;
+    if (op.nbytes > WM_PORT_LL_BYTES)
+        ends = port_run_long(op, block, place);
+    else {
+        ends = (op.what & half) != 0 && port_run_short(op, block, place);
+        if ((op.what & WM_PORT_SYNCS) != 0 && (op.what & WM_PORT_ENDS) != 0)
+            ends = port_run_sync(op, block);
+    }
+    if (ends)
         for (uint32_t i = p.required; i < p.count; i++)
             atomicAdd(&p.ops[i].port->others, 1);
 }
 
 #else
 
-// Does as much of an operation as needs no wait. Returns true when the
-// operation has ended. `begun`: its first half has been done.
-WM_DEVICE bool
-port_try(const wm_port_op_t &op, bool *begun)
+// Does a short message, or its half that writes. Returns PORT_WAITS if lines,
+// or slots, are not there yet: then nothing has been done.
+WM_DEVICE int
+port_try_short(const wm_port_op_t &op, const wm_port_place_t *place)
 {
-    port_part_t part = {&op, nullptr, op.port->begun, 0, 0, 1};
-    const bool begins = (op.what & WM_PORT_BEGINS) != 0 && !*begun;
-    const bool ends = (op.what & WM_PORT_ENDS) != 0;
-    const bool sends = (op.what & WM_PORT_SENDS) != 0;
-    part.number += begins;
-    if (!*begun && port_is_over(op, part.number))
-        return true;
-    op.port->active = part.number;
-    if (begins && !sends && op.port->place.way != WM_PORT_CLOSED) {
-        wm_store_system(&op.port->asks, part.number);
-        op.port->begun = part.number;
-        *begun = true;
-        return !ends;
+    wm_port_t *port = op.port;
+    const uint32_t number = port->counts[0] + 1;
+    const uint32_t blocks = port_line_blocks(place->nbytes);
+    char *slot = port_slot(place, number);
+    wm_line_t read = {};
+    int result = PORT_GOES;
+    port->active = number;
+    for (uint32_t i = 0; port_sends(op) && i < blocks && result == PORT_GOES;
+         i++)
+        result = port_await(op, &port->heard[i], number - place->slots);
+    for (uint32_t i = 0; i < port_lines(place->nbytes) && result == PORT_GOES;
+         i++) {
+        if (port_sends(op))
+            wm_store_line(slot + i * WM_LINE_BYTES,
+                          port_load(op.user, op.nbytes, i), number);
+        else
+            result = port_await_line(op, slot + i * WM_LINE_BYTES, number,
+                                     &read);
+        if (!port_sends(op) && result == PORT_GOES)
+            port_store(op.user, place->nbytes, i, read);
     }
-    int result = port_match(op, &part.place);
+    for (uint32_t i = 0; i < blocks && result == PORT_GOES; i++) {
+        port->counts[i] = number;
+        if (!port_sends(op))
+            wm_store_system(place->tells + i, number);
+    }
     if (result == PORT_GOES) {
-        const port_steps_t steps = port_steps(op, part.place->way);
-        const bool first = begins && steps.begins;
-        uint32_t value;
-        const uint32_t *word = first || (!begins && steps.ends)
-                                   ? port_condition(part, first, &value)
-                                   : nullptr;
-        if (word != nullptr)
-            result = port_await(op, word, value);
-        if (result == PORT_GOES && (first || (!begins && steps.ends)))
-            result = port_move(part, first);
+        port->left = number;
+        port_keep_place(op, place);
     }
-    if (result == PORT_STOPS)
-        port_fail(part);
-    if (result == PORT_GOES)
-        port_note(part, begins, !begins && ends);
-    if (result == PORT_GOES && begins) {
-        *begun = true;
-        return !ends;
-    }
-    return result != PORT_WAITS;
+    return result;
 }
 
-WM_DEVICE bool
-port_try_if_asked(const wm_port_op_t &op)
+WM_DEVICE int
+port_try_sync(const wm_port_op_t &op, const wm_port_place_t *place)
 {
-    const port_part_t part = {&op, port_known_place(op), op.port->begun, 0, 0,
-                              1};
-    bool begun = true;
-    return port_is_pending(op, part) && port_try(op, &begun);
+    int result = PORT_GOES;
+    for (uint32_t i = 0;
+         i < port_line_blocks(place->nbytes) && result == PORT_GOES; i++)
+        result = port_await(op, &op.port->heard[i], op.port->counts[i]);
+    return result;
+}
+
+// Does the end of a long message. `early`: it is not required.
+WM_DEVICE int
+port_try_long(const wm_port_op_t &op, const wm_port_place_t *place, bool early)
+{
+    wm_port_t *port = op.port;
+    const uint32_t number = port_sends(op) ? port->ended + 1 : port->begun;
+    uint32_t value;
+    if (port_sends(op) && port->early) {
+        port->early = early;
+        return PORT_GOES;
+    }
+    port->active = number;
+    const uint32_t *word = port_condition(op, place, number, &value);
+    const int result = port_await(op, word, value);
+    if (result == PORT_GOES) {
+        port_move(op, place, number, 0, 1);
+        port_note(op, place, number);
+        port->early = early;
+    }
+    return result;
+}
+
+// Does as much of an operation as needs no wait. *done: bits of its halves
+// that have been done. Returns true when the operation has ended.
+WM_DEVICE bool
+port_try(const wm_port_op_t &op, uint32_t *done, bool early)
+{
+    const wm_port_place_t *place = port_place(op);
+    const bool sends = port_sends(op),
+               is_short = op.nbytes <= WM_PORT_LL_BYTES;
+    const uint32_t left = op.what & ~*done;
+    if (!is_short && !sends && (left & WM_PORT_BEGINS) != 0
+        && place->way != WM_PORT_CLOSED) {
+        op.port->active = ++op.port->begun;
+        wm_store_system(&op.port->asks, op.port->begun);
+        *done |= WM_PORT_BEGINS;
+        return (left & WM_PORT_ENDS) == 0;
+    }
+    int result = port_match(op, place);
+    if (result == PORT_GOES && is_short && sends
+        && (left & WM_PORT_BEGINS) != 0) {
+        result = port_try_short(op, place);
+        *done |= result == PORT_GOES ? WM_PORT_BEGINS : 0;
+        if (result == PORT_GOES && (op.what & WM_PORT_SYNCS) != 0
+            && (left & WM_PORT_ENDS) != 0)
+            return false;
+    }
+    else if (result == PORT_GOES && is_short && sends)
+        result = port_try_sync(op, place);
+    else if (result == PORT_GOES)
+        result = place->way == WM_PORT_LL ? port_try_short(op, place)
+                                          : port_try_long(op, place, early);
+    if (result == PORT_STOPS)
+        port_fail(op, op.port->active);
+    return result != PORT_WAITS;
 }
 
 template <typename params_t>
 WM_DEVICE void
 port_run_all(const params_t &p)
 {
-    bool begun[WM_PORT_OPS] = {}, ended[WM_PORT_OPS] = {};
+    uint32_t done[WM_PORT_OPS] = {};
+    bool ended[WM_PORT_OPS] = {};
     uint32_t left = wm_peer_works() ? p.required : 0;
     for (; left > 0; wm_pause())
         for (uint32_t i = 0; i < p.count; i++) {
-            if (!ended[i] && i < p.required && port_try(p.ops[i], &begun[i])) {
-                ended[i] = true;
-                left--;
-            }
-            if (!ended[i] && i >= p.required)
-                ended[i] = port_try_if_asked(p.ops[i]);
+            const bool early = i >= p.required;
+            if (ended[i]
+                || (early && port_place(p.ops[i])->way == WM_PORT_UNMATCHED))
+                continue;
+            ended[i] = port_try(p.ops[i], &done[i], early);
+            left -= ended[i] && !early;
         }
 }
 

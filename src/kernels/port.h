@@ -14,25 +14,29 @@
 #define WM_PORT_OPS 48    // most ends in a kernel
 #define WM_PORT_FEW_OPS 4 // most in wm_port_few, which has few parameters
 
-// Up to so many bytes go in LL lines, through a mailbox at the receiver.
+// Up to so many bytes are a short message. They go in LL lines; each block has
+// lines of its own, one for each of its threads.
 #define WM_PORT_LL_BYTES 65536
+#define WM_PORT_BLOCK_LINES 512
+#define WM_PORT_LL_BLOCKS                                                     \
+    (WM_PORT_LL_BYTES / WM_LINE_PAYLOAD / WM_PORT_BLOCK_LINES)
 
 // The way of the payload, which the receiver's host chooses.
 enum {
     WM_PORT_UNMATCHED = 0,
-    WM_PORT_LL,     // in LL lines, through the mailbox
-    WM_PORT_STAGED, // through the mailbox, with a count behind it
-    WM_PORT_DIRECT, // into the receiver's memory
+    WM_PORT_LL, // short: in LL lines, into a slot behind the receiver's port
+    WM_PORT_STAGED, // long: into a slot, with a count behind it
+    WM_PORT_DIRECT, // long: into the receiver's memory
     WM_PORT_CLOSED, // no message passes any more
 };
 
 // Facts about the other end. `way` is written last.
 typedef struct {
     uint32_t way;
-    uint32_t slots;        // of the mailbox
+    uint32_t slots;        // their number
     uint64_t nbytes;       // of the message
-    uint64_t slot_bytes;   // of a slot of the mailbox
-    char *memory;          // the mailbox or, DIRECT, the receiver's memory
+    uint64_t slot_bytes;   // of a slot
+    char *memory;          // the slots or, DIRECT, the receiver's memory
     uint32_t *tells;       // `heard` of the other end
     const uint32_t *asked; // a sender's: `asks` of the receiver
 } wm_port_place_t;
@@ -45,19 +49,26 @@ typedef struct {
     uint32_t failed;       // not 0: a kernel has not passed its message
 } wm_port_late_t;
 
-// In GPU memory of its end; the mailbox follows.
+// In GPU memory of its end; the slots follow. Messages are counted modulo
+// 2^32.
 typedef struct {
     wm_port_place_t place; // copied from wm_port_late_t by the first kernel
-    uint32_t begun, ended; // messages, modulo 2^32
-    uint32_t active;       // the number of the latest: a kernel is in it
+    uint32_t counts[WM_PORT_LL_BLOCKS]; // short ones that a block has passed
+    // Long messages that have begun, if they are received, and ended.
+    uint32_t begun __attribute__((aligned(128)));
+    uint32_t ended;
+    // The number of the latest message that kernels have come to, and left.
+    uint32_t active, left;
+    uint32_t early; // a long send has ended before the kernel that ends it
     // Counted within a kernel; 0 between kernels: blocks that have ended;
     // other operations that have; the first block's verdict, for the others.
     uint32_t blocks, others, verdict;
     // Written by the other end, read here: the number of the latest message
-    // that the receiver has taken out of its mailbox, or that has come.
-    uint32_t heard __attribute__((aligned(128)));
-    // Written here, read by the other end: the number of the message for which
-    // the receiver's memory is free.
+    // that a receiver's block has taken out of its slot; or, first word, of
+    // the long one that has come.
+    uint32_t heard[WM_PORT_LL_BLOCKS] __attribute__((aligned(128)));
+    // Written here, read by the other end: the number of the long message for
+    // which the receiver's memory is free.
     uint32_t asks __attribute__((aligned(128)));
 } wm_port_t;
 
@@ -66,9 +77,10 @@ typedef struct {
 // Bits of an operation.
 enum {
     WM_PORT_SENDS = 1,
-    WM_PORT_BEGINS = 2, // Start: a short message is written
-    WM_PORT_ENDS = 4,   // Wait: a long one is written; any one is taken
-    WM_PORT_SYNCS = 8,  // a synchronous send: its Wait awaits the receiver
+    WM_PORT_BEGINS =
+        2, // Start: a short message is written, a long one asked for
+    WM_PORT_ENDS = 4,  // Wait: a long one is written; any one is taken
+    WM_PORT_SYNCS = 8, // a synchronous send: its Wait awaits the receiver
 };
 
 // One end of a message, by `blocks` blocks.
@@ -76,12 +88,14 @@ typedef struct {
     wm_port_t *port;
     wm_port_late_t *late;
     char *user; // memory to send, or to receive into
+    uint64_t nbytes;
     uint32_t what, blocks;
 } wm_port_op_t;
 
-// The first operations are required. The others are sends that have begun, and
-// that no kernel has ended yet: they are done if their receivers come before
-// the required ones have ended, which may wait for these receivers.
+// The first operations are required. The others are long sends that have
+// begun, and that no kernel has ended yet: they are done if their receivers
+// come before the required ones have ended, which may wait for these
+// receivers.
 typedef struct {
     uint32_t count, required;
     wm_port_op_t ops[WM_PORT_OPS];

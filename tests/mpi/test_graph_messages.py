@@ -530,3 +530,31 @@ def test_what_cannot_be_captured(comm, stream):
     captured[0].launch(stream)
     stream.synchronize()
     captured[0].free()
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("size", [0, 3, 100, 65_531, 65_536, 70_001])
+def test_the_receiver_has_more_room(comm, stream, size):
+    """Nothing is written behind the message."""
+    if comm.rank > 1:
+        return
+    channel, room = comm.on(stream), 100_000
+    a = wm.zeros(size if comm.rank == 0 else room, "u1")
+    with graphs.capture(stream) as captured:
+        for _ in range(2):
+            if comm.rank == 0:
+                channel.Send(a, 1)
+            else:
+                channel.Recv(a, 0)
+    for turn in range(3):
+        if comm.rank == 0:
+            a.assign(values(size, turn, 0))
+        else:
+            a.fill_(turn)
+        captured[0].launch(stream)
+        stream.synchronize()
+        got = a.numpy()
+        np.testing.assert_array_equal(got[:size], values(size, turn, 0))
+        if comm.rank == 1:
+            assert (got[size:] == turn).all()
+    captured[0].free()

@@ -166,29 +166,38 @@ count_sharers(int device)
     return peers > 0 ? peers : 1;
 }
 
-// Fills the work of an end. Returns false if it has none: MPI_PROC_NULL; the
-// wait for a short send that is not synchronous, which is over when it has
-// been written; the start of a short receive, whose mailbox has room.
+// Returns the halves of a message, WM_PORT_BEGINS and _ENDS, that are work for
+// a kernel. A short message has room in its slot before it is received. A long
+// one is written by the wait.
+static uint32_t
+halves_of(const wm_captured_t *end)
+{
+    bool is_short = end->buffer.nbytes <= WM_PORT_LL_BYTES;
+    if (end->port == NULL) // MPI_PROC_NULL
+        return 0;
+    if (end->receives)
+        return is_short ? WM_PORT_ENDS : WM_PORT_BEGINS | WM_PORT_ENDS;
+    if (!is_short)
+        return WM_PORT_ENDS;
+    return WM_PORT_BEGINS | (end->synchronous ? WM_PORT_ENDS : 0);
+}
+
+// Fills the work of an end. Returns false if it has none.
 static bool
 fill_work(const wm_captured_t *end, uint32_t what, wm_port_work_t *work)
 {
-    bool is_short = end->buffer.nbytes <= WM_PORT_LL_BYTES;
-    uint32_t half = end->receives ? WM_PORT_ENDS : WM_PORT_BEGINS;
-    if (end->synchronous)
-        half |= WM_PORT_ENDS;
-    if (end->port == NULL || (is_short && (what & half) == 0))
+    what &= halves_of(end);
+    if (what == 0)
         return false;
+    if (!end->receives)
+        what |= WM_PORT_SENDS | (end->synchronous ? WM_PORT_SYNCS : 0);
     *work = (wm_port_work_t){
         .port = end->port,
         .late = &end->own->late,
         .user = end->buffer.data,
-        .what = end->receives ? what : what | WM_PORT_SENDS,
+        .what = what,
         .nbytes = end->buffer.nbytes,
     };
-    if (end->receives && is_short)
-        work->what |= WM_PORT_BEGINS;
-    if (end->synchronous)
-        work->what |= WM_PORT_SYNCS;
     return true;
 }
 

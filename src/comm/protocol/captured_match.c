@@ -175,7 +175,7 @@ match_sender(wm_captured_t *end, int rank, const captured_hello_t *hello)
         match_fail(end, &err);
     }
     else if (!end->closed) {
-        place.tells = &((wm_port_t *)(void *)port)->heard;
+        place.tells = ((wm_port_t *)(void *)port)->heard;
         match_tell_kernels(end, &place);
     }
     if (reached)
@@ -281,7 +281,7 @@ read_answer(wm_captured_t *end, wm_error_t *err)
         .slot_bytes = answer.slot_bytes,
         .nbytes = end->buffer.nbytes,
         .memory = direct ? target : port + WM_PORT_BYTES,
-        .tells = &its->heard,
+        .tells = its->heard,
         .asked = &its->asks,
     };
     end->peer = peer;
