@@ -2,8 +2,9 @@
 #include "kernels/port.h"
 #include "kernels/peer_sync.h"
 
-#define PORT_UNITS 4   // units of a copy that a thread has under way
-#define PORT_LOOKS 256 // failed polls before a look at the stop word
+#define PORT_UNITS 4    // units of a copy that a thread has under way
+#define PORT_LOOKS 256  // failed polls before a look at the stop word
+#define PORT_BEAT 65536 // before the host is told, some 50 ms
 
 // Results of an attempt.
 enum { PORT_WAITS, PORT_GOES, PORT_STOPS };
@@ -124,13 +125,18 @@ port_move(const wm_port_op_t &op, const wm_port_place_t *place,
 #define PORT_PATIENT false // another operation may have to come first
 #endif
 
+// Looks now and then if the wait is over in vain, and tells the host rarely
+// that it goes on.
 WM_DEVICE int
 port_look_at_stop(const wm_port_op_t &op, uint32_t looks)
 {
-    return (!PORT_PATIENT || looks % PORT_LOOKS == 0)
-                   && wm_load_system(&op.late->stop) != 0
-               ? PORT_STOPS
-               : PORT_WAITS;
+    if (PORT_PATIENT && looks % PORT_LOOKS != 0)
+        return PORT_WAITS;
+    if (!PORT_PATIENT)
+        wm_store_system(&op.late->beat, op.late->beat + 1);
+    else if (looks % PORT_BEAT == 0)
+        wm_store_system(&op.late->beat, looks / PORT_BEAT);
+    return wm_load_system(&op.late->stop) != 0 ? PORT_STOPS : PORT_WAITS;
 }
 
 // Waits until a word has reached a value. On the host looks once.

@@ -47,6 +47,7 @@ typedef struct {
     wm_port_place_t place; // until the port itself has it
     uint32_t stop;         // not 0: the kernels wait no longer
     uint32_t failed;       // not 0: a kernel has not passed its message
+    uint32_t beat;         // changes while a kernel waits
 } wm_port_late_t;
 
 // In GPU memory of its end; the slots follow. Messages are counted modulo

@@ -285,6 +285,34 @@ def test_a_long_wait_says_who_waits_for_whom(tmp_path, name):
     assert any(all(part in line for part in told) for line in lines), printed
 
 
+@pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU")
+@pytest.mark.parametrize("size", [10, 100_000])
+def test_a_graph_that_waits_says_for_whom(tmp_path, size):
+    """Rank 1 launches its graph when that has been told."""
+    body = f"""
+        sys.path.insert(0, "tests")
+        import graphs
+        stream = wm.Stream(wm.get_device())
+        a = wm.ones({size}, device=wm.get_device("cuda"))
+        with graphs.capture(stream) as captured:
+            if comm.rank == 1:
+                comm.on(stream).Send(a, 0, 4)
+            else:
+                comm.on(stream).Recv(a, 1, 4)
+        if comm.rank == 1:
+            until_told()
+        captured[0].launch(stream)
+        stream.synchronize()
+    """
+    told = (
+        "rank 0 of MPI_COMM_WORLD (size 2): a CUDA graph has waited ",
+        " s for a message from rank 1 with tag 4: has that rank launched",
+    )
+    printed = run(tmp_path, body, "", wanted=told)
+    lines = [line for line in printed.splitlines() if "warpmpi: " in line]
+    assert any(all(part in line for part in told) for line in lines), printed
+
+
 # Calls that one rank never makes; how the line begins to name them.
 ALONE = {
     "Allreduce": "comm.Allreduce(make(3), make(3))",

@@ -61,6 +61,20 @@ wm_captured_any(void);
 WM_MUST_CHECK int
 wm_captured_find_failures(wm_error_t *err);
 
+// A message that kernels of a graph have waited for.
+typedef struct {
+    const wm_comm_t *comm;
+    bool receives, matched;
+    int rank, tag; // of the other end; as given before they have matched
+    int64_t waited_us;
+} wm_captured_wait_t;
+
+// Finds waits that have lasted `least` microseconds, and calls visit() for
+// each, once in a minute. `now`: of this look, one of many. Engine lock held.
+void
+wm_captured_each_wait(int64_t now, int64_t least,
+                      void (*visit)(const wm_captured_wait_t *wait));
+
 // Stops the kernels that wait for a dead rank, or on a revoked communicator.
 // Keeps the errors of kernels for the next call. Engine lock held.
 void

@@ -14,6 +14,8 @@
 #define PASS_US 5000000 // for a message under way when its request is freed
 #define STOP_US 1000000 // for its kernels, once they are stopped
 #define NAP_NS 50000
+#define PAUSE_US 2000000  // without a sign of a kernel, which waits no longer
+#define AGAIN_US 60000000 // between two reports of a wait
 
 static wm_captured_t *all; // engine lock
 static _Atomic int count;  // of these
@@ -273,4 +275,41 @@ wm_captured_find_failures(wm_error_t *err)
     }
     wm_engine_unlock();
     return code;
+}
+
+// Notes what a kernel has told. Returns the microseconds that it has waited.
+static int64_t
+look_at_wait(wm_captured_t *end, int64_t now)
+{
+    uint32_t beat = __atomic_load_n(&end->own->late.beat, __ATOMIC_RELAXED);
+    if (beat != end->beat) {
+        if (now - end->beat_at > PAUSE_US)
+            end->waits_since = now;
+        end->beat = beat;
+        end->beat_at = now;
+    }
+    return now - end->beat_at > PAUSE_US ? 0 : now - end->waits_since;
+}
+
+void
+wm_captured_each_wait(int64_t now, int64_t least,
+                      void (*visit)(const wm_captured_wait_t *wait))
+{
+    for (wm_captured_t *end = all; end != NULL; end = end->listed) {
+        if (end->own == NULL || end->comm == NULL || end->closed)
+            continue;
+        const wm_captured_wait_t wait = {
+            .comm = end->comm,
+            .receives = end->receives,
+            .matched = end->matched,
+            .rank = end->rank,
+            .tag = end->tag,
+            .waited_us = look_at_wait(end, now),
+        };
+        if (wait.waited_us < least
+            || (end->told_at != 0 && now - end->told_at < AGAIN_US))
+            continue;
+        end->told_at = now;
+        visit(&wait);
+    }
 }

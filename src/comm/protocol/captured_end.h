@@ -32,6 +32,9 @@ struct wm_captured {
     // not waited for yet. 0: none.
     uint64_t pending;
     CUstream pending_on;
+    // What the host has seen of the kernels' waits.
+    uint32_t beat;
+    int64_t beat_at, waits_since, told_at;
     bool closed; // no message passes any more
     bool left;   // the other end knows that nothing is left
     bool told;   // so the program was told
