@@ -142,15 +142,17 @@ port_access(int device, void *dst, const void *src, size_t nbytes,
 }
 
 int
-wm_port_is_quiet(int device, const wm_port_t *port, bool *quiet,
-                 wm_error_t *err)
+wm_port_look(int device, const wm_port_t *port, bool *quiet, uint32_t *passed,
+             wm_error_t *err)
 {
     wm_port_t copy;
     int code = port_access(device, &copy, port, offsetof(wm_port_t, heard),
                            err);
-    if (code == 0)
-        *quiet = copy.active == copy.left || copy.place.way == WM_PORT_CLOSED;
-    return code;
+    if (code < 0)
+        return code;
+    *quiet = copy.active == copy.left || copy.place.way == WM_PORT_CLOSED;
+    *passed = copy.counts[0] + copy.ended; // short ones, or long ones
+    return 0;
 }
 
 int

@@ -36,10 +36,11 @@ wm_port_launch(int device, const wm_port_work_t *works, int count,
                int required, int sharers, CUstream stream, wm_error_t *err);
 
 // Reads a port, and waits until this is done. *quiet is true if no message is
-// under way: each one that a kernel has begun has ended.
+// under way: each one that a kernel has begun has ended. *passed is the number
+// of messages so far.
 WM_MUST_CHECK int
-wm_port_is_quiet(int device, const wm_port_t *port, bool *quiet,
-                 wm_error_t *err);
+wm_port_look(int device, const wm_port_t *port, bool *quiet, uint32_t *passed,
+             wm_error_t *err);
 
 // Writes into a port that no message passes any more, and waits until this is
 // done. No kernel that begins later moves data.

@@ -13,6 +13,7 @@ from mpi4py import MPI
 
 import graphs
 import kinds
+import ranks
 import warpmpi as wm
 from warpmpi import _core
 
@@ -558,3 +559,57 @@ def test_the_receiver_has_more_room(comm, stream, size):
         if comm.rank == 1:
             assert (got[size:] == turn).all()
     captured[0].free()
+
+
+CHECKED = """
+    import sys, warnings
+    sys.path.insert(0, "tests")
+    from mpi4py import MPI
+    import graphs
+    import warpmpi as wm
+
+    comm = wm.Comm(MPI.COMM_WORLD)
+    stream, size = wm.Stream(wm.get_device()), int(sys.argv[1])
+    a = wm.zeros(size, "u1")
+
+    def make():
+        with graphs.capture(stream) as made:
+            if comm.rank == 0:
+                comm.on(stream).Send(a, 1)
+            else:
+                comm.on(stream).Recv(a, 0)
+        return made[0]
+
+    graph = make()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        again = make()
+    assert "captured again" in str(told[0].message), told
+    if comm.rank == 0 and size < 70_000:
+        graph.launch(stream)  # it needs no receiver
+    for _ in range(2):
+        comm.Barrier()
+        again.launch(stream)
+        stream.synchronize()
+    graph.free()
+    again.free()
+    comm.Barrier()
+    error = "none"
+    for _ in range(50):
+        try:
+            with graphs.capture(stream) as made:
+                comm.on(stream).Send(a, MPI.PROC_NULL)
+            made[0].free()
+        except RuntimeError as raised:
+            error = str(raised)
+        comm.Barrier()
+    print("found" if "different numbers" in error else error, flush=True)
+"""
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("size", [100, 100_000])
+def test_checked_graphs(tmp_path, size):
+    """A message that is new, and one that only one rank has launched."""
+    printed = ranks.run_text(tmp_path, CHECKED, size, WARPMPI_CHECK="1")
+    assert printed.split() == (["found"] if size < 70_000 else ["none"]) * 2

@@ -28,6 +28,9 @@ typedef struct {
     // Written by the other end:
     _Alignas(64) _Atomic uint32_t answered; // `answer` is valid
     _Atomic uint32_t closed;                // it touches our memory no more
+    // With WARPMPI_CHECK: 1 more than the messages that it has passed; 0: it
+    // has not told.
+    _Atomic uint32_t passed;
     wm_port_answer_t answer;
 } wm_port_words_t;
 

@@ -34,6 +34,7 @@ take_words(wm_captured_t *end, wm_error_t *err)
     end->own->late = (wm_port_late_t){0};
     atomic_store(&end->own->answered, 0);
     atomic_store(&end->own->closed, 0);
+    atomic_store(&end->own->passed, 0);
     return wm_node_register(wm_node_self(), false, end->device, err);
 }
 
@@ -141,6 +142,9 @@ wm_captured_new(wm_comm_t *comm, wm_buffer_t *buffer,
     end->synchronous = !receives && envelope->synchronous;
     end->rank = envelope->rank;
     end->tag = envelope->tag;
+    end->plain = envelope->blocking;
+    end->as_given[0] = envelope->rank;
+    end->as_given[1] = envelope->tag;
     end->device = envelope->stream_device;
     end->index = -1;
     end->hello_request = MPI_REQUEST_NULL;

@@ -24,6 +24,12 @@ wm_captured_new(wm_comm_t *comm, wm_buffer_t *buffer,
                 const wm_envelope_t *envelope, bool receives,
                 wm_captured_t **made, wm_error_t *err);
 
+// Returns true if another graph has a message of a blocking call with the same
+// memory, rank and tag: a call that is captured again is another message.
+bool
+wm_captured_is_again(const wm_comm_t *comm, const wm_envelope_t *envelope,
+                     bool receives, const void *data);
+
 // Enqueue the start, and the wait, of messages on a stream that is being
 // captured: one kernel for up to WM_PORT_OPS of them.
 WM_MUST_CHECK int

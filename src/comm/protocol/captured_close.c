@@ -10,6 +10,7 @@
 #include "comm/engine/engine.h"
 #include "comm/protocol/captured_end.h"
 #include "cuda/capture.h"
+#include "cuda/settings.h"
 
 #define PASS_US 5000000 // for a message under way when its request is freed
 #define STOP_US 1000000 // for its kernels, once they are stopped
@@ -102,6 +103,46 @@ is_left(const wm_captured_t *end)
     return end->comm == NULL || end->matched;
 }
 
+static bool
+is_needed(const wm_captured_t *end)
+{
+    return atomic_load(&end->owned) || atomic_load(&end->graphs) > 0;
+}
+
+// Reads how many messages the ends that nobody needs have passed. Lock not
+// held.
+static void
+count_passed(void)
+{
+    bool quiet;
+    uint32_t passed;
+    wm_engine_lock();
+    for (wm_captured_t *end = all; end != NULL; end = end->listed)
+        if (end->port != NULL && end->passed == 0 && !is_needed(end)
+            && wm_port_look(end->device, end->port, &quiet, &passed, NULL)
+                   == 0)
+            end->passed = passed + 1;
+    wm_engine_unlock();
+}
+
+// With WARPMPI_CHECK finds ranks that have launched different numbers of
+// graphs.
+static void
+compare_passed(const wm_captured_t *end)
+{
+    wm_error_t err;
+    uint32_t its = end->own != NULL ? atomic_load(&end->own->passed) : 0;
+    if (its == 0 || end->passed == 0 || its == end->passed
+        || end->comm == NULL)
+        return;
+    wm_error_set(&err, WM_ERR_STATE, 0,
+                 "the ranks launched different numbers of CUDA graphs: this "
+                 "rank has %s %u messages, the other end %u",
+                 end->receives ? "received" : "sent", end->passed - 1,
+                 its - 1);
+    wm_comm_keep_error(end->comm, end->receives, end->rank, end->tag, &err);
+}
+
 // Takes the ends that nobody needs from the list.
 static wm_captured_t *
 take_unused(void)
@@ -109,21 +150,23 @@ take_unused(void)
     wm_captured_t *unused = NULL, **link = &all;
     while (*link != NULL) {
         wm_captured_t *end = *link;
-        bool needed = atomic_load(&end->owned)
-                      || atomic_load(&end->graphs) > 0;
+        bool needed = is_needed(end);
         // Once, as the other end's words may serve another message then.
         if (!needed && !end->left) {
             wm_captured_close(end);
             if (end->comm != NULL && end->own != NULL)
                 wm_captured_look_for_answer(end);
-            if (end->its != NULL)
+            if (end->its != NULL) {
+                atomic_store(&end->its->passed, end->passed);
                 atomic_store(&end->its->closed, 1);
+            }
             end->left = end->its != NULL;
         }
         if (needed || !is_left(end)) {
             link = &end->listed;
             continue;
         }
+        compare_passed(end);
         *link = end->listed;
         end->listed = unused;
         unused = end;
@@ -138,6 +181,8 @@ wm_captured_collect(void)
 {
     if (!wm_captured_any())
         return;
+    if (wm_setting_is_on(WM_SETTING_CHECK))
+        count_passed();
     wm_engine_lock();
     wm_captured_t *unused = take_unused();
     wm_engine_unlock();
@@ -171,10 +216,11 @@ static void
 wait_until_quiet(const wm_captured_t *end, int64_t patience)
 {
     bool quiet = false;
+    uint32_t passed;
     int64_t began = wm_engine_now();
     for (unsigned turn = 1; !quiet && wm_engine_now() - began < patience;
          ++turn) {
-        if (wm_port_is_quiet(end->device, end->port, &quiet, NULL) < 0)
+        if (wm_port_look(end->device, end->port, &quiet, &passed, NULL) < 0)
             return;
         if (quiet)
             return;
@@ -312,4 +358,24 @@ wm_captured_each_wait(int64_t now, int64_t least,
         end->told_at = now;
         visit(&wait);
     }
+}
+
+bool
+wm_captured_is_again(const wm_comm_t *comm, const wm_envelope_t *envelope,
+                     bool receives, const void *data)
+{
+    uint64_t capture = 0;
+    bool again = false;
+    if (wm_stream_capture(envelope->stream_device, envelope->stream, &capture,
+                          NULL)
+        < 0)
+        return false;
+    wm_engine_lock();
+    for (const wm_captured_t *end = all; end != NULL; end = end->listed)
+        again |= end->comm == comm && end->receives == receives
+                 && end->buffer.data == data && end->plain
+                 && end->as_given[0] == envelope->rank
+                 && end->as_given[1] == envelope->tag && end->kept != capture;
+    wm_engine_unlock();
+    return again;
 }

@@ -35,13 +35,16 @@ struct wm_captured {
     // What the host has seen of the kernels' waits.
     uint32_t beat;
     int64_t beat_at, waits_since, told_at;
-    bool closed; // no message passes any more
-    bool left;   // the other end knows that nothing is left
-    bool told;   // so the program was told
+    uint32_t passed; // with WARPMPI_CHECK: as in the words, for the other end
+    bool closed;     // no message passes any more
+    bool left;       // the other end knows that nothing is left
+    bool told;       // so the program was told
     wm_buffer_t buffer;
     bool receives, synchronous;
-    int rank, tag; // as given; of the other end, once they have met
-    int device;    // of the stream
+    bool plain;      // of no persistent request
+    int as_given[2]; // rank and tag
+    int rank, tag;   // as given; of the other end, once they have met
+    int device;      // of the stream
     bool matched;
     wm_peer_t *peer; // of the other end; NULL: not known yet
     uint32_t slots;

@@ -2,6 +2,8 @@
 // Send, Recv and so on whose stream is being captured into a CUDA graph. Each
 // is a message of its own, which the graph sends again in each replay.
 #include "python/comm/transfer.h"
+
+#include "cuda/settings.h"
 #include "python/request/captured_request.h"
 
 #define MOST 2 // messages of a call
@@ -18,6 +20,27 @@ wm_py_captured_begin(PyObject *comm, const wm_transfer_t *transfer)
     return request;
 }
 
+// With WARPMPI_CHECK warns of a call that another graph has already. Returns
+// 0, or -1 with an exception if warnings are errors.
+static int
+warn_if_again(const wm_prequest_t *request)
+{
+    bool again;
+    if (!wm_setting_is_on(WM_SETTING_CHECK))
+        return 0;
+    WM_PY_UNLOCKED(again = wm_captured_is_again(
+                       request->channel.comm, &request->envelope,
+                       request->receives, request->message.buffer.data));
+    return again ? PyErr_WarnEx(
+               PyExc_RuntimeWarning,
+               "a message is captured again into another CUDA graph: "
+               "it is a new message, which the other rank must capture "
+               "again, too; Send_init and Recv_init make one that "
+               "stays the same",
+               1)
+                 : 0;
+}
+
 PyObject *
 wm_py_captured_run(PyObject *comm, const wm_transfer_t *const *transfers,
                    int count, bool apart)
@@ -27,7 +50,7 @@ wm_py_captured_run(PyObject *comm, const wm_transfer_t *const *transfers,
     for (; made < count && code == 0; ++made) {
         requests[made] = (wm_prequest_t *)wm_py_persistent_make(
             comm, transfers[made]);
-        code = requests[made] != NULL ? 0 : -1;
+        code = requests[made] != NULL ? warn_if_again(requests[made]) : -1;
     }
     if (code == 0)
         code = wm_py_captured_pass(requests, count, apart);
