@@ -857,6 +857,7 @@ class _Passing:
         mpis: bool = False,
         op: tuple[int, str] | None = None,
         counts: tuple[int, str] | None = None,
+        pending: dict[Any, Any] | None = None,
         /,
     ) -> _Passing: ...
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...

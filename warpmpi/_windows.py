@@ -31,11 +31,6 @@ _KINDS = {"cuda", "cuda:device", "gpu"}
 _KEY = "mpi_memory_alloc_kinds"
 
 
-def beneath(win: Any, name: str, args: Any, kwargs: Any) -> Any:
-    """Make a call of MPI's own window; GPU arrays are staged."""
-    return STAGED.get(name, getattr(MPI.Win, name))(win, *args, **kwargs)
-
-
 def _wants_gpu(info: MPI.Info) -> bool:
     """Tell whether an info object asks for GPU memory."""
     asked = info.Get(_KEY) if info != MPI.INFO_NULL else None
@@ -512,4 +507,10 @@ MAKERS: dict[str, Callable[..., Any]] = {
 }
 for _name, _call in MAKERS.items():
     setattr(_core.Win, _name, classmethod(_call))
+# What C calls for MPI's own windows; GPU arrays are staged.
+_core.Win._beneath = {  # type: ignore[attr-defined]
+    name: STAGED.get(name, call)
+    for name, call in vars(MPI.Win).items()
+    if name[0].isupper()
+}
 _core._seal(_core.Win)

@@ -12,7 +12,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from .. import _docs
+from .. import _core, _docs
 from . import table
 from .call import (
     Call,
@@ -61,7 +61,9 @@ def _synchronizing(method: Any, of_rank: bool) -> Any:
                 call.store()
         return result
 
-    return synchronize
+    never = None, (), False, "", False, None, None, False, None, None
+    passing = _core._Passing(method, synchronize, *never, _open_of_window)
+    return functools.update_wrapper(passing, method)
 
 
 def _freeing(method: Any) -> Any:

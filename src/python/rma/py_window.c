@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "python/rma/py_window.h"
 
+#include <string.h>
+
 #include "comm/rma/window_attach.h"
 #include "comm/rma/window_run.h"
 #include "comm/rma/window_sync.h"
 #include "python/message/channel.h"
 #include "python/view/view.h"
+
+#define MOST_WORDS 16 // of a call, its window included
+#define MOST_CALLS 64 // of a window
 
 wm_window_t *
 wm_py_window_of(wm_py_window_t *self, const char *call)
@@ -30,25 +35,48 @@ wm_py_window_rank(const wm_window_t *window, PyObject *value, const char *call,
                           call, *rank, window->size - 1);
 }
 
+// Calls of MPI's own windows (warpmpi/_windows.py), which live as long as the
+// process, by the address of their name. With the GIL.
+static struct {
+    const char *name;
+    PyObject *method;
+} beneath[MOST_CALLS];
+static int beneath_count;
+
+// Returns such a call, borrowed; NULL with an exception.
+static PyObject *
+find_beneath(const char *name)
+{
+    for (int i = 0; i < beneath_count; ++i)
+        if (beneath[i].name == name)
+            return beneath[i].method;
+    PyObject *calls = PyDict_GetItemString(wm_py_state->window_type->tp_dict,
+                                           "_beneath");
+    PyObject *found = calls != NULL ? PyDict_GetItemString(calls, name) : NULL;
+    if (found == NULL)
+        PyErr_Format(PyExc_NotImplementedError,
+                     "Win.%s: mpi4py has no such call", name);
+    else if (beneath_count < MOST_CALLS) {
+        beneath[beneath_count].name = name;
+        beneath[beneath_count++].method = found;
+    }
+    return found;
+}
+
 PyObject *
 wm_py_window_beneath(PyObject *self, const char *call, PyObject *const *args,
                      Py_ssize_t given, PyObject *keywords)
 {
+    PyObject *words[MOST_WORDS], *method = find_beneath(call);
     Py_ssize_t named = keywords != NULL ? PyTuple_GET_SIZE(keywords) : 0;
-    PyObject *tuple = PyTuple_New(given), *dict = PyDict_New();
-    int code = tuple == NULL || dict == NULL ? -1 : 0;
-    for (Py_ssize_t i = 0; i < given && code == 0; ++i)
-        PyTuple_SET_ITEM(tuple, i, Py_NewRef(args[i]));
-    for (Py_ssize_t i = 0; i < named && code == 0; ++i)
-        code = PyDict_SetItem(dict, PyTuple_GET_ITEM(keywords, i),
-                              args[given + i]);
-    PyObject *result = code < 0
-                           ? NULL
-                           : wm_py_cold("warpmpi._windows", "beneath",
-                                        "(OsOO)", self, call, tuple, dict);
-    Py_XDECREF(tuple);
-    Py_XDECREF(dict);
-    return result;
+    if (method == NULL)
+        return NULL;
+    if (given + named >= MOST_WORDS)
+        return PyErr_Format(PyExc_TypeError, "Win.%s: too many arguments",
+                            call);
+    words[0] = self;
+    memcpy(words + 1, args, (size_t)(given + named) * sizeof *words);
+    return PyObject_Vectorcall(method, words, (size_t)given + 1, keywords);
 }
 
 // --- opening and closing --------------------------------------------------

@@ -37,6 +37,7 @@ typedef struct {
     PyObject *where;   // (position, name) of each buffer
     PyObject *op;      // (position, name) of the operation; or None
     PyObject *counts;  // likewise of recvcounts
+    PyObject *pending; // a dict: `other` does calls while it is not empty
     int begins;        // true: the call makes a request
     int direct;        // wm_coll_kind_t of a call that GPUs may do
     int computes;      // true: MPI computes with the elements
@@ -132,8 +133,10 @@ is_mpi4pys(const passing_t *self, PyObject *const *args, Py_ssize_t given,
     PyObject *counts = self->counts != Py_None
                            ? find_argument(self->counts, args, given, names)
                            : NULL;
-    return (self->op == Py_None
-            || !wm_py_average_is(find_argument(self->op, args, given, names)))
+    return (self->pending == Py_None || PyDict_GET_SIZE(self->pending) == 0)
+           && (self->op == Py_None
+               || !wm_py_average_is(
+                   find_argument(self->op, args, given, names)))
            && (counts == NULL || is_host_count(counts))
            && are_all(is_plain, self, args, given, names);
 }
@@ -490,18 +493,22 @@ passing_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     PyObject *method, *other, *explains, *where, *name;
     Py_ssize_t position;
     PyObject *again = Py_None, *paired = Py_None;
-    PyObject *op = Py_None, *counts = Py_None;
+    PyObject *op = Py_None, *counts = Py_None, *pending = Py_None;
     const char *direct = "";
     int begins = 0, computes = 0, mpis = 0;
     if (kwargs != NULL && PyDict_GET_SIZE(kwargs) > 0)
         return PyErr_Format(PyExc_TypeError, "_Passing() takes no keywords");
-    if (!PyArg_ParseTuple(args, "OOOO!|pspOOpOO:_Passing", &method, &other,
+    if (!PyArg_ParseTuple(args, "OOOO!|pspOOpOOO:_Passing", &method, &other,
                           &explains, &PyTuple_Type, &where, &begins, &direct,
-                          &computes, &again, &paired, &mpis, &op, &counts)
+                          &computes, &again, &paired, &mpis, &op, &counts,
+                          &pending)
         || (op != Py_None && !PyArg_ParseTuple(op, "nU", &position, &name))
         || (counts != Py_None
             && !PyArg_ParseTuple(counts, "nU", &position, &name)))
         return NULL;
+    if (pending != Py_None && !PyDict_Check(pending))
+        return PyErr_Format(PyExc_TypeError, "pending: %R is no dict",
+                            pending);
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(where); ++i)
         if (!PyArg_ParseTuple(PyTuple_GET_ITEM(where, i), "nU", &position,
                               &name))
@@ -516,6 +523,7 @@ passing_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->where = Py_NewRef(where);
     self->op = Py_NewRef(op);
     self->counts = Py_NewRef(counts);
+    self->pending = Py_NewRef(pending);
     self->again = Py_NewRef(again);
     self->paired = Py_NewRef(paired);
     self->begins = begins;
@@ -534,6 +542,7 @@ passing_traverse(PyObject *object, visitproc visit, void *arg)
     Py_VISIT(self->explain);
     Py_VISIT(self->again);
     Py_VISIT(self->paired);
+    Py_VISIT(self->pending);
     Py_VISIT(self->dict);
     return 0;
 }
@@ -547,6 +556,7 @@ passing_clear(PyObject *object)
     Py_CLEAR(self->explain);
     Py_CLEAR(self->again);
     Py_CLEAR(self->paired);
+    Py_CLEAR(self->pending);
     Py_CLEAR(self->dict);
     return 0;
 }
@@ -588,7 +598,7 @@ PyDoc_STRVAR(
     passing_doc,
     "_Passing(method, other, explain, positions, begins=False, name='',\n"
     "computes=False, again=None, paired=None, mpis=False, op=None,\n"
-    "counts=None, /)\n--\n\n"
+    "counts=None, pending=None, /)\n--\n\n"
     "mpi4py's method for plain NumPy arrays, `other` for all else.\n\n"
     "explain: adds a note to MPI's exceptions, or None. positions:\n"
     "(position, name) of each buffer. begins: the call returns a request,\n"
@@ -602,7 +612,8 @@ PyDoc_STRVAR(
     "communicator and makes `again`. mpis: the communicator is host-only, so\n"
     "MPI does the call at once. op: (position, name) of the operation, which\n"
     "`other` replaces if MPI does not know it. counts: (position, name) of\n"
-    "recvcounts, which `other` refuses in GPU memory.");
+    "recvcounts, which `other` refuses in GPU memory. pending: a dict;\n"
+    "while it has items, `other` does the call.");
 
 static PyType_Slot slots[] = {
     {Py_tp_doc, (void *)passing_doc}, {Py_tp_new, passing_new},
