@@ -61,8 +61,9 @@ wm_device_leave(const wm_scope_t *scope);
 #define WM_CU_ON(device, err, name, ...)                                      \
     WM_CU_ON_OR(device, err, code_, name, __VA_ARGS__)
 
-// The same; returns `failure` if the driver call fails, such as
-// wm_error_context(err, ...).
+// The same; if the driver call fails, evaluates `failure`, such as
+// wm_error_context(err, ...), and returns the code of the call, which is not
+// known there without `err`.
 #define WM_CU_ON_OR(device, err, failure, name, ...)                          \
     ({                                                                        \
         wm_scope_t scope_;                                                    \
@@ -71,7 +72,8 @@ wm_device_leave(const wm_scope_t *scope);
             code_ = wm_cu_check(wm_cu.name(__VA_ARGS__),                      \
                                 "cu" #name "(" #__VA_ARGS__ ")", err);        \
             wm_device_leave(&scope_);                                         \
-            code_ = code_ < 0 ? (failure) : 0;                                \
+            if (code_ < 0)                                                    \
+                (void)!(failure);                                             \
         }                                                                     \
         code_;                                                                \
     })
