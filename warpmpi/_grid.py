@@ -40,7 +40,17 @@ class Grid:
         corners: bool = False,
         dims: Sequence[int] | None = None,
     ) -> None:
-        self._shape = tuple(map(operator.index, shape))
+        try:
+            self._shape = tuple(map(operator.index, shape))
+        except TypeError:
+            raise TypeError(
+                f"shape: {shape!r} is not the shape of a grid: give an int "
+                "for each dimension"
+            ) from None
+        if not isinstance(comm, MPI.Comm):
+            raise TypeError(
+                f"comm: give an MPI.Comm, not {type(comm).__name__}"
+            )
         ndim = len(self._shape)
         if not 1 <= ndim <= DIMS:
             raise ValueError(
@@ -74,6 +84,18 @@ class Grid:
             )
         )
         local = self._with_ghosts(width, ndim)
+        if any(
+            points // ranks < max(each)
+            for points, ranks, each in zip(
+                self._shape, self._dims, self._width, strict=True
+            )
+        ):
+            plain.Free()
+            raise ValueError(
+                f"width: {width!r} is more than the points of the smallest "
+                f"block of {self._shape} over {self._dims} ranks: use fewer "
+                "ranks, or a smaller width"
+            )
         self._halo = Halo(Cartcomm(plain), width, corners, shape=local)
         self._local_shape = local
 
@@ -153,10 +175,10 @@ class Grid:
         are parts of an element. Collective. Raises ValueError for another
         shape.
         """
-        if self._points_of(u) != self._local_shape:
-            raise ValueError(
-                f"u: gather takes arrays of the shape {self._local_shape}"
-            )
+        texts = self._plain.allgather(self._why_not(u))
+        for rank, text in enumerate(texts):
+            if text is not None:
+                raise ValueError(f"u: rank {rank} gives {text}")
         own = _core.asarray(u)[self.slices].numpy()
         own = np.ascontiguousarray(own)
         blocks = self._plain.gather((self.global_slices, own), root)
@@ -168,6 +190,16 @@ class Grid:
         for where, block in blocks:
             whole[where] = block
         return whole
+
+    def _why_not(self, u: Any) -> str | None:
+        """Why an array cannot be gathered; all ranks are told."""
+        shape = tuple(getattr(u, "shape", ()))
+        if shape[: len(self._shape)] == self._local_shape:
+            return None
+        return (
+            f"an array of the shape {shape}, and gather takes those of "
+            f"{self._local_shape}, the block's"
+        )
 
     def _points_of(self, u: Any) -> tuple[int, ...]:
         ndim = len(self._shape)

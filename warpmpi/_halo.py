@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 DIMS = 3  # most dimensions
 DIRECTIONS = 27
+MOST_WIDTH = 1 << 40
 
 # Some types, such as float16, are none of MPI's.
 UFUNCS = (
@@ -40,25 +41,27 @@ Widths = tuple[tuple[int, int], ...]
 def read_width(width: Any, ndim: int) -> Widths:
     """The widths by dimension and side, of an int or of one a dimension."""
     try:
-        each: list[Any] = [operator.index(width)] * ndim
-    except TypeError:
-        each = list(width)
-    if len(each) != ndim:
-        raise ValueError(
-            f"width: {width!r} has {len(each)} entries, and the communicator "
-            f"{ndim} dimensions: give an int, or an int or (low, high) for "
-            "each dimension"
+        if isinstance(width, int) or hasattr(width, "__index__"):
+            each = [width] * ndim
+        else:
+            each = list(width)
+        pairs = [
+            (one, one) if hasattr(one, "__index__") else tuple(one)
+            for one in each
+        ]
+        widths = tuple(
+            (operator.index(low), operator.index(high)) for low, high in pairs
         )
-    widths = []
-    for one in each:
-        try:
-            low = high = operator.index(one)
-        except TypeError:
-            low, high = map(operator.index, one)
-        if low < 0 or high < 0:
-            raise ValueError(f"width: {width!r} has a negative number")
-        widths.append((low, high))
-    return tuple(widths)
+    except (TypeError, ValueError):
+        widths = ()
+    if len(widths) != ndim:
+        raise ValueError(
+            f"width: {width!r} is no width in {ndim} dimensions: give an int, "
+            "or an int or (low, high) for each dimension"
+        )
+    if not all(0 <= one <= MOST_WIDTH for pair in widths for one in pair):
+        raise ValueError(f"width: {width!r} is negative, or too large")
+    return widths
 
 
 def padded(values: Sequence[Any], rest: Any) -> tuple[Any, ...]:
@@ -98,11 +101,12 @@ class Halo(_core.HaloCalls):
         *,
         shape: Sequence[int] | None = None,
     ) -> None:
-        if (
-            not isinstance(cart, MPI.Comm)
-            or cart == MPI.COMM_NULL
-            or cart.Get_topology() != MPI.CART
-        ):
+        if isinstance(cart, MPI.Comm) and cart == MPI.COMM_NULL:
+            raise TypeError(
+                "cart: it is MPI.COMM_NULL, as this rank is not in the grid, "
+                "or the communicator was freed"
+            )
+        if not isinstance(cart, MPI.Comm) or cart.Get_topology() != MPI.CART:
             raise TypeError(
                 "cart: give a cartesian communicator, such as "
                 f"comm.Create_cart(dims), not {type(cart).__name__}"

@@ -200,13 +200,15 @@ def test_kernels_serve():
     world.free()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize(
+    "kind, named",
+    [(kind, False) for kind in KINDS] + [("device", True)] * GPU,
+)
 def test_start_and_finish(kind, named):
     world = World(dims_of(2), [True] * 2, [4, 4], [(1, 1)] * 2, True)
     before, after = world.arrays()
     u = wm.array(before, device=None if kind == "device" else "cpu")
-    stream = wm.Stream(wm.get_device()) if named and GPU else None
+    stream = wm.Stream(wm.get_device()) if named else None
     for _ in range(2):
         x = world.halo.start(u, stream=stream)
         x.finish()
@@ -316,12 +318,73 @@ def test_errors_are_raised_on_all_ranks(kind):
     if RANKS > 1:
         fails_everywhere(world, TypeError, "float32", other((6, 6), "float32"))
         fails_everywhere(world, ValueError, "do not fit", other((6, 7)))
-        fields = [u, u] if last else [u]
+        fields = [u, wm.array(before, device=device)] if last else [u]
         fails_everywhere(world, ValueError, "same fields", *fields)
     fails_everywhere(
         world, ValueError, r"shape=", *([u, wm.zeros((6, 7), device=device)])
     )
     world.halo.exchange(u)
+    check(world, u, after)
+    world.free()
+
+
+@needs_gpu
+@pytest.mark.skipif(wm.get_cuda_device_count() < 2, reason="needs two GPUs")
+def test_a_stream_of_another_gpu_on_one_rank():
+    """All raise, and the next exchange goes on."""
+    world = World(dims_of(1), [True], [4], [(1, 1)], False)
+    before, after = world.arrays()
+    u = wm.array(before)
+    ordinal = wm.get_device().ordinal
+    if world.plain.rank == 0:
+        ordinal = (ordinal + 1) % wm.get_cuda_device_count()
+    stream = wm.Stream(f"cuda:{ordinal}")
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"stream: it is a stream of"):
+            world.halo.exchange(u, stream=stream)
+        world.halo.exchange(u)
+    check(world, u, after)
+    with pytest.raises(ValueError, match=r"stream: .* host memory"):
+        world.halo.exchange(np.zeros(6), stream=wm.Stream(wm.get_device()))
+    world.free()
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("kind", KINDS)
+def test_halos_that_ranks_make_differently(kind):
+    plain = MPI.COMM_WORLD.Create_cart(dims_of(1), [True])
+    first = plain.rank == 0
+    u = wm.zeros(8, device=None if kind == "device" else "cpu")
+    for halo in (wm.Halo(plain, 2 if first else 1), wm.Halo(plain, 1, first)):
+        fails_everywhere(None, ValueError, "width, corners", u, halo=halo)
+        halo.free()
+    plain.Free()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_fields_that_share_memory(kind):
+    """But parts of elements of one array do not."""
+    world = World(dims_of(1), [True], [4], [(1, 1)], False)
+    before, after = world.arrays()
+    u = wm.zeros((6, 2), device=None if kind == "device" else "cpu")
+    u.assign(np.stack([before, before], 1))
+    fails_everywhere(world, ValueError, "share memory", u, u)
+    fails_everywhere(world, ValueError, "share memory", u[:, 0], u)
+    world.halo.exchange(u[:, 0], u[:, 1])
+    check(world, u, np.stack([after, after], 1))
+    world.free()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_plan_stays_whatever_else_is_exchanged(kind):
+    world = World(dims_of(1), [True], [4], [(1, 1)], False)
+    before, after = world.arrays()
+    device = None if kind == "device" else "cpu"
+    u = wm.array(before, device=device)
+    plan = world.halo.plan(u)
+    for n in range(40):
+        world.halo.exchange(wm.zeros((6, 1 + n % 20), "int8", device=device))
+    plan()
     check(world, u, after)
     world.free()
 
@@ -340,7 +403,9 @@ def test_arguments():
     plain = MPI.COMM_WORLD.Create_cart(dims_of(2))
     with pytest.raises(TypeError, match="cart: give a cartesian"):
         wm.Halo(MPI.COMM_WORLD)
-    for width in (-1, (1, 2, 3), ((1, -1), 1)):
+    with pytest.raises(TypeError, match=r"cart: it is MPI.COMM_NULL"):
+        wm.Halo(MPI.COMM_NULL)
+    for width in (-1, (1, 2, 3), ((1, -1), 1), "1", 1.0, 1 << 62, ((1,), 2)):
         with pytest.raises(ValueError, match="width"):
             wm.Halo(plain, width)
     with pytest.raises(ValueError, match="shape"):
@@ -512,9 +577,18 @@ def test_grid(kind):
         np.testing.assert_array_equal(gathered, whole)
     with pytest.raises(ValueError, match="u: its shape"):
         grid.coords(np.empty((2, 2)), 0)
+    last = MPI.COMM_WORLD.rank == RANKS - 1
+    with pytest.raises(ValueError, match=f"u: rank {RANKS - 1} gives"):
+        grid.gather(np.empty((2, 2)) if last else u)
     grid.free()
     with pytest.raises(ValueError, match="fewer points"):
         wm.Grid((RANKS - 1,), MPI.COMM_WORLD)
+    with pytest.raises(ValueError, match="width: 3 is more than"):
+        wm.Grid((2 * RANKS,), MPI.COMM_WORLD, width=3)
+    with pytest.raises(TypeError, match="shape: 10"):
+        wm.Grid(10, MPI.COMM_WORLD)
+    with pytest.raises(TypeError, match="comm: give"):
+        wm.Grid((10,), None)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -182,11 +182,33 @@ check_usable(const wm_halo_t *halo, wm_error_t *err)
                               "freed: make a new wm.Halo");
 }
 
+// Refuses a stream of another device than that of the fields.
+static int
+check_stream(const wm_halo_field_t *fields, int count, int device,
+             wm_error_t *err)
+{
+    for (int i = 0; i < count && device >= 0; ++i) {
+        const wm_pointer_t *memory = fields[i].memory;
+        if (!wm_memory_on_device(memory))
+            return wm_error_set(err, WM_ERR_VALUE, 0,
+                                "stream: fields[%d] is host memory, which no "
+                                "stream orders: leave out the stream",
+                                i);
+        if (memory->device != device)
+            return wm_error_set(err, WM_ERR_VALUE, 0,
+                                "stream: it is a stream of cuda:%d, and "
+                                "fields[%d] is on cuda:%d",
+                                device, i, memory->device);
+    }
+    return 0;
+}
+
 int
 wm_halo_find_set(wm_halo_t *halo, const wm_halo_field_t *fields, int count,
                  int op, int device, CUstream stream, int code,
                  wm_halo_set_t **set, wm_error_t *err)
 {
+    code = code < 0 ? code : check_stream(fields, count, device, err);
     wm_halo_set_t *found = code < 0 ? NULL
                                     : wm_halo_find(halo, fields, count, op);
     wm_error_t unusable;
@@ -372,6 +394,15 @@ enqueue_ordered(wm_halo_t *halo, const wm_halo_set_t *set, CUstream stream,
     return code < 0 ? code : note_end(halo, stream, captured, err);
 }
 
+// After an error that the neighbours cannot know: their kernels wait for ours.
+static void
+release_neighbors(wm_halo_t *halo, const wm_halo_set_t *set)
+{
+    wm_error_t unused;
+    if (wm_halo_open_own(halo, &unused) == 0)
+        (void)!enqueue_ordered(halo, set, halo->own, false, &unused);
+}
+
 static int
 enqueue_lock_held(wm_halo_t *halo, const wm_halo_set_t *set,
                   const wm_halo_field_t *fields, bool named, CUstream stream,
@@ -388,20 +419,11 @@ enqueue_lock_held(wm_halo_t *halo, const wm_halo_set_t *set,
         code = order_before(halo, set, fields, stream, capture != 0, err);
     if (code == 0)
         code = enqueue_ordered(halo, set, stream, capture != 0, err);
+    else if (capture == 0)
+        release_neighbors(halo, set);
     if (code == 0 && !theirs && capture == 0)
         code = order_after(halo, set, fields, stream, named, err);
     return code;
-}
-
-static int
-check_stream(const wm_halo_t *halo, int device, wm_error_t *err)
-{
-    return device < 0 || device == halo->device
-               ? 0
-               : wm_error_set(err, WM_ERR_VALUE, 0,
-                              "stream: it is a stream of cuda:%d, and the "
-                              "fields are on cuda:%d",
-                              device, halo->device);
 }
 
 int
@@ -409,7 +431,7 @@ wm_halo_enqueue(wm_halo_t *halo, const wm_halo_set_t *set,
                 const wm_halo_field_t *fields, int device, CUstream stream,
                 wm_error_t *err)
 {
-    int code = check_stream(halo, device, err);
+    int code = check_stream(fields, set->count, device, err);
     if (code < 0)
         return code;
     wm_lock(&halo->lock);
@@ -436,6 +458,8 @@ start_lock_held(wm_halo_t *halo, const wm_halo_set_t *set,
                                 err);
     if (code == 0)
         code = enqueue_ordered(halo, set, halo->own, capture != 0, err);
+    else if (capture == 0)
+        release_neighbors(halo, set);
     return code == 0 && capture == 0
                ? order_after(halo, set, fields, halo->own, true, err)
                : code;
@@ -446,7 +470,7 @@ wm_halo_start(wm_halo_t *halo, const wm_halo_set_t *set,
               const wm_halo_field_t *fields, int device, CUstream stream,
               wm_error_t *err)
 {
-    int code = check_stream(halo, device, err);
+    int code = check_stream(fields, set->count, device, err);
     if (code < 0)
         return code;
     wm_lock(&halo->lock);
@@ -460,7 +484,7 @@ wm_halo_finish(wm_halo_t *halo, const wm_halo_set_t *set,
                const wm_halo_field_t *fields, int device, CUstream stream,
                wm_error_t *err)
 {
-    int code = check_stream(halo, device, err);
+    int code = check_stream(fields, set->count, device, err);
     if (code < 0)
         return code;
     wm_lock(&halo->lock);

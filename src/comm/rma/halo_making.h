@@ -17,6 +17,7 @@ enum {
 typedef struct {
     int code, detail, count, device, op;
     unsigned flags;
+    wm_halo_shape_t shape;
     uint32_t tasks[WM_HALO_DIRECTIONS]; // toward the neighbour there
     char text[260];
 } wm_halo_head_t;

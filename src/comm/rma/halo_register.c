@@ -8,6 +8,7 @@
 
 #include "comm/coll/direct/coll_gather.h"
 #include "comm/engine/engine.h"
+#include "array/strided.h"
 #include "comm/rma/halo_making.h"
 
 static int
@@ -79,6 +80,23 @@ find_extents(const wm_halo_making_t *making, int field,
                                err);
 }
 
+// Refuses two fields that share memory, which both would write.
+static int
+check_shared(const wm_halo_making_t *making, int field, wm_error_t *err)
+{
+    wm_strided_t own, other;
+    if (!wm_strided_from_array(&own, making->fields[field].array))
+        return 0;
+    for (int i = 0; i < field; ++i)
+        if (wm_strided_from_array(&other, making->fields[i].array)
+            && wm_strided_share(&own, &other))
+            return wm_error_set(err, WM_ERR_VALUE, 0,
+                                "fields[%d] and fields[%d] share memory: give "
+                                "each field once",
+                                i, field);
+    return 0;
+}
+
 static int
 record_make(wm_halo_making_t *making, int field, wm_halo_record_t *record,
             wm_error_t *err)
@@ -88,6 +106,8 @@ record_make(wm_halo_making_t *making, int field, wm_halo_record_t *record,
     const wm_pointer_t *memory = making->fields[field].memory;
     int ndim = halo->shape.ndim;
     int code = check_array(halo, field, array, err);
+    if (code == 0)
+        code = check_shared(making, field, err);
     if (code == 0)
         code = find_extents(making, field, &record->extents, err);
     if (code < 0)
@@ -129,6 +149,7 @@ tell_own(wm_halo_making_t *making, wm_error_t *err)
     making->own = (wm_halo_head_t){.device = -1,
                                    .flags = WM_HALO_ON_GPU | WM_HALO_REACHED};
     making->own.count = making->count;
+    making->own.shape = making->halo->shape;
     making->own.op = making->op;
     making->heads = calloc((size_t)size, sizeof *making->heads);
     making->records = calloc((size_t)(size + 1) * WM_HALO_FIELDS,
@@ -243,11 +264,13 @@ check_pair(const wm_halo_making_t *making, int field, int rank, int direction,
     if (!are_alike(one, other))
         return wm_error_set(
             err, WM_ERR_TYPE, 0,
-            "fields[%d]: rank %d and its neighbour, rank %d, have elements of "
-            "different types or dimensions (%s and %s), or are staggered "
-            "differently: give both the same field",
+            "fields[%d]: rank %d and its neighbour, rank %d, have different "
+            "elements (%s of shape (%d, %d, %d) and %s of shape (%d, %d, "
+            "%d)), or are staggered differently: give both the same field",
             field, rank, neighbor, wm_dtype_info((wm_dtype_t)one->dtype)->name,
-            wm_dtype_info((wm_dtype_t)other->dtype)->name);
+            (int)one->inner[0], (int)one->inner[1], (int)one->inner[2],
+            wm_dtype_info((wm_dtype_t)other->dtype)->name,
+            (int)other->inner[0], (int)other->inner[1], (int)other->inner[2]);
     bool sends = wm_halo_edge(shape, rank, &one->extents, direction, &edge);
     bool gets = wm_halo_ghosts(shape, neighbor, &other->extents,
                                wm_halo_back(direction), &ghosts);
@@ -275,6 +298,30 @@ check_fit(const wm_halo_making_t *making, wm_error_t *err)
             for (int at = 0; at < WM_HALO_DIRECTIONS && code == 0; ++at)
                 code = check_pair(making, i, rank, at, err);
     return code;
+}
+
+// Refuses halos that were made differently.
+static int
+check_halos(const wm_halo_making_t *making, wm_error_t *err)
+{
+    const wm_halo_shape_t *first = &making->heads[0].shape;
+    for (int rank = 1; rank < making->halo->comm->size; ++rank) {
+        const wm_halo_shape_t *other = &making->heads[rank].shape;
+        bool same = first->ndim == other->ndim
+                    && first->corners == other->corners;
+        for (int d = 0; d < WM_HALO_DIMS; ++d)
+            same = same && first->low[d] == other->low[d]
+                   && first->high[d] == other->high[d]
+                   && first->dims[d] == other->dims[d]
+                   && first->periodic[d] == other->periodic[d];
+        if (!same)
+            return wm_error_set(err, WM_ERR_VALUE, 0,
+                                "width, corners: rank %d has made its wm.Halo "
+                                "with others than rank 0: give all ranks the "
+                                "same",
+                                rank);
+    }
+    return 0;
 }
 
 // --- the neighbours' memory -----------------------------------------------
@@ -449,6 +496,8 @@ make_set(wm_halo_making_t *making, int code, wm_error_t *err)
     if (code == 0)
         code = set_new(making, err);
     code = gather_heads(making, code, err);
+    if (code == 0)
+        code = check_halos(making, err);
     if (code == 0)
         code = gather_records(making, err);
     if (code == 0)

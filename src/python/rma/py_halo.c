@@ -284,9 +284,9 @@ run_call(wm_py_halo_t *self, call_t *call, int code, enqueue_t enqueue)
         code = find_and_enqueue(self->halo, call, enqueue, code, &set, &err));
     if (raised)
         return NULL;
+    call->set = set;
     if (code == 0 && wm_halo_set_by_messages(set))
         return Py_NotImplemented;
-    call->set = set;
     return wm_py_none(code, &err);
 }
 
@@ -455,7 +455,7 @@ halo_prepare(PyObject *object, PyObject *const *args, Py_ssize_t given,
     int code = call_read(&call, args, given, names);
     PyObject *result = run_call(self, &call, code, nothing);
     if (result == Py_NotImplemented)
-        result = PyLong_FromLong(0);
+        result = PyLong_FromUnsignedLong(wm_halo_set_keep(call.set));
     else if (result != NULL)
         Py_SETREF(result, PyLong_FromUnsignedLong(wm_halo_set_keep(call.set)));
     call_release(&call);
