@@ -295,5 +295,30 @@ def test_who_ends_a_capture():
     assert d.end(one)[0] == 0
 
 
+@fresh
+def test_a_user_object_calls_back_when_no_graph_has_it():
+    d, called = Graphs(), []
+    stream = d.stream()
+    function = ct.CFUNCTYPE(None, ct.c_void_p)(called.append)
+    status, number = ct.c_int(), ct.c_uint64()
+    graph, made = Handle(), Handle()
+    d.begin(stream)
+    d(
+        "StreamGetCaptureInfo",
+        stream,
+        ct.byref(status),
+        ct.byref(number),
+        ct.byref(graph),
+        None,
+        None,
+    )
+    d("UserObjectCreate", ct.byref(made), None, function, 1, 1)
+    d("GraphRetainUserObject", graph, made, 1, 1)
+    result, launched = d.end(stream)
+    assert (result, called) == (0, [])
+    d("GraphExecDestroy", launched)
+    assert called == [None]
+
+
 if __name__ == "__main__":
     main(globals())
