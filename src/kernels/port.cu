@@ -364,10 +364,11 @@ port_run_long(const wm_port_op_t &op, uint32_t block,
             port->early = 0;
         return last;
     }
-    if (leads && block == 0)
+    const bool passes = place->way != WM_PORT_CLOSED;
+    if (leads && block == 0 && passes)
         port->active = number;
     // A receiver asks before it has matched the sender, and waits for nobody.
-    if (asks && leads && block == 0 && place->way != WM_PORT_CLOSED) {
+    if (asks && leads && block == 0 && passes) {
         wm_store_system(&port->asks, number);
         if ((op.what & WM_PORT_ENDS) == 0)
             port->begun = number;

@@ -300,6 +300,32 @@ def test_a_replay_after_free_is_an_error(fresh, stream, size):
 
 
 @pytest.mark.ranks(2)
+@pytest.mark.parametrize("size", [100, 100_000])
+def test_free_waits_for_a_message_under_way(comm, stream, size):
+    """The sender comes when the receiver is about to free its request."""
+    if comm.rank > 1:
+        return
+    channel, a = comm.on(stream), wm.zeros(size, "u1")
+    make = channel.Recv_init if comm.rank else channel.Send_init
+    request = make(a, 1 - comm.rank)
+    with graphs.capture(stream) as captured:
+        request.Start()
+        request.Wait()
+    if comm.rank == 0:
+        a.assign(values(size, 0, 0))
+        comm.recv(source=1)
+        captured[0].launch(stream)
+    else:
+        captured[0].launch(stream)
+        comm.send(None, 0)
+        request.Free()
+    stream.synchronize()
+    np.testing.assert_array_equal(a.numpy(), values(size, 0, 0))
+    comm.Barrier()
+    captured[0].free()
+
+
+@pytest.mark.ranks(2)
 def test_a_graph_keeps_its_messages(comm, stream):
     """Also where the program has dropped requests and arrays."""
     if comm.rank > 1:

@@ -211,18 +211,15 @@ wm_captured_drop(wm_captured_t *end)
     free(end);
 }
 
-// Waits until no message is under way.
+// Waits until no message is under way; looks once at least.
 static void
-wait_until_quiet(const wm_captured_t *end, int64_t patience)
+wait_until_quiet(const wm_captured_t *end, int64_t deadline)
 {
     bool quiet = false;
     uint32_t passed;
-    int64_t began = wm_engine_now();
-    for (unsigned turn = 1; !quiet && wm_engine_now() - began < patience;
-         ++turn) {
-        if (wm_port_look(end->device, end->port, &quiet, &passed, NULL) < 0)
-            return;
-        if (quiet)
+    for (unsigned turn = 1; !quiet; ++turn) {
+        if (wm_port_look(end->device, end->port, &quiet, &passed, NULL) < 0
+            || quiet || wm_engine_now() > deadline)
             return;
         wm_engine_turn(turn);
         nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
@@ -236,17 +233,26 @@ wm_captured_release(wm_captured_t *end)
         atomic_store(&end->owned, false);
 }
 
+int64_t
+wm_captured_deadline(void)
+{
+    return wm_engine_now() + PASS_US;
+}
+
 void
-wm_captured_close_now(wm_captured_t *end)
+wm_captured_close_now(wm_captured_t *end, int64_t deadline)
 {
     bool runs = end->port != NULL && atomic_load(&end->graphs) > 0;
     if (runs && !end->closed)
-        wait_until_quiet(end, PASS_US);
+        wait_until_quiet(end, deadline);
     wm_engine_lock();
     wm_captured_close(end);
     wm_engine_unlock();
-    if (runs && wm_port_close(end->device, end->port, NULL) == 0)
-        wait_until_quiet(end, STOP_US);
+    // Twice: a first kernel that has begun meanwhile leaves its way there.
+    if (runs && wm_port_close(end->device, end->port, NULL) == 0) {
+        wait_until_quiet(end, wm_engine_now() + STOP_US);
+        (void)!wm_port_close(end->device, end->port, NULL);
+    }
 }
 
 void
@@ -255,7 +261,7 @@ wm_captured_free(wm_captured_t *end)
     if (end == NULL)
         return;
     wm_device_stay();
-    wm_captured_close_now(end);
+    wm_captured_close_now(end, wm_captured_deadline());
     wm_device_go();
     wm_buffer_release(&end->buffer);
     wm_captured_release(end);

@@ -96,9 +96,14 @@ wm_captured_keep(wm_captured_t *end, uint64_t capture, CUstream stream,
 void
 wm_captured_close(wm_captured_t *end);
 
-// Does so, and waits for a message that is under way. Lock not held.
+// Does so, and waits until the deadline for a message that is under way. Lock
+// not held.
 void
-wm_captured_close_now(wm_captured_t *end);
+wm_captured_close_now(wm_captured_t *end, int64_t deadline);
+
+// Returns the time until when messages under way are waited for from now on.
+int64_t
+wm_captured_deadline(void);
 
 // Drops the ends that nobody needs. Lock not held.
 void

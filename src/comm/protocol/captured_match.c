@@ -446,8 +446,9 @@ close_all(wm_comm_t *comm)
     wm_engine_lock();
     wm_captured_t *end = comm->captured != NULL ? comm->captured->first : NULL;
     wm_engine_unlock();
+    int64_t deadline = wm_captured_deadline();
     for (; end != NULL; end = end->next) // none is added meanwhile
-        wm_captured_close_now(end);
+        wm_captured_close_now(end, deadline);
 }
 
 static void
