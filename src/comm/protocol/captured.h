@@ -52,10 +52,11 @@ void
 wm_captured_release(wm_captured_t *end);
 
 // Closes the end, and gives it up: replays that begin later, of both ranks,
-// raise an error and move nothing. Waits, for some seconds, for a message that
-// is under way. NULL: no-op.
+// raise an error and move nothing. Waits, for some seconds, for the work on
+// `stream`, where replays may be waiting, and for a message that is under way
+// on any other. NULL: no-op.
 void
-wm_captured_free(wm_captured_t *end);
+wm_captured_free(wm_captured_t *end, CUstream stream);
 
 // Returns true if there are ends, whose kernels may wait for other ranks. Any
 // thread, without the lock.

@@ -255,13 +255,31 @@ wm_captured_close_now(wm_captured_t *end, int64_t deadline)
     }
 }
 
+// Waits for replays that a stream has been given, but for none of a capture.
+static void
+wait_for_stream(int device, CUstream stream, int64_t deadline)
+{
+    uint64_t capture = 0;
+    bool idle = false;
+    if (wm_stream_capture(device, stream, &capture, NULL) < 0 || capture != 0)
+        return;
+    for (unsigned turn = 1; !idle && wm_engine_now() < deadline; ++turn) {
+        if (wm_stream_idle(device, stream, &idle, NULL) < 0)
+            return;
+        wm_engine_turn(turn);
+    }
+}
+
 void
-wm_captured_free(wm_captured_t *end)
+wm_captured_free(wm_captured_t *end, CUstream stream)
 {
     if (end == NULL)
         return;
+    int64_t deadline = wm_captured_deadline();
     wm_device_stay();
-    wm_captured_close_now(end, wm_captured_deadline());
+    if (end->port != NULL && atomic_load(&end->graphs) > 0 && !end->closed)
+        wait_for_stream(end->device, stream, deadline);
+    wm_captured_close_now(end, deadline);
     wm_device_go();
     wm_buffer_release(&end->buffer);
     wm_captured_release(end);

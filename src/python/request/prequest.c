@@ -380,7 +380,7 @@ wm_py_prequest_free(PyObject *object, PyObject *Py_UNUSED(unused))
     self->captured = NULL;
     self->request.in_graph = false;
     if (captured != NULL)
-        WM_PY_UNLOCKED(wm_captured_free(captured));
+        WM_PY_UNLOCKED(wm_captured_free(captured, self->channel.stream));
     release(object);
     wm_py_handles_remove(&self->request);
     wm_py_request_free(active);
