@@ -75,10 +75,11 @@ port_store(char *memory, uint64_t nbytes, uint32_t line, const wm_line_t &read)
         dst[i] = (char)(value >> (8 * i));
 }
 
+// Copies units; `far`: from memory that another kernel has just written.
 template <typename unit_t>
 WM_DEVICE void
 port_copy_units(char *dst, const char *src, size_t nbytes, size_t thread,
-                size_t threads)
+                size_t threads, bool far)
 {
     const size_t count = nbytes / sizeof(unit_t);
     for (size_t i = thread; i < count; i += PORT_UNITS * threads) {
@@ -86,8 +87,9 @@ port_copy_units(char *dst, const char *src, size_t nbytes, size_t thread,
         WM_UNROLL
         for (size_t k = 0; k < PORT_UNITS; k++) {
             const size_t at = i + k * threads;
-            values[k] = wm_load_far((const unit_t *)src
-                                    + (at < count ? at : count - 1));
+            const unit_t *from = (const unit_t *)src
+                                 + (at < count ? at : count - 1);
+            values[k] = far ? wm_load_far(from) : *from;
         }
         WM_UNROLL
         for (size_t k = 0; k < PORT_UNITS; k++)
@@ -109,14 +111,15 @@ port_move(const wm_port_op_t &op, const wm_port_place_t *place,
     const char *src = port_sends(op) ? op.user : other;
     const uintptr_t both = (uintptr_t)dst | (uintptr_t)src;
     const size_t nbytes = place->nbytes;
-    if (direct && !port_sends(op))
+    const bool far = !port_sends(op);
+    if (direct && far)
         return;
     if (both % 16 == 0)
-        port_copy_units<port_wide_t>(dst, src, nbytes, thread, threads);
+        port_copy_units<port_wide_t>(dst, src, nbytes, thread, threads, far);
     else if (both % 4 == 0)
-        port_copy_units<uint32_t>(dst, src, nbytes, thread, threads);
+        port_copy_units<uint32_t>(dst, src, nbytes, thread, threads, far);
     else
-        port_copy_units<uint8_t>(dst, src, nbytes, thread, threads);
+        port_copy_units<uint8_t>(dst, src, nbytes, thread, threads, far);
 }
 
 #ifdef __CUDACC__

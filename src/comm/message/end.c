@@ -69,7 +69,7 @@ wm_await_producer(const wm_buffer_t *buffer, wm_producer_t *producer,
 {
     bool device = wm_buffer_on_device(buffer);
     int code = 0;
-    if (envelope->stream_device >= 0)
+    if (envelope->stream_device >= 0 && !envelope->uncaptured)
         code = wm_stream_refuse_capture(envelope->stream_device,
                                         envelope->stream, "the stream", err);
     if (code == 0)

@@ -21,6 +21,7 @@ typedef struct {
     wm_unexpected_t *matched; // the message to receive; taken over on success
     CUstream stream;          // comm.on(stream)
     int stream_device;        // -1: none
+    bool uncaptured; // the caller has found that the stream is in no capture
 } wm_envelope_t;
 
 // Begin a message; take over `buffer` in every case. On success *op has the

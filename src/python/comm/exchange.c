@@ -200,6 +200,8 @@ run(PyObject *self, exchange_t *exchange)
     int code = wm_py_channel_is_captured(&exchange->in.channel);
     if (code != 0)
         return code < 0 ? NULL : capture(self, exchange);
+    exchange->in.envelope.uncaptured = true;
+    exchange->out.envelope.uncaptured = true;
     code = begin(exchange, &receiving, &sending);
     if (code == 0) {
         wm_waiting_call.type = exchange->received.type;

@@ -82,14 +82,16 @@ wm_py_transfer_begin(const wm_transfer_t *transfer, MPI_Request *request,
 
 // Runs a transfer from begin to end in one release of the GIL.
 static PyObject *
-run(PyObject *self, const wm_transfer_t *transfer, const char *function)
+run(PyObject *self, wm_transfer_t *transfer, const char *function)
 {
     wm_error_t err;
     wm_message_t message;
     wm_op_t *op = NULL;
+    const wm_transfer_t *only = transfer;
     int code = wm_py_channel_is_captured(&transfer->channel);
     if (code != 0)
-        return code < 0 ? NULL : wm_py_captured_run(self, &transfer, 1, false);
+        return code < 0 ? NULL : wm_py_captured_run(self, &only, 1, false);
+    transfer->envelope.uncaptured = true;
     if (wm_py_transfer_parse(transfer, transfer->envelope.rank, "buf",
                              &message)
         < 0)
@@ -116,13 +118,14 @@ run(PyObject *self, const wm_transfer_t *transfer, const char *function)
 }
 
 static PyObject *
-begin(PyObject *self, const wm_transfer_t *transfer)
+begin(PyObject *self, wm_transfer_t *transfer)
 {
     wm_message_t message;
     MPI_Request request;
     int code = wm_py_channel_is_captured(&transfer->channel);
     if (code != 0)
         return code < 0 ? NULL : wm_py_captured_begin(self, transfer);
+    transfer->envelope.uncaptured = true;
     if (wm_py_transfer_parse(transfer, transfer->envelope.rank, "buf",
                              &message)
         < 0)

@@ -175,6 +175,7 @@ begin(wm_prequest_t **requests, wm_buffer_t *buffers, int count, wm_op_t **ops,
     for (int i = 0; i < count; ++i) {
         wm_envelope_t envelope = requests[i]->envelope;
         envelope.more = i < last;
+        envelope.uncaptured = true; // wm_py_captured_start() has asked
         int code = wm_py_channel_begin_unlocked(
             &requests[i]->channel, &envelope, requests[i]->receives,
             &buffers[i], &ops[i], err);
