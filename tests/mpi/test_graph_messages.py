@@ -587,6 +587,15 @@ def test_the_receiver_has_more_room(comm, stream, size):
     captured[0].free()
 
 
+def test_a_request_that_is_dropped_without_a_wait(fresh, stream):
+    a = wm.zeros(10, "u1")
+    with graphs.capture(stream) as captured:
+        request = fresh.on(stream).Irecv(a, fresh.rank)
+        with pytest.warns(RuntimeWarning, match="without a wait"):
+            del request
+    captured[0].free()
+
+
 CHECKED = """
     import sys, warnings
     sys.path.insert(0, "tests")

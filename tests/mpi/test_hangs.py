@@ -313,6 +313,38 @@ def test_a_graph_that_waits_says_for_whom(tmp_path, size):
     assert any(all(part in line for part in told) for line in lines), printed
 
 
+@pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU")
+def test_a_graph_whose_tags_differ_says_so(tmp_path):
+    """Rank 1 captures the right one when that has been told."""
+    body = """
+        sys.path.insert(0, "tests")
+        import graphs
+        stream = wm.Stream(wm.get_device())
+        a = wm.ones(10, device=wm.get_device("cuda"))
+        with graphs.capture(stream) as captured:
+            if comm.rank == 1:
+                comm.on(stream).Send(a, 0, 6)
+            else:
+                comm.on(stream).Recv(a, 1, 5)
+        if comm.rank == 0:
+            captured[0].launch(stream)
+        else:
+            until_told()
+            with graphs.capture(stream) as right:
+                comm.on(stream).Send(a, 0, 5)
+            right[0].launch(stream)
+        stream.synchronize()
+    """
+    told = (
+        "rank 0 of MPI_COMM_WORLD (size 2): a CUDA graph has waited ",
+        " s for a message from rank 1 with tag 5, which the other rank has "
+        "not captured; a captured message has come from rank 1 with tag 6: ",
+    )
+    printed = run(tmp_path, body, "", wanted=told)
+    lines = [line for line in printed.splitlines() if "warpmpi: " in line]
+    assert any(all(part in line for part in told) for line in lines), printed
+
+
 # Calls that one rank never makes; how the line begins to name them.
 ALONE = {
     "Allreduce": "comm.Allreduce(make(3), make(3))",

@@ -9,22 +9,47 @@
 
 #define LOOK_US 200000
 
+// Adds why, as far as this rank knows.
+static void
+graph_waits_explain(wm_words_t *words, const wm_captured_wait_t *wait)
+{
+    if (wait->matched) {
+        wm_words_add(words, ": has that rank launched as many graphs?");
+        return;
+    }
+    wm_words_add(words, ", which the other rank has not captured");
+    if (wait->other) {
+        wm_report_rank_of(words, "; a captured message has come from ",
+                          wait->other_rank, wait->other_tag);
+        wm_words_add(words, ": do the tags differ?");
+        return;
+    }
+    wm_words_add(words, ": both ends must be captured; Send_init and "
+                        "Recv_init of comm.on(stream) make ends that stay");
+}
+
 static void
 graph_waits_tell(const wm_captured_wait_t *wait)
 {
     wm_words_t words = {.length = 0};
+    double seconds = (double)wait->waited_us / 1e6;
     wm_report_rank(&words, wait->comm);
-    wm_words_add(&words, ": a CUDA graph has waited %.0f s ",
-                 (double)wait->waited_us / 1e6);
-    if (wait->receives)
-        wm_report_rank_of(&words, "for a message from ", wait->rank,
-                          wait->tag);
-    else
-        wm_report_rank_of(&words, "for the receiver of a message to ",
+    if (wait->unasked) {
+        wm_report_rank_of(&words, ": a message of a CUDA graph from ",
                           wait->rank, wait->tag);
-    wm_words_add(&words, "%s",
-                 wait->matched ? ": has that rank launched as many graphs?"
-                               : ", which the other rank has not captured");
+        wm_words_add(&words,
+                     " has waited %.0f s for a receive that is "
+                     "captured, too: no other receive takes it",
+                     seconds);
+        wm_words_print(&words);
+        return;
+    }
+    wm_words_add(&words, ": a CUDA graph has waited %.0f s ", seconds);
+    wm_report_rank_of(&words,
+                      wait->receives ? "for a message from "
+                                     : "for the receiver of a message to ",
+                      wait->rank, wait->tag);
+    graph_waits_explain(&words, wait);
     wm_words_print(&words);
 }
 

@@ -68,11 +68,14 @@ wm_captured_any(void);
 WM_MUST_CHECK int
 wm_captured_find_failures(wm_error_t *err);
 
-// A message that kernels of a graph have waited for.
+// A message that kernels of a graph have waited for or, `unasked`, one that
+// has waited here for a captured receive.
 typedef struct {
     const wm_comm_t *comm;
-    bool receives, matched;
+    bool unasked, receives, matched;
     int rank, tag; // of the other end; as given before they have matched
+    bool other;    // a message with another rank or tag waits for a receive
+    int other_rank, other_tag;
     int64_t waited_us;
 } wm_captured_wait_t;
 

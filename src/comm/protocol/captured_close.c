@@ -323,7 +323,8 @@ wm_captured_look(wm_comm_t *comm)
         if (!failed)
             continue;
         if (end->its != NULL && !end->left)
-            stop_kernels(end->its); // which wait in vain
+            stop_kernels(end->its);       // which wait in vain
+        wm_captured_look_for_answer(end); // which may tell a better reason
         wm_error_t err;
         end->told = true;
         (void)!reason_of(end, &err);
@@ -361,6 +362,28 @@ look_at_wait(wm_captured_t *end, int64_t now)
     return now - end->beat_at > PAUSE_US ? 0 : now - end->waits_since;
 }
 
+// Visits senders that no captured receive has matched for long, each once.
+static void
+each_stranger(wm_comm_t *comm, int64_t now, int64_t least,
+              void (*visit)(const wm_captured_wait_t *wait))
+{
+    captured_stranger_t *stranger = comm->captured != NULL
+                                        ? comm->captured->strangers
+                                        : NULL;
+    for (; stranger != NULL; stranger = stranger->next) {
+        if (stranger->told || now - stranger->since < least)
+            continue;
+        stranger->told = true;
+        visit(&(wm_captured_wait_t){
+            .comm = comm,
+            .unasked = true,
+            .rank = stranger->rank,
+            .tag = stranger->hello.tag,
+            .waited_us = now - stranger->since,
+        });
+    }
+}
+
 void
 wm_captured_each_wait(int64_t now, int64_t least,
                       void (*visit)(const wm_captured_wait_t *wait))
@@ -368,14 +391,19 @@ wm_captured_each_wait(int64_t now, int64_t least,
     for (wm_captured_t *end = all; end != NULL; end = end->listed) {
         if (end->own == NULL || end->comm == NULL || end->closed)
             continue;
+        const captured_stranger_t *other = end->comm->captured->strangers;
         const wm_captured_wait_t wait = {
             .comm = end->comm,
             .receives = end->receives,
             .matched = end->matched,
             .rank = end->rank,
             .tag = end->tag,
+            .other = end->receives && !end->matched && other != NULL,
+            .other_rank = other != NULL ? other->rank : 0,
+            .other_tag = other != NULL ? other->hello.tag : 0,
             .waited_us = look_at_wait(end, now),
         };
+        each_stranger(end->comm, now, least, visit);
         if (wait.waited_us < least
             || (end->told_at != 0 && now - end->told_at < AGAIN_US))
             continue;

@@ -59,6 +59,22 @@ struct wm_captured {
     MPI_Request hello_request;
 };
 
+// A sender that no receiver of ours has matched yet.
+typedef struct captured_stranger {
+    struct captured_stranger *next;
+    int rank;
+    captured_hello_t hello;
+    int64_t since;
+    bool told;
+} captured_stranger_t;
+
+// Of a communicator.
+struct wm_captured_ends {
+    wm_captured_t *first, **last;
+    captured_stranger_t *strangers;
+    bool matching; // an operation looks for the other ends
+};
+
 // Fails with WM_ERR_STATE if kernels here do not reach a rank's memory.
 WM_MUST_CHECK int
 wm_captured_check_peer(const wm_comm_t *comm, int rank, wm_error_t *err);

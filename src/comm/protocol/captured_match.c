@@ -9,19 +9,6 @@
 
 #define HELLO_MAGIC 0x6c616e65u
 
-// A sender that no receiver of ours has matched yet.
-typedef struct stranger {
-    struct stranger *next;
-    int rank;
-    captured_hello_t hello;
-} stranger_t;
-
-struct wm_captured_ends {
-    wm_captured_t *first, **last;
-    stranger_t *strangers;
-    bool matching; // an operation looks for the other ends
-};
-
 // The operation that looks for the other ends, as long as one has not met.
 typedef struct {
     wm_op_t op;
@@ -194,9 +181,9 @@ matches(const wm_captured_t *end, int rank, int tag)
 static void
 match_stranger(struct wm_captured_ends *ends, wm_captured_t *end)
 {
-    for (stranger_t **link = &ends->strangers; *link != NULL;
+    for (captured_stranger_t **link = &ends->strangers; *link != NULL;
          link = &(*link)->next) {
-        stranger_t *stranger = *link;
+        captured_stranger_t *stranger = *link;
         if (!matches(end, stranger->rank, stranger->hello.tag))
             continue;
         *link = stranger->next;
@@ -217,13 +204,15 @@ take_hello(struct wm_captured_ends *ends, int rank,
         match_sender(end, rank, hello);
         return;
     }
-    stranger_t **link = &ends->strangers, *stranger = calloc(1, sizeof **link);
+    captured_stranger_t **link = &ends->strangers,
+                        *stranger = calloc(1, sizeof **link);
     if (stranger == NULL)
         return;
     while (*link != NULL)
         link = &(*link)->next;
     stranger->rank = rank;
     stranger->hello = *hello;
+    stranger->since = wm_engine_now();
     *link = stranger;
 }
 
@@ -425,7 +414,7 @@ captured_drop_all(wm_comm_t *comm)
     if (ends == NULL)
         return;
     while (ends->strangers != NULL) {
-        stranger_t *next = ends->strangers->next;
+        captured_stranger_t *next = ends->strangers->next;
         free(ends->strangers);
         ends->strangers = next;
     }
