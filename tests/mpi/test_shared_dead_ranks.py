@@ -30,7 +30,7 @@ PROGRAM = """
     import graphs
     import warpmpi as wm
 
-    faulthandler.dump_traceback_later(25, exit=True)
+    faulthandler.dump_traceback_later(60, exit=True)
     how = sys.argv[1]
     world = wm.Comm(MPI.COMM_WORLD)
     world.Set_errhandler(MPI.ERRORS_RETURN)
@@ -113,7 +113,7 @@ def test_waits_end(tmp_path, how, size, settings):
         ranks=size,
         flags=("--with-ft", "ulfm"),
         died=True,
-        timeout=40,
+        timeout=90,
         **settings,
     )
     assert printed.count("told") == printed.count("again") == size - 1, printed
