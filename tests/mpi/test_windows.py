@@ -786,6 +786,22 @@ def test_one_rank_gives_what_is_no_window(comm, arguments):
         wm.Win.Create(memory(), *others, comm)
 
 
+def test_error_handlers(comm):
+    win, told = opened(comm, wm.zeros(4, "int32"), 4), []
+    handler = MPI.Win.Create_errhandler(
+        lambda window, code: told.append(MPI.Get_error_class(code))
+    )
+    win.Set_errhandler(handler)
+    with wrong(SYNC):
+        win.Put(wm.zeros(4, "int32"), comm.rank)
+    with wrong(SYNC):
+        win.Unlock(comm.rank)
+    assert told == [SYNC, SYNC]
+    win.Set_errhandler(MPI.ERRORS_RETURN)
+    handler.Free()
+    win.Free()
+
+
 @pytest.mark.programs
 def test_a_wait_for_a_lock_reports_itself(tmp_path):
     text = """

@@ -79,6 +79,30 @@ wm_py_window_beneath(PyObject *self, const char *call, PyObject *const *args,
     return PyObject_Vectorcall(method, words, (size_t)given + 1, keywords);
 }
 
+PyObject *
+wm_py_window_fail(PyObject *self)
+{
+    MPI_Win win = ((wm_py_window_t *)self)->base.ob_mpi;
+    MPI_Errhandler handler;
+    if (win == MPI_WIN_NULL
+        || !PyErr_ExceptionMatches(wm_py_state->mpi_exception))
+        return NULL;
+    PyObject *error = PyErr_GetRaisedException();
+    PyObject *given = PyObject_CallMethod(error, "Get_error_code", NULL);
+    int code = given != NULL ? (int)PyLong_AsLong(given) : MPI_ERR_OTHER;
+    Py_XDECREF(given);
+    PyErr_Clear();
+    if (wm_py_check_running() == 0
+        && MPI_Win_get_errhandler(win, &handler) == MPI_SUCCESS) {
+        bool returns = handler == MPI_ERRORS_RETURN;
+        MPI_Errhandler_free(&handler);
+        if (!returns)
+            WM_PY_UNLOCKED(MPI_Win_call_errhandler(win, code));
+    }
+    PyErr_SetRaisedException(error);
+    return NULL;
+}
+
 // --- opening and closing --------------------------------------------------
 
 PyDoc_STRVAR(

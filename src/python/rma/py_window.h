@@ -40,6 +40,11 @@ PyObject *
 wm_py_window_beneath(PyObject *self, const char *call, PyObject *const *args,
                      Py_ssize_t given, PyObject *keywords);
 
+// Called with an exception set, which stays: tells the window's error handler
+// if the exception is MPI's. Returns NULL.
+PyObject *
+wm_py_window_fail(PyObject *self);
+
 // Calls of a table: X(name)
 #define WM_PY_WINDOW_CALLS(X)                                                 \
     X(Put)                                                                    \

@@ -284,7 +284,9 @@ run_call(const shape_t *shape, PyObject *object, PyObject *const *args,
     PyObject *wm_py_window_##call(PyObject *self, PyObject *const *args,      \
                                   Py_ssize_t given, PyObject *keywords)       \
     {                                                                         \
-        return run_call(&shape_##call, self, args, given, keywords);          \
+        PyObject *result = run_call(&shape_##call, self, args, given,         \
+                                    keywords);                                \
+        return result != NULL ? result : wm_py_window_fail(self);             \
     }
 
 #define TRANSFER(call, moves, ends)                                           \

@@ -120,8 +120,18 @@ read_assertion(const sync_t *sync, int at, int *assertion)
 }
 
 #define SYNC_CALL(call)                                                       \
+    static PyObject *sync_##call(PyObject *self, PyObject *const *args,       \
+                                 Py_ssize_t given, PyObject *keywords);       \
+                                                                              \
     PyObject *wm_py_window_##call(PyObject *self, PyObject *const *args,      \
-                                  Py_ssize_t given, PyObject *keywords)
+                                  Py_ssize_t given, PyObject *keywords)       \
+    {                                                                         \
+        PyObject *result = sync_##call(self, args, given, keywords);          \
+        return result != NULL ? result : wm_py_window_fail(self);             \
+    }                                                                         \
+                                                                              \
+    static PyObject *sync_##call(PyObject *self, PyObject *const *args,       \
+                                 Py_ssize_t given, PyObject *keywords)
 
 #define SYNC_BEGIN(call, count, required, ...)                                \
     static const char *const names[] = {__VA_ARGS__};                         \
