@@ -619,6 +619,37 @@ def test_attached_host_memory(comm):
 
 
 @pytest.mark.programs
+@pytest.mark.skipif(kinds.is_real(), reason="needs the simulated driver")
+def test_gpus_without_a_link(tmp_path):
+    """Each target has one that updates it: its own GPU."""
+    text = """
+        import warpmpi as wm
+        from mpi4py import MPI
+
+        comm = wm.Comm(MPI.COMM_WORLD)
+        wm.set_device(comm.rank)
+        memory = wm.zeros(100, "int32")
+        win = wm.Win.Create(memory, 4, comm=comm)
+        served = wm.stats()["served_operations"]
+        win.Fence()
+        win.Put(wm.full(50, 3, "int32"), 1 - comm.rank, 50)
+        win.Accumulate(wm.ones(50, "int32"), 1 - comm.rank)
+        win.Accumulate(wm.ones(50, "int32"), comm.rank)
+        win.Fence()
+        assert memory.numpy().tolist() == [2] * 50 + [3] * 50
+        served = wm.stats()["served_operations"] - served
+        win.Free()
+        print("served", served)
+    """
+    printed = ranks.run_text(
+        tmp_path, text, ranks=2, SIMCUDA_DEVICES="2", SIMCUDA_LINK="0"
+    )
+    assert printed.count("served 1") == 2
+    printed = ranks.run_text(tmp_path, text, ranks=2, SIMCUDA_DEVICES="2")
+    assert printed.count("served 0") == 2
+
+
+@pytest.mark.programs
 def test_between_hosts():
     """The engines of the other host's ranks serve."""
     text = """

@@ -14,6 +14,7 @@
 // epoch words for each rank.
 typedef struct {
     wm_rkey_t place;
+    CUuuid device; // of its GPU
     uint64_t nbytes;
     int64_t unit;
     int32_t code, words;
@@ -41,6 +42,10 @@ window_describe(wm_window_t *window, const wm_window_given_t *given,
                 published_t *mine, wm_error_t *err)
 {
     int32_t *indices = (int32_t *)(void *)(mine + 1);
+    const wm_device_t *facts;
+    if (window->device >= 0
+        && wm_device_describe(window->device, &facts, NULL) == 0)
+        mine->device = facts->uuid;
     if (given->on_device && given->nbytes > 0
         && given->memory.kind == WM_MEMORY_DEVICE && given->memory.exportable)
         mine->exported = wm_rkey_export(given->data, &given->memory,
@@ -92,6 +97,12 @@ static void
 window_map(wm_window_t *window, int rank, const published_t *its)
 {
     wm_window_part_t *part = &window->parts[rank];
+    part->updates = rank == window->comm->rank
+                    || (window->device >= 0
+                        && wm_device_is_linked(window->device, &its->device,
+                                               &part->updates, NULL)
+                               == 0
+                        && part->updates);
     if (its->exported && part->words != NULL && rank != window->comm->rank
         && window->device >= 0
         && wm_mapping_reach(window->comm->peers[rank], &part->place,
@@ -130,7 +141,8 @@ window_reaches_all(const wm_window_t *window)
     for (int rank = 0; rank < window->size && all; ++rank) {
         const wm_window_part_t *part = &window->parts[rank];
         all = part->words != NULL
-              && (part->nbytes == 0 || part->memory != NULL);
+              && (part->nbytes == 0
+                  || (part->memory != NULL && part->updates));
     }
     return all;
 }

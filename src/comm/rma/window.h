@@ -33,6 +33,9 @@ typedef struct {
     int64_t unit;   // bytes of a displacement
     bool on_device; // GPU memory
     char *memory;   // address in this process; NULL: its engine serves
+    // Our GPU updates its elements at once, as those that are linked with its
+    // GPU do; else its engine does.
+    bool updates;
     wm_rkey_t place;
     wm_mapping_t *mapping;    // NULL: none is needed
     wm_window_words_t *words; // NULL: on another host

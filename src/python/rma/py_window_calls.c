@@ -232,6 +232,16 @@ begin_remote(wm_py_reading_t *reading, const shape_t *shape, PyObject **values)
     return wm_py_request_new(op, MPI_REQUEST_NULL, &none);
 }
 
+// Returns true if the engine of the part's rank does a call.
+static bool
+is_served(const wm_py_reading_t *reading, const wm_window_part_t *part,
+          const shape_t *shape)
+{
+    return (part->memory == NULL && part->nbytes > 0)
+           || (shape->kind == WM_WINDOW_UPDATE && !part->updates
+               && reading->window->target != NULL);
+}
+
 static PyObject *
 run_call(const shape_t *shape, PyObject *object, PyObject *const *args,
          Py_ssize_t given, PyObject *keywords)
@@ -263,7 +273,7 @@ run_call(const shape_t *shape, PyObject *object, PyObject *const *args,
         return wm_py_raise(&err);
     reading.call = (wm_window_call_t){.kind = shape->kind, .target = rank};
     memset(reading.given, 0, sizeof reading.given);
-    reading.remote = part->memory == NULL && part->nbytes > 0;
+    reading.remote = is_served(&reading, part, shape);
     code = read_call(&reading, shape, values);
     if (code > 0) { // of a dynamic window: no GPU memory is attached there
         wm_py_reading_release(&reading);
@@ -465,7 +475,7 @@ wm_py_window_on_call(PyObject *object, PyObject *const *args, Py_ssize_t given)
     if (code < 0)
         return wm_py_raise(&err);
     const wm_window_part_t *part = &reading.window->parts[rank];
-    reading.remote = part->memory == NULL && part->nbytes > 0;
+    reading.remote = is_served(&reading, part, shape);
     reading.call = (wm_window_call_t){.kind = shape->kind, .target = rank};
     PyObject *result = run_on(&reading, shape, values, device, stream);
     wm_py_reading_release(&reading);
