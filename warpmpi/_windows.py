@@ -147,7 +147,8 @@ def element_of(array: Any) -> bytes:
     """Return the bytes of a buffer of one element, also of GPU memory."""
     array = array[0] if isinstance(array, (list, tuple)) else array
     if not _core.is_on_device(array):
-        return MPI.memory.frombuffer(array, readonly=True).tobytes()
+        buffer: Any = MPI.memory.frombuffer(array, readonly=True)
+        return memoryview(buffer).tobytes()
     return bytes(_core.asarray(array).numpy().tobytes())
 
 

@@ -240,11 +240,14 @@ def test_numbers_drawn_from_a_counter(comm, kind):
     win.Free()
 
 
-def test_compare_and_swap(comm):
+@pytest.mark.parametrize("kind", ["host", "device"])
+@pytest.mark.parametrize("window", ["device", "pool", "host"])
+def test_compare_and_swap(comm, window, kind):
     """One rank alone finds the place free."""
-    win = opened(comm, wm.full(2, -1, "int32"), 4)
+    win = opened(comm, kinds.make(window, np.full(2, -1, "int32")), 4)
     mine = np.full(1, comm.rank, "int32")
-    free, found = np.full(1, -1, "int32"), np.zeros(1, "int32")
+    free = kinds.make(kind, np.full(1, -1, "int32"))
+    found = np.zeros(1, "int32")
     comm.Barrier()
     win.Lock(0, MPI.LOCK_SHARED)
     win.Compare_and_swap(mine, free, found, 0, 1)
@@ -466,6 +469,13 @@ def test_bad_arguments(comm):
         win.Accumulate(wm.zeros(1, "float32"), comm.rank, op=MPI.BAND)
     with pytest.raises(ValueError, match="one element"):
         win.Fetch_and_op(array, array, comm.rank)
+    one, two = np.zeros(1, "int32"), np.zeros(2, "int32")
+    for origin, result in ((two, one), (one, two)):
+        with pytest.raises(ValueError, match="elements|sizes"):
+            win.Fetch_and_op(origin, result, comm.rank, op=MPI.NO_OP)
+    win.Fetch_and_op(None, one, comm.rank, op=MPI.NO_OP)
+    with pytest.raises(NotImplementedError, match="long double"):
+        win.Accumulate(np.zeros(1, "g"), comm.rank)
     win.Put(array, MPI.PROC_NULL)
     win.Fence()
     win.Free()

@@ -388,6 +388,12 @@ wm_py_reading_update(wm_py_reading_t *reading, PyObject *given,
     else {
         int found = wm_reducible_op(op);
         call->op = (wm_reduce_op_t)found;
+        if (!known && found < WM_REDUCE_OPS)
+            return wm_py_fail(PyExc_NotImplementedError,
+                              "%s: windows of warpmpi do not compute with "
+                              "elements that only MPI knows, such as long "
+                              "double",
+                              reading->name);
         if (!known || found >= WM_REDUCE_OPS
             || !wm_reduce_takes(call->type, call->op))
             return wm_py_mpi_fail(
