@@ -101,8 +101,6 @@ class _Making:
             none = error.Get_error_class() == MPI.ERR_WIN
             if not none or type(self.comm) in _OF_GPUS:
                 raise
-        if self.size is not None:
-            self.host = MPI.memory.allocate(self.size)
         return self.make()
 
     def make(self) -> Any:
@@ -111,6 +109,8 @@ class _Making:
         cls = self.cls if issubclass(self.cls, _core.Win) else _core.Win
         win = _beneath_of(cls, self)
         given = self.memory
+        if given is None and self.size is not None:
+            self.host = MPI.memory.allocate(self.size, clear=True)
         if self.host is not None:
             given = MPI.memory.frombuffer(self.host)
         try:
@@ -212,9 +212,9 @@ def _allocating(name: str) -> Any:
                 making.memory = _core.empty(size, "uint8")
 
         making.attempt(look)
+        making.size = size
         if making.settle():
             return making.make()
-        making.size = size
         return making.stock_or_ours(cls, size, disp_unit)
 
     allocate.__name__ = name

@@ -13,6 +13,7 @@ import kinds
 import ranks
 import warpmpi as wm
 from cases import STAGED as INSTALLED
+from warpmpi import _windows
 
 pytestmark = pytest.mark.skipif(
     not wm.is_cuda_available(), reason="needs a GPU"
@@ -555,10 +556,12 @@ def test_no_memory(comm):
 
 def test_windows_of_the_host_stay_those_of_mpi(comm):
     create = INSTALLED[MPI.Win, "Create"].__func__
+    stock = _windows._stock["Create"].__get__(None, MPI.Win)
     try:
-        win = create(MPI.Win, np.zeros(8), 8, comm=comm)
+        stock(np.zeros(8), 8, comm=comm).Free()
     except MPI.Exception as error:
         pytest.skip(f"MPI has no window: {error}")
+    win = create(MPI.Win, np.zeros(8), 8, comm=comm)
     assert type(win) is MPI.Win
     win.Free()
 
@@ -612,6 +615,40 @@ def test_attached_arrays(comm):
     assert np.all(got.numpy() == 7)
     comm.Barrier()
     win.Free()
+
+
+def test_too_many_attached_arrays(comm):
+    """One more is refused, and can be attached later."""
+    win, memory = dynamic(comm), wm.zeros(300 * 8, "uint8")
+    arrays, attached = [memory[8 * i : 8 * i + 8] for i in range(300)], 0
+    with pytest.raises(MemoryError, match="detach some"):
+        for array in arrays:
+            win.Attach(array)
+            attached += 1
+    win.Detach(arrays[0])
+    win.Attach(arrays[attached])
+    comm.Barrier()
+    win.Free()
+
+
+@pytest.mark.ranks(2)
+def test_allocated_with_other_kinds(comm):
+    """A rank that asks for no GPU memory has memory of the host."""
+    info = MPI.Info.Create()
+    if comm.rank == 0:
+        info.Set("mpi_memory_alloc_kinds", "cuda")
+    win = wm.Win.Allocate(16, 8, info, comm)
+    win.Fence()
+    for target in range(comm.size):
+        win.Accumulate(wm.full(2, comm.rank + 1, "int64"), target)
+    win.Fence()
+    total = comm.size * (comm.size + 1) // 2
+    memory = win.tomemory()
+    assert wm.is_on_device(memory) == (comm.rank == 0)
+    values = memory.numpy() if comm.rank == 0 else np.frombuffer(memory)
+    assert values.view("int64").tolist() == [total] * 2
+    win.Free()
+    info.Free()
 
 
 def test_attached_host_memory(comm):

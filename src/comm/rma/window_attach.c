@@ -78,6 +78,8 @@ wm_window_attach(wm_window_t *window, char *data, size_t nbytes,
     wm_engine_lock();
     code = attach_export(window, data, nbytes, memory, err);
     wm_engine_unlock();
+    if (code < 0)
+        (void)!wm_target_detach(window->target, (uintptr_t)data, NULL);
     return code;
 }
 
