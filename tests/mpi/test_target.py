@@ -79,7 +79,7 @@ def test_accumulate_from_all(comm, kind, dtype):
 @pytest.mark.ranks(2)
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["host", "device"])
-def test_an_update_of_several_pieces(comm, kind):
+def test_an_update_of_several_chunks(comm, kind):
     size = (64 << 20) // 8 + 125
     with exposed(comm, kind, "i8", size) as target:
         if comm.rank == 0:

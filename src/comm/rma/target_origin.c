@@ -336,7 +336,7 @@ target_begin_one(wm_target_t *target, const wm_target_op_t *what,
     return 0;
 }
 
-// A buffer whose pieces are those of several operations.
+// A buffer whose chunks are those of several operations.
 typedef struct {
     _Atomic int uses;
     wm_buffer_t whole;
@@ -352,19 +352,19 @@ shared_release(void *owner)
     free(shared);
 }
 
-// Returns a piece; NULL if there is no buffer.
+// Returns a chunk; NULL if there is no buffer.
 static wm_buffer_t *
-shared_piece(shared_t *shared, size_t at, size_t nbytes, wm_buffer_t *piece)
+shared_chunk(shared_t *shared, size_t at, size_t nbytes, wm_buffer_t *chunk)
 {
     if (shared == NULL)
         return NULL;
     atomic_fetch_add(&shared->uses, 1);
-    *piece = shared->whole;
-    piece->data += at;
-    piece->nbytes = nbytes;
-    piece->owner = shared;
-    piece->release = shared_release;
-    return piece;
+    *chunk = shared->whole;
+    chunk->data += at;
+    chunk->nbytes = nbytes;
+    chunk->owner = shared;
+    chunk->release = shared_release;
+    return chunk;
 }
 
 // Returns a buffer that is used once; takes over *buffer on success.
@@ -389,18 +389,18 @@ target_splits(const wm_target_op_t *what, const wm_buffer_t *origin,
               const wm_buffer_t *result, wm_op_t **op)
 {
     return what->kind >= WM_TARGET_ACCUMULATE && op == NULL
-           && what->nbytes > WM_TARGET_PIECE && what->count == 0
+           && what->nbytes > WM_TARGET_CHUNK && what->count == 0
            && (origin == NULL || origin->pattern == NULL)
            && (result == NULL || result->pattern == NULL);
 }
 
 static int
-target_begin_pieces(wm_target_t *target, const wm_target_op_t *what,
+target_begin_chunks(wm_target_t *target, const wm_target_op_t *what,
                     wm_buffer_t *origin, wm_buffer_t *result, wm_error_t *err)
 {
     shared_t *given, *taken;
     wm_buffer_t sent, received;
-    wm_target_op_t piece = *what;
+    wm_target_op_t chunk = *what;
     int code = shared_new(origin, &given, err);
     if (code == 0 && shared_new(result, &taken, err) < 0) {
         free(given);
@@ -410,13 +410,13 @@ target_begin_pieces(wm_target_t *target, const wm_target_op_t *what,
         target_release_buffers(origin, result);
         return code;
     }
-    for (size_t at = 0; at < what->nbytes && code == 0; at += piece.nbytes) {
-        piece.at = what->at + at;
-        piece.nbytes = what->nbytes - at < WM_TARGET_PIECE ? what->nbytes - at
-                                                           : WM_TARGET_PIECE;
+    for (size_t at = 0; at < what->nbytes && code == 0; at += chunk.nbytes) {
+        chunk.at = what->at + at;
+        chunk.nbytes = what->nbytes - at < WM_TARGET_CHUNK ? what->nbytes - at
+                                                           : WM_TARGET_CHUNK;
         code = target_begin_one(
-            target, &piece, shared_piece(given, at, piece.nbytes, &sent),
-            shared_piece(taken, at, piece.nbytes, &received), NULL, err);
+            target, &chunk, shared_chunk(given, at, chunk.nbytes, &sent),
+            shared_chunk(taken, at, chunk.nbytes, &received), NULL, err);
     }
     if (given != NULL)
         shared_release(given);
@@ -438,7 +438,7 @@ wm_target_begin(wm_target_t *target, const wm_target_op_t *what,
         return code;
     }
     return target_splits(what, origin, result, op)
-               ? target_begin_pieces(target, what, origin, result, err)
+               ? target_begin_chunks(target, what, origin, result, err)
                : target_begin_one(target, what, origin, result, op, err);
 }
 

@@ -104,14 +104,14 @@ serving_conflicts(const wm_serving_t *one, const wm_serving_t *other)
 
 // Returns true if the earlier requests of the origin let this one go on: to
 // begin, and then to access the memory. The payloads of updates come at the
-// same time, up to the bytes of a piece, and their updates follow each other
+// same time, up to the bytes of a chunk, and their updates follow each other
 // on a stream.
 static bool
 serving_is_next(const wm_serving_t *serving, bool begins)
 {
     const wm_serving_t *one = serving->prev;
     bool next = true;
-    uint64_t room = WM_TARGET_PIECE;
+    uint64_t room = WM_TARGET_CHUNK;
     for (; one != NULL && next; one = one->prev) {
         bool both = serving_updates(one) && serving_updates(serving);
         uint64_t taken = both ? one->request.nbytes : 0;

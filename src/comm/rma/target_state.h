@@ -45,7 +45,7 @@ typedef enum {
 
 #define WM_TARGET_ASKED 0 // tag of requests
 // Bytes of a long update that are one request; any element divides them.
-#define WM_TARGET_PIECE ((size_t)64 << 20)
+#define WM_TARGET_CHUNK ((size_t)64 << 20)
 
 typedef struct wm_asked wm_asked_t;     // target_origin.c
 typedef struct wm_serving wm_serving_t; // target_serve.c
