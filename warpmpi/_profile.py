@@ -20,7 +20,7 @@ __all__ = ["CallTimes", "Profile", "profile"]
 # Their methods are timed, and those of the classes of ours below them.
 _TYPES = """
     Comm Cartcomm Graphcomm Distgraphcomm Intercomm StreamComm
-    Request Prequest Message SharedArray Win Halo
+    Request Prequest Message SharedArray Win StreamWin Halo
 """.split()
 # What methods of these give.
 _GIVEN = {"HaloPlan": ("_halo", "Plan"), "HaloExchange": ("_halo", "Exchange")}

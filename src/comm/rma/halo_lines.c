@@ -243,8 +243,9 @@ wm_halo_make_lines(wm_halo_making_t *making, bool *unreached, wm_error_t *err)
         for (int i = 0; i < making->count; ++i) {
             int neighbor = wm_halo_neighbor(&halo->shape, rank, at);
             if (neighbor >= 0)
-                making->set->nbytes += ghost_bytes(making, neighbor,
-                                                   wm_halo_back(at), i);
+                wm_halo_count_bytes(
+                    making, neighbor,
+                    ghost_bytes(making, neighbor, wm_halo_back(at), i));
         }
     wm_halo_fill_own(making);
     return make_tasks(making, err);

@@ -79,6 +79,11 @@ wm_halo_upload(wm_halo_set_t *set, int device, const wm_halo_task_t *tasks,
 void
 wm_halo_fill_own(wm_halo_making_t *making);
 
+// Counts bytes that each exchange of the set moves between this rank and a
+// neighbour, which may be itself.
+void
+wm_halo_count_bytes(wm_halo_making_t *making, int rank, size_t nbytes);
+
 // Fills the rows of the neighbours, once all ranks have told their tasks.
 void
 wm_halo_fill_peers(wm_halo_making_t *making);

@@ -100,6 +100,15 @@ peer_index(const wm_halo_t *halo, int rank)
     return WM_HALO_SELF;
 }
 
+void
+wm_halo_count_bytes(wm_halo_making_t *making, int rank, size_t nbytes)
+{
+    uint32_t peer = peer_index(making->halo, rank);
+    making->set->nbytes += nbytes;
+    if (peer != WM_HALO_SELF)
+        making->set->peer_bytes[peer] += nbytes;
+}
+
 static void
 add_copy(cutter_t *cutter, int direction, int list, const wm_array_t *dst,
          const wm_array_t *src)
@@ -373,15 +382,16 @@ wm_halo_upload(wm_halo_set_t *set, int device, const wm_halo_task_t *tasks,
 static void
 count_bytes(const cutter_t *cutter)
 {
-    wm_halo_set_t *set = cutter->making->set;
+    const wm_halo_t *halo = cutter->making->halo;
     for (int i = 0; i < cutter->count; ++i) {
         const copy_t *copy = &cutter->copies[i];
         size_t unit = (size_t)wm_layout_unit(&copy->layout);
-        if (copy->list > 0)
-            continue;
-        set->nbytes += copy->units * unit;
-        if (copy->peer != WM_HALO_SELF)
-            set->peer_bytes[copy->peer] += copy->units * unit;
+        if (copy->list == 0)
+            wm_halo_count_bytes(cutter->making,
+                                wm_halo_neighbor(&halo->shape,
+                                                 halo->comm->rank,
+                                                 copy->direction),
+                                copy->units * unit);
     }
 }
 
