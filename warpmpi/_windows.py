@@ -27,7 +27,6 @@ _stock = {
 _dup, _allreduce = MPI.Intracomm.Dup, MPI.Comm.Allreduce
 _free, _get_attr = MPI.Win.Free, MPI.Win.Get_attr
 
-_kept: list[Any] = []  # memory of windows, until the process ends
 _KINDS = {"cuda", "cuda:device", "gpu"}
 _KEY = "mpi_memory_alloc_kinds"
 
@@ -111,8 +110,7 @@ class _Making:
         win = _beneath_of(cls, self)
         given = self.memory
         if given is None and self.size is not None:
-            self.host = _core.full(self.size, 0, "uint8", "cpu")
-            _kept.append(self.host)  # MPI.memory does not keep it
+            self.host = MPI.memory.allocate(self.size, clear=True)
         if self.host is not None:
             given = MPI.memory.frombuffer(self.host)
         try:
