@@ -471,9 +471,10 @@ class _Methods:
     def Shared_query(self: Any, rank: int) -> tuple[Any, int]:
         """Return the memory of a rank, and its displacement unit.
 
-        Of any window but one of Create_dynamic, as in MPI 4.1. GPU memory is a wm.Array of bytes, mapped here, for the kernels and
-        libraries of this process. It keeps the window; after Free it must
-        not be used. rank: MPI.PROC_NULL is the first rank with memory.
+        Of any window but one of Create_dynamic, as in MPI 4.1. GPU memory is
+        a wm.Array of bytes, mapped here, for the kernels and libraries of this
+        process. It keeps the window; after Free it must not be used. rank:
+        MPI.PROC_NULL is the first rank with memory.
         """
         if self._made is None:
             return MPI.Win.Shared_query(self, rank)

@@ -639,6 +639,8 @@ def test_allocated_with_other_kinds(comm):
         info.Set("mpi_memory_alloc_kinds", "cuda")
     win = wm.Win.Allocate(16, 8, info, comm)
     win.Fence()
+    win.Put(wm.zeros(2, "int64"), comm.rank)  # memory comes as it is
+    win.Fence()
     for target in range(comm.size):
         win.Accumulate(wm.full(2, comm.rank + 1, "int64"), target)
     win.Fence()
