@@ -740,6 +740,27 @@ def test_on_a_stream(comm):
     win.Free()
 
 
+@pytest.mark.skipif(
+    len(wm.get_cuda_devices()) < 2, reason="needs two GPUs in a process"
+)
+def test_a_stream_of_another_gpu_is_refused(comm):
+    """Each call says so, before other ranks hear of it."""
+    win = opened(comm, wm.zeros(64, "int64"), 8)
+    own = wm.get_device()
+    other = next(each for each in wm.get_cuda_devices() if each != own)
+    on, group = win.on(wm.Stream(device=other)), comm.Get_group()
+    for call in (
+        on.Fence,
+        lambda: on.Post(group),
+        lambda: on.Start(group),
+        lambda: on.Put(wm.zeros(8, "int64"), comm.rank),
+    ):
+        with pytest.raises(ValueError, match=r"^stream: it is of cuda:"):
+            call()
+        win.Fence()
+    win.Free()
+
+
 def test_post_and_start_on_a_stream(comm):
     memory = wm.zeros(16, "int32")
     win = opened(comm, memory, 4)

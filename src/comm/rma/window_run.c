@@ -611,18 +611,26 @@ run_named(wm_window_t *window, wm_window_call_t *call, CUstream own,
 }
 
 int
+wm_window_check_stream(const wm_window_t *window, int device, wm_error_t *err)
+{
+    return device == window->device
+               ? 0
+               : wm_error_set(err, WM_ERR_VALUE, 0,
+                              "stream: it is of cuda:%d, and the window works "
+                              "on cuda:%d: give a stream of that GPU",
+                              device, window->device);
+}
+
+int
 wm_window_begin_on(wm_window_t *window, wm_window_call_t *call, int device,
                    CUstream stream, wm_error_t *err)
 {
     uint64_t capture = 0;
     if (call->nbytes == 0)
         return 0;
-    if (device != window->device)
-        return wm_error_set(err, WM_ERR_VALUE, 0,
-                            "stream: it is of GPU %d, and the window works on "
-                            "GPU %d: give a stream of that GPU",
-                            device, window->device);
-    int code = run_open(window, err);
+    int code = wm_window_check_stream(window, device, err);
+    if (code == 0)
+        code = run_open(window, err);
     if (code == 0)
         code = wm_atomic_prepare(device, err);
     if (code == 0)

@@ -51,6 +51,10 @@ typedef struct {
 WM_MUST_CHECK int
 wm_window_begin(wm_window_t *window, wm_window_call_t *call, wm_error_t *err);
 
+// Refuses a stream of another device than the window's.
+WM_MUST_CHECK int
+wm_window_check_stream(const wm_window_t *window, int device, wm_error_t *err);
+
 // Gives a call to a stream of the program, on the window's device. The arrays
 // are GPU or page-locked memory, and in a capture they have no gaps on this
 // side; the program keeps them then. Fails where the part is not reached.

@@ -500,6 +500,8 @@ wm_py_window_on_sync(PyObject *self, PyObject *args)
     if (sync.window == NULL)
         return PyErr_Format(PyExc_RuntimeError,
                             "%s on a stream: the window was freed", sync.name);
+    if (wm_window_check_stream(sync.window, device, &sync.err) < 0)
+        return wm_py_raise(&sync.err);
     for (unsigned i = 0; i < 4; ++i)
         if (strcmp(names[i], sync.name) == 0)
             call = 1u << i;
