@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import importlib
 import math
+import operator
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -54,28 +55,30 @@ def _of_numpy(array: _core.Array, device: int) -> Any:
     return array.numpy()
 
 
-# Current streams, as handles: to read a foreign object takes longer.
+# Current streams, as handles: to read a foreign object takes longer. The
+# libraries' 0 is the legacy default stream.
+_LEGACY = 1
 
 
 def _stream_of_cupy() -> Callable[[int], int]:
     import cupy as cp
 
     current = cp.cuda.get_current_stream
-    return lambda device: current(device).ptr
+    return lambda device: current(device).ptr or _LEGACY
 
 
 def _stream_of_torch() -> Callable[[int], int]:
     import torch
 
     current = torch.cuda.current_stream
-    return lambda device: current(device).cuda_stream
+    return lambda device: current(device).cuda_stream or _LEGACY
 
 
 def _stream_of_warp() -> Callable[[int], int]:
     import warp as wp
 
     def current(device: int) -> int:
-        return wp.get_stream(f"cuda:{device}").cuda_stream or 0
+        return wp.get_stream(f"cuda:{device}").cuda_stream or _LEGACY
 
     return current
 
@@ -116,6 +119,16 @@ class SharedArray:
     it is in use on any rank. Dropping it waits for nobody.
     """
 
+    # So no attribute of the user's hides one of the array's.
+    __slots__ = (
+        "__weakref__",
+        "_arrays",
+        "_comm",
+        "_library",
+        "_memory",
+        "_own",
+        "_stream",
+    )
     _memory: Any
     _comm: Any
     _library: str | None
@@ -231,6 +244,9 @@ class SharedArray:
         """
         if readonly:
             return self._memory._view(rank, True)
+        if type(rank) is not int:  # 1.0 is found where 1 is
+            self._memory._view(rank, True)
+            rank = operator.index(rank)
         return self._peer(rank)
 
     @property
@@ -334,7 +350,10 @@ def _check(
             "another library"
         )
     # Refuses what no array can be, and a value that is none of the type.
-    one = _core.full(1, 0 if fill is None else fill, dtype, "cpu")
+    if fill is None:
+        one = _core.empty(1, dtype, "cpu")
+    else:
+        one = _core.full(1, fill, dtype, "cpu")
     return extents, one.dtype, place, library, _refuse_slots(slots)
 
 

@@ -188,6 +188,8 @@ def test_slots_ranks_and_values_out_of_range(comm, stream):
         ("rank", lambda: a.signal(comm.size, 0, 1, stream)),
         ("rank", lambda: a.signal(-1, 0, 1, stream)),
         ("rank", lambda: a.peer(comm.size)),
+        ("rank", lambda: a.peer(2**40)),
+        ("rank", lambda: a.peer(-(2**70), readonly=True)),
         ("slot", lambda: a.signal(0, 4, 1, stream)),
         ("slot", lambda: a.wait(-1, 1, stream)),
         ("value", lambda: a.wait(0, 0, stream)),
@@ -198,7 +200,11 @@ def test_slots_ranks_and_values_out_of_range(comm, stream):
             call()
     with pytest.raises(TypeError, match=r"^slot: "):
         a.wait("0", 1, stream)
-    for number in (3, -1, 2**70):
+    assert a.peer(0) is a.peer(np.int64(0))
+    for wrong in ("0", 0.0, []):
+        with pytest.raises(TypeError, match=r"^rank: an int is needed, not"):
+            a.peer(wrong)
+    for number in (0, 3, -1, 2**70):
         with pytest.raises((ValueError, OverflowError)):
             a.barrier(number)
     with pytest.raises(TypeError, match=r"^stream: "):
@@ -206,9 +212,43 @@ def test_slots_ranks_and_values_out_of_range(comm, stream):
 
 
 @needs_gpu
+def test_errors_say_the_numbers_that_were_given(comm, stream):
+    a = wm.shared_empty(1, comm=comm)
+    for given, text in (
+        ((2**33, 0), "no rank 8589934592,"),
+        ((0, -(2**33)), "no slot -8589934592,"),
+        ((0, 0, -5), "value: -5 is not"),
+        ((0, 0, 2**70), f"value: {2**70} is"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            a.signal(*given, stream=stream)
+    with pytest.raises(ValueError, match="value: -5 is not"):
+        a.wait(0, -5, stream)
+
+
+@pytest.mark.skipif(len(wm.get_cuda_devices()) < 2, reason="needs two GPUs")
+def test_a_stream_of_another_gpu_is_refused(comm):
+    a = wm.shared_zeros(1, comm=comm)
+    own = wm.get_device()
+    other = next(each for each in wm.get_cuda_devices() if each != own)
+    kept = wm.Stream(device=other)
+    default = wm.Stream(device=other, cuda_stream=1)
+    for stream in (kept, default, kept.cuda_stream):
+        for call in (
+            lambda given=stream: a.signal(0, 0, stream=given),
+            lambda given=stream: a.wait(0, stream=given),
+            lambda given=stream: a.barrier(given),
+        ):
+            with pytest.raises(ValueError, match=f"^stream: it is of {other}"):
+                call()
+    a.barrier()
+    wm.synchronize()
+
+
+@needs_gpu
 def test_streams_are_given_as_objects_and_handles(comm, stream):
     a = wm.shared_empty(1, comm=comm)
-    for given in (stream, stream.cuda_stream, None, 0, 1, 2):
+    for given in (stream, stream.cuda_stream, None, 1, 2):
         a.signal(comm.rank, 0, 2, given)
         a.wait(0, 2, given)
     wm.synchronize()
@@ -348,6 +388,38 @@ def test_what_it_is(comm, device):
     with pytest.raises(AttributeError):
         a.nothing  # noqa: B018
     comm.Barrier()
+
+
+def test_attributes_are_not_set(comm):
+    a = wm.shared_empty(2, comm=comm, device="cpu")
+    for name in ("shape", "slots", "anything"):
+        with pytest.raises(AttributeError):
+            setattr(a, name, 3)
+    assert a.shape == (2,)
+
+
+def test_no_type_means_what_it_does_for_arrays(comm):
+    a = wm.shared_empty(2, None, comm=comm, device="cpu")
+    b = wm.shared_full(2, 3, None, comm=comm, device="cpu")
+    assert a.dtype == wm.empty(2, None, "cpu").dtype
+    assert b.dtype == wm.full(2, 3, None, "cpu").dtype
+
+
+def test_as_many_as_there_is_room_for_again_and_again(comm):
+    """Those that were dropped make room at once."""
+    kept = []
+    try:
+        while len(kept) < 2000:
+            kept.append(wm.shared_empty(1, comm=comm, device="cpu", slots=1))
+    except MemoryError as error:
+        assert "drop some" in str(error)
+    assert 500 < len(kept) < 2000
+    for _ in range(5):
+        kept[-20:] = []
+        kept += [
+            wm.shared_empty(1, comm=comm, device="cpu", slots=1)
+            for _ in range(20)
+        ]
 
 
 def test_intercommunicators_are_refused(comm):

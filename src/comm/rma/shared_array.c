@@ -19,8 +19,11 @@
 #define ARRAY_ALIGN ((size_t)512)
 #define WORDS_ALIGN ((size_t)128)
 
+#define CALL 0x77d5a7ed // what no other call tells first
+
 // What a rank tells all others first.
 typedef struct {
+    uint32_t call;
     int32_t code, dtype, ndim, device, slots, index;
     uint32_t drops;
     int64_t shape[WM_MAX_NDIM];
@@ -175,6 +178,7 @@ shared_array_describe(const wm_shared_wish_t *wish, told_t *told,
                       wm_error_t *err)
 {
     *told = (told_t){
+        .call = CALL,
         .code = wish->failure != NULL ? WM_ERR_PYTHON : 0,
         .dtype = (int32_t)wish->dtype,
         .ndim = wish->ndim,
@@ -224,6 +228,13 @@ static int
 shared_array_check(const wm_comm_t *comm, const wm_shared_wish_t *wish,
                    const told_t *all, wm_error_t *err)
 {
+    for (int rank = 0; rank < comm->size; ++rank)
+        if (all[rank].call != CALL)
+            return wm_error_set(err, WM_ERR_STATE, 0,
+                                "%s: %s is in another collective call: all "
+                                "ranks make the calls of a communicator in "
+                                "one order",
+                                wish->call, wm_comm_name(comm, rank).text);
     if (all[comm->rank].code < 0)
         return all[comm->rank].code; // the error is there already
     for (int rank = 0; rank < comm->size; ++rank) {
@@ -517,22 +528,22 @@ wm_shared_array_view(const wm_shared_array_t *array, int rank,
 }
 
 static int
-check_counter(const wm_shared_array_t *array, int rank, int slot,
-              uint64_t value, wm_error_t *err)
+check_counter(const wm_shared_array_t *array, int64_t rank, int64_t slot,
+              int64_t value, wm_error_t *err)
 {
     if (rank < 0 || rank >= array->size)
         return wm_error_set(err, WM_ERR_VALUE, 0,
-                            "rank: there is no rank %d, there are 0 to %d",
-                            rank, array->size - 1);
+                            "rank: there is no rank %lld, there are 0 to %d",
+                            (long long)rank, array->size - 1);
     if (slot < 0 || slot >= array->slots)
         return wm_error_set(err, WM_ERR_VALUE, 0,
-                            "slot: there is no slot %d, the array has %d: "
+                            "slot: there is no slot %lld, the array has %d: "
                             "give shared_empty more (slots=)",
-                            slot, array->slots);
-    if (value == 0 || value >= WM_SHARED_VALUE)
+                            (long long)slot, array->slots);
+    if (value <= 0 || value >= WM_SHARED_VALUE)
         return wm_error_set(err, WM_ERR_VALUE, 0,
-                            "value: %llu is not one of 1 to 2**48 - 1",
-                            (unsigned long long)value);
+                            "value: %lld is not one of 1 to 2**48 - 1",
+                            (long long)value);
     return shared_array_find(array, err);
 }
 
@@ -594,36 +605,39 @@ end_call(wm_shared_array_t *array, int code, const char *name, int slot,
 }
 
 int
-wm_shared_array_signal(wm_shared_array_t *array, int rank, int slot,
-                       uint64_t value, CUstream stream, wm_error_t *err)
+wm_shared_array_signal(wm_shared_array_t *array, int64_t rank, int64_t slot,
+                       int64_t value, CUstream stream, wm_error_t *err)
 {
     int code = check_counter(array, rank, slot, value, err);
     if (code < 0)
         return code;
     if (array->device < 0) {
-        wm_shared_raise(&array->shared, rank, slot, value);
+        wm_shared_raise(&array->shared, (int)rank, (int)slot, (uint64_t)value);
         return 0;
     }
     wm_device_stay();
-    code = wm_peer_signal_enqueue(array->device, &array->shared, rank, slot,
-                                  value, stream, err);
-    return end_call(array, code, "signal", slot, value, stream, err);
+    code = wm_peer_signal_enqueue(array->device, &array->shared, (int)rank,
+                                  (int)slot, (uint64_t)value, stream, err);
+    return end_call(array, code, "signal", (int)slot, (uint64_t)value, stream,
+                    err);
 }
 
 int
-wm_shared_array_wait(wm_shared_array_t *array, int slot, uint64_t value,
+wm_shared_array_wait(wm_shared_array_t *array, int64_t slot, int64_t value,
                      bool takes, CUstream stream, wm_error_t *err)
 {
     int code = check_counter(array, array->rank, slot, value, err);
     if (code < 0)
         return code;
     if (array->device < 0)
-        return wait_on_host(array, slot, slot, value, takes, err);
+        return wait_on_host(array, (int)slot, (int)slot, (uint64_t)value,
+                            takes, err);
     wm_device_stay();
-    code = wm_peer_wait_enqueue(array->device, &array->shared,
-                                counters_at(array, array->rank), slot, value,
-                                takes, array->spins, stream, err);
-    return end_call(array, code, "wait", slot, value, stream, err);
+    code = wm_peer_wait_enqueue(
+        array->device, &array->shared, counters_at(array, array->rank),
+        (int)slot, (uint64_t)value, takes, array->spins, stream, err);
+    return end_call(array, code, "wait", (int)slot, (uint64_t)value, stream,
+                    err);
 }
 
 int

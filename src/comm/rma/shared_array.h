@@ -14,8 +14,8 @@
 #include "comm/comm/comm.h"
 #include "comm/node/symm_memory.h"
 
-#define WM_SHARED_SLOTS 65536               // most slots of an array
-#define WM_SHARED_VALUE ((uint64_t)1 << 48) // values are smaller
+#define WM_SHARED_SLOTS 65536              // most slots of an array
+#define WM_SHARED_VALUE ((int64_t)1 << 48) // values are smaller
 #define WM_SHARED_TEXT 200
 
 // What a rank wants.
@@ -81,12 +81,12 @@ wm_shared_array_pointers(const wm_shared_array_t *array);
 // MPI's error once a rank has died, and WM_ERR_STATE once the communicator was
 // freed.
 WM_MUST_CHECK int
-wm_shared_array_signal(wm_shared_array_t *array, int rank, int slot,
-                       uint64_t value, CUstream stream, wm_error_t *err);
+wm_shared_array_signal(wm_shared_array_t *array, int64_t rank, int64_t slot,
+                       int64_t value, CUstream stream, wm_error_t *err);
 
 // Waits until the slot has the value, and takes it from there if `takes`.
 WM_MUST_CHECK int
-wm_shared_array_wait(wm_shared_array_t *array, int slot, uint64_t value,
+wm_shared_array_wait(wm_shared_array_t *array, int64_t slot, int64_t value,
                      bool takes, CUstream stream, wm_error_t *err);
 
 // Waits until all ranks have called it.

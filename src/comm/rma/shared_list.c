@@ -38,19 +38,6 @@ drop_word(const wm_peer_t *peer, int index)
     return &peer->segment->shared_drops[index];
 }
 
-int
-wm_shared_list_take(uint32_t *drops)
-{
-    int index = 0;
-    while (index < WM_SHARED_ARRAYS && taken[index])
-        ++index;
-    if (index == WM_SHARED_ARRAYS)
-        return -1;
-    taken[index] = true;
-    *drops = atomic_load(drop_word(wm_node_self(), index));
-    return index;
-}
-
 void
 wm_shared_list_give_back(int index)
 {
@@ -144,6 +131,36 @@ publish(wm_shared_array_t *array)
     atomic_fetch_add(drop_word(wm_node_self(), array->index), 1);
     wm_shared_list_give_back(array->index);
     array->published = true;
+}
+
+static int
+find_free(void)
+{
+    int index = 0;
+    while (index < WM_SHARED_ARRAYS && taken[index])
+        ++index;
+    return index;
+}
+
+int
+wm_shared_list_take(uint32_t *drops)
+{
+    int index = find_free();
+    if (index == WM_SHARED_ARRAYS) {
+        // Dropped ones have their words until somebody looks at them.
+        wm_lock(&list_lock);
+        take_dropped();
+        for (wm_shared_array_t *array = list; array != NULL;
+             array = array->next)
+            publish(array);
+        pthread_mutex_unlock(&list_lock);
+        index = find_free();
+    }
+    if (index == WM_SHARED_ARRAYS)
+        return -1;
+    taken[index] = true;
+    *drops = atomic_load(drop_word(wm_node_self(), index));
+    return index;
 }
 
 static bool

@@ -172,22 +172,41 @@ wrap(PyObject *self, wm_array_t *view)
     return wm_py_array_object(view);
 }
 
+// Reads an int that a rank, a slot or a value is.
+static int
+read_number(PyObject *object, const char *argument, int64_t *number)
+{
+    PyObject *index = PyNumber_Index(object);
+    *number = index != NULL ? PyLong_AsLongLong(index) : -1;
+    Py_XDECREF(index);
+    if (*number != -1 || !PyErr_Occurred())
+        return 0;
+    if (PyErr_ExceptionMatches(PyExc_OverflowError))
+        return wm_py_fail(PyExc_ValueError, "%s: %R is out of range", argument,
+                          object);
+    return wm_py_fail(PyExc_TypeError, "%s: an int is needed, not %.100s",
+                      argument, Py_TYPE(object)->tp_name);
+}
+
 PyDoc_STRVAR(view_doc, "_view($self, rank, readonly, /)\n--\n\n"
                        "The array of a rank, as a wm.Array.");
 
 static PyObject *
 shared_view(PyObject *self, PyObject *args)
 {
-    int rank, readonly;
+    PyObject *object;
+    int64_t rank;
+    int readonly;
     wm_array_t view;
-    if (!PyArg_ParseTuple(args, "ip:_view", &rank, &readonly))
+    if (!PyArg_ParseTuple(args, "Op:_view", &object, &readonly)
+        || read_number(object, "rank", &rank) < 0)
         return NULL;
     int size = wm_shared_array_size(shared_of(self));
     if (rank < 0 || rank >= size)
         return PyErr_Format(PyExc_ValueError,
-                            "rank: there is no rank %d, there are 0 to %d",
-                            rank, size - 1);
-    wm_shared_array_view(shared_of(self), rank, &view);
+                            "rank: there is no rank %lld, there are 0 to %d",
+                            (long long)rank, size - 1);
+    wm_shared_array_view(shared_of(self), (int)rank, &view);
     view.readonly = readonly != 0;
     return wrap(self, &view);
 }
@@ -220,8 +239,8 @@ stream_of_number(PyObject *number, int *device, CUstream *stream)
     uintptr_t handle = (uintptr_t)PyLong_AsVoidPtr(number);
     if (handle == 0 && PyErr_Occurred())
         return -1;
-    *stream = handle == 0 ? CU_STREAM_LEGACY : (CUstream)handle;
-    if (wm_stream_is_default(*stream))
+    *stream = (CUstream)handle;
+    if (handle != 0 && wm_stream_is_default(*stream))
         return 0;
     if (handle < NO_ADDRESS || (intptr_t)handle < 0)
         return wm_py_fail(PyExc_ValueError,
@@ -251,34 +270,12 @@ find_stream(PyObject *self, PyObject *object, CUstream *stream)
                                               stream);
     if (code < 0)
         return -1;
-    return device == own || wm_stream_is_default(*stream)
+    return device == own
                ? 0
                : wm_py_fail(PyExc_ValueError,
                             "stream: it is of cuda:%d, and the shared array "
                             "is of cuda:%d",
                             device, own);
-}
-
-// Reads an int that a slot or a value is.
-static int
-read_number(PyObject *object, const char *argument, int64_t *number)
-{
-    PyObject *index = PyNumber_Index(object);
-    *number = index != NULL ? PyLong_AsLongLong(index) : -1;
-    Py_XDECREF(index);
-    if (*number != -1 || !PyErr_Occurred())
-        return 0;
-    if (PyErr_ExceptionMatches(PyExc_OverflowError))
-        return wm_py_fail(PyExc_ValueError, "%s: %R is too large", argument,
-                          object);
-    return wm_py_fail(PyExc_TypeError, "%s: an int is needed, not %.100s",
-                      argument, Py_TYPE(object)->tp_name);
-}
-
-static int
-as_int(int64_t number)
-{
-    return number < INT32_MIN || number > INT32_MAX ? -1 : (int)number;
 }
 
 PyDoc_STRVAR(signal_doc, "_signal($self, rank, slot, value, stream, /)\n--\n\n"
@@ -298,9 +295,8 @@ shared_signal(PyObject *self, PyObject *const *args, Py_ssize_t given)
         || read_number(args[2], "value", &value) < 0
         || find_stream(self, args[3], &stream) < 0)
         return NULL;
-    WM_PY_UNLOCKED(code = wm_shared_array_signal(
-                       shared_of(self), as_int(rank), as_int(slot),
-                       value < 0 ? 0 : (uint64_t)value, stream, &err));
+    WM_PY_UNLOCKED(code = wm_shared_array_signal(shared_of(self), rank, slot,
+                                                 value, stream, &err));
     return shared_none(self, code, &err);
 }
 
@@ -322,8 +318,7 @@ shared_wait(PyObject *self, PyObject *const *args, Py_ssize_t given)
         || find_stream(self, args[3], &stream) < 0)
         return NULL;
     wm_waiting_call.name = "SharedArray.wait";
-    WM_PY_UNLOCKED(code = wm_shared_array_wait(shared_of(self), as_int(slot),
-                                               value < 0 ? 0 : (uint64_t)value,
+    WM_PY_UNLOCKED(code = wm_shared_array_wait(shared_of(self), slot, value,
                                                takes, stream, &err));
     wm_waiting_call.name = NULL;
     return shared_none(self, code, &err);
