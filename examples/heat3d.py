@@ -24,10 +24,14 @@ import sys
 import time
 
 import numpy as np
-import warp as wp
 from mpi4py import MPI
 
 import warpmpi as wm
+
+try:
+    import warp as wp
+except ImportError:
+    sys.exit(f"{__file__}: Warp is not there: pip install warp-lang")
 
 TOLERANCE = 1e-4  # of temperatures from 0 to 2: float32's rounding, step after step
 SHARE = 1.0 / 7.0  # of a neighbour's value that reaches a point in a step

@@ -31,10 +31,14 @@ import time
 from types import SimpleNamespace
 
 import numpy as np
-import warp as wp
 from mpi4py import MPI
 
 import warpmpi as wm
+
+try:
+    import warp as wp
+except ImportError:
+    sys.exit(f"{__file__}: Warp is not there: pip install warp-lang")
 
 TOLERANCE = 1e-8  # the norm that ends the iteration, the error that fails it
 STRIP = 8  # rows of one column for each thread: their loads overlap

@@ -30,14 +30,26 @@ TURNS = 200  # of the signal
 
 
 def array_library() -> ModuleType:
-    """CuPy where it is and has a GPU, else NumPy."""
+    """CuPy where it is and has a GPU, which it then works on, else NumPy."""
     if not wm.is_cuda_available():
         return np
     try:
         import cupy
     except ImportError:
         return np
+    if not cupy.cuda.is_available():
+        return np
+    cupy.cuda.Device(wm.get_device().ordinal).use()  # CuPy's own is GPU 0 on all ranks
     return cupy
+
+
+def place(xp: ModuleType) -> str:
+    """Where the arrays are, and why."""
+    if xp is not np:
+        return "in the memory of GPUs"
+    if wm.is_cuda_available():
+        return "in the memory of the host, as CuPy is not there or finds no GPU"
+    return "in the memory of the host, as there is no GPU"
 
 
 def synchronize(xp: ModuleType) -> None:
@@ -103,10 +115,14 @@ def main() -> int:
     right = verify(xp, comm, a)
     delay = round_trip(xp, comm, a)
     if comm.rank == 0:
-        where = "the CPU" if xp is np else "GPUs"
-        print(f"{comm.size} ranks on {where}, {a.nbytes / 1e6:.1f} MB each")
-        print(f"stores into a peer: {a.nbytes / seconds / 1e9:.1f} GB/s a rank, with a barrier")
-        print(f"signal and back: {1e6 * delay:.1f} us")
+        ranks = "1 rank" if comm.size == 1 else f"{comm.size} ranks"
+        print(f"{ranks}, arrays of {a.nbytes / 1e6:.1f} MB {place(xp)}")
+        if comm.size > 1:
+            rate = a.nbytes / seconds / 1e9
+            print(f"stores into a peer: {rate:.1f} GB/s a rank, with a barrier")
+            print(f"signal and back: {1e6 * delay:.1f} us")
+        else:
+            print("there is no peer: start it with mpirun -n 2")
         print("every byte is right" if right else "WRONG DATA")
     return 0 if right else 1
 
