@@ -181,6 +181,14 @@ def test_bad_input_raises_on_all(comm, device):
             wm.shared_empty(**good, comm=comm, slots=3 + last)
 
 
+def test_a_library_that_one_rank_lacks_raises_on_all(comm, monkeypatch):
+    last = comm.rank == comm.size - 1
+    for module in ("cupy", "torch", "warp"):
+        monkeypatch.setitem(sys.modules, module, None if last else np)
+        with pytest.raises((ImportError, RuntimeError), match=module):
+            wm.shared_empty(1, comm=comm, device="cpu", like=module)
+
+
 @needs_gpu
 def test_slots_ranks_and_values_out_of_range(comm, stream):
     a = wm.shared_empty(1, comm=comm, slots=4)

@@ -196,3 +196,25 @@ def test_a_long_wait_on_a_stream_is_told(tmp_path):
     assert len([line for line in lines if "a stream has" in line]) == 1
     assert "rank 0 of MPI_COMM_WORLD (size 2)" in lines[0]
     assert "wait(slot=7, value=3)" in lines[0]
+
+
+MET = """
+    import os
+    from mpi4py import MPI
+    import warpmpi as wm
+
+    cart = wm.Comm(MPI.COMM_WORLD).Create_cart([2])
+    if cart.rank == 1:
+        wm.Halo(cart).exchange(wm.zeros(5))
+    try:
+        wm.shared_zeros(3, comm=cart)
+    except RuntimeError as error:
+        print(error, flush=True)
+    os._exit(1)
+"""
+
+
+@pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU")
+def test_another_collective_call_is_named_as_the_cause(tmp_path):
+    printed = ranks.run_text(tmp_path, MET, ranks=2, died=True)
+    assert "shared_zeros: rank 1 is in another collective call" in printed
