@@ -72,8 +72,7 @@ read_call(wm_py_reading_t *reading, const shape_t *shape, PyObject **values)
         && values[shape->op] != Py_None
         && wm_py_mpi_op(values[shape->op], "op", &op) < 0)
         return -1;
-    bool unread = op == MPI_NO_OP && shape->result > 0
-                  && (!shape->single || values[0] == Py_None);
+    bool unread = op == MPI_NO_OP && shape->result > 0;
     const wm_message_t *first =
         &reading->messages[unread ? WM_PY_RESULT : WM_PY_ORIGIN];
     if ((!unread
