@@ -42,7 +42,7 @@ def compiled(source, target, kind, include=None):
         [CUDA.nvcc, *words, "-o", str(target), str(source)],
         check=True,
         stdin=subprocess.DEVNULL,
-        env=dict(os.environ, CUDA_HOME=CUDA.home),
+        env=dict(os.environ, CUDA_HOME=CUDA.home, LD_PRELOAD=""),
     )
     return target
 

@@ -55,7 +55,8 @@ def test_a_call_enters_its_device_once(comm, stream):
     channel.Allreduce(sent, received)  # opens what the calls need
     before = count(b"CtxPushCurrent_v2")
     channel.Allreduce(sent, received)
-    assert count(b"CtxPushCurrent_v2") - before == 1
+    # None where the program's context is the device's already.
+    assert count(b"CtxPushCurrent_v2") - before <= 1
     stream.synchronize()
 
 
