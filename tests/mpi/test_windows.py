@@ -470,10 +470,7 @@ def test_bad_arguments(comm):
         win.Accumulate(wm.zeros(1, "float32"), comm.rank, op=MPI.BAND)
     with pytest.raises(ValueError, match="one element"):
         win.Fetch_and_op(array, array, comm.rank)
-    one, two = np.zeros(1, "int32"), np.zeros(2, "int32")
-    for origin, result in ((two, one), (one, two)):
-        with pytest.raises(ValueError, match=r"elements|sizes"):
-            win.Fetch_and_op(origin, result, comm.rank, op=MPI.NO_OP)
+    one = np.zeros(1, "int32")
     win.Fetch_and_op(None, one, comm.rank, op=MPI.NO_OP)
     with pytest.raises(NotImplementedError, match="long double"):
         win.Accumulate(np.zeros(1, "g"), comm.rank)
