@@ -265,6 +265,26 @@ def test_compare_and_swap(comm, window, kind):
     win.Free()
 
 
+@pytest.mark.ranks(2)
+def test_compare_and_swap_off_its_size(comm):
+    """No GPU swaps such an element: an error, and the memory stays."""
+    win = opened(comm, wm.zeros(16, "uint8"), 1)
+    new, old = np.full(1, 7, "int32"), np.full(1, 5, "int32")
+    found = np.zeros(1, "int32")
+    win.Lock_all()
+    with pytest.raises(ValueError, match="multiple of its size"):
+        win.Compare_and_swap(new, old, found, 0, 2)
+        win.Flush(0)
+    win.Unlock_all()
+    comm.Barrier()
+    got = np.full(16, 1, "uint8")
+    win.Lock_all()
+    win.Get(got, 0)
+    win.Unlock_all()
+    assert not got.any()
+    win.Free()
+
+
 def test_exclusive_locks(comm):
     """A number that is read and written back in two calls."""
     win = opened(comm, wm.zeros(1, "int64"), 8)

@@ -381,6 +381,11 @@ update_alone(wm_window_t *window, int target, const wm_atomic_t *update,
                             "on a stream, a GPU updates aligned elements of 8 "
                             "bytes at most: call the window itself, without "
                             "on(stream)");
+    if (update->compare != NULL)
+        return wm_error_set(err, WM_ERR_VALUE, 0,
+                            "target: no GPU compares and swaps such an "
+                            "element: it has 1 to 8 bytes, at a multiple of "
+                            "its size");
     int code = wm_kernels_prepare(window->device, WM_KERNELS_REDUCE, err);
     if (code == 0)
         code = wm_coll_wait(window->comm, look_at_update, &wait,
