@@ -61,8 +61,9 @@ const wm_target_memory_t *
 wm_target_find(const wm_target_t *target, uint64_t at, uint64_t nbytes)
 {
     int behind = target_region_behind(target, at);
-    const wm_target_memory_t *region = &target->memory[behind - 1];
-    bool has = behind > 0 && nbytes <= region->nbytes
+    const wm_target_memory_t *region = behind > 0 ? &target->memory[behind - 1]
+                                                  : NULL;
+    bool has = region != NULL && nbytes <= region->nbytes
                && at - region->at <= region->nbytes - nbytes;
     return has ? region : NULL;
 }
@@ -79,8 +80,9 @@ target_insert_lock_held(wm_target_t *target, const wm_target_memory_t *memory,
                         wm_error_t *err)
 {
     int place = target_region_behind(target, memory->at);
-    const wm_target_memory_t *before = &target->memory[place - 1];
-    bool over = place > 0 && memory->at - before->at < before->nbytes;
+    const wm_target_memory_t *before = place > 0 ? &target->memory[place - 1]
+                                                 : NULL;
+    bool over = before != NULL && memory->at - before->at < before->nbytes;
     if (place < target->regions)
         over |= target->memory[place].at - memory->at < memory->nbytes;
     if (over)
