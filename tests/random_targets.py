@@ -258,8 +258,8 @@ class Watched:
         self.seen = time.monotonic()
 
 
-def parse(argv):
-    parser = lives.parser(__doc__)
+def parse(text, argv):
+    parser = lives.parser(text)
     add = parser.add_argument
     add("--seed", type=int, default=1)
     add("--first", type=int, default=0, help="plan to begin with")
@@ -268,8 +268,9 @@ def parse(argv):
     return parser.parse_args(argv)
 
 
-def main():
-    options, world = parse(sys.argv[1:]), MPI.COMM_WORLD
+def main(text, run):
+    """Make the plans that the words of the command line ask for."""
+    options, world = parse(text, sys.argv[1:]), MPI.COMM_WORLD
     lives.place(world.rank, options.apart)
     comm, watched = wm.Comm(world), Watched(world.rank)
     if options.patience:
@@ -287,4 +288,4 @@ def main():
 
 
 if __name__ == "__main__":
-    lives.main(main)
+    lives.main(lambda: main(__doc__, run))

@@ -11,7 +11,6 @@ sides have gaps, and are freed at once.
 """
 
 import random
-import sys
 import time
 
 import numpy as np
@@ -20,7 +19,7 @@ from mpi4py import MPI
 import kinds
 import random_ranks as lives
 import warpmpi as wm
-from random_targets import Watched, operations, performed
+from random_targets import main, operations, performed
 
 TYPES = {
     "i1": MPI.INT8_T,
@@ -309,33 +308,5 @@ def run(comm, seed, first, count, used=kinds.KINDS, watched=None):
             ) from error
 
 
-def parse(argv):
-    parser = lives.parser(__doc__)
-    add = parser.add_argument
-    add("--seed", type=int, default=1)
-    add("--first", type=int, default=0, help="plan to begin with")
-    add("--plans", type=int, default=100)
-    lives.options(add)
-    return parser.parse_args(argv)
-
-
-def main():
-    options, world = parse(sys.argv[1:]), MPI.COMM_WORLD
-    lives.place(world.rank, options.apart)
-    comm, watched = wm.Comm(world), Watched(world.rank)
-    if options.patience:
-        lives.watch(watched, options.patience)
-    began, done = time.monotonic(), 0
-    for turn in range(options.first, options.first + options.plans):
-        over = time.monotonic() - began > options.seconds > 0
-        if world.bcast(over):
-            break
-        run(comm, options.seed, turn, 1, watched=watched)
-        done += 1
-    watched.seen = float("inf")
-    if world.rank == 0:
-        print(f"{done} plans, every one right, on {world.size} ranks")
-
-
 if __name__ == "__main__":
-    lives.main(main)
+    lives.main(lambda: main(__doc__, run))

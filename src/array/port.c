@@ -11,7 +11,8 @@
 #define WARP 32
 #define BLOCKS_PER_SM 2
 #define BLOCK_BYTES 16384 // of a long message, for each of its blocks
-// Of a receiver that may have to empty its slot, or to take a short message.
+// The blocks of a receiver that may have to empty its slot, or to take a short
+// message.
 #define STAGED_BLOCKS 32
 
 static struct {

@@ -11,7 +11,7 @@
 #define CAPTURED_SLOTS 2 // of a mailbox
 #define CAPTURED_MAPPINGS 2
 
-// What a sender tells the receiver.
+// The words by which a sender tells the receiver of itself.
 typedef struct {
     uint32_t magic;
     uint32_t index; // of its words
@@ -32,7 +32,7 @@ struct wm_captured {
     // not waited for yet. 0: none.
     uint64_t pending;
     CUstream pending_on;
-    // What the host has seen of the kernels' waits.
+    // The kernels' waits, as the host has seen them.
     uint32_t beat;
     int64_t beat_at, waits_since, told_at;
     uint32_t passed; // with WARPMPI_CHECK: as in the words, for the other end
@@ -68,7 +68,7 @@ typedef struct captured_stranger {
     bool told;
 } captured_stranger_t;
 
-// Of a communicator.
+// The ends of a communicator.
 struct wm_captured_ends {
     wm_captured_t *first, **last;
     captured_stranger_t *strangers;

@@ -14,7 +14,7 @@
 #define MOST_LINES (1u << 28)
 #define ALIGNED 256
 
-// Where many processes share a GPU, stores with gaps into mapped memory are
+// If many processes share a GPU, stores with gaps into mapped memory are
 // slow, and lines serve longer exchanges (measured, eight ranks of an H200,
 // the faces of 512^3 float32: 442 us, and 2754 us by copies). With few, copies
 // are faster: 74 us and 113 us on two ranks.

@@ -40,8 +40,8 @@ struct wm_halo_set {
     uint32_t *begins;                 // of the lists, and the end
     wm_halo_params_t params;
     wm_symm_memory_t *lines; // for a short exchange; NULL: none
-    // Of a reduction: after the first list, of copies from the neighbours'
-    // ghosts into the first half of the memory, each phase has a list of
+    // A reduction has more lists. The first one copies from the neighbours'
+    // ghosts into the first half of the memory. Then each phase has a list of
     // copies from the edges into the second half, a sum for each field, and a
     // list of copies back.
     int phases;
