@@ -3,6 +3,7 @@
 
 import concurrent.futures
 import pathlib
+import textwrap
 import time
 
 import numpy as np
@@ -27,6 +28,10 @@ from warpmpi import _core
 
 PROGRAM = ranks.ROOT / "tests" / "random_targets.py"
 SIZE = 1000
+
+needs_gpu = pytest.mark.skipif(
+    not wm.is_cuda_available(), reason="windows of host memory are MPI's"
+)
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +79,81 @@ def test_accumulate_from_all(comm, kind, dtype):
         comm.Barrier()
         assert (kinds.values_of(target.array) == 3 * comm.size).all()
         comm.Barrier()
+
+
+PAIR = np.dtype([("value", "f8"), ("place", "i4")], align=True)
+LONG_PAIR = np.dtype([("value", "g"), ("place", "i4")], align=True)
+RARE = {  # elements that no GPU updates at once
+    "long double": (np.dtype("g"), MPI.LONG_DOUBLE, MPI.SUM),
+    "pair": (PAIR, MPI.DOUBLE_INT, MPI.MINLOC),
+    "long pair": (LONG_PAIR, MPI.LONG_DOUBLE_INT, MPI.MINLOC),
+}
+
+
+@needs_gpu
+@pytest.mark.parametrize("kind", ["device", "pool", "host"])
+@pytest.mark.parametrize("size", [11, 30_000, 150_000])
+@pytest.mark.parametrize("elements", RARE)
+def test_elements_that_no_gpu_updates(comm, kind, elements, size):
+    """Those that only MPI knows are computed by MPI, on the host."""
+    dtype, datatype, op = RARE[elements]
+    given, before, memory = (np.zeros(size, dtype) for _ in range(3))
+    memory = kinds.make(
+        kind if comm.rank > 0 else "device", memory.view("u1")
+    )
+    if dtype.names:
+        given["value"], given["place"] = np.arange(size) % 7 - 9, comm.rank
+    else:
+        given[:] = np.arange(size)
+    win = wm.Win.Create(memory, dtype.itemsize, comm=comm)
+    win.Lock_all()
+    for rank in range(comm.size):
+        win.Accumulate([given, datatype], rank, None, op)
+        win.Get_accumulate([given, datatype], [before, datatype], rank, op=op)
+        win.Flush(rank)
+        if dtype.names:
+            assert (before["value"] == given["value"]).all()
+        else:
+            times = before[1]
+            assert 1 <= times < 2 * comm.size
+            assert (before == times * given).all() or kind != "device"
+    win.Unlock_all()
+    comm.Barrier()
+    got = kinds.values_of(memory).view(dtype)
+    if dtype.names:
+        assert (got["value"] == given["value"]).all()
+        assert not got["place"].any()
+    else:
+        assert (got == 2 * comm.size * given).all()
+    comm.Barrier()
+    win.Free()
+
+
+@needs_gpu
+@pytest.mark.parametrize("kind", ["device", "host"])
+@pytest.mark.parametrize("size", [7, 40_000])
+def test_rare_elements_with_gaps(comm, kind, size):
+    memory = kinds.make(
+        kind if comm.rank > 0 else "device", np.zeros(32 * size, "u1")
+    )
+    win = wm.Win.Create(memory, 16, comm=comm)
+    spread = MPI.LONG_DOUBLE.Create_vector(size, 1, 2).Commit()
+    pairs = MPI.DOUBLE_INT.Create_vector(size, 1, 2).Commit()
+    given = np.arange(size).astype("g")
+    win.Fence()
+    for rank in range(comm.size):
+        win.Accumulate(given, rank, [0, 1, spread])
+    win.Fence()
+    got = kinds.values_of(memory).view("g")
+    assert (got[::2] == comm.size * given).all()
+    assert not got[1::2].any()
+    cut = np.zeros(2 * size, PAIR)
+    with pytest.raises(ValueError, match="no whole elements"):
+        win.Accumulate([cut, 1, pairs], 0, [0, 1, pairs], MPI.MINLOC)
+    win.Fence()
+    win.Free()
+    spread.Free()
+    pairs.Free()
 
 
 @pytest.mark.ranks(2)
@@ -398,6 +478,23 @@ def test_random_operations(comm, used):
 def test_random_operations_between_hosts(count):
     told = ranks.run(PROGRAM, "--plans", 30, "--apart", ranks=count)
     assert f"30 plans, every one right, on {count} ranks" in told
+
+
+@pytest.mark.programs
+@needs_gpu
+def test_windows_between_hosts():
+    """What this file tests of windows, where the engines do all of it."""
+    text = """
+        import os, sys
+        rank = os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["PMI_RANK"]
+        os.environ["WARPMPI_HOST"] = f"host {rank}"
+        sys.path[:0] = ["tests", "tests/mpi"]
+        import pytest
+        words = "-q -p no:cacheprovider tests/mpi/test_target.py -k".split()
+        sys.exit(pytest.main([*words, "rare or no_gpu"]))
+    """
+    printed = ranks.run("-c", textwrap.dedent(text), ranks=2, timeout=200)
+    assert " passed" in printed
 
 
 DIES = """

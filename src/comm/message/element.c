@@ -55,6 +55,21 @@ static const struct {
     {MPI_DOUBLE_PRECISION, "float64"},
     {MPI_COMPLEX, "complex64"},
     {MPI_DOUBLE_COMPLEX, "complex128"},
+    {MPI_INTEGER1, "int8"},
+    {MPI_INTEGER2, "int16"},
+    {MPI_INTEGER4, "int32"},
+    {MPI_INTEGER8, "int64"},
+    {MPI_REAL4, "float32"},
+    {MPI_REAL8, "float64"},
+    {MPI_COMPLEX8, "complex64"},
+    {MPI_COMPLEX16, "complex128"},
+    {MPI_CXX_LONG_DOUBLE_COMPLEX, "clongdouble"},
+    {MPI_REAL16, "real16"},
+    {MPI_COMPLEX32, "complex32"},
+    {MPI_LOGICAL, "logical"},
+    {MPI_2INTEGER, "pair of int32 and int32"},
+    {MPI_2REAL, "pair of float32 and float32"},
+    {MPI_2DOUBLE_PRECISION, "pair of float64 and float64"},
 };
 #define ROWS (sizeof rows / sizeof *rows)
 
@@ -95,6 +110,13 @@ bool
 wm_element_is_known(int64_t number)
 {
     return number > 0 && (uint64_t)number <= ROWS;
+}
+
+MPI_Datatype
+wm_element_type(int64_t number)
+{
+    return wm_element_is_known(number) ? rows[number - 1].type
+                                       : MPI_DATATYPE_NULL;
 }
 
 const char *

@@ -18,6 +18,11 @@ wm_element_number(MPI_Datatype type);
 bool
 wm_element_is_known(int64_t number);
 
+// Returns one of MPI's own types that has the number; MPI_DATATYPE_NULL if
+// there is none.
+MPI_Datatype
+wm_element_type(int64_t number);
+
 // Returns the name of the element type of a number in NumPy's terms; borrowed,
 // static.
 const char *

@@ -9,6 +9,7 @@
 #include "comm/diagnostics/wait.h"
 #include "comm/engine/engine.h"
 #include "comm/rma/target_state.h"
+#include "comm/rma/update.h"
 
 #define FIRST_TAG WM_TARGET_PARTS // below: WM_TARGET_ASKED
 #define LOOKS 50
@@ -39,6 +40,12 @@ wm_target_tag(const wm_target_t *target, uint32_t number,
 {
     return (int)(FIRST_TAG + number % target->numbers * WM_TARGET_PARTS
                  + part);
+}
+
+int
+wm_target_device(const wm_pointer_t *memory)
+{
+    return wm_memory_on_device(memory) ? memory->device : -1;
 }
 
 bool
@@ -106,7 +113,7 @@ static int
 target_open_stream(wm_target_t *target, const wm_pointer_t *memory,
                    wm_error_t *err)
 {
-    if (!wm_target_on_device(memory) || target->device == memory->device)
+    if (wm_target_device(memory) < 0 || target->device == memory->device)
         return 0;
     if (target->device >= 0)
         return wm_error_set(err, WM_ERR_VALUE, 0,
@@ -123,7 +130,7 @@ int
 wm_target_attach(wm_target_t *target, const wm_target_memory_t *memory,
                  wm_error_t *err)
 {
-    int code = wm_target_prepare(&memory->memory, err);
+    int code = wm_update_prepare(wm_target_device(&memory->memory), err);
     if (code < 0)
         return code;
     wm_engine_lock();

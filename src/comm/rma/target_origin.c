@@ -4,11 +4,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "comm/coll/call/reducible.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/hash.h"
 #include "comm/message/p2p.h"
 #include "comm/rma/target_layout.h"
 #include "comm/rma/target_state.h"
+#include "comm/rma/update.h"
 #include "cuda/list.h"
 
 struct wm_asked {
@@ -274,11 +276,11 @@ target_check_op(const wm_target_t *target, const wm_target_op_t *what,
                             "target_rank=%d is not a rank of this window: use "
                             "0 to %d or PROC_NULL",
                             what->rank, target->comm.size - 1);
-    if (updates && !wm_reduce_takes(what->type, what->op))
+    if (updates && !wm_reducible_takes(what->type, what->op))
         return wm_error_set(err, WM_ERR_MPI, MPI_ERR_OP,
                             "op: MPI has no such operation for elements of "
                             "this datatype");
-    size_t size = updates ? wm_reduce_size(what->type) : 1;
+    size_t size = updates ? wm_reducible_size(what->type) : 1;
     if (what->nbytes % size != 0)
         return wm_error_set(err, WM_ERR_MPI, MPI_ERR_TYPE,
                             "%zu bytes are no number of whole elements, which "
@@ -290,7 +292,8 @@ target_check_op(const wm_target_t *target, const wm_target_op_t *what,
                             "Compare_and_swap takes one element of at most "
                             "%d bytes",
                             WM_TARGET_COMPARED);
-    return 0;
+    return updates ? wm_update_check(what->parts, what->count, what->type, err)
+                   : 0;
 }
 
 static void

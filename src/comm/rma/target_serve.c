@@ -4,14 +4,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm/coll/call/coll_memory.h"
+#include "comm/coll/call/reducible.h"
 #include "comm/comm/failure.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/stats.h"
 #include "comm/message/p2p.h"
 #include "comm/rma/target_layout.h"
 #include "comm/rma/target_state.h"
-#include "comm/rma/target_update.h"
+#include "comm/rma/update.h"
 #include "cuda/event.h"
 #include "cuda/list.h"
 
@@ -25,7 +25,7 @@ typedef enum {
     SERVING_WAITS, // for earlier requests of its origin
     SERVING_LAYOUT,
     SERVING_MOVES,   // the payload comes, or the result goes
-    SERVING_UPDATES, // the device updates
+    SERVING_UPDATES,
     SERVING_LOCKS,
     SERVING_REPLIES,
 } serving_state_t;
@@ -48,7 +48,8 @@ struct wm_serving {
     wm_pattern_t *pattern; // NULL: no gaps
     wm_coll_memory_t given, result; // of an update
     wm_op_t *receiving, *sending;   // NULL: none
-    CUevent event;
+    wm_update_t update;
+    CUevent event; // of its end on the stream
     wm_target_ticket_t ticket;
     bool alone; // it has the right to update alone
     unsigned looks;
@@ -211,10 +212,11 @@ static int
 serving_take(wm_serving_t *serving, wm_coll_memory_t *memory, size_t nbytes,
              wm_error_t *err)
 {
-    bool device = wm_target_on_device(&serving->memory)
-                  && nbytes > ON_HOST_BYTES;
     return wm_coll_memory_take(memory, nbytes,
-                               device ? serving->memory.device : -1, err);
+                               nbytes > ON_HOST_BYTES
+                                   ? wm_target_device(&serving->memory)
+                                   : -1,
+                               err);
 }
 
 // Takes memory for an update, and begins to receive the payload.
@@ -295,9 +297,8 @@ serving_read_layout(wm_serving_t *serving, const MPI_Status *status,
     MPI_Get_count(status, MPI_BYTE, &come);
     if ((size_t)come != request->words * sizeof *serving->words)
         return serving_damaged(serving, err);
-    size_t size = serving_updates(serving)
-                      ? wm_reduce_size((wm_reduce_type_t)request->type)
-                      : 1;
+    size_t size = serving_updates(serving) ? wm_reducible_size(request->type)
+                                           : 1;
     int code = wm_target_layout_read(serving->words, request->words,
                                      request->nbytes, size, &serving->pattern,
                                      &low, &high, err);
@@ -334,9 +335,8 @@ serving_check(const wm_serving_t *serving, wm_error_t *err)
     bool right = request->magic == WM_TARGET_MAGIC && request->kind > 0
                  && request->kind < WM_TARGET_KINDS;
     if (right && updates) {
-        right = request->type < WM_REDUCE_TYPES && request->op < WM_REDUCE_OPS
-                && wm_reduce_takes(request->type, request->op);
-        size = right ? wm_reduce_size(request->type) : 1;
+        right = wm_reducible_takes(request->type, request->op);
+        size = right ? wm_reducible_size(request->type) : 1;
         right = right && request->nbytes % size == 0;
     }
     if (right && request->kind == WM_TARGET_COMPARE)
@@ -380,43 +380,71 @@ serving_end_alone(wm_serving_t *serving)
     serving->alone = false;
 }
 
-// Updates the memory with the payload that has come, unless another updates it
-// alone.
+// Enqueues the update, or does it; takes the right to update alone first,
+// where that is needed.
 static int
-serving_update(wm_serving_t *serving, wm_error_t *err)
+serving_enqueue(wm_serving_t *serving, wm_error_t *err)
 {
-    const wm_target_request_t *request = &serving->request;
     wm_target_t *target = serving->target;
-    const char *given = serving->given.buffer.data;
-    wm_target_update_t update = {
-        .memory = &serving->memory,
-        .dst = serving->at,
-        .pattern = serving->pattern,
-        .type = request->type,
-        .op = request->kind == WM_TARGET_COMPARE ? WM_REDUCE_REPLACE
-                                                 : request->op,
-        .src = given,
-        .compare = request->kind == WM_TARGET_COMPARE ? given + request->nbytes
-                                                      : NULL,
-        .fetched = serving->result.buffer.data,
-        .nbytes = request->nbytes,
-    };
-    if (!serving_is_next(serving, false))
-        return 0;
-    if (wm_target_update_is_alone(&update)) {
+    wm_update_t *update = &serving->update;
+    if (!serving->alone && wm_update_is_alone(update)) {
         if (!wm_target_lock_take_update(&target->locking))
             return 0;
         serving->alone = true;
     }
-    int code = wm_target_update(&update, target->stream, err);
-    serving->state = SERVING_UPDATES;
-    serving->updated = true;
-    if (code < 0 || !wm_target_on_device(&serving->memory))
+    int code = wm_update_step(update, target->stream, err);
+    if (code <= 0)
         return code;
+    serving->updated = true;
+    if (update->device < 0)
+        return 0;
     code = wm_event_acquire(target->device, &serving->event, err);
     return code < 0 ? code
                     : wm_event_record(target->device, serving->event,
                                       target->stream, err);
+}
+
+// Goes on when the memory is updated.
+static int
+serving_update(wm_serving_t *serving, wm_error_t *err)
+{
+    bool done = true;
+    int code = serving->updated ? 0 : serving_enqueue(serving, err);
+    if (code == 0 && serving->event != NULL)
+        code = wm_event_done(serving->target->device, serving->event, &done,
+                             err);
+    if (code < 0 || !serving->updated || !done)
+        return code;
+    serving_end_alone(serving);
+    return serving_has_result(serving)
+               ? serving_send(serving, &serving->result.buffer, err)
+               : serving_reply(serving, err);
+}
+
+// Begins to update the memory with the payload that has come.
+static int
+serving_begin_updating(wm_serving_t *serving, wm_error_t *err)
+{
+    const wm_target_request_t *request = &serving->request;
+    const wm_pattern_t *pattern = serving->pattern;
+    const char *given = serving->given.buffer.data;
+    bool compares = request->kind == WM_TARGET_COMPARE;
+    if (!serving_is_next(serving, false))
+        return 0;
+    serving->update = (wm_update_t){
+        .device = wm_target_device(&serving->memory),
+        .dst = pattern == NULL ? serving->at : NULL,
+        .parts = pattern != NULL ? pattern->parts : NULL,
+        .count = pattern != NULL ? pattern->count : 0,
+        .type = request->type,
+        .op = compares ? WM_REDUCE_REPLACE : request->op,
+        .src = given,
+        .compare = compares ? given + request->nbytes : NULL,
+        .fetched = serving->result.buffer.data,
+        .nbytes = request->nbytes,
+    };
+    serving->state = SERVING_UPDATES;
+    return serving_update(serving, err);
 }
 
 // Goes on when the payload has come, or the result has gone.
@@ -437,25 +465,8 @@ serving_moved(wm_serving_t *serving, wm_error_t *err)
         return serving_damaged(serving, err);
     bool updates = serving_updates(serving) && !serving->refused
                    && serving->sending == NULL;
-    return updates ? serving_update(serving, err)
+    return updates ? serving_begin_updating(serving, err)
                    : serving_reply(serving, err);
-}
-
-// Goes on when the device has updated the memory.
-static int
-serving_updated(wm_serving_t *serving, wm_error_t *err)
-{
-    bool done = true;
-    int code = 0;
-    if (serving->event != NULL)
-        code = wm_event_done(serving->target->device, serving->event, &done,
-                             err);
-    if (code < 0 || !done)
-        return code;
-    serving_end_alone(serving);
-    return serving_has_result(serving)
-               ? serving_send(serving, &serving->result.buffer, err)
-               : serving_reply(serving, err);
 }
 
 // Leaves the lock in the name of ranks that died with it.
@@ -536,7 +547,7 @@ serving_advance(wm_serving_t *serving, wm_error_t *err)
     case SERVING_MOVES:
         return serving_moved(serving, err);
     case SERVING_UPDATES:
-        return serving_updated(serving, err);
+        return serving_update(serving, err);
     case SERVING_LOCKS:
         return serving->request.kind == WM_TARGET_UNLOCK
                    ? serving_unlock(serving, err)
@@ -589,6 +600,7 @@ serving_free(wm_op_t *op)
             wm_op_release(parts[i]);
     if (serving->event != NULL)
         wm_event_release(serving->target->device, serving->event);
+    wm_update_free(&serving->update);
     wm_coll_memory_free(&serving->given);
     wm_coll_memory_free(&serving->result);
     free(serving->pattern);

@@ -103,13 +103,9 @@ wm_target_has_ended(const wm_op_t *message);
 const wm_target_memory_t *
 wm_target_find(const wm_target_t *target, uint64_t at, uint64_t nbytes);
 
-// Returns true if the memory is updated by kernels on its device.
-bool
-wm_target_on_device(const wm_pointer_t *memory);
-
-// Loads the kernels for memory of this rank. Engine lock not held.
-WM_MUST_CHECK int
-wm_target_prepare(const wm_pointer_t *memory, wm_error_t *err);
+// Returns the device whose kernels update the memory; -1: the CPU does.
+int
+wm_target_device(const wm_pointer_t *memory);
 
 // Makes the operation of a request that has not come yet, so that none that
 // has come is without one; NULL: out of memory. wm_serving_begin() gives it to

@@ -4,11 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "array/atomic.h"
-#include "array/kernels.h"
 #include "array/pull.h"
 #include "comm/coll/call/coll_wait.h"
 #include "comm/diagnostics/wait.h"
+#include "comm/rma/update.h"
 
 // A kernel copies fewer bytes, because it tells its end at once.
 #define SHORT_BYTES ((size_t)32 << 10)
@@ -353,133 +352,88 @@ run_copy(wm_window_t *window, char *dst, const char *src, size_t nbytes,
     return code;
 }
 
+// An update that this rank does alone.
+typedef struct {
+    wm_window_t *window;
+    wm_window_words_t *words;
+    wm_update_t *update;
+} alone_t;
+
 static int
 look_at_update(void *context, wm_error_t *err)
 {
-    struct {
-        wm_window_words_t *words;
-        int rank;
-    } *wait = context;
+    const alone_t *alone = context;
     (void)err;
-    return wm_window_lock_try_update(wait->words, wait->rank);
+    return wm_window_lock_try_update(alone->words,
+                                     alone->window->comm->rank);
+}
+
+static int
+step_update(void *context, wm_error_t *err)
+{
+    const alone_t *alone = context;
+    return wm_update_step(alone->update, alone->window->stream, err);
 }
 
 // Updates elements that hardware does not update at once, when no other rank
 // does.
 static int
-update_alone(wm_window_t *window, int target, const wm_atomic_t *update,
+update_alone(wm_window_t *window, int target, wm_update_t *update,
              wm_error_t *err)
 {
-    struct {
-        wm_window_words_t *words;
-        int rank;
-    } wait = {window->parts[target].words, window->comm->rank};
-    const void *sources[] = {update->dst, update->src};
-    size_t nbytes = update->count * wm_reduce_size(update->type);
+    wm_error_t later;
+    alone_t alone = {window, window->parts[target].words, update};
     if (window->named)
         return wm_error_set(err, WM_ERR_VALUE, 0,
                             "on a stream, a GPU updates aligned elements of 8 "
                             "bytes at most: call the window itself, without "
                             "on(stream)");
-    if (update->compare != NULL)
-        return wm_error_set(err, WM_ERR_VALUE, 0,
-                            "target: no GPU compares and swaps such an "
-                            "element: it has 1 to 8 bytes, at a multiple of "
-                            "its size");
-    int code = wm_kernels_prepare(window->device, WM_KERNELS_REDUCE, err);
+    int code = wm_update_prepare(window->device, err);
     if (code == 0)
-        code = wm_coll_wait(window->comm, look_at_update, &wait,
+        code = wm_coll_wait(window->comm, look_at_update, &alone,
                             WM_LOOKS_AT_WORDS, err);
     if (code < 0)
         return code;
-    window->busy = true;
-    window->signals = false;
-    if (update->fetched != NULL)
-        code = wm_memory_copy(window->device, update->fetched, update->dst,
-                              nbytes, window->stream, err);
-    if (code == 0 && update->op == WM_REDUCE_REPLACE)
-        code = wm_memory_copy(window->device, update->dst, update->src, nbytes,
-                              window->stream, err);
-    else if (code == 0 && update->op != WM_REDUCE_NO_OP)
-        code = wm_reduce_launch(window->device, update->type, update->op,
-                                update->dst, sources, 2, update->count,
-                                window->stream, err);
-    wm_error_t why;
+    code = wm_coll_wait(window->comm, step_update, &alone, WM_LOOKS_AT_STREAM,
+                        err);
     int ended = wm_coll_wait(window->comm, run_look, window,
-                             WM_LOOKS_AT_STREAM, code < 0 ? &why : err);
-    wm_window_lock_end_update(wait.words);
+                             WM_LOOKS_AT_STREAM, code < 0 ? &later : err);
+    wm_window_lock_end_update(alone.words);
     return code < 0 ? code : ended;
 }
 
 static int
-run_update(wm_window_t *window, int target, wm_atomic_t *update,
-           wm_error_t *err)
+run_update(wm_window_t *window, const wm_window_call_t *call,
+           const landing_t *landings, wm_error_t *err)
 {
-    size_t size = wm_reduce_size(update->type);
-    if (!wm_atomic_takes(update->type, update->op)
-        || (uintptr_t)update->dst % size != 0)
-        return update_alone(window, target, update, err);
-    window->busy = true;
-    update->signal = run_signal(window);
-    int code = wm_atomic_enqueue(window->device, update, window->stream, err);
-    window->signals = code == 0 && update->signal.word != NULL;
-    return code;
-}
-
-// Updates the runs of a strided part, one after the other.
-static int
-update_part(wm_window_t *window, int target, const wm_strided_t *part,
-            wm_atomic_t *update, wm_error_t *err)
-{
-    int64_t at[WM_STRIDED_NDIM] = {0};
-    size_t size = wm_reduce_size(update->type);
-    int code = 0, dim;
-    if ((size_t)part->run % size != 0)
-        return wm_error_set(err, WM_ERR_VALUE, 0,
-                            "target: the blocks of the datatype are no whole "
-                            "elements of %zu bytes",
-                            size);
-    do {
-        char *run = part->data;
-        for (int i = 0; i < part->ndim; ++i)
-            run += at[i] * part->strides[i];
-        update->dst = run;
-        update->count = (size_t)part->run / size;
-        code = run_update(window, target, update, err);
-        update->src = (const char *)update->src + part->run;
-        if (update->compare != NULL)
-            update->compare = (const char *)update->compare + part->run;
-        if (update->fetched != NULL)
-            update->fetched = (char *)update->fetched + part->run;
-        for (dim = part->ndim - 1; dim >= 0; --dim) {
-            if (++at[dim] < part->shape[dim])
-                break;
-            at[dim] = 0;
-        }
-    } while (dim >= 0 && code == 0);
-    return code;
-}
-
-static int
-run_updates(wm_window_t *window, wm_window_call_t *call, landing_t *landings,
-            wm_error_t *err)
-{
-    wm_atomic_t update = {
+    bool gaps = call->layout.parts != NULL;
+    const char *given = landings[0].data;
+    wm_update_t update = {
+        .device = window->device,
+        .dst = gaps ? NULL : call->layout.data,
+        .parts = call->layout.parts,
+        .count = gaps ? call->layout.count : 0,
         .type = call->type,
         .op = call->op,
-        .dst = call->layout.data,
-        .src = landings[0].data != NULL ? landings[0].data : landings[2].data,
+        .src = given != NULL ? given : landings[2].data,
         .compare = landings[1].data,
         .fetched = landings[2].data,
-        .count = call->nbytes / call->size,
+        .nbytes = call->nbytes,
     };
-    int code = 0;
-    if (call->layout.parts == NULL)
-        return run_update(window, call->target, &update, err);
-    for (int i = 0; i < call->layout.count && code == 0; ++i)
-        code = update_part(window, call->target, &call->layout.parts[i],
-                           &update, err);
-    return code;
+    bool alone = wm_update_is_alone(&update);
+    int code = wm_update_check(update.parts, (size_t)update.count, update.type,
+                               err);
+    if (code < 0)
+        return code;
+    window->busy = true;
+    window->signals = false;
+    if (!alone)
+        update.signal = run_signal(window);
+    code = alone ? update_alone(window, call->target, &update, err)
+                 : wm_update_step(&update, window->stream, err);
+    window->signals = code > 0 && update.signal.word != NULL;
+    wm_update_free(&update);
+    return code < 0 ? code : 0;
 }
 
 static int
@@ -512,7 +466,7 @@ run_call(wm_window_t *window, wm_window_call_t *call, landing_t *landings,
         code = land(window, call->result, call->nbytes, false, true, false,
                     &landings[2], err);
     if (code == 0)
-        code = updates ? run_updates(window, call, landings, err)
+        code = updates ? run_update(window, call, landings, err)
                        : run_transfer(window, call, landings[0].data, err);
     for (int i = 0; i < ARGUMENTS && code == 0; ++i)
         if (landings[i].unpacks) {

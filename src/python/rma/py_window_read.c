@@ -43,6 +43,45 @@ find_parts(MPI_Datatype type, MPI_Count count, MPI_Aint extent, char *data,
                       argument, MOST_PARTS);
 }
 
+// Returns true for elements with a gap inside, such as MPI.DOUBLE_INT, that a
+// call updates: with their gaps, as memory of their extent.
+static bool
+keeps_gaps(const wm_py_reading_t *reading, MPI_Datatype type)
+{
+    return reading->call.kind == WM_WINDOW_UPDATE
+           && wm_py_datatype_is_predefined(type);
+}
+
+static int
+parse_side(const wm_py_reading_t *reading, PyObject *value, bool writable,
+           const char *argument, wm_message_t *message)
+{
+    wm_with_gaps_t gaps = reading->remote ? WM_GAPS_ALL
+                                          : WM_GAPS_OF_ANY_ARRAYS;
+    int code = wm_py_message_parse_gaps(value, writable, argument, gaps,
+                                        message);
+    if (code < 0 || message->size == message->extent
+        || message->datatype == NULL || !keeps_gaps(reading, message->type))
+        return code;
+    if (reading->remote) {
+        wm_py_message_release(message);
+        code = wm_py_message_parse_gaps(value, writable, argument,
+                                        WM_GAPS_OF_ANY_ARRAYS, message);
+    }
+    if (code < 0)
+        return -1;
+    if (!message->whole) {
+        wm_py_message_release(message);
+        return wm_py_fail(PyExc_ValueError,
+                          "%s: the array ends inside of the last element: an "
+                          "element has %zu bytes with its gap",
+                          argument, message->extent);
+    }
+    wm_py_message_widen(message);
+    message->user = NULL;
+    return 0;
+}
+
 // Reads an argument. Returns 0, or -1 with an exception.
 int
 wm_py_reading_side(wm_py_reading_t *reading, int at, PyObject *value,
@@ -52,10 +91,7 @@ wm_py_reading_side(wm_py_reading_t *reading, int at, PyObject *value,
     wm_window_side_t *side = &reading->sides[at];
     wm_typemap_t parts;
     int code = 0;
-    if (wm_py_message_parse_gaps(
-            value, writable, argument,
-            reading->remote ? WM_GAPS_ALL : WM_GAPS_OF_ANY_ARRAYS, message)
-        < 0)
+    if (parse_side(reading, value, writable, argument, message) < 0)
         return -1;
     reading->given[at] = true;
     *side = (wm_window_side_t){.layout.data = message->buffer.data};
@@ -121,7 +157,8 @@ read_number(PyObject *value, const char *what, long long *number)
 }
 
 static int
-read_wm_py_window_target_type(PyObject *value, wm_py_window_target_t *target)
+read_target_type(const wm_py_reading_t *reading, PyObject *value,
+                 wm_py_window_target_t *target)
 {
     wm_extent_t of;
     PyObject *made = PyUnicode_Check(value)
@@ -137,9 +174,12 @@ read_wm_py_window_target_type(PyObject *value, wm_py_window_target_t *target)
     if (code == 0)
         code = wm_py_datatype_measure(target->type, "target", &of);
     if (code == 0) {
+        if (keeps_gaps(reading, target->type))
+            of.size = of.high = of.extent;
         target->of = of;
         target->named = true;
-        target->gaps = !wm_py_datatype_is_dense(target->type);
+        target->gaps = !keeps_gaps(reading, target->type)
+                       && !wm_py_datatype_is_dense(target->type);
     }
     Py_DECREF(made);
     return code;
@@ -147,8 +187,8 @@ read_wm_py_window_target_type(PyObject *value, wm_py_window_target_t *target)
 
 // Reads displacement, count and datatype; what is not given is the origin's.
 static int
-read_target(PyObject *value, const wm_message_t *origin,
-            wm_py_window_target_t *target)
+read_target(const wm_py_reading_t *reading, PyObject *value,
+            const wm_message_t *origin, wm_py_window_target_t *target)
 {
     long long count;
     *target = (wm_py_window_target_t){
@@ -158,6 +198,7 @@ read_target(PyObject *value, const wm_message_t *origin,
                .high = (MPI_Aint)origin->size,
                .extent = (MPI_Aint)origin->extent},
         .gaps = origin->datatype != NULL && origin->count > 0
+                && !keeps_gaps(reading, origin->type)
                 && !wm_py_datatype_is_dense(origin->type),
     };
     if (target->gaps
@@ -178,7 +219,7 @@ read_target(PyObject *value, const wm_message_t *origin,
         && read_number(items[0], "displacement", &target->displacement) < 0)
         return -1;
     if (length > 2 && items[2] != Py_None
-        && read_wm_py_window_target_type(items[2], target) < 0)
+        && read_target_type(reading, items[2], target) < 0)
         return -1;
     if (length > 1 && items[1] != Py_None) {
         if (read_number(items[1], "count", &count) < 0)
@@ -290,7 +331,7 @@ int
 wm_py_reading_target(wm_py_reading_t *reading, PyObject *value,
                      const wm_message_t *origin, wm_py_window_target_t *target)
 {
-    if (read_target(value, origin, target) < 0)
+    if (read_target(reading, value, origin, target) < 0)
         return -1;
     size_t nbytes;
     if (__builtin_mul_overflow(target->count, target->of.size, &nbytes)
@@ -307,26 +348,17 @@ wm_py_reading_target(wm_py_reading_t *reading, PyObject *value,
 
 // --- operations -----------------------------------------------------------
 
-// Finds the kernels' name of the elements of a datatype.
+// Finds the number of the elements of a datatype.
 static int
 find_type_of(MPI_Datatype datatype, wm_reduce_type_t *type)
 {
-    wm_reduce_op_t unused;
     MPI_Datatype element = wm_py_datatype_element(datatype);
-    const MPI_Op ops[] = {MPI_SUM, MPI_LAND, MPI_MINLOC};
-    wm_extent_t of;
-    if (element == MPI_DATATYPE_NULL
-        || wm_py_datatype_measure(element, "origin", &of) < 0) {
-        PyErr_Clear();
-        return -1;
-    }
-    for (size_t i = 0; i < sizeof ops / sizeof *ops; ++i)
-        if (wm_reducible(element, (size_t)of.extent, ops[i], type, &unused))
-            return 0;
-    return -1;
+    return element != MPI_DATATYPE_NULL && wm_reducible_element(element, type)
+               ? 0
+               : -1;
 }
 
-// Finds the kernels' name of the elements of an argument.
+// Finds the number of the elements of an argument.
 static int
 find_type(const wm_message_t *message, wm_reduce_type_t *type)
 {
@@ -381,27 +413,19 @@ wm_py_reading_update(wm_py_reading_t *reading, PyObject *given,
         if (!known)
             call->type = wm_py_reading_type_of_size(call->nbytes,
                                                     elements->size);
-        else if (wm_reduce_size(call->type) <= 8)
+        else
             call->type = wm_py_reading_type_of_size(
-                call->nbytes, wm_reduce_size(call->type));
+                call->nbytes, wm_reducible_size(call->type));
     }
     else {
-        int found = wm_reducible_op(op);
-        call->op = (wm_reduce_op_t)found;
-        if (!known && found < WM_REDUCE_OPS)
-            return wm_py_fail(PyExc_NotImplementedError,
-                              "%s: windows of warpmpi do not compute with "
-                              "elements that only MPI knows, such as long "
-                              "double",
-                              reading->name);
-        if (!known || found >= WM_REDUCE_OPS
-            || !wm_reduce_takes(call->type, call->op))
+        call->op = (wm_reduce_op_t)wm_reducible_op(op);
+        if (!known || !wm_reducible_takes(call->type, call->op))
             return wm_py_mpi_fail(
                 MPI_ERR_OP,
                 "%s: op: MPI has no such operation for these elements; a "
                 "window takes MPI's own operations alone",
                 reading->name);
     }
-    call->size = wm_reduce_size(call->type);
+    call->size = wm_reducible_size(call->type);
     return 0;
 }

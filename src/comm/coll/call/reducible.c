@@ -5,6 +5,7 @@
 
 #include "array/dtype.h"
 #include "comm/coll/call/half.h"
+#include "comm/engine/posted.h"
 #include "comm/message/element.h"
 
 // Returns the element numbers of MPI's names for the types of array/dtype.h,
@@ -33,8 +34,9 @@ known_numbers(void)
     return numbers;
 }
 
-int
-wm_reducible_op(MPI_Op op)
+// Returns MPI's name of an operation; MPI_OP_NULL if it has none.
+static MPI_Op
+mpi_op(unsigned op)
 {
     const MPI_Op ops[WM_REDUCE_OPS] = {
         [WM_REDUCE_SUM] = MPI_SUM,
@@ -54,10 +56,16 @@ wm_reducible_op(MPI_Op op)
         [WM_REDUCE_NO_OP] = MPI_OP_NULL,
         [WM_REDUCE_AVG] = MPI_OP_NULL,
     };
-    int at = 0;
-    while (at < WM_REDUCE_OPS && (ops[at] == MPI_OP_NULL || ops[at] != op))
+    return op < WM_REDUCE_OPS ? ops[op] : MPI_OP_NULL;
+}
+
+int
+wm_reducible_op(MPI_Op op)
+{
+    unsigned at = 0;
+    while (at < WM_REDUCE_OPS && (op == MPI_OP_NULL || mpi_op(at) != op))
         ++at;
-    return at;
+    return (int)at;
 }
 
 bool
@@ -94,12 +102,88 @@ wm_reducible(MPI_Datatype type, size_t size, MPI_Op op,
            && wm_reduce_size(*kernel_type) == size;
 }
 
+// Elements that MPI alone reduces, and a kernels' type that takes the same
+// operations.
+static const struct {
+    MPI_Datatype type;
+    wm_reduce_type_t as;
+} of_mpi[] = {
+    {MPI_LONG_DOUBLE, WM_REDUCE_FLOAT64},
+    {MPI_C_LONG_DOUBLE_COMPLEX, WM_REDUCE_COMPLEX128},
+    {MPI_LONG_DOUBLE_INT, WM_REDUCE_DOUBLE_INT},
+    {MPI_REAL16, WM_REDUCE_FLOAT64},
+    {MPI_COMPLEX32, WM_REDUCE_COMPLEX128},
+    {MPI_LOGICAL, WM_REDUCE_BOOL},
+    {MPI_2REAL, WM_REDUCE_DOUBLE_INT},
+    {MPI_2DOUBLE_PRECISION, WM_REDUCE_DOUBLE_INT},
+};
+
+bool
+wm_reducible_element(MPI_Datatype type, wm_reduce_type_t *number)
+{
+    if (find_type(type, number))
+        return true;
+    int64_t of = type != MPI_DATATYPE_NULL ? wm_element_number(type) : 0;
+    *number = (wm_reduce_type_t)(WM_REDUCE_TYPES + of);
+    return wm_element_is_known(of)
+           && (wm_reducible_takes(*number, WM_REDUCE_SUM)
+               || wm_reducible_takes(*number, WM_REDUCE_LAND)
+               || wm_reducible_takes(*number, WM_REDUCE_MINLOC));
+}
+
+// Returns MPI's type of a number from WM_REDUCE_TYPES on.
+static MPI_Datatype
+type_of_mpi(unsigned number)
+{
+    return wm_element_type((int64_t)number - WM_REDUCE_TYPES);
+}
+
+bool
+wm_reducible_takes(unsigned type, unsigned op)
+{
+    if (op >= WM_REDUCE_OPS)
+        return false;
+    if (type < WM_REDUCE_TYPES)
+        return wm_reduce_takes(type, op);
+    MPI_Datatype of = type_of_mpi(type);
+    for (size_t i = 0; i < sizeof of_mpi / sizeof *of_mpi; ++i)
+        if (of != MPI_DATATYPE_NULL && of_mpi[i].type == of)
+            return mpi_op(op) != MPI_OP_NULL
+                   && wm_reduce_takes(of_mpi[i].as, op)
+                   && wm_reducible_size(type) > 0;
+    return false;
+}
+
+size_t
+wm_reducible_size(unsigned type)
+{
+    MPI_Aint low = 0, extent = 0;
+    if (type < WM_REDUCE_TYPES)
+        return wm_reduce_size(type);
+    MPI_Type_get_extent(type_of_mpi(type), &low, &extent);
+    return (size_t)extent;
+}
+
+int
+wm_reducible_reduce(unsigned type, wm_reduce_op_t op, void *dst,
+                    const void *src, size_t count, wm_error_t *err)
+{
+    const void *sources[] = {src, dst};
+    if (type < WM_REDUCE_TYPES) {
+        wm_reduce_host(type, op, dst, sources, 2, count);
+        return 0;
+    }
+    return wm_mpi_check(MPI_Reduce_local(src, dst, (int)count,
+                                         type_of_mpi(type), mpi_op(op)),
+                        "MPI_Reduce_local", err);
+}
+
 const char *
 wm_reducible_type_name(unsigned type)
 {
     return type < WM_DTYPES         ? wm_dtype_info((wm_dtype_t)type)->name
            : type < WM_REDUCE_TYPES ? wm_element_name(known_numbers()[type])
-                                    : "another datatype";
+                                    : wm_element_name(type - WM_REDUCE_TYPES);
 }
 
 const char *
