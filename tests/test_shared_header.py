@@ -59,10 +59,12 @@ def source(request, tmp_path):
 def scopes(ptx):
     """Of each instruction by which ranks signal: its scope."""
     found = re.findall(
-        r"\b((?:red|atom)\.[\w.:]+|(?:ld\.acquire|st\.release)[\w.:]*)", ptx
+        r"\b((?:red|atom|fence)\.[\w.:]+"
+        r"|(?:ld\.acquire|st\.release)[\w.:]*)",
+        ptx,
     )
     kinds = {word.split(".")[0] for word in found}
-    assert {"red", "ld", "st"} <= kinds, kinds
+    assert {"red", "ld"} <= kinds, kinds
     return {
         word: next((s for s in ("cta", "gpu", "sys") if s in word), "none")
         for word in found
@@ -74,6 +76,13 @@ def test_each_signal_is_of_system_scope(source, tmp_path):
     assert set(scopes(ptx).values()) == {"sys"}
     released = [word for word in scopes(ptx) if "release" in word]
     assert any(word.startswith("red") for word in released)
+
+
+def test_a_counter_is_added_to_at_once(source, tmp_path):
+    """A rank's blocks and streams may signal one slot at the same time."""
+    ptx = compiled(source, tmp_path / "x.ptx", "ptx").read_text()
+    kinds = {word.split(".")[0] for word in scopes(ptx)}
+    assert kinds <= {"red", "ld", "fence"}, kinds
 
 
 def test_a_smaller_scope_is_noticed(source, tmp_path):

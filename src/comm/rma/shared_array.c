@@ -100,7 +100,8 @@ shared_array_introduce(wm_shared_array_t *array, wm_error_t *err)
     shared->counters =
         (wm_shared_word_t *const *)(void *)(own + sizeof(wm_shared_t)
                                             + entries * sizeof(void *));
-    shared->taken = counters_at(array, array->rank) + array->words;
+    shared->own = counters_at(array, array->rank);
+    shared->taken = shared->own + array->words;
     memcpy(head, shared, sizeof *shared);
     int code = 0;
     if (array->on_host)

@@ -7,14 +7,14 @@
 //
 //     #include <warpmpi/shared.cuh>
 //     extern "C" __global__ void step(const wm_shared_t *a, int right) {
-//         float *its = (float *)a->pointers[right];
-//         its[threadIdx.x] = 1.0f;          // store into the peer's array
+//         float *its = (float *)wm_shared_pointer(a, right);
+//         its[threadIdx.x] = 1.0f; // stores into the peer's array
 //         __syncthreads();
-//         if (threadIdx.x == 0)
-//             wm_shared_signal(a, right, 0, 1); // publishes the block's
-//             stores
-//         wm_shared_wait(a, 0, 1);          // each thread that calls it
-//         consumes
+//         if (threadIdx.x == 0) {
+//             wm_shared_signal(a, right, 0, 1); // behind the block's stores
+//             wm_shared_wait(a, 0, 1); // one thread: each wait takes
+//         }
+//         __syncthreads();
 //     }
 //
 // A wait spins. A kernel that waits for a kernel of another rank needs both to
@@ -34,7 +34,8 @@ typedef unsigned long long wm_shared_word_t;
 // What a rank knows of the array, in its own memory. Each rank has a counter
 // for each of its slots, and behind these one for each rank, for barriers. A
 // counter is `writers` words, one after the other: 1, which all ranks add to,
-// or, in host memory, which GPUs cannot add to at once, one for each rank.
+// or, in host memory, which GPUs cannot add to at once, one for each rank. All
+// streams, blocks and threads of that rank add to its word.
 typedef struct {
     int rank, size;
     int slots;                         // the counters that signals have
@@ -42,6 +43,7 @@ typedef struct {
     void *const *pointers;             // by rank: its array
     wm_shared_word_t *const *counters; // by rank: its counters
     wm_shared_word_t *taken; // by counter: what our waits took; writers > 1
+    wm_shared_word_t *own;   // our counters, as counters[rank]
 } wm_shared_t;
 
 // Adds to a word of any GPU, after all writes that this thread has seen: its
@@ -58,15 +60,25 @@ wm_shared_add(wm_shared_word_t *word, wm_shared_word_t value)
 #endif
 }
 
-// Writes a word that no other thread writes, likewise.
+// Adds to a word in no order with other writes, but behind a fence.
 WM_SHARED_CALL void
-wm_shared_store(wm_shared_word_t *word, wm_shared_word_t value)
+wm_shared_add_relaxed(wm_shared_word_t *word, wm_shared_word_t value)
 {
 #ifdef __CUDA_ARCH__
-    asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(word), "l"(value)
+    asm volatile("red.relaxed.sys.global.add.u64 [%0], %1;" ::"l"(word),
+                 "l"(value)
                  : "memory");
 #elif !defined(__CUDACC__)
-    __atomic_store_n(word, value, __ATOMIC_RELEASE);
+    __atomic_fetch_add(word, value, __ATOMIC_ACQ_REL);
+#endif
+}
+
+// Orders all writes that this thread has seen before its later additions.
+WM_SHARED_CALL void
+wm_shared_fence(void)
+{
+#ifdef __CUDA_ARCH__
+    asm volatile("fence.acq_rel.sys;" ::: "memory");
 #endif
 }
 
@@ -117,12 +129,13 @@ wm_shared_open(const wm_shared_t *a)
     b.pointers = (void *const *)words[2];
     b.counters = (wm_shared_word_t *const *)words[3];
     b.taken = (wm_shared_word_t *)words[4];
+    b.own = (wm_shared_word_t *)words[5];
     return b;
 }
 
-// Returns a counter of a rank: its only word, or the first one.
+// Returns the word of a rank's counter that we add to.
 WM_SHARED_CALL wm_shared_word_t *
-wm_shared_counter(const wm_shared_t *a, int rank, int counter)
+wm_shared_word(const wm_shared_t *a, int rank, int counter)
 {
     wm_shared_word_t first = 0;
 #ifdef __CUDA_ARCH__
@@ -130,7 +143,8 @@ wm_shared_counter(const wm_shared_t *a, int rank, int counter)
 #elif !defined(__CUDACC__)
     first = (wm_shared_word_t)a->counters[rank];
 #endif
-    return (wm_shared_word_t *)first + counter * a->writers;
+    const int writer = a->writers > 1 ? a->rank : 0;
+    return (wm_shared_word_t *)first + counter * a->writers + writer;
 }
 
 // Raises a counter of a rank.
@@ -138,24 +152,15 @@ WM_SHARED_CALL void
 wm_shared_raise(const wm_shared_t *a, int rank, int counter,
                 wm_shared_word_t value)
 {
-    wm_shared_word_t *word = wm_shared_counter(a, rank, counter);
-    if (a->writers == 1) {
-        wm_shared_add(word, value);
-        return;
-    }
-    word += a->rank;
-#ifdef __CUDACC__
-    wm_shared_store(word, wm_shared_load(word) + value);
-#else
-    wm_shared_add(word, value); // several threads of the rank may signal
-#endif
+    wm_shared_add(wm_shared_word(a, rank, counter), value);
 }
 
 // Returns what a counter of ours has, whose words are at `word`.
 WM_SHARED_CALL wm_shared_word_t
 wm_shared_sum(const wm_shared_t *a, const wm_shared_word_t *word, int counter)
 {
-    wm_shared_word_t sum = wm_shared_load(word) - a->taken[counter];
+    wm_shared_word_t sum = wm_shared_load(word)
+                           - wm_shared_load(a->taken + counter);
 #ifdef __CUDA_ARCH__
 #pragma unroll 1
 #endif
@@ -168,34 +173,27 @@ wm_shared_sum(const wm_shared_t *a, const wm_shared_word_t *word, int counter)
 WM_SHARED_CALL wm_shared_word_t
 wm_shared_count(const wm_shared_t *a, int counter)
 {
-    const wm_shared_word_t *word = wm_shared_counter(a, a->rank, counter);
+    const wm_shared_word_t *word = a->own + counter * a->writers;
     return a->writers == 1 ? wm_shared_load(word)
                            : wm_shared_sum(a, word, counter);
 }
 
-// Takes from a counter of ours. Only waits take, and one after the other.
+// Takes from a counter of ours. Only waits take, and one after the other;
+// nobody waits for this.
 WM_SHARED_CALL void
 wm_shared_take(const wm_shared_t *a, int counter, wm_shared_word_t value)
 {
-    if (a->writers > 1) {
-        a->taken[counter] += value;
-        return;
-    }
-    wm_shared_word_t *word = wm_shared_counter(a, a->rank, counter);
-#ifdef __CUDA_ARCH__ // not ordered with other writes: nobody waits for this
-    asm volatile("red.relaxed.sys.global.add.u64 [%0], %1;" ::"l"(word),
-                 "l"(0ull - value)
-                 : "memory");
-#elif !defined(__CUDACC__)
-    __atomic_fetch_sub(word, value, __ATOMIC_ACQ_REL);
-#endif
+    if (a->writers > 1)
+        wm_shared_add_relaxed(a->taken + counter, value);
+    else
+        wm_shared_add_relaxed(a->own + counter, 0ull - value);
 }
 
 // Waits until a counter of ours has `value`.
 WM_SHARED_CALL void
 wm_shared_await(const wm_shared_t *a, int counter, wm_shared_word_t value)
 {
-    const wm_shared_word_t *word = wm_shared_counter(a, a->rank, counter);
+    const wm_shared_word_t *word = a->own + counter * a->writers;
     if (a->writers == 1)
         while ((long long)(wm_shared_load(word) - value) < 0) {
         }
@@ -255,13 +253,19 @@ WM_SHARED_CALL void
 wm_shared_barrier(const wm_shared_t *a)
 {
     const wm_shared_t b = wm_shared_open(a);
-    for (int i = 1; i < b.size; ++i)
-        wm_shared_raise(&b, (b.rank + i) % b.size, b.slots + b.rank, 1);
-    for (int i = 1; i < b.size; ++i) {
-        const int counter = b.slots + (b.rank + i) % b.size;
-        wm_shared_await(&b, counter, 1);
-        wm_shared_take(&b, counter, 1);
-    }
+    wm_shared_fence(); // one for all
+#ifdef __CUDA_ARCH__
+#pragma unroll 1
+#endif
+    for (int rank = 0; rank < b.size; ++rank)
+        if (rank != b.rank)
+            wm_shared_add_relaxed(
+                wm_shared_word(&b, rank, b.slots + b.rank), 1);
+    for (int rank = 0; rank < b.size; ++rank)
+        if (rank != b.rank) {
+            wm_shared_await(&b, b.slots + rank, 1);
+            wm_shared_take(&b, b.slots + rank, 1);
+        }
 }
 
 #ifdef __CUDACC__
@@ -277,13 +281,14 @@ wm_shared_barrier_block(const wm_shared_t *a)
                              + blockDim.x
                                    * (threadIdx.y + blockDim.y * threadIdx.z));
     __syncthreads();
-    for (int i = 1 + thread; i < b.size; i += threads)
-        wm_shared_raise(&b, (b.rank + i) % b.size, b.slots + b.rank, 1);
-    for (int i = 1 + thread; i < b.size; i += threads) {
-        const int counter = b.slots + (b.rank + i) % b.size;
-        wm_shared_await(&b, counter, 1);
-        wm_shared_take(&b, counter, 1);
-    }
+    for (int rank = thread; rank < b.size; rank += threads)
+        if (rank != b.rank)
+            wm_shared_raise(&b, rank, b.slots + b.rank, 1);
+    for (int rank = thread; rank < b.size; rank += threads)
+        if (rank != b.rank) {
+            wm_shared_await(&b, b.slots + rank, 1);
+            wm_shared_take(&b, b.slots + rank, 1);
+        }
     __syncthreads();
 }
 #endif
