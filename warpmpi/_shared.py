@@ -357,6 +357,11 @@ def _check(
     return extents, one.dtype, place, library, _refuse_slots(slots)
 
 
+def _text(failure: Exception | None) -> str | None:
+    """What other ranks are told."""
+    return failure and f"{type(failure).__name__}: {failure}"
+
+
 def _make(
     call: str,
     comm: Any,
@@ -374,20 +379,19 @@ def _make(
     except Exception as error:
         failure = error
     extents, kind, place, library, count = wish
-    text = None
-    if failure is not None:
-        text = f"{type(failure).__name__}: {failure}"
-    memory = _core._share(call, comm, extents, kind, place, count, text)
+    memory = _core._share(
+        call, comm, extents, kind, place, count, _text(failure)
+    )
     if failure is not None:
         raise failure
     made = SharedArray._of(memory, comm, library)
     if fill is not None:
         try:
             made._own.fill_(fill)
-        except Exception:
-            memory._arrive(True)
+        except Exception as error:
+            memory._arrive(_text(error))
             raise
-        memory._arrive(False)
+        memory._arrive(None)
     return made
 
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Memory that all ranks of a group share: its size may differ by rank, and
-// numbers that another rank published are not used where they cannot be right.
+// numbers that another rank told are not used where they cannot be right.
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,13 +18,13 @@ typedef struct {
     bool mps;
     int pinned_symm;
     int file;
-    bool has_gpu;
+    bool has_gpu, unreached;
     uint64_t nbytes;
-} published_t;
+} told_t;
 
 static wm_device_t device;
 static wm_peer_t peers[2];
-static published_t own, other;
+static told_t own, other;
 static int reached; // how often the other rank's memory was asked for
 
 // What symm_memory.c needs of the rest.
@@ -201,28 +201,21 @@ wm_engine_unlock(void)
 
 // The group's.
 static int
-exchange(const wm_symm_group_t *group, int code, unsigned *all,
-         wm_error_t *err)
+agree(const wm_symm_group_t *group, int code, const void *mine, size_t nbytes,
+      void *all, wm_error_t *err)
 {
-    (void)group, (void)all, (void)err;
-    return code;
-}
-
-static int
-publish(const wm_symm_group_t *group, const void *data, size_t nbytes,
-        wm_error_t *err)
-{
+    char *heard = all;
     (void)group, (void)err;
-    assert(nbytes == sizeof own);
-    memcpy(&own, data, sizeof own);
+    if (code < 0)
+        return code;
+    memcpy(heard, mine, nbytes);
+    if (nbytes == sizeof own) {
+        memcpy(&own, mine, nbytes);
+        memcpy(heard + nbytes, &other, nbytes);
+    }
+    else
+        memset(heard + nbytes, 0, nbytes);
     return 0;
-}
-
-static const void *
-published_by(const wm_symm_group_t *group, int rank)
-{
-    (void)group;
-    return rank == 0 ? &own : &other;
 }
 
 static int
@@ -250,9 +243,7 @@ is_refused(bool on_host, size_t least)
         .size = 2,
         .least = least,
         .peers = both,
-        .exchange = exchange,
-        .publish = publish,
-        .published_by = published_by,
+        .agree = agree,
         .damaged = damaged,
     };
     wm_symm_memory_t *symm = NULL;

@@ -2,6 +2,7 @@
 """Shared arrays in jobs of their own: several hosts, no GPU, long waits."""
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -199,22 +200,41 @@ def test_a_long_wait_on_a_stream_is_told(tmp_path):
 
 
 MET = """
-    import os
+    import os, sys
     from mpi4py import MPI
     import warpmpi as wm
 
     cart = wm.Comm(MPI.COMM_WORLD).Create_cart([2])
-    if cart.rank == 1:
-        wm.Halo(cart).exchange(wm.zeros(5))
+    wm.shared_zeros(3, comm=cart)
     try:
-        wm.shared_zeros(3, comm=cart)
-    except RuntimeError as error:
-        print(error, flush=True)
+        if cart.rank == 1 and sys.argv[1] == "halo":
+            wm.Halo(cart).exchange(wm.zeros(5))
+        elif cart.rank == 1 and sys.argv[1] == "barrier":
+            cart.Barrier()
+        elif cart.rank == 1:
+            wm.shared_full(3, 1, comm=cart)
+        else:
+            wm.shared_zeros(3, comm=cart)
+    except (RuntimeError, TypeError) as error:
+        open(sys.argv[2] + str(cart.rank), "w").write(str(error))
+    MPI.COMM_WORLD.Barrier()
     os._exit(1)
 """
 
 
 @pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU")
-def test_another_collective_call_is_named_as_the_cause(tmp_path):
-    printed = ranks.run_text(tmp_path, MET, ranks=2, died=True)
-    assert "shared_zeros: rank 1 is in another collective call" in printed
+@pytest.mark.parametrize(
+    ("other", "name"),
+    [
+        ("halo", "an exchange of a halo"),
+        ("barrier", "Barrier"),
+        ("full", "is in another collective call"),
+    ],
+)
+def test_another_collective_call_is_named_as_the_cause(tmp_path, other, name):
+    told = tmp_path / "told"
+    ranks.run_text(tmp_path, MET, other, told, ranks=2, died=True)
+    for rank in range(2):
+        text = Path(f"{told}{rank}").read_text()
+        assert name in text
+        assert "shared_" in text or "making of a shared array" in text

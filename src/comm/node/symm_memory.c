@@ -7,13 +7,7 @@
 
 #include "comm/engine/engine.h"
 
-// Bits of a rank in an exchange.
-enum {
-    REACHED = 1, // it reaches the memory of all others
-    LINKED = 2,  // its GPU is linked to all others
-};
-
-// Data that a rank publishes.
+// What a rank tells of its memory, and then of its mappings of the others'.
 typedef struct {
     wm_rkey_t place;
     CUuuid device;
@@ -21,9 +15,14 @@ typedef struct {
     bool mps;
     int pinned_symm;
     int file;
-    bool has_gpu;
+    bool has_gpu, unreached;
     uint64_t nbytes;
-} published_t;
+} told_t;
+
+typedef struct {
+    bool unreached; // the rank does not reach the memory of all others
+    bool linked;    // its GPU is linked to all others
+} reached_t;
 
 #define FILE_HEAD ((size_t)4096) // a page, which begins with WM_NODE_FILE_HEAD
 
@@ -33,18 +32,6 @@ static size_t
 file_bytes(size_t nbytes)
 {
     return FILE_HEAD + (nbytes + FILE_HEAD - 1) / FILE_HEAD * FILE_HEAD;
-}
-
-// Exchanges if all ranks are reached so far, unless one has failed.
-static int
-exchange_reached(const wm_symm_group_t *group, int code, bool *unreached,
-                 bool *linked, wm_error_t *err)
-{
-    unsigned all = (*unreached ? 0 : REACHED) | (*linked ? LINKED : 0);
-    code = group->exchange(group, code, &all, err);
-    *unreached = (all & REACHED) == 0;
-    *linked = (all & LINKED) != 0;
-    return code;
 }
 
 // Page-locks the mapped file of a rank for our GPU, if there is one.
@@ -62,14 +49,14 @@ register_file(wm_symm_memory_t *symm, int rank, wm_error_t *err)
 }
 
 static int
-symm_memory_make_file(wm_symm_memory_t *symm, int rank, published_t *published,
+symm_memory_make_file(wm_symm_memory_t *symm, int rank, told_t *told,
                       char **own, wm_error_t *err)
 {
     int code = wm_node_make_file(file_bytes(symm->nbytes), &symm->file,
                                  &symm->ranks[rank].file, err);
     if (code < 0)
         return code;
-    published->file = symm->file;
+    told->file = symm->file;
     symm->ranks[rank].nbytes = symm->nbytes;
     symm->ranks[rank].is_own = true;
     code = register_file(symm, rank, err);
@@ -79,17 +66,16 @@ symm_memory_make_file(wm_symm_memory_t *symm, int rank, published_t *published,
 
 static int
 symm_memory_allocate_on_host(wm_symm_memory_t *symm,
-                             const wm_symm_group_t *group,
-                             published_t *published, char **own,
-                             wm_error_t *err)
+                             const wm_symm_group_t *group, told_t *told,
+                             char **own, wm_error_t *err)
 {
     wm_peer_t *self = group->peers[group->rank];
     int code = 0;
     if (group->has_files || symm->device < 0
         || symm->nbytes > WM_PINNED_SYMM_BYTES)
-        return symm_memory_make_file(symm, group->rank, published, own, err);
+        return symm_memory_make_file(symm, group->rank, told, own, err);
     wm_engine_lock();
-    published->pinned_symm = symm->pinned_symm = wm_pinned_symm_acquire();
+    told->pinned_symm = symm->pinned_symm = wm_pinned_symm_acquire();
     if (symm->pinned_symm < 0)
         code = wm_error_set(
             err, WM_ERR_MEMORY, 0,
@@ -107,10 +93,10 @@ symm_memory_allocate_on_host(wm_symm_memory_t *symm,
 
 static int
 symm_memory_allocate(wm_symm_memory_t *symm, const wm_symm_group_t *group,
-                     published_t *published, char **own, wm_error_t *err)
+                     told_t *told, char **own, wm_error_t *err)
 {
     if (symm->on_host)
-        return symm_memory_allocate_on_host(symm, group, published, own, err);
+        return symm_memory_allocate_on_host(symm, group, told, own, err);
     int code = wm_block_alloc(symm->device, symm->nbytes, &symm->block, err);
     if (code == 0)
         *own = wm_block_pointer(symm->block);
@@ -118,122 +104,111 @@ symm_memory_allocate(wm_symm_memory_t *symm, const wm_symm_group_t *group,
 }
 
 static bool
-symm_memory_export(const wm_symm_memory_t *symm, const char *own,
-                   published_t *published)
+symm_memory_export(const wm_symm_memory_t *symm, const char *own, told_t *told)
 {
     wm_pointer_t memory;
     if (symm->on_host)
         return true;
     wm_block_describe(symm->block, &memory);
     wm_engine_lock();
-    bool exported = wm_rkey_export(own, &memory, &published->place, NULL) == 0;
+    bool exported = wm_rkey_export(own, &memory, &told->place, NULL) == 0;
     wm_engine_unlock();
     return exported;
 }
 
 static int
 symm_memory_prepare(wm_symm_memory_t *symm, const wm_symm_group_t *group,
-                    wm_symm_memory_clear_t clear, published_t *published,
-                    bool *unreached, wm_error_t *err)
+                    wm_symm_memory_clear_t clear, told_t *told,
+                    wm_error_t *err)
 {
     const wm_device_t *device = NULL;
     char *own;
     int code = symm->device < 0 ? 0
                                 : wm_device_get(symm->device, &device, err);
     if (code == 0)
-        code = symm_memory_allocate(symm, group, published, &own, err);
+        code = symm_memory_allocate(symm, group, told, &own, err);
     if (code == 0)
         code = clear(symm, own, err);
     if (code < 0)
         return code;
-    published->has_gpu = device != NULL;
+    told->has_gpu = device != NULL;
     if (device != NULL) {
-        published->device = device->uuid;
-        published->multiprocessors = device->multiprocessors;
-        published->mps = device->mps;
+        told->device = device->uuid;
+        told->multiprocessors = device->multiprocessors;
+        told->mps = device->mps;
     }
-    published->nbytes = symm->nbytes;
+    told->nbytes = symm->nbytes;
     symm->ranks[group->rank].memory = own;
     symm->ranks[group->rank].nbytes = symm->nbytes;
-    *unreached = !symm_memory_export(symm, own, published);
+    told->unreached = !symm_memory_export(symm, own, told);
     return 0;
 }
 
 // Returns the multiprocessors for the kernels of each rank.
 static int
-share_multiprocessors(const wm_symm_group_t *group)
+share_multiprocessors(const told_t *all, int size)
 {
     int least = INT_MAX;
-    for (int rank = 0; rank < group->size; ++rank) {
-        const published_t *published = group->published_by(group, rank);
+    for (int rank = 0; rank < size; ++rank) {
         int sharers = 0;
-        if (!published->has_gpu)
-            continue;
-        for (int i = 0; i < group->size; ++i) {
-            const published_t *other = group->published_by(group, i);
-            sharers += other->has_gpu
-                       && memcmp(&published->device, &other->device,
-                                 sizeof published->device)
+        for (int i = 0; i < size; ++i)
+            sharers += all[i].has_gpu
+                       && memcmp(&all[rank].device, &all[i].device,
+                                 sizeof all[i].device)
                               == 0;
-        }
-        int own = sharers == 1 || published->mps
-                      ? published->multiprocessors / sharers
+        int own = sharers == 1 || all[rank].mps
+                      ? all[rank].multiprocessors / sharers
                       : 0;
-        least = own < least ? own : least;
+        if (all[rank].has_gpu && own < least)
+            least = own;
     }
     return least;
 }
 
 static int
-are_linked(wm_symm_memory_t *symm, const wm_symm_group_t *group,
-           wm_error_t *err)
+are_linked(wm_symm_memory_t *symm, const told_t *all, wm_error_t *err)
 {
     int code = 0;
     bool linked = !symm->on_host;
-    for (int rank = 0; rank < group->size && code == 0 && linked; ++rank) {
-        const published_t *published = group->published_by(group, rank);
-        code = wm_device_is_linked(symm->device, &published->device, &linked,
+    for (int rank = 0; rank < symm->size && code == 0 && linked; ++rank)
+        code = wm_device_is_linked(symm->device, &all[rank].device, &linked,
                                    err);
-    }
     symm->linked = linked;
     return code;
 }
 
-// Returns true if a rank published impossible numbers.
+// Returns true if a rank told impossible numbers.
 static bool
 is_damaged(const wm_symm_memory_t *symm, const wm_symm_group_t *group,
-           const published_t *published)
+           const told_t *told)
 {
-    int index = published->pinned_symm;
-    bool holds = !symm->on_host
-                     ? wm_rkey_holds(&published->place, published->nbytes)
-                 : published->file >= 0
-                     ? published->nbytes <= SIZE_MAX / 2
+    int index = told->pinned_symm;
+    bool holds = !symm->on_host ? wm_rkey_holds(&told->place, told->nbytes)
+                 : told->file >= 0
+                     ? told->nbytes <= SIZE_MAX / 2
                      : index >= 0 && index < WM_PINNED_SYMM_COUNT
-                           && published->nbytes <= WM_PINNED_SYMM_BYTES;
-    return !holds || published->nbytes < group->least;
+                           && told->nbytes <= WM_PINNED_SYMM_BYTES;
+    return !holds || told->nbytes < group->least;
 }
 
-// Maps the memory of a rank. Sets `damaged`, and fails, if the rank published
+// Maps the memory of a rank. Sets `damaged`, and fails, if the rank told
 // impossible numbers; then no other kind of memory is tried.
 static int
 symm_memory_map_one(wm_symm_memory_t *symm, const wm_symm_group_t *group,
-                    int rank, bool *damaged, wm_error_t *err)
+                    int rank, const told_t *told, bool *damaged,
+                    wm_error_t *err)
 {
-    const published_t published = *(const published_t *)group->published_by(
-        group, rank);
-    const wm_rkey_t *place = &published.place;
+    const wm_rkey_t *place = &told->place;
     wm_peer_t *peer = group->peers[rank];
     wm_mapping_t **mapping = &symm->ranks[rank].mapping;
     char **memory = &symm->ranks[rank].memory;
-    int index = published.pinned_symm, code;
-    *damaged = is_damaged(symm, group, &published);
-    symm->ranks[rank].nbytes = published.nbytes;
+    int index = told->pinned_symm, code;
+    *damaged = is_damaged(symm, group, told);
+    symm->ranks[rank].nbytes = told->nbytes;
     if (*damaged)
         return group->damaged(group, rank, err);
-    if (symm->on_host && published.file >= 0) {
-        code = wm_node_open_file(peer, published.file,
-                                 file_bytes(published.nbytes),
+    if (symm->on_host && told->file >= 0) {
+        code = wm_node_open_file(peer, told->file, file_bytes(told->nbytes),
                                  &symm->ranks[rank].file, err);
         if (code == 0)
             code = register_file(symm, rank, err);
@@ -253,13 +228,14 @@ symm_memory_map_one(wm_symm_memory_t *symm, const wm_symm_group_t *group,
 
 static int
 symm_memory_map(wm_symm_memory_t *symm, const wm_symm_group_t *group,
-                bool *damaged, wm_error_t *err)
+                const told_t *all, bool *damaged, wm_error_t *err)
 {
     int code = 0;
     wm_engine_lock();
     for (int rank = 0; rank < group->size && code == 0; ++rank)
         if (rank != group->rank)
-            code = symm_memory_map_one(symm, group, rank, damaged, err);
+            code = symm_memory_map_one(symm, group, rank, &all[rank], damaged,
+                                       err);
     wm_engine_unlock();
     return code;
 }
@@ -297,32 +273,47 @@ wm_symm_memory_free(wm_symm_memory_t *symm)
     free(symm);
 }
 
+// Maps the memory of all ranks, unless one cannot export its own.
+static int
+symm_memory_reach(const wm_symm_group_t *group, wm_symm_memory_t *symm,
+                  const told_t *all, reached_t *own, wm_error_t *err)
+{
+    bool damaged = false;
+    for (int rank = 0; rank < group->size; ++rank)
+        own->unreached |= all[rank].unreached;
+    if (own->unreached)
+        return 0;
+    symm->multiprocessors = share_multiprocessors(all, group->size);
+    int code = symm_memory_map(symm, group, all, &damaged, err);
+    if (code == 0)
+        code = are_linked(symm, all, err);
+    own->linked = symm->linked;
+    if (code == 0 || damaged || !wm_mapping_is_refused(code, err))
+        return code;
+    own->unreached = true;
+    return 0;
+}
+
 static int
 symm_memory_make(const wm_symm_group_t *group, wm_symm_memory_t *symm,
-                 wm_symm_memory_clear_t clear, bool *unreached,
+                 told_t *all, wm_symm_memory_clear_t clear, bool *unreached,
                  wm_error_t *err)
 {
-    published_t published = {.pinned_symm = -1, .file = -1};
-    bool damaged = false, linked = false;
-    int code = symm == NULL
+    told_t told = {.pinned_symm = -1, .file = -1};
+    reached_t own = {0}, *reached = (reached_t *)(void *)all;
+    int code = symm == NULL || all == NULL
                    ? wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory")
-                   : symm_memory_prepare(symm, group, clear, &published,
-                                         unreached, err);
-    code = exchange_reached(group, code, unreached, &linked, err);
-    if (code < 0 || *unreached)
-        return code;
-    code = group->publish(group, &published, sizeof published, err);
+                   : symm_memory_prepare(symm, group, clear, &told, err);
+    code = group->agree(group, code, &told, sizeof told, all, err);
     if (code < 0)
         return code;
-    symm->multiprocessors = share_multiprocessors(group);
-    code = symm_memory_map(symm, group, &damaged, err);
-    if (code == 0)
-        code = are_linked(symm, group, err);
-    if (code < 0 && !damaged && wm_mapping_is_refused(code, err)) {
-        *unreached = true;
-        code = 0;
+    code = symm_memory_reach(group, symm, all, &own, err);
+    code = group->agree(group, code, &own, sizeof own, reached, err);
+    for (int rank = 0; rank < group->size && code == 0; ++rank) {
+        *unreached |= reached[rank].unreached;
+        symm->linked &= reached[rank].linked;
     }
-    return exchange_reached(group, code, unreached, &symm->linked, err);
+    return code;
 }
 
 int
@@ -331,6 +322,7 @@ wm_symm_memory_make(const wm_symm_group_t *group, int device, bool on_host,
                     wm_symm_memory_t **made, bool *unreached, wm_error_t *err)
 {
     size_t size = (size_t)group->size;
+    told_t *all = calloc(size, sizeof *all);
     wm_symm_memory_t *symm = calloc(1, sizeof *symm
                                            + size * sizeof symm->ranks[0]);
     if (symm != NULL) {
@@ -341,7 +333,8 @@ wm_symm_memory_make(const wm_symm_group_t *group, int device, bool on_host,
         symm->pinned_symm = symm->file = -1;
     }
     *unreached = false;
-    int code = symm_memory_make(group, symm, clear, unreached, err);
+    int code = symm_memory_make(group, symm, all, clear, unreached, err);
+    free(all);
     if (code < 0 || *unreached)
         wm_symm_memory_free(symm);
     else

@@ -14,20 +14,16 @@
 // exchange data: given by the user, and needed until the memory is made.
 typedef struct wm_symm_group {
     int rank, size;
-    size_t least;   // bytes that each rank has at least
-    bool has_files; // host memory is a file, which any number may have
+    const char *call; // name of the call, for errors
+    size_t least;     // bytes that each rank has at least
+    bool has_files;   // host memory is a file, which any number may have
     wm_peer_t *const *peers; // by rank
     void *context;           // the user's
-    // Raises on all ranks if one has failed (`code`). *all are bits; on
-    // return, those that all ranks have set.
-    int (*exchange)(const struct wm_symm_group *group, int code, unsigned *all,
-                    wm_error_t *err);
-    // Publishes data, and waits until all ranks have done so. published_by()
-    // returns that of a rank, until the next exchange; borrowed.
-    int (*publish)(const struct wm_symm_group *group, const void *data,
-                   size_t nbytes, wm_error_t *err);
-    const void *(*published_by)(const struct wm_symm_group *group, int rank);
-    // Sets the error that a rank has published impossible numbers.
+    // Gathers `nbytes` of each rank, or raises on all ranks if one has failed
+    // (`code`, with its error in *err): see wm_coll_agree().
+    int (*agree)(const struct wm_symm_group *group, int code, const void *mine,
+                 size_t nbytes, void *all, wm_error_t *err);
+    // Sets the error that a rank has told impossible numbers.
     int (*damaged)(const struct wm_symm_group *group, int rank,
                    wm_error_t *err);
 } wm_symm_group_t;

@@ -156,7 +156,7 @@ compare_sets(const wm_halo_t *halo, uint32_t id, bool *same, wm_error_t *err)
     unsigned bits = id % (1u << ID_BITS);
     unsigned own = OF_HALO | bits | (~bits % (1u << ID_BITS)) << ID_BITS;
     wm_preflight_t preflight = {
-        .call = WM_COLL_BARRIER,
+        .call = WM_COLL_HALO,
         .all = own,
     };
     int code = wm_preflight_run(halo->comm, &preflight, err);

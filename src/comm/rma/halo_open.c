@@ -330,7 +330,7 @@ make_counters(wm_halo_t *halo, int device, bool *unreached, wm_error_t *err)
 {
     wm_comm_t *comm = halo->comm;
     size_t nbytes = WM_HALO_BYTES(comm->size);
-    const wm_symm_group_t group = wm_symm_group_of(comm, nbytes);
+    const wm_symm_group_t group = wm_symm_group_of(comm, "wm.Halo", nbytes);
     int code = prepare_kernels(device, err);
     if (code == 0)
         code = make_abort(halo, err);

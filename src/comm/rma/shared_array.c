@@ -19,15 +19,11 @@
 #define ARRAY_ALIGN ((size_t)512)
 #define WORDS_ALIGN ((size_t)128)
 
-#define CALL 0x77d5a7ed // what no other call tells first
-
-// What a rank tells all others first.
+// What a rank tells all others.
 typedef struct {
-    uint32_t call;
-    int32_t code, dtype, ndim, device, slots, index;
+    int32_t dtype, ndim, device, slots, index;
     uint32_t drops;
     int64_t shape[WM_MAX_NDIM];
-    char text[WM_SHARED_TEXT];
 } told_t;
 
 static size_t
@@ -136,13 +132,13 @@ shared_array_check_sizes(const wm_shared_array_t *array, const wm_comm_t *comm,
 }
 
 static int
-map_memory(wm_shared_array_t *array, wm_comm_t *comm, bool on_host,
-           size_t nbytes, bool *unreached, wm_error_t *err)
+map_memory(wm_shared_array_t *array, wm_comm_t *comm, const char *call,
+           bool on_host, size_t nbytes, bool *unreached, wm_error_t *err)
 {
     shared_array_lay_out(array, on_host);
     // An array without elements has an address within the memory, too.
     array->nbytes = array->head + (nbytes > 0 ? nbytes : 1);
-    wm_symm_group_t group = wm_symm_group_of(comm, array->head);
+    wm_symm_group_t group = wm_symm_group_of(comm, call, array->head);
     group.has_files = true;
     return wm_symm_memory_make(&group, array->device, on_host, array->nbytes,
                                shared_array_clear, &array->memory, unreached,
@@ -152,13 +148,16 @@ map_memory(wm_shared_array_t *array, wm_comm_t *comm, bool on_host,
 // Makes the memory: the GPUs', or the host's where a rank has no GPU, or does
 // not reach another's.
 static int
-shared_array_map(wm_shared_array_t *array, wm_comm_t *comm, bool on_host,
-                 size_t nbytes, wm_error_t *err)
+shared_array_map(wm_shared_array_t *array, wm_comm_t *comm,
+                 const wm_shared_wish_t *wish, bool on_host, wm_error_t *err)
 {
+    size_t nbytes = bytes_of(wish->dtype, wish->ndim, wish->shape);
     bool unreached = false;
-    int code = map_memory(array, comm, on_host, nbytes, &unreached, err);
+    int code = map_memory(array, comm, wish->call, on_host, nbytes, &unreached,
+                          err);
     if (code == 0 && unreached && !on_host)
-        code = map_memory(array, comm, true, nbytes, &unreached, err);
+        code = map_memory(array, comm, wish->call, true, nbytes, &unreached,
+                          err);
     if (code == 0 && unreached)
         code = wm_error_set(err, WM_ERR_STATE, 0,
                             "the ranks do not reach each other's memory");
@@ -167,20 +166,16 @@ shared_array_map(wm_shared_array_t *array, wm_comm_t *comm, bool on_host,
     code = shared_array_check_sizes(array, comm, err);
     if (code == 0)
         code = shared_array_introduce(array, err);
-    code = wm_preflight_tell(comm, WM_COLL_BARRIER, code, err);
-    if (code == 0)
-        array->spins = array->memory->multiprocessors > 0;
-    return code;
+    array->spins = array->memory->multiprocessors > 0;
+    return wm_coll_agree(comm, wish->call, code, NULL, 0, NULL, err);
 }
 
-// Fills what this rank tells. A failure of its own is told as well.
-static void
+// Fills what this rank tells, and takes its drop word.
+static int
 shared_array_describe(const wm_shared_wish_t *wish, told_t *told,
                       wm_error_t *err)
 {
     *told = (told_t){
-        .call = CALL,
-        .code = wish->failure != NULL ? WM_ERR_PYTHON : 0,
         .dtype = (int32_t)wish->dtype,
         .ndim = wish->ndim,
         .device = wish->device,
@@ -190,22 +185,21 @@ shared_array_describe(const wm_shared_wish_t *wish, told_t *told,
     memcpy(told->shape, wish->shape,
            (size_t)wish->ndim * sizeof told->shape[0]);
     if (wish->failure != NULL)
-        wm_error_cut(wish->failure, sizeof told->text, told->text);
-    if (told->code == 0 && wish->device >= 0)
-        told->code = wm_peer_signal_prepare(wish->device, err);
-    if (told->code == 0) {
-        wm_engine_lock();
-        told->index = wm_shared_list_take(&told->drops);
-        wm_engine_unlock();
-        if (told->index < 0)
-            told->code = wm_error_set(
-                err, WM_ERR_MEMORY, 0,
-                "this process has %d shared arrays, and there is no room for "
-                "more: drop some, or make one array of several",
-                WM_SHARED_ARRAYS);
-    }
-    if (told->code < 0 && wish->failure == NULL)
-        wm_error_cut(err->text, sizeof told->text, told->text);
+        return wm_error_set(err, WM_ERR_PYTHON, 0, "%s", wish->failure);
+    int code = wish->device < 0 ? 0
+                                : wm_peer_signal_prepare(wish->device, err);
+    if (code < 0)
+        return code;
+    wm_engine_lock();
+    told->index = wm_shared_list_take(&told->drops);
+    wm_engine_unlock();
+    return told->index >= 0
+               ? 0
+               : wm_error_set(err, WM_ERR_MEMORY, 0,
+                              "this process has %d shared arrays, and there "
+                              "is no room for more: drop some, or make one "
+                              "array of several",
+                              WM_SHARED_ARRAYS);
 }
 
 // Returns true if a rank has told impossible numbers.
@@ -229,24 +223,8 @@ static int
 shared_array_check(const wm_comm_t *comm, const wm_shared_wish_t *wish,
                    const told_t *all, wm_error_t *err)
 {
-    for (int rank = 0; rank < comm->size; ++rank)
-        if (all[rank].call != CALL)
-            return wm_error_set(err, WM_ERR_STATE, 0,
-                                "%s: %s is in another collective call: all "
-                                "ranks make the calls of a communicator in "
-                                "one order",
-                                wish->call, wm_comm_name(comm, rank).text);
-    if (all[comm->rank].code < 0)
-        return all[comm->rank].code; // the error is there already
     for (int rank = 0; rank < comm->size; ++rank) {
         const told_t *told = &all[rank];
-        if (told->code < 0)
-            return wm_error_set(err,
-                                told->code == WM_ERR_MEMORY ? WM_ERR_MEMORY
-                                                            : WM_ERR_STATE,
-                                0, "%s failed on %s: %.*s", wish->call,
-                                wm_comm_name(comm, rank).text,
-                                (int)sizeof told->text, told->text);
         if (told->slots != wish->slots)
             return wm_error_set(err, WM_ERR_VALUE, 0,
                                 "slots: %s has %d, and %s has %d: give all "
@@ -295,26 +273,6 @@ shared_array_new(wm_comm_t *comm, const wm_shared_wish_t *wish,
     return array;
 }
 
-// Lets ranks that have memory raise what one without memory does.
-static int
-tell_memory_error(wm_comm_t *comm, const char *call, int code, wm_error_t *err)
-{
-    int32_t mine = code;
-    int32_t *all = malloc((size_t)comm->size * sizeof *all);
-    wm_error_t ignored;
-    if (all == NULL)
-        return code;
-    if (wm_coll_gather(comm, &mine, sizeof mine, all, &ignored) == 0)
-        for (int rank = 0; rank < comm->size; ++rank)
-            if (all[rank] == WM_ERR_MEMORY && code != WM_ERR_MEMORY)
-                code = wm_error_set(err, WM_ERR_MEMORY,
-                                    CUDA_ERROR_OUT_OF_MEMORY,
-                                    "%s: %s is out of memory", call,
-                                    wm_comm_name(comm, rank).text);
-    free(all);
-    return code;
-}
-
 static int
 refuse_hosts(const wm_comm_t *comm, const char *call, wm_error_t *err)
 {
@@ -330,6 +288,15 @@ refuse_hosts(const wm_comm_t *comm, const char *call, wm_error_t *err)
         call);
 }
 
+static void
+give_back(int index)
+{
+    wm_engine_lock();
+    if (index >= 0)
+        wm_shared_list_give_back(index);
+    wm_engine_unlock();
+}
+
 // Tells the peers of freed memory, so that all close their mappings of it, and
 // frees what all have dropped.
 static int
@@ -338,7 +305,7 @@ shared_array_collect(wm_comm_t *comm, wm_error_t *err)
     wm_shared_arrays_collect();
     wm_engine_lock();
     wm_preflight_t preflight = {
-        .call = WM_COLL_BARRIER,
+        .call = WM_COLL_MAKING,
         .all = 1,
         .notices = wm_rkey_notify(),
     };
@@ -357,22 +324,16 @@ shared_array_begin(wm_comm_t *comm, const wm_shared_wish_t *wish, told_t *all,
                    wm_error_t *err)
 {
     told_t told;
-    shared_array_describe(wish, &told, err);
-    wm_error_t own = *err;
+    int code = shared_array_describe(wish, &told, err);
     // What this rank has dropped is known to all behind this.
     wm_shared_arrays_collect();
-    int code = wm_coll_gather(comm, &told, sizeof told, all, err);
-    if (code == 0) {
-        *err = own;
+    code = wm_coll_agree(comm, wish->call, code, &told, sizeof told, all, err);
+    if (code == 0)
         code = shared_array_check(comm, wish, all, err);
-    }
     if (code == 0)
         code = shared_array_collect(comm, err);
-    if (code < 0 && told.index >= 0) {
-        wm_engine_lock();
-        wm_shared_list_give_back(told.index);
-        wm_engine_unlock();
-    }
+    if (code < 0)
+        give_back(told.index);
     return code;
 }
 
@@ -387,24 +348,20 @@ shared_array_try(wm_comm_t *comm, const wm_shared_wish_t *wish,
     int code = array != NULL
                    ? 0
                    : wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
-    code = wm_preflight_tell(comm, WM_COLL_BARRIER, code, err);
+    code = wm_coll_agree(comm, wish->call, code, NULL, 0, NULL, err);
     if (code == 0)
-        code = shared_array_map(array, comm, on_host,
-                                bytes_of(wish->dtype, wish->ndim, wish->shape),
-                                err);
-    if (code == 0) {
+        code = shared_array_map(array, comm, wish, on_host, err);
+    if (code == 0)
         *made = array;
-        return 0;
-    }
-    if (array != NULL)
+    else if (array != NULL) {
         wm_symm_memory_free(array->memory);
-    free(array);
-    return code == WM_ERR_MPI ? code
-                              : tell_memory_error(comm, wish->call, code, err);
+        free(array);
+    }
+    return code;
 }
 
-// Where memory is short, gives back what is idle here and mapped elsewhere,
-// and tries again.
+// Where memory is short, frees what all have dropped by now, gives back what
+// is idle here and mapped elsewhere, and tries again.
 static int
 shared_array_make(wm_comm_t *comm, const wm_shared_wish_t *wish,
                   const told_t *all, wm_shared_array_t **made, wm_error_t *err)
@@ -412,17 +369,15 @@ shared_array_make(wm_comm_t *comm, const wm_shared_wish_t *wish,
     int code = shared_array_try(comm, wish, all, made, err);
     if (code == WM_ERR_MEMORY) {
         wm_error_t other;
+        int told = shared_array_collect(comm, &other);
         wm_shared_arrays_collect();
         if (wish->device >= 0)
             wm_memory_trim(wish->device);
-        if (shared_array_collect(comm, &other) == 0)
+        if (told == 0 && shared_array_collect(comm, &other) == 0)
             code = shared_array_try(comm, wish, all, made, err);
     }
-    if (code < 0) {
-        wm_engine_lock();
-        wm_shared_list_give_back(all[comm->rank].index);
-        wm_engine_unlock();
-    }
+    if (code < 0)
+        give_back(all[comm->rank].index);
     return code;
 }
 
@@ -434,7 +389,7 @@ wm_shared_array_make(wm_comm_t *comm, const wm_shared_wish_t *wish,
         return wish->failure != NULL ? WM_ERR_PYTHON
                                      : refuse_hosts(comm, wish->call, err);
     told_t *all = malloc((size_t)comm->size * sizeof *all);
-    if (all == NULL)
+    if (all == NULL) // as nothing can be told, the others report the wait
         return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
     int code = shared_array_begin(comm, wish, all, err);
     if (code == 0)
@@ -459,12 +414,15 @@ shared_array_find(const wm_shared_array_t *array, wm_error_t *err)
 }
 
 int
-wm_shared_array_arrive(wm_shared_array_t *array, int code, wm_error_t *err)
+wm_shared_array_arrive(wm_shared_array_t *array, const char *failure,
+                       wm_error_t *err)
 {
-    int found = shared_array_find(array, code == 0 ? err : NULL);
-    return found < 0
-               ? (code < 0 ? code : found)
-               : wm_preflight_tell(array->comm, WM_COLL_BARRIER, code, err);
+    int code = shared_array_find(array, err);
+    if (code < 0)
+        return code;
+    if (failure != NULL)
+        code = wm_error_set(err, WM_ERR_PYTHON, 0, "%s", failure);
+    return wm_coll_agree(array->comm, "shared_full", code, NULL, 0, NULL, err);
 }
 
 int

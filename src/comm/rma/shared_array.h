@@ -16,7 +16,6 @@
 
 #define WM_SHARED_SLOTS 65536              // most slots of an array
 #define WM_SHARED_VALUE ((int64_t)1 << 48) // values are smaller
-#define WM_SHARED_TEXT 200
 
 // What a rank wants.
 typedef struct {
@@ -38,9 +37,11 @@ WM_MUST_CHECK int
 wm_shared_array_make(wm_comm_t *comm, const wm_shared_wish_t *wish,
                      wm_shared_array_t **made, wm_error_t *err);
 
-// Waits until all ranks have called it; if one has failed (`code`), all raise.
+// Waits until all ranks have called it; if one has failed, and why it has, all
+// raise, and the rank itself WM_ERR_PYTHON.
 WM_MUST_CHECK int
-wm_shared_array_arrive(wm_shared_array_t *array, int code, wm_error_t *err);
+wm_shared_array_arrive(wm_shared_array_t *array, const char *failure,
+                       wm_error_t *err);
 
 // Gives the array up, when no object here refers to it any more. Never waits,
 // neither for a rank nor for a GPU. Any thread, GIL held or not.

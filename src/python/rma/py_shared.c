@@ -108,9 +108,10 @@ share(PyObject *Py_UNUSED(module), PyObject *args)
     if (find_comm(object, &comm) < 0)
         return NULL;
     if (shared_make(comm, &wish, &made) < 0) {
-        if (wish.failure != NULL && !PyErr_Occurred())
-            Py_RETURN_NONE;
-        return NULL;
+        if (wish.failure == NULL)
+            return NULL;
+        PyErr_Clear(); // the caller raises what the failure was
+        Py_RETURN_NONE;
     }
     shared_t *self = PyObject_GC_New(shared_t, wm_py_state->shared_type);
     if (self == NULL) {
@@ -342,20 +343,20 @@ shared_barrier(PyObject *self, PyObject *object)
     return shared_none(self, code, &err);
 }
 
-PyDoc_STRVAR(arrive_doc, "_arrive($self, failed, /)\n--\n\n"
-                         "Wait on the host for all ranks; collective. If any\n"
+PyDoc_STRVAR(arrive_doc, "_arrive($self, failure, /)\n--\n\n"
+                         "Wait on the host for all ranks; collective. If one\n"
                          "has failed, the others raise, and it returns.");
 
 static PyObject *
-shared_arrive(PyObject *self, PyObject *failed)
+shared_arrive(PyObject *self, PyObject *failure)
 {
     wm_error_t err;
-    int code, own = PyObject_IsTrue(failed);
-    if (own < 0)
+    const char *text = NULL;
+    int code;
+    if (failure != Py_None && (text = PyUnicode_AsUTF8(failure)) == NULL)
         return NULL;
-    WM_PY_UNLOCKED(code = wm_shared_array_arrive(
-                       shared_of(self), own ? WM_ERR_PYTHON : 0, &err));
-    return own ? Py_NewRef(Py_None) : shared_none(self, code, &err);
+    WM_PY_UNLOCKED(code = wm_shared_array_arrive(shared_of(self), text, &err));
+    return text != NULL ? Py_NewRef(Py_None) : shared_none(self, code, &err);
 }
 
 static PyObject *

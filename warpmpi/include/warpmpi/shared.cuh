@@ -259,8 +259,8 @@ wm_shared_barrier(const wm_shared_t *a)
 #endif
     for (int rank = 0; rank < b.size; ++rank)
         if (rank != b.rank)
-            wm_shared_add_relaxed(
-                wm_shared_word(&b, rank, b.slots + b.rank), 1);
+            wm_shared_add_relaxed(wm_shared_word(&b, rank, b.slots + b.rank),
+                                  1);
     for (int rank = 0; rank < b.size; ++rank)
         if (rank != b.rank) {
             wm_shared_await(&b, b.slots + rank, 1);

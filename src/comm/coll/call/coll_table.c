@@ -58,6 +58,8 @@ static const wm_coll_row_t rows[WM_COLL_KINDS] = {
         [WM_COLL_UNKNOWN] = {.arguments = &lists.NONE},
     [WM_COLL_ON_STREAM] = {.arguments = &lists.NONE},
     [WM_COLL_CAPTURED] = {.arguments = &lists.NONE},
+    [WM_COLL_MAKING] = {.arguments = &lists.NONE},
+    [WM_COLL_HALO] = {.arguments = &lists.NONE},
 };
 
 const wm_coll_row_t *
@@ -80,6 +82,10 @@ wm_call_name(wm_coll_kind_t kind)
         return "a collective on a stream";
     case WM_COLL_CAPTURED:
         return "a captured collective";
+    case WM_COLL_MAKING:
+        return "the making of a shared array, a window or a halo";
+    case WM_COLL_HALO:
+        return "an exchange of a halo";
     default:
         return (unsigned)kind < WM_COLL_KINDS && rows[kind].name != NULL
                    ? rows[kind].name

@@ -82,6 +82,8 @@ typedef enum {
 #undef X
         WM_COLL_ON_STREAM,
     WM_COLL_CAPTURED,
+    WM_COLL_MAKING,
+    WM_COLL_HALO,
     WM_COLL_KINDS,
 } wm_coll_kind_t;
 

@@ -4,6 +4,7 @@
 #include "comm/coll/direct/coll_gather.h"
 
 #include <limits.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "comm/coll/call/coll_wait.h"
@@ -20,7 +21,7 @@ gather_at_barrier(wm_comm_t *comm, const char *mine, size_t nbytes, char *all,
         part = nbytes - at < WM_PREFLIGHT_BYTES ? nbytes - at
                                                 : WM_PREFLIGHT_BYTES;
         wm_preflight_t preflight = {
-            .call = WM_COLL_BARRIER, // alike on all ranks
+            .call = WM_COLL_MAKING,
             .all = 1,
             .data = mine + at,
             .nbytes = part,
@@ -58,4 +59,64 @@ wm_coll_gather(wm_comm_t *comm, const void *mine, size_t nbytes, void *all,
                             "MPI_Iallgather", err);
     return code < 0 ? code
                     : wm_coll_wait(comm, gather_look, &request, LOOKS, err);
+}
+
+// What a rank tells all others first.
+typedef struct {
+    char what[32];
+    uint64_t nbytes;
+    int32_t code, detail;
+    char text[400];
+} told_t;
+
+// Judges what all ranks have told. *err is this rank's if it has failed.
+static int
+agree_judge(const wm_comm_t *comm, const told_t *all, wm_error_t *err)
+{
+    const told_t *mine = &all[comm->rank], *failed = NULL;
+    for (int rank = comm->size - 1; rank >= 0; --rank) {
+        const told_t *its = &all[rank];
+        if (memcmp(its->what, mine->what, sizeof its->what) != 0
+            || its->nbytes != mine->nbytes)
+            return wm_error_set(err, WM_ERR_STATE, 0,
+                                "%s: %s is in another collective call: all "
+                                "ranks make the calls of a communicator in "
+                                "one order",
+                                mine->what, wm_comm_name(comm, rank).text);
+        failed = its->code < 0 ? its : failed;
+    }
+    if (failed == NULL || failed->code == mine->code)
+        return mine->code;
+    return wm_error_set(
+        err, failed->code == WM_ERR_PYTHON ? WM_ERR_STATE : failed->code,
+        failed->detail, "%s: %s failed in this collective: %.*s", mine->what,
+        wm_comm_name(comm, (int)(failed - all)).text,
+        (int)sizeof failed->text - 1, failed->text);
+}
+
+int
+wm_coll_agree(wm_comm_t *comm, const char *what, int code, const void *mine,
+              size_t nbytes, void *all, wm_error_t *err)
+{
+    told_t own = {.nbytes = nbytes, .code = code};
+    told_t *told = malloc((size_t)comm->size * sizeof *told);
+    wm_error_t other;
+    wm_error_cut(what, sizeof own.what, own.what);
+    if (code < 0) {
+        own.detail = err->detail;
+        wm_error_cut(err->text, sizeof own.text, own.text);
+    }
+    if (told == NULL) // as nothing can be told, the others report the wait
+        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    int gathered = wm_coll_gather(comm, &own, sizeof own, told, &other);
+    if (gathered == 0)
+        code = agree_judge(comm, told, err);
+    else if (code == 0) {
+        *err = other;
+        code = gathered;
+    }
+    free(told);
+    return code < 0 || nbytes == 0
+               ? code
+               : wm_coll_gather(comm, mine, nbytes, all, err);
 }

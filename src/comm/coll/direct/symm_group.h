@@ -7,9 +7,9 @@
 #include "comm/comm/comm.h"
 #include "comm/node/symm_memory.h"
 
-// Returns the group. It borrows the communicator, which has a barrier.
-// `least`: bytes that each rank has at least.
+// Returns the group. It borrows the communicator, which has a barrier, and the
+// name of the call, for errors. `least`: bytes that each rank has at least.
 wm_symm_group_t
-wm_symm_group_of(wm_comm_t *comm, size_t least);
+wm_symm_group_of(wm_comm_t *comm, const char *call, size_t least);
 
 #endif

@@ -57,7 +57,8 @@ symm_make_memory(wm_comm_t *comm, wm_symm_t *symm, bool on_host,
 {
     size_t nbytes = on_host ? WM_KERNEL_COLL_BYTES_ON_HOST
                             : WM_KERNEL_COLL_BYTES;
-    const wm_symm_group_t group = wm_symm_group_of(comm, nbytes);
+    const wm_symm_group_t group = wm_symm_group_of(
+        comm, "symmetric memory of a collective", nbytes);
     return wm_symm_memory_make(&group, symm->device, on_host, nbytes,
                                wm_kernel_coll_clear, &symm->memory, unreached,
                                err);
