@@ -4,15 +4,16 @@
     mpirun -n 4 python simple_ipc.py                  # GPUs, with CuPy
     mpirun -n 4 python simple_ipc.py --count 1000000  # CPUs, where there is none
 
-Each rank has an array. In each of as many rounds as there are ranks it stores a pattern
-into the array of the next rank, of the one after that, and so on, the last time into the
-array of the rank before it. Stores go to the other GPU directly: `peer(rank)` is a CuPy
+Each rank has an array, and stores a pattern there. In each of the rounds that follow it stores
+the pattern into the array of another rank: of the next one, of the one after that, and so on,
+the last time of the rank before it. Stores go to the other GPU directly: `peer(rank)` is a CuPy
 array over its memory. The barrier of the arrays holds the streams, not the host, until the
 stores of a round are there. At the end each rank compares every byte of its array with the
 pattern of the last rank that wrote there.
 
-It prints the throughput of the stores, and the time that a signal takes to a neighbour's
-stream and back. Nothing is freed together: each rank drops its array when it likes.
+It prints the throughput of the stores into the arrays of other ranks, a barrier after each
+round included, and the time that a signal takes to a neighbour's stream and back. Nothing is
+freed together: each rank drops its array when it likes.
 """
 
 import argparse
@@ -62,17 +63,19 @@ def pattern(xp: ModuleType, writer: int, count: int) -> Any:
     return xp.arange(count, dtype=np.int32) * np.int32(7) + np.int32(writer)
 
 
-def exchange(xp: ModuleType, comm: MPI.Intracomm, a: wm.SharedArray) -> float:
-    """Store into the array of each rank in turn; give the seconds of a round."""
+def exchange(xp: ModuleType, comm: MPI.Intracomm, a: wm.SharedArray) -> tuple[int, float]:
+    """Store into the array of each rank in turn; give the rounds with a peer, and their seconds."""
     mine = pattern(xp, comm.rank, len(a))
+    a.array[...] = mine
     a.barrier()
     synchronize(xp)
-    begun = time.perf_counter()
-    for turn in range(1, comm.size + 1):
-        a.peer((comm.rank + turn - 1) % comm.size)[...] = mine
+    begun, rounds = time.perf_counter(), 0
+    for turn in range(1, comm.size):
+        a.peer((comm.rank + turn) % comm.size)[...] = mine
         a.barrier()  # the next one to write there sees that we have
+        rounds += 1
     synchronize(xp)
-    return (time.perf_counter() - begun) / comm.size
+    return rounds, time.perf_counter() - begun
 
 
 def verify(xp: ModuleType, comm: MPI.Intracomm, a: wm.SharedArray) -> bool:
@@ -111,15 +114,18 @@ def main() -> int:
     device, like = ("cpu", "numpy") if xp is np else (None, "cupy")
     a = wm.shared_empty(count, "int32", comm=comm, device=device, like=like)
     exchange(xp, comm, a)
-    seconds = exchange(xp, comm, a)
+    rounds, seconds = exchange(xp, comm, a)
     right = verify(xp, comm, a)
     delay = round_trip(xp, comm, a)
     if comm.rank == 0:
         ranks = "1 rank" if comm.size == 1 else f"{comm.size} ranks"
         print(f"{ranks}, arrays of {a.nbytes / 1e6:.1f} MB {place(xp)}")
-        if comm.size > 1:
-            rate = a.nbytes / seconds / 1e9
-            print(f"stores into a peer: {rate:.1f} GB/s a rank, with a barrier")
+        if rounds > 0:
+            rate = rounds * a.nbytes / seconds / 1e9
+            print(
+                f"{rounds} x {a.nbytes} bytes into a peer, each with a barrier: "
+                f"{rate:.1f} GB/s a rank"
+            )
             print(f"signal and back: {1e6 * delay:.1f} us")
         else:
             print("there is no peer: start it with mpirun -n 2")

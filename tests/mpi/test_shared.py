@@ -484,6 +484,25 @@ def test_ranks_with_and_without_a_gpu_share_memory(comm, stream):
     stream.synchronize()
 
 
+@needs_gpu
+def test_streams_of_a_rank_signal_one_slot_of_the_host_at_once(comm):
+    """No signal is lost where a GPU adds to a counter in host memory."""
+    first, count = comm.rank == 0, 2000
+    device = wm.get_device() if first else "cpu"
+    a = wm.shared_zeros(1, comm=comm, device=device)
+    streams = [wm.Stream() for _ in range(4 if first else 0)]
+    for _ in range(count):
+        for stream in streams:
+            for rank in range(comm.size):
+                a.signal(rank, 3, 1, stream)
+    for stream in streams:
+        stream.synchronize()
+    a.wait(3, 4 * count, streams[0] if first else None)
+    for stream in streams[:1]:
+        stream.synchronize()
+    comm.Barrier()
+
+
 def test_host_memory_comes_back(comm):
     def mapped():
         with open("/proc/self/maps") as file:
@@ -514,6 +533,36 @@ def test_example_verifies_every_byte(comm, monkeypatch, capsys):
         monkeypatch.setattr(example, "array_library", lambda xp=library: xp)
         assert example.main() == 0
     told = capsys.readouterr().out
-    assert told.count("every byte is right") == (
-        len(libraries) if comm.rank == 0 else 0
+    times = len(libraries) if comm.rank == 0 else 0
+    assert told.count("every byte is right") == times
+    rounds = f"{comm.size - 1} x {4 * 30001} bytes into a peer"
+    assert told.count(rounds) == (times if comm.size > 1 else 0)
+
+
+def test_example_times_stores_into_peers_alone(comm, monkeypatch):
+    """Each rank but our own once, between the looks at the clock."""
+    spec = importlib.util.spec_from_file_location("simple_ipc", EXAMPLE)
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    a = wm.shared_zeros(9, "int32", comm=comm, device="cpu", like="numpy")
+    seen = []
+
+    class Spy:
+        def __init__(self):
+            self.array, self.barrier = a.array, a.barrier
+
+        def __len__(self):
+            return len(a)
+
+        def peer(self, rank):
+            seen.append(rank)
+            return a.peer(rank)
+
+    monkeypatch.setattr(
+        example.time, "perf_counter", lambda: seen.append("clock") or 0.0
     )
+    rounds, _ = example.exchange(np, comm, Spy())
+    others = [(comm.rank + i) % comm.size for i in range(1, comm.size)]
+    assert seen == ["clock", *others, "clock"]
+    assert rounds == comm.size - 1
+    assert example.verify(np, comm, a)
