@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import kinds
 import ranks
 import warpmpi as wm
 
@@ -197,6 +198,45 @@ def test_a_long_wait_on_a_stream_is_told(tmp_path):
     assert len([line for line in lines if "a stream has" in line]) == 1
     assert "rank 0 of MPI_COMM_WORLD (size 2)" in lines[0]
     assert "wait(slot=7, value=3)" in lines[0]
+
+
+MEMORY = """
+    import threading
+    from mpi4py import MPI
+    import warpmpi as wm
+
+    world, own = wm.Comm(MPI.COMM_WORLD), wm.Comm(MPI.COMM_SELF)
+    ended = False
+
+    def keep_the_engine_busy():
+        while not ended:
+            own.Barrier()
+            own.Iprobe()
+
+    thread = threading.Thread(target=keep_the_engine_busy)
+    thread.start()
+    short = 0
+    for _ in range(60):
+        try:
+            wm.shared_empty(9 << 20, "uint8", comm=world)
+        except MemoryError:
+            short += 1
+    ended = True
+    thread.join()
+    assert short == 0, short
+    print("had room", flush=True)
+"""
+
+
+@pytest.mark.skipif(
+    not wm.is_cuda_available() or kinds.is_real(), reason="would fill a GPU"
+)
+def test_what_was_dropped_makes_room_at_once(tmp_path):
+    """Also while another thread has the engine."""
+    printed = ranks.run_text(
+        tmp_path, MEMORY, ranks=2, SIMCUDA_MEMORY=str(16 << 20)
+    )
+    assert printed.count("had room") == 2
 
 
 MET = """

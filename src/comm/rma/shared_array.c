@@ -405,7 +405,7 @@ static int
 shared_array_find(const wm_shared_array_t *array, wm_error_t *err)
 {
     int dead = atomic_load(&array->dead);
-    if (array->comm == NULL)
+    if (atomic_load(&array->freed))
         return wm_error_set(
             err, WM_ERR_STATE, 0,
             "the communicator of the shared array was freed: "

@@ -48,8 +48,8 @@ wm_shared_array_arrive(wm_shared_array_t *array, const char *failure,
 void
 wm_shared_array_drop(wm_shared_array_t *array);
 
-// Frees what all ranks have dropped and no stream of ours uses any more. Waits
-// for no rank. Does nothing if another thread has the engine lock.
+// Tells what this rank has dropped, and frees what all ranks have dropped and
+// no stream of ours uses any more. Waits for no rank.
 void
 wm_shared_arrays_collect(void);
 

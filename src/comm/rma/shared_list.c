@@ -28,6 +28,7 @@
 // lock of this layer.
 static wm_shared_array_t *list;
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t collect_lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic(wm_shared_array_t *) dropped_here; // not yet looked at
 static _Atomic int arrays, drops_left;
 static bool taken[WM_SHARED_ARRAYS]; // engine lock
@@ -47,6 +48,7 @@ wm_shared_list_give_back(int index)
 void
 wm_shared_list_add(wm_shared_array_t *array)
 {
+    wm_comm_retain(array->comm);
     wm_engine_lock();
     wm_lock(&list_lock);
     array->next = list;
@@ -186,6 +188,7 @@ free_array(wm_shared_array_t *array)
 {
     wm_shared_work_free(&array->work, array->device);
     wm_symm_memory_free(array->memory);
+    wm_comm_release(array->comm);
     free(array);
 }
 
@@ -218,17 +221,26 @@ remove_unused(void)
     return unused;
 }
 
-void
-wm_shared_arrays_collect(void)
+// Both locks held, which are given back. What another thread has taken out of
+// the list is free when collect_lock is held.
+static void
+collect_and_unlock(void)
 {
-    if (atomic_load(&drops_left) == 0 || !wm_engine_try_lock())
-        return;
     wm_shared_array_t *unused = remove_unused(), *next;
     wm_engine_unlock();
     for (; unused != NULL; unused = next) {
         next = unused->next;
         free_array(unused);
     }
+    pthread_mutex_unlock(&collect_lock);
+}
+
+void
+wm_shared_arrays_collect(void)
+{
+    wm_lock(&collect_lock);
+    wm_engine_lock();
+    collect_and_unlock();
 }
 
 // Returns true if a stream may be waiting for another rank in an array.
@@ -275,7 +287,7 @@ look_for_waits(wm_shared_array_t *array, int64_t now)
 static void
 look_for_dead(wm_shared_array_t *array)
 {
-    if (array->comm == NULL || atomic_load(&array->dead) > 0)
+    if (atomic_load(&array->dead) > 0)
         return;
     if (wm_failure_is_told())
         (void)!wm_failure_look_at_all(array->comm, NULL);
@@ -295,15 +307,18 @@ shared_list_serve(bool waited)
     if (now - looked < LOOK_US
         || (atomic_load(&arrays) == 0 && atomic_load(&drops_left) == 0))
         return;
-    wm_shared_arrays_collect();
-    if (!wm_engine_try_lock())
+    if (pthread_mutex_trylock(&collect_lock) != 0)
         return;
+    if (!wm_engine_try_lock()) {
+        pthread_mutex_unlock(&collect_lock);
+        return;
+    }
     looked = now;
     for (wm_shared_array_t *array = list; array != NULL; array = array->next) {
         look_for_waits(array, now);
         look_for_dead(array);
     }
-    wm_engine_unlock();
+    collect_and_unlock();
 }
 
 static int64_t
@@ -320,7 +335,7 @@ shared_list_freed(wm_comm_t *comm)
     wm_engine_lock();
     for (wm_shared_array_t *array = list; array != NULL; array = array->next)
         if (array->comm == comm)
-            array->comm = NULL;
+            atomic_store(&array->freed, true);
     wm_engine_unlock();
     wm_shared_arrays_collect();
 }

@@ -11,12 +11,13 @@
 struct wm_shared_array {
     struct wm_shared_array *next;    // in the list
     struct wm_shared_array *dropped; // in the list of those just dropped
-    wm_comm_t *comm;                 // NULL: freed; engine lock
+    wm_comm_t *comm;                 // retained
     int rank, size, slots, device;
     bool on_host;
     bool spins;             // kernels of all ranks run at once
     bool is_dropped;        // by this rank; engine lock
     bool published;         // the others know that
+    _Atomic bool freed;     // the user has freed the communicator
     _Atomic int dead;       // a rank that has died, plus 1; 0: none
     _Atomic int graphs;     // that have calls of the array
     uint64_t captured;      // the last of these, as a capture; list_lock
