@@ -359,7 +359,7 @@ def _check(
 
 def _text(failure: Exception | None) -> str | None:
     """What other ranks are told."""
-    return failure and f"{type(failure).__name__}: {failure}"
+    return None if failure is None else f"{type(failure).__name__}: {failure}"
 
 
 def _make(

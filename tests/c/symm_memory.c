@@ -201,8 +201,8 @@ wm_engine_unlock(void)
 
 // The group's.
 static int
-agree(const wm_symm_group_t *group, int code, const void *mine, size_t nbytes,
-      void *all, wm_error_t *err)
+exchange(const wm_symm_group_t *group, int code, const void *mine,
+         size_t nbytes, void *all, wm_error_t *err)
 {
     char *heard = all;
     (void)group, (void)err;
@@ -243,7 +243,7 @@ is_refused(bool on_host, size_t least)
         .size = 2,
         .least = least,
         .peers = both,
-        .agree = agree,
+        .exchange = exchange,
         .damaged = damaged,
     };
     wm_symm_memory_t *symm = NULL;

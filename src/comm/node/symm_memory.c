@@ -304,11 +304,11 @@ symm_memory_make(const wm_symm_group_t *group, wm_symm_memory_t *symm,
     int code = symm == NULL || all == NULL
                    ? wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory")
                    : symm_memory_prepare(symm, group, clear, &told, err);
-    code = group->agree(group, code, &told, sizeof told, all, err);
+    code = group->exchange(group, code, &told, sizeof told, all, err);
     if (code < 0)
         return code;
     code = symm_memory_reach(group, symm, all, &own, err);
-    code = group->agree(group, code, &own, sizeof own, reached, err);
+    code = group->exchange(group, code, &own, sizeof own, reached, err);
     for (int rank = 0; rank < group->size && code == 0; ++rank) {
         *unreached |= reached[rank].unreached;
         symm->linked &= reached[rank].linked;

@@ -20,9 +20,10 @@ typedef struct wm_symm_group {
     wm_peer_t *const *peers; // by rank
     void *context;           // the user's
     // Gathers `nbytes` of each rank, or raises on all ranks if one has failed
-    // (`code`, with its error in *err): see wm_coll_agree().
-    int (*agree)(const struct wm_symm_group *group, int code, const void *mine,
-                 size_t nbytes, void *all, wm_error_t *err);
+    // (`code`, with its error in *err): see wm_coll_exchange().
+    int (*exchange)(const struct wm_symm_group *group, int code,
+                    const void *mine, size_t nbytes, void *all,
+                    wm_error_t *err);
     // Sets the error that a rank has told impossible numbers.
     int (*damaged)(const struct wm_symm_group *group, int rank,
                    wm_error_t *err);

@@ -167,7 +167,7 @@ shared_array_map(wm_shared_array_t *array, wm_comm_t *comm,
     if (code == 0)
         code = shared_array_introduce(array, err);
     array->spins = array->memory->multiprocessors > 0;
-    return wm_coll_agree(comm, wish->call, code, NULL, 0, NULL, err);
+    return wm_coll_exchange(comm, wish->call, code, NULL, 0, NULL, err);
 }
 
 // Fills what this rank tells, and takes its drop word.
@@ -327,7 +327,8 @@ shared_array_begin(wm_comm_t *comm, const wm_shared_wish_t *wish, told_t *all,
     int code = shared_array_describe(wish, &told, err);
     // What this rank has dropped is known to all behind this.
     wm_shared_arrays_collect();
-    code = wm_coll_agree(comm, wish->call, code, &told, sizeof told, all, err);
+    code = wm_coll_exchange(comm, wish->call, code, &told, sizeof told, all,
+                            err);
     if (code == 0)
         code = shared_array_check(comm, wish, all, err);
     if (code == 0)
@@ -348,7 +349,7 @@ shared_array_try(wm_comm_t *comm, const wm_shared_wish_t *wish,
     int code = array != NULL
                    ? 0
                    : wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
-    code = wm_coll_agree(comm, wish->call, code, NULL, 0, NULL, err);
+    code = wm_coll_exchange(comm, wish->call, code, NULL, 0, NULL, err);
     if (code == 0)
         code = shared_array_map(array, comm, wish, on_host, err);
     if (code == 0)
@@ -422,7 +423,8 @@ wm_shared_array_arrive(wm_shared_array_t *array, const char *failure,
         return code;
     if (failure != NULL)
         code = wm_error_set(err, WM_ERR_PYTHON, 0, "%s", failure);
-    return wm_coll_agree(array->comm, "shared_full", code, NULL, 0, NULL, err);
+    return wm_coll_exchange(array->comm, "shared_full", code, NULL, 0, NULL,
+                            err);
 }
 
 int

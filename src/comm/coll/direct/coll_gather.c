@@ -71,7 +71,7 @@ typedef struct {
 
 // Judges what all ranks have told. *err is this rank's if it has failed.
 static int
-agree_judge(const wm_comm_t *comm, const told_t *all, wm_error_t *err)
+exchange_judge(const wm_comm_t *comm, const told_t *all, wm_error_t *err)
 {
     const told_t *mine = &all[comm->rank], *failed = NULL;
     for (int rank = comm->size - 1; rank >= 0; --rank) {
@@ -95,8 +95,8 @@ agree_judge(const wm_comm_t *comm, const told_t *all, wm_error_t *err)
 }
 
 int
-wm_coll_agree(wm_comm_t *comm, const char *what, int code, const void *mine,
-              size_t nbytes, void *all, wm_error_t *err)
+wm_coll_exchange(wm_comm_t *comm, const char *what, int code, const void *mine,
+                 size_t nbytes, void *all, wm_error_t *err)
 {
     told_t own = {.nbytes = nbytes, .code = code};
     told_t *told = malloc((size_t)comm->size * sizeof *told);
@@ -110,7 +110,7 @@ wm_coll_agree(wm_comm_t *comm, const char *what, int code, const void *mine,
         return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
     int gathered = wm_coll_gather(comm, &own, sizeof own, told, &other);
     if (gathered == 0)
-        code = agree_judge(comm, told, err);
+        code = exchange_judge(comm, told, err);
     else if (code == 0) {
         *err = other;
         code = gathered;

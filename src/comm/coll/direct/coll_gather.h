@@ -20,7 +20,7 @@ wm_coll_gather(wm_comm_t *comm, const void *mine, size_t nbytes, void *all,
 // knows it, and `nbytes`, which may be 0, are alike on all ranks: else all
 // raise, as ranks are in different calls.
 WM_MUST_CHECK int
-wm_coll_agree(wm_comm_t *comm, const char *what, int code, const void *mine,
-              size_t nbytes, void *all, wm_error_t *err);
+wm_coll_exchange(wm_comm_t *comm, const char *what, int code, const void *mine,
+                 size_t nbytes, void *all, wm_error_t *err);
 
 #endif

@@ -4,11 +4,11 @@
 #include "comm/coll/direct/coll_gather.h"
 
 static int
-group_agree(const wm_symm_group_t *group, int code, const void *mine,
-            size_t nbytes, void *all, wm_error_t *err)
+group_exchange(const wm_symm_group_t *group, int code, const void *mine,
+               size_t nbytes, void *all, wm_error_t *err)
 {
-    return wm_coll_agree(group->context, group->call, code, mine, nbytes, all,
-                         err);
+    return wm_coll_exchange(group->context, group->call, code, mine, nbytes,
+                            all, err);
 }
 
 static int
@@ -27,7 +27,7 @@ wm_symm_group_of(wm_comm_t *comm, const char *call, size_t least)
         .least = least,
         .peers = comm->peers,
         .context = comm,
-        .agree = group_agree,
+        .exchange = group_exchange,
         .damaged = group_damaged,
     };
 }
