@@ -357,8 +357,8 @@ class StreamWin:
         self._win._on_call(self._stream, "Compare_and_swap", *args)
 
     def Fence(self, assertion: int = 0) -> None:
-        """Let the stream wait for the streams of all ranks. Collective."""
-        self._win._on_sync(self._stream, "Fence", None)
+        """Let the stream wait for the streams of all ranks, as Win.Fence."""
+        self._win._on_sync(self._stream, "Fence", assertion)
         self._comm.Barrier()
         self._win._on_sync(self._stream, "after", None)
 

@@ -495,6 +495,12 @@ def test_bad_arguments(comm):
     win.Fetch_and_op(None, one, comm.rank, op=MPI.NO_OP)
     with wrong(MPI.ERR_OP):
         win.Accumulate(np.zeros(1, "g"), comm.rank, op=MPI.BAND)
+    for origin, match in (
+        (array, "one element"),
+        (np.zeros(1, "int8"), "different sizes"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            win.Fetch_and_op(origin, one, comm.rank, op=MPI.NO_OP)
     win.Put(array, MPI.PROC_NULL)
     win.Fence()
     win.Free()
@@ -776,6 +782,54 @@ def test_a_stream_of_another_gpu_is_refused(comm):
         with pytest.raises(ValueError, match=r"^stream: it is of cuda:"):
             call()
         win.Fence()
+    win.Free()
+
+
+def test_strided_page_locked_arrays_follow_their_stream(comm):
+    """A get on the stream fills one before a put there reads it."""
+    begin = np.arange(16) + 100 * comm.rank
+    memory, stream = wm.array(begin), wm.Stream()
+    win = opened(comm, memory, 8)
+    on, other = win.on(stream), (comm.rank + 1) % comm.size
+    source = kinds.make("pinned", np.zeros(16, "int64"))
+    into = kinds.make("pinned", np.zeros(16, "int64"))
+    on.Fence()
+    on.Get(source, comm.rank)
+    on.Fence()
+    on.Put(source[::2], other)
+    on.Fence()
+    on.Get(into[1::2], comm.rank, [0, 8])
+    stream.synchronize()
+    left = (comm.rank - 1) % comm.size
+    assert into.numpy()[1::2].tolist() == [2 * i + 100 * left for i in range(8)]
+    win.Fence()
+    win.Free()
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("ends", ["fence", "complete"])
+def test_a_stream_tells_the_end_of_calls_without_one(comm, ends):
+    """They are done when the others may look, and begin after the stream."""
+    memory, stream = wm.zeros(1 << 16, "int64"), wm.Stream()
+    win = opened(comm, memory, 8)
+    on, other = win.on(stream), 1 - comm.rank
+    group = comm.Get_group().Incl([other])
+    on.Fence()
+    for value in range(1, 5):
+        if ends == "complete":
+            on.Post(group)
+            on.Start(group)
+        win.Put(wm.full(1 << 16, value, "int64"), other)
+        if ends == "complete":
+            on.Complete()
+            on.Wait()
+        else:
+            on.Fence()
+        assert np.all(memory.numpy() == value)
+        on.Fence()
+    on.Fence(MPI.MODE_NOSUCCEED)
+    with wrong(SYNC):
+        win.Put(memory, other)
     win.Free()
 
 

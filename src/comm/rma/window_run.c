@@ -295,7 +295,7 @@ land(wm_window_t *window, wm_window_side_t *side, size_t nbytes, bool reads,
         landing->data = side->layout.data;
         return 0;
     }
-    return wm_buffer_on_device(&side->buffer)
+    return !is_paged(side)
                ? land_on_device(window, landing, nbytes, reads, writes, err)
                : land_on_host(landing, nbytes, reads, writes, err);
 }
@@ -578,6 +578,37 @@ wm_window_check_stream(const wm_window_t *window, int device, wm_error_t *err)
                               "stream: it is of cuda:%d, and the window works "
                               "on cuda:%d: give a stream of that GPU",
                               device, window->device);
+}
+
+int
+wm_window_precede(wm_window_t *window, int device, CUstream stream,
+                  wm_error_t *err)
+{
+    uint64_t capture = 0;
+    int code = wm_stream_capture(device, stream, &capture, err);
+    if (code < 0 || capture != 0)
+        return code;
+    code = run_flush(window, err);
+    return code < 0 || !window->busy
+               ? code
+               : wm_stream_follow(device, stream, window->device,
+                                  window->stream, err);
+}
+
+int
+wm_window_follow(wm_window_t *window, int device, CUstream stream,
+                 wm_error_t *err)
+{
+    uint64_t capture = 0;
+    int code = wm_stream_capture(device, stream, &capture, err);
+    if (code < 0 || capture != 0)
+        return code;
+    code = run_open(window, err);
+    window->busy = true;
+    window->signals = false;
+    return code < 0 ? code
+                    : wm_stream_follow(window->device, window->stream, device,
+                                       stream, err);
 }
 
 int

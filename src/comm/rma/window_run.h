@@ -62,6 +62,16 @@ WM_MUST_CHECK int
 wm_window_begin_on(wm_window_t *window, wm_window_call_t *call, int device,
                    CUstream stream, wm_error_t *err);
 
+// Orders a stream of the program behind the calls of this rank that are under
+// way, of which those that the targets' engines do end here; or later calls,
+// which name no stream, behind the stream. In a capture, no-op.
+WM_MUST_CHECK int
+wm_window_precede(wm_window_t *window, int device, CUstream stream,
+                  wm_error_t *err);
+WM_MUST_CHECK int
+wm_window_follow(wm_window_t *window, int device, CUstream stream,
+                 wm_error_t *err);
+
 // Waits for an operation of a target's, and releases it.
 WM_MUST_CHECK int
 wm_window_await(wm_op_t *op, wm_error_t *err);

@@ -343,7 +343,7 @@ wm_window_post(wm_window_t *window, const int *ranks, int count,
     for (int i = 0; i < count; ++i)
         window->parts[ranks[i]].posted = true;
     window->posted = true;
-    if (window->target != NULL)
+    if (window->epochs == NULL)
         return tell_ranks(window, WM_TARGET_POSTED, err);
     for (int i = 0; i < window->size; ++i)
         window->epochs->neighbors[i].accesses_us = window->parts[i].posted;
@@ -362,9 +362,9 @@ wm_window_start(wm_window_t *window, const int *ranks, int count,
         return code;
     for (int i = 0; i < count; ++i)
         window->parts[ranks[i]].started = true;
-    for (int i = 0; i < window->size && window->target == NULL; ++i)
+    for (int i = 0; i < window->size && window->epochs != NULL; ++i)
         window->epochs->neighbors[i].is_accessed = window->parts[i].started;
-    code = window->target != NULL
+    code = window->epochs == NULL
                ? hear_ranks(window, WM_TARGET_POSTED, err)
                : wm_coll_wait(window->comm, look_at_start, window,
                               WM_LOOKS_AT_WORDS, err);
@@ -380,7 +380,7 @@ wm_window_end_access(wm_window_t *window, wm_error_t *err)
     if (!window->started)
         return sync_fail(err, "Complete", "call Start first");
     int code = wm_window_complete(window, err), told = 0;
-    if (window->target != NULL)
+    if (window->epochs == NULL)
         told = tell_ranks(window, WM_TARGET_COMPLETED,
                           code < 0 ? &later : err);
     else
@@ -394,7 +394,7 @@ wm_window_end_access(wm_window_t *window, wm_error_t *err)
 int
 wm_window_wait(wm_window_t *window, bool *ended, wm_error_t *err)
 {
-    bool targets = window->target != NULL;
+    bool targets = window->epochs == NULL;
     if (!window->posted)
         return sync_fail(err, ended != NULL ? "Test" : "Wait",
                          "call Post first");
@@ -465,6 +465,8 @@ wm_window_epochs_on(wm_window_t *window, unsigned call, const int *ranks,
     int code = check_order(window, call, err);
     if (code == 0)
         code = epochs_to_streams(window, device, err);
+    if (code == 0 && call == WM_EPOCHS_COMPLETE)
+        code = wm_window_precede(window, device, stream, err);
     if (code < 0)
         return code;
     for (int i = 0; i < count; ++i)
@@ -476,6 +478,8 @@ wm_window_epochs_on(wm_window_t *window, unsigned call, const int *ranks,
         one->is_accessed = window->parts[i].started;
     }
     code = wm_epochs_enqueue(window->epochs, call, device, stream, err);
+    if (code == 0 && starts)
+        code = wm_window_follow(window, device, stream, err);
     for (int i = 0; i < window->size && ends; ++i)
         *(call == WM_EPOCHS_WAIT ? &window->parts[i].posted
                                  : &window->parts[i].started) = false;
@@ -487,12 +491,15 @@ wm_window_epochs_on(wm_window_t *window, unsigned call, const int *ranks,
 }
 
 int
-wm_window_fence_on(wm_window_t *window, wm_error_t *err)
+wm_window_fence_on(wm_window_t *window, bool begins, int device,
+                   CUstream stream, wm_error_t *err)
 {
     window->used = false;
     int code = window->posted ? sync_fail(err, "Fence", "Post has no Wait yet")
                               : check_free(window, "Fence", err);
     if (code == 0)
-        window->fenced = true;
+        code = wm_window_precede(window, device, stream, err);
+    if (code == 0)
+        window->fenced = begins;
     return code;
 }

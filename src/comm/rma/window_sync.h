@@ -61,7 +61,8 @@ wm_window_epochs_on(wm_window_t *window, unsigned call, const int *ranks,
 
 // Notes a Fence on a stream, which the caller makes by a barrier.
 WM_MUST_CHECK int
-wm_window_fence_on(wm_window_t *window, wm_error_t *err);
+wm_window_fence_on(wm_window_t *window, bool begins, int device,
+                   CUstream stream, wm_error_t *err);
 
 // Checks that no epoch is open, on all ranks, before the window is freed.
 // Collective; if one rank has an epoch, all raise, and the window stays.

@@ -62,6 +62,42 @@ typedef struct {
     int compare, result, rank, target, op; // their positions; 0: none
 } shape_t;
 
+static int
+refuse_sizes(const char *call)
+{
+    return wm_py_fail(PyExc_ValueError,
+                      "%s: the arrays have different sizes: give all the same "
+                      "number of elements",
+                      call);
+}
+
+static int
+check_single(const char *call, const wm_message_t *message)
+{
+    return message->count == 1
+               ? 0
+               : wm_py_fail(PyExc_ValueError,
+                            "%s: the arrays have %lld elements: give arrays "
+                            "of one element, or use Get_accumulate",
+                            call, (long long)message->count);
+}
+
+// Checks an origin that is not read, as MPI's Fetch_and_op does.
+static int
+check_unread(const wm_py_reading_t *reading, PyObject *origin)
+{
+    wm_message_t message;
+    if (origin == Py_None)
+        return 0;
+    if (wm_py_message_parse(origin, false, "origin", &message) < 0)
+        return -1;
+    int code = check_single(reading->name, &message);
+    if (code == 0 && message.buffer.nbytes != reading->call.nbytes)
+        code = refuse_sizes(reading->name);
+    wm_py_message_release(&message);
+    return code;
+}
+
 // Reads the arguments. Returns 1 if the target's memory is not ours.
 static int
 read_call(wm_py_reading_t *reading, const shape_t *shape, PyObject **values)
@@ -99,10 +135,7 @@ read_call(wm_py_reading_t *reading, const shape_t *shape, PyObject **values)
     for (int i = 0; i < 3; ++i)
         if (reading->given[i]
             && reading->messages[i].buffer.nbytes != reading->call.nbytes)
-            return wm_py_fail(PyExc_ValueError,
-                              "%s: the arrays have different sizes: give all "
-                              "the same number of elements",
-                              reading->name);
+            return refuse_sizes(reading->name);
     if (shape->compare > 0) {
         reading->call.op = WM_REDUCE_REPLACE;
         reading->call.type = wm_py_reading_type_of_size(reading->call.nbytes,
@@ -115,11 +148,10 @@ read_call(wm_py_reading_t *reading, const shape_t *shape, PyObject **values)
                           "bytes",
                           reading->name);
     }
-    if (shape->single && first->count != 1)
-        return wm_py_fail(PyExc_ValueError,
-                          "%s: the arrays have %lld elements: give arrays of "
-                          "one element, or use Get_accumulate",
-                          reading->name, (long long)first->count);
+    if (shape->single
+        && (check_single(reading->name, first) < 0
+            || (unread && check_unread(reading, values[0]) < 0)))
+        return -1;
     return shape->kind == WM_WINDOW_UPDATE ? wm_py_reading_update(
                reading, shape->op > 0 ? values[shape->op] : NULL, first)
                                            : 0;

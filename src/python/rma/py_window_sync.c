@@ -444,10 +444,11 @@ SYNC_CALL(Test)
 // --- on a stream ------------------------------------------------------------
 
 const char wm_py_window_on_sync_doc[] = PyDoc_STR(
-    "_on_sync($self, stream, name, group, /)\n--\n\n"
-    "Make Post, Start, Complete or Wait on a stream; or Fence, but for the\n"
-    "barrier, which the caller makes between two calls: the second, named\n"
-    "after, orders later work on this rank's memory.");
+    "_on_sync($self, stream, name, argument, /)\n--\n\n"
+    "Make Post or Start of a group, Complete or Wait on a stream; or Fence\n"
+    "with an assertion, but for the barrier, which the caller makes between\n"
+    "two calls: the second, named after, orders later work on the windows'\n"
+    "memory.");
 
 // Orders a stream behind this rank's work on its memory, or, `after`, that
 // work behind the stream.
@@ -486,12 +487,12 @@ wm_py_window_on_sync(PyObject *self, PyObject *args)
 {
     static const char *const names[] = {"Post", "Start", "Complete", "Wait"};
     sync_t sync = {.self = (wm_py_window_t *)self};
-    PyObject *stream_object, *group;
+    PyObject *stream_object;
     CUstream stream;
-    int ranks[WM_BARRIER_RANKS], device, count = 0;
+    int ranks[WM_BARRIER_RANKS], device, count = 0, assertion = 0;
     unsigned call = 0;
     if (!PyArg_ParseTuple(args, "OsO:_on_sync", &stream_object, &sync.name,
-                          &group)
+                          &sync.values[0])
         || wm_py_stream_from_object(stream_object, "stream", &device, &stream)
                < 0
         || wm_py_check_running() < 0)
@@ -505,19 +506,24 @@ wm_py_window_on_sync(PyObject *self, PyObject *args)
     for (unsigned i = 0; i < 4; ++i)
         if (strcmp(names[i], sync.name) == 0)
             call = 1u << i;
-    sync.values[0] = group;
     if (call == WM_EPOCHS_POST || call == WM_EPOCHS_START)
         count = read_group(&sync, ranks);
     bool after = call == WM_EPOCHS_WAIT || strcmp(sync.name, "after") == 0;
-    bool exposes = call == WM_EPOCHS_POST || strcmp(sync.name, "Fence") == 0;
-    if (count < 0
+    bool fences = strcmp(sync.name, "Fence") == 0;
+    bool exposes = call == WM_EPOCHS_POST || fences;
+    if (count < 0 || (fences && read_assertion(&sync, 0, &assertion) < 0)
         || (exposes && settle_stream(sync.self, false, device, stream) < 0))
         return NULL;
     if (call != 0)
         SYNC_RUN(&sync, wm_window_epochs_on(sync.window, call, ranks, count,
                                             device, stream, &sync.err));
-    else if (!after)
-        SYNC_RUN(&sync, wm_window_fence_on(sync.window, &sync.err));
+    else if (fences)
+        SYNC_RUN(&sync, wm_window_fence_on(sync.window,
+                                           !(assertion & MPI_MODE_NOSUCCEED),
+                                           device, stream, &sync.err));
+    else
+        SYNC_RUN(&sync, wm_window_follow(sync.window, device, stream,
+                                         &sync.err));
     if (sync.code < 0)
         return wm_py_raise(&sync.err);
     if (after && settle_stream(sync.self, true, device, stream) < 0)
