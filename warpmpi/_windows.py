@@ -25,6 +25,7 @@ _stock = {
     for name in ("Create", "Allocate", "Allocate_shared", "Create_dynamic")
 }
 _dup, _allreduce = MPI.Intracomm.Dup, MPI.Comm.Allreduce
+_allgather = MPI.Comm.allgather
 _free, _get_attr = MPI.Win.Free, MPI.Win.Get_attr
 
 _KINDS = {"cuda", "cuda:device", "gpu"}
@@ -77,14 +78,25 @@ class _Making:
         votes = array("i", [wants, self.error is not None])
         if type(self.comm) not in _OF_GPUS:  # else no rank has a GPU
             _allreduce(self.comm, MPI.IN_PLACE, [votes, MPI.INT], MPI.MAX)
-        if self.error is not None:
+            if votes[1]:
+                self.fail()
+        elif self.error is not None:
             raise self.error
-        if votes[1]:
-            raise RuntimeError(
-                f"Win.{self.name}: another rank has failed: its error tells "
-                "why"
-            )
         return bool(votes[0])
+
+    def fail(self) -> None:
+        """Raise this rank's error, or that of the first rank that has one."""
+        error = self.error
+        own = error and (isinstance(error, MemoryError), str(error))
+        told = _allgather(self.comm, own)
+        if error is not None:
+            raise error
+        rank, of_memory, text = next(
+            (rank, *each) for rank, each in enumerate(told) if each
+        )
+        raise (MemoryError if of_memory else RuntimeError)(
+            f"Win.{self.name}: rank {rank} of the communicator failed: {text}"
+        )
 
     def stock(self, cls: type, *args: Any) -> Any:
         maker = _stock[self.name].__get__(None, cls)
@@ -274,7 +286,12 @@ def _attachable(memory: Any) -> Any:
     """Give a GPU array, or the bytes of host memory."""
     if _core.is_on_device(memory):
         return memory
-    return MPI.memory.frombuffer(window_memory(memory))
+    try:
+        return MPI.memory.frombuffer(window_memory(memory))
+    except (TypeError, BufferError) as error:
+        raise type(error)(
+            f"memory: {error}: give a GPU array, or a writable one of the host"
+        ) from None
 
 
 class StreamWin:

@@ -436,6 +436,21 @@ def test_shared(comm):
     info.Free()
 
 
+def test_one_window_has_one_object(comm):
+    class Named(wm.Win):
+        pass
+
+    win = opened(comm, wm.zeros(4, "int32"), 4)
+    assert wm.Win(win) is win
+    with pytest.raises(TypeError, match="Named"):
+        Named(win)
+    win.Free()
+    assert wm.Win(win) == MPI.WIN_NULL
+    named = Named.Create(wm.zeros(4, "int32"), 4, comm=comm)
+    assert Named(named) is named
+    named.Free()
+
+
 def test_outside_of_an_epoch(comm):
     win = opened(comm, wm.zeros(4, "int32"), 4)
     array = wm.zeros(4, "int32")
@@ -955,8 +970,39 @@ def test_one_rank_gives_what_is_no_window(comm, arguments):
     if comm.rank > 0:
         memory, others = (lambda: wm.zeros(4)), [4]
     others += [8, MPI.INFO_NULL][len(others) :]
-    with pytest.raises((TypeError, ValueError, BufferError, RuntimeError)):
+    errors = TypeError, ValueError, BufferError, RuntimeError
+    with pytest.raises(errors, match="rank 0" if comm.rank else None):
         wm.Win.Create(memory(), *others, comm)
+
+
+@pytest.mark.ranks(2)
+def test_too_much_memory_on_one_rank(comm):
+    """All ranks are told by the same error."""
+    info = MPI.Info.Create({"mpi_memory_alloc_kinds": "cuda"})
+    with pytest.raises(MemoryError, match=None if comm.rank else "rank 1"):
+        wm.Win.Allocate((16, 1 << 50)[comm.rank], 1, info, comm)
+    info.Free()
+
+
+def test_what_is_not_attached(comm):
+    win = wm.Win.Create_dynamic(comm=comm)
+    for wrong_one in (None, [1], read_only()):
+        with pytest.raises((TypeError, BufferError), match="^memory: "):
+            win.Attach(wrong_one)
+    win.Free()
+
+
+def test_calls_without_a_last_fence(comm):
+    """Free raises on all, and the window stays."""
+    win = opened(comm, wm.zeros(4, "int32"), 4)
+    win.Fence()
+    if comm.rank == 0:
+        win.Put(wm.ones(4, "int32"), 0)
+    with wrong(SYNC):
+        win.Free()
+    win.Fence()
+    assert comm.rank > 0 or win.tomemory().numpy().all()
+    win.Free()
 
 
 def test_error_handlers(comm):

@@ -83,7 +83,8 @@ typedef struct {
     int ended; // of the pending ones, the first are only to be released
     int pending_count;
     wm_window_pending_t pending[WM_WINDOW_PENDING];
-    // Epochs. `used`: calls were made since the last Fence.
+    // Epochs. `fenced`: no other is open here. `used`: calls have begun since
+    // the last Fence.
     bool fenced, used, locked_all, started, posted;
     bool on_streams; // streams may await our epoch words
     int locks;       // parts that Lock holds

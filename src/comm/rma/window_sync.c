@@ -16,19 +16,16 @@ sync_fail(wm_error_t *err, const char *call, const char *why)
 // --- checks -------------------------------------------------------------
 
 int
-wm_window_check_epoch(wm_window_t *window, int target, const char *call,
+wm_window_check_epoch(const wm_window_t *window, int target, const char *call,
                       wm_error_t *err)
 {
-    bool fenced = window->fenced && window->locks == 0 && !window->started;
-    if (window->parts[target].held != WM_WINDOW_UNLOCKED || window->locked_all
-        || window->parts[target].started)
-        return 0;
-    window->used |= fenced;
-    return fenced ? 0
-                  : sync_fail(err, call,
-                              "outside of an epoch: call Fence on all ranks, "
-                              "or Lock, Lock_all or Start for the target "
-                              "first");
+    const wm_window_part_t *part = &window->parts[target];
+    return window->fenced || window->locked_all || part->started
+                   || part->held != WM_WINDOW_UNLOCKED
+               ? 0
+               : sync_fail(err, call,
+                           "outside of an epoch: call Fence on all ranks, or "
+                           "Lock, Lock_all or Start for the target first");
 }
 
 int
@@ -102,11 +99,9 @@ wm_window_fence(wm_window_t *window, bool begins, int code, wm_error_t *err)
 int
 wm_window_end(wm_window_t *window, int code, wm_error_t *err)
 {
-    if (code == 0) {
-        window->used = false;
+    if (code == 0)
         code = window->posted ? sync_fail(err, "Free", "Post has no Wait yet")
                               : check_free(window, "Free", err);
-    }
     if (code == 0)
         code = wm_window_complete(window, err);
     return sync_all_ranks(window, "Free", code, err);
@@ -487,6 +482,7 @@ wm_window_epochs_on(wm_window_t *window, unsigned call, const int *ranks,
         window->posted = posts;
     else
         window->started = starts;
+    window->fenced &= !starts;
     return code;
 }
 

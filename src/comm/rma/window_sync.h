@@ -12,7 +12,7 @@
 // Fails unless the part of a rank may be accessed now. `call` is the name of
 // the call.
 WM_MUST_CHECK int
-wm_window_check_epoch(wm_window_t *window, int target, const char *call,
+wm_window_check_epoch(const wm_window_t *window, int target, const char *call,
                       wm_error_t *err);
 
 // Fails unless this rank may lock, or hold, the part of a rank.

@@ -303,7 +303,7 @@ window_part(PyObject *object, PyObject *value)
     int rank;
     if (self->window == NULL)
         Py_RETURN_NONE;
-    int code = wm_py_window_rank(self->window, value, "part", &rank);
+    int code = wm_py_window_rank(self->window, value, "Shared_query", &rank);
     if (code != 0)
         return code < 0 ? NULL : Py_NewRef(Py_None);
     const wm_window_part_t *part = &self->window->parts[rank];
@@ -323,6 +323,26 @@ window_get_memory(PyObject *object, void *Py_UNUSED(unused))
 }
 
 // --- the type -------------------------------------------------------------
+
+// A window of ours has one object: the handle of MPI, which mpi4py copies, is
+// that of a window without memory.
+static PyObject *
+window_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
+{
+    PyObject *given = PyTuple_GET_SIZE(args) == 1 ? PyTuple_GET_ITEM(args, 0)
+                                                  : NULL;
+    bool ours = given != NULL
+                && PyObject_TypeCheck(given, wm_py_state->window_type)
+                && ((wm_py_window_t *)given)->window != NULL;
+    if (!ours)
+        return wm_py_mpi_win_type()->tp_new(type, args, keywords);
+    if (Py_TYPE(given) == type)
+        return Py_NewRef(given);
+    return PyErr_Format(PyExc_TypeError,
+                        "win: a window over GPU memory stays a %s: make it "
+                        "by %s.Create",
+                        Py_TYPE(given)->tp_name, type->tp_name);
+}
 
 static int
 window_traverse(PyObject *object, visitproc visit, void *arg)
@@ -381,7 +401,8 @@ PyDoc_STRVAR(window_doc, "Win(win=None)\n--\n\n"
 static PyType_Slot window_slots[] = {
     {Py_tp_doc, (void *)window_doc}, {Py_tp_traverse, window_traverse},
     {Py_tp_clear, window_clear},     {Py_tp_methods, window_methods},
-    {Py_tp_getset, window_getters},  {0},
+    {Py_tp_getset, window_getters},  {Py_tp_new, window_new},
+    {0},
 };
 
 PyType_Spec wm_py_window_spec = {

@@ -318,6 +318,7 @@ run_call(const shape_t *shape, PyObject *object, PyObject *const *args,
                        : reading.remote ? begin_remote(&reading, shape, values)
                                         : begin(&reading, shape->requested);
     wm_py_reading_release(&reading);
+    reading.window->used |= result != NULL;
     return result;
 }
 
@@ -511,5 +512,6 @@ wm_py_window_on_call(PyObject *object, PyObject *const *args, Py_ssize_t given)
     reading.call = (wm_window_call_t){.kind = shape->kind, .target = rank};
     PyObject *result = run_on(&reading, shape, values, device, stream);
     wm_py_reading_release(&reading);
+    reading.window->used |= result != NULL;
     return result;
 }
