@@ -437,7 +437,7 @@ wm_stream_refuse_capture(int device, CUstream stream, const char *what,
     return wm_error_set(err, WM_ERR_STATE, 0,
                         "%s is being captured into a graph, and this call "
                         "cannot be captured: make it before or after the "
-                        "capture, or send by comm.on(stream), with the "
-                        "captured stream",
+                        "capture, or by comm.on(stream) or win.on(stream), "
+                        "with the captured stream",
                         what);
 }

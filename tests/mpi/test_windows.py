@@ -902,6 +902,33 @@ def test_in_a_graph(comm):
     win.Free()
 
 
+def test_calls_that_a_capture_does_not_take(comm):
+    """They name win.on(stream), and the capture goes on."""
+    memory, stream = wm.zeros(16, "int32"), wm.Stream()
+
+    class Written:  # on the stream, as other libraries tell
+        __cuda_array_interface__ = {
+            **memory.__cuda_array_interface__,
+            "stream": stream.cuda_stream,
+        }
+
+    win, origin = opened(comm, Written(), 4), Written()
+    win.on(stream).Fence()
+    stream.synchronize()
+    with graphs.capture(stream) as made:
+        for call in (
+            lambda: win.Put(origin, comm.rank),
+            lambda: win.Rget(origin, comm.rank),
+            win.Fence,
+            win.Sync,
+        ):
+            with pytest.raises(RuntimeError, match=r"win\.on\(stream\)"):
+                call()
+    made[0].free()
+    win.Fence()
+    win.Free()
+
+
 def test_sizes_that_wrap(comm):
     """None is within the window, however large the product is."""
     win = opened(comm, wm.zeros(16, "int32"), 4)

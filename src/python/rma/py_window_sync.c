@@ -82,7 +82,9 @@ settle_array(PyObject *memory, const char *data)
         return -1;
     if (producer.kind == WM_PRODUCER_NONE)
         return 0;
-    int code = wm_producer_idle(&producer, true, &idle, &err);
+    int code = wm_producer_refuse_capture(&producer, &err);
+    if (code == 0)
+        code = wm_producer_idle(&producer, true, &idle, &err);
     if (code == 0 && !idle)
         WM_PY_UNLOCKED(code = wm_producer_wait(&producer, true, &err));
     return wm_py_result(code, &err);
