@@ -67,6 +67,9 @@ typedef struct {
 } wm_window_pending_t;
 
 #define WM_WINDOW_PENDING 64
+#define WM_WINDOW_ARGUMENTS 3 // most of a call
+
+typedef struct wm_window_request wm_window_request_t; // window_request.h
 
 typedef struct {
     pthread_mutex_t lock;
@@ -79,6 +82,8 @@ typedef struct {
     bool named;         // a call works on a stream that the program named
     bool captured;      // which is in a capture
     bool signals;       // the last kernel sets `signal`
+    bool requested;     // since the last end of all work
+    wm_window_request_t *requests; // not ended
     unsigned looks;
     int ended; // of the pending ones, the first are only to be released
     int pending_count;

@@ -6,12 +6,13 @@
 
 #include "array/pull.h"
 #include "comm/coll/call/coll_wait.h"
+#include "comm/rma/window_request.h"
 #include "comm/diagnostics/wait.h"
 #include "comm/rma/update.h"
 
 // A kernel copies fewer bytes, because it tells its end at once.
 #define SHORT_BYTES ((size_t)32 << 10)
-#define ARGUMENTS 3             // most of a call
+#define ARGUMENTS WM_WINDOW_ARGUMENTS
 #define LOOKS_A_STREAM 128      // as in transfer/transfer_set.c
 #define PAGED_BYTES SHORT_BYTES // from here on, the driver copies host memory
 
@@ -77,8 +78,8 @@ run_look(void *context, wm_error_t *err)
     return code < 0 ? code : idle;
 }
 
-static void
-run_release(wm_window_pending_t *one)
+void
+wm_window_release(wm_window_pending_t *one)
 {
     if (one->pinned != NULL)
         wm_pinned_free(one->pinned);
@@ -110,7 +111,7 @@ run_drop_ended(wm_window_t *window)
     wm_window_pending_t ended[WM_WINDOW_PENDING];
     int count = run_take_ended(window, ended);
     for (int i = 0; i < count; ++i)
-        run_release(&ended[i]);
+        wm_window_release(&ended[i]);
 }
 
 void
@@ -123,7 +124,7 @@ wm_window_release_ended(wm_window_t *window)
     int count = run_take_ended(window, ended);
     pthread_mutex_unlock(&window->lock);
     for (int i = 0; i < count; ++i)
-        run_release(&ended[i]);
+        wm_window_release(&ended[i]);
 }
 
 // Copies between packed host memory and the parts of host memory.
@@ -141,9 +142,8 @@ host_copy(const wm_strided_t *parts, int count, char *packed, bool packs,
     return code;
 }
 
-// Copies results in page-locked memory to where the program wants them.
-static int
-run_deliver(const wm_window_pending_t *one, wm_error_t *err)
+int
+wm_window_deliver(const wm_window_pending_t *one, wm_error_t *err)
 {
     if (one->into == NULL)
         return 0;
@@ -183,7 +183,7 @@ run_end(wm_window_t *window, wm_error_t *err)
             window->signals ? WM_LOOKS_AT_WORDS : WM_LOOKS_AT_STREAM, err);
     window->busy = window->signals = false;
     for (; window->ended < window->pending_count; ++window->ended) {
-        failed = code == 0 ? run_deliver(&window->pending[window->ended], err)
+        failed = code == 0 ? wm_window_deliver(&window->pending[window->ended], err)
                            : 0;
         code = failed < 0 ? failed : code;
     }
@@ -195,6 +195,7 @@ wm_window_complete(wm_window_t *window, wm_error_t *err)
 {
     wm_error_t later;
     int code = run_end(window, err);
+    wm_window_end_requests(window, code, err);
     int flushed = run_flush(window, code < 0 ? &later : err);
     return code < 0 ? code : flushed;
 }

@@ -80,6 +80,15 @@ wm_window_await(wm_op_t *op, wm_error_t *err);
 WM_MUST_CHECK int
 wm_window_complete(wm_window_t *window, wm_error_t *err);
 
+// Copies results in memory of ours to where the program wants them, once the
+// work has ended. Any lock.
+WM_MUST_CHECK int
+wm_window_deliver(const wm_window_pending_t *one, wm_error_t *err);
+
+// Releases an argument. Engine lock not held.
+void
+wm_window_release(wm_window_pending_t *one);
+
 // Releases the arguments of work that has ended; cheaper with the GIL. Called
 // without the window's lock.
 void

@@ -2,6 +2,7 @@
 // The calls of wm.Win that move data.
 #include <string.h>
 
+#include "comm/rma/window_request.h"
 #include "comm/rma/window_sync.h"
 #include "python/device/py_stream.h"
 #include "python/message/elements.h"
@@ -11,22 +12,22 @@
 // --- calls ----------------------------------------------------------------
 
 static int
-begin_unlocked(wm_py_reading_t *reading, bool completes, wm_error_t *err)
+begin_unlocked(wm_py_reading_t *reading, wm_op_t **op, wm_error_t *err)
 {
     wm_window_t *window = reading->window;
     wm_lock(&window->lock);
-    int code = wm_window_begin(window, &reading->call, err);
-    if (code == 0 && completes)
-        code = wm_window_complete(window, err);
+    int code = op != NULL ? wm_window_begin_requested(window, &reading->call,
+                                                      op, err)
+                          : wm_window_begin(window, &reading->call, err);
     pthread_mutex_unlock(&window->lock);
     return code;
 }
 
 static PyObject *
-ended_request(void)
+request_of(wm_op_t *op)
 {
     wm_message_t none = {0};
-    return wm_py_request_new(wm_op_ended(), MPI_REQUEST_NULL, &none);
+    return wm_py_request_new(op, MPI_REQUEST_NULL, &none);
 }
 
 // Begins a call that was read. `requested`: returns a request.
@@ -36,6 +37,7 @@ begin(wm_py_reading_t *reading, bool requested)
     wm_window_side_t **sides[] = {
         &reading->call.origin, &reading->call.compare, &reading->call.result};
     wm_error_t err;
+    wm_op_t *op;
     int code;
     for (int i = 0; i < 3; ++i)
         if (reading->given[i]) {
@@ -43,13 +45,11 @@ begin(wm_py_reading_t *reading, bool requested)
                 &reading->messages[i]);
             *sides[i] = &reading->sides[i];
         }
-    WM_PY_UNLOCKED(code = begin_unlocked(reading, requested, &err));
+    WM_PY_UNLOCKED(
+        code = begin_unlocked(reading, requested ? &op : NULL, &err));
     if (code < 0)
         return wm_py_raise(&err);
-    if (!requested)
-        Py_RETURN_NONE;
-    wm_window_release_ended(reading->window);
-    return ended_request();
+    return requested ? request_of(op) : Py_NewRef(Py_None);
 }
 
 // The arguments of a call, as they are in a table.
@@ -243,7 +243,7 @@ begin_remote(wm_py_reading_t *reading, const shape_t *shape, PyObject **values)
         what.compare = element;
     }
     if (what.nbytes == 0)
-        return shape->requested ? ended_request() : Py_NewRef(Py_None);
+        return shape->requested ? request_of(wm_op_ended()) : Py_NewRef(Py_None);
     for (int i = 0; i < 3; ++i)
         if (reading->given[i] && i != WM_PY_COMPARE) {
             buffers[i] = wm_py_message_detach(&reading->messages[i]);
@@ -260,8 +260,7 @@ begin_remote(wm_py_reading_t *reading, const shape_t *shape, PyObject **values)
         return wm_py_raise(&err);
     if (!shape->requested)
         Py_RETURN_NONE;
-    wm_message_t none = {0};
-    return wm_py_request_new(op, MPI_REQUEST_NULL, &none);
+    return request_of(op);
 }
 
 // Returns true if the engine of the part's rank does a call.
@@ -298,7 +297,7 @@ run_call(const shape_t *shape, PyObject *object, PyObject *const *args,
     if (code < 0)
         return NULL;
     if (code > 0)
-        return shape->requested ? ended_request() : Py_NewRef(Py_None);
+        return shape->requested ? request_of(wm_op_ended()) : Py_NewRef(Py_None);
     const wm_window_part_t *part = &reading.window->parts[rank];
     code = wm_window_check_epoch(reading.window, rank, shape->name, &err);
     if (code < 0)
