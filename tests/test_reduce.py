@@ -536,11 +536,22 @@ def test_what_is_taken_is_what_mpi_allows(lib, name):
     assert not lib.wm_reduce_takes(len(TYPES), OPS.index("SUM"))
 
 
+class Strided(ctypes.Structure):
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("run", ctypes.c_int64),
+        ("ndim", ctypes.c_int),
+        ("shape", ctypes.c_int64 * 31),
+        ("strides", ctypes.c_int64 * 31),
+    ]
+
+
 class Atomic(ctypes.Structure):
     _fields_ = [
         ("type", ctypes.c_int),
         ("op", ctypes.c_int),
         ("dst", ctypes.c_void_p),
+        ("gaps", ctypes.POINTER(Strided)),
         ("src", ctypes.c_void_p),
         ("compare", ctypes.c_void_p),
         ("fetched", ctypes.c_void_p),
@@ -551,8 +562,13 @@ class Atomic(ctypes.Structure):
     ]
 
 
-def update(lib, name, op, stream, dst, src, compare=None, fetched=None):
-    """Arrays of bytes on the device; those that are None are left out."""
+def update(
+    lib, name, op, stream, dst, src, compare=None, fetched=None, gaps=None
+):
+    """Arrays of bytes on the device; those that are None are left out.
+
+    gaps: run, shape and strides of the target, which begins at dst.
+    """
 
     def address(array):
         if array is None:
@@ -562,8 +578,18 @@ def update(lib, name, op, stream, dst, src, compare=None, fetched=None):
     error = Error()
     size = dtype_of(name).itemsize
     places = [address(each) for each in (dst, src, compare, fetched)]
+    if gaps is not None:
+        run, shape, strides = gaps
+        dims = [(ctypes.c_int64 * 31)(*each) for each in (shape, strides)]
+        gaps = ctypes.pointer(Strided(places[0], run, len(shape), *dims))
+        places[0] = None
     atomic = Atomic(
-        TYPES.index(name), OPS.index(op), *places, src.nbytes // size
+        TYPES.index(name),
+        OPS.index(op),
+        places[0],
+        gaps,
+        *places[1:],
+        src.nbytes // size,
     )
     code = lib.wm_atomic_enqueue(
         0,
@@ -615,6 +641,53 @@ def test_an_update_at_once(lib, name):
                 wanted = np.where(there, wanted, old)
             check(op, result, wanted)
             assert fetched.numpy().tobytes() == old.tobytes()
+
+
+TWELVE = [2] * 12
+
+
+@pytest.mark.parametrize("name", ["INT8", "FLOAT16", "FLOAT32", "INT64"])
+@pytest.mark.parametrize("op", ["SUM", "MAX", "REPLACE"])
+@pytest.mark.parametrize(
+    ("run", "shape", "strides"),
+    [
+        (1, [100], [3]),
+        (7, [], []),
+        (2, [5, 9], [40, 4]),
+        (3, [4, 5], [6, -40]),
+        (2, [3, *TWELVE], [24576, *(6 << i for i in range(11, -1, -1))]),
+    ],
+    ids=str,
+)
+def test_an_update_with_gaps(lib, name, op, run, shape, strides):
+    """Its elements are in the order of the dimensions."""
+    dtype = dtype_of(name)
+    rng = np.random.default_rng(6)
+    places = np.zeros(1, int)
+    for extent, stride in zip(shape, strides):
+        places = places[..., None] + stride * np.arange(extent)
+    places = (places[..., None] + np.arange(run)).ravel()
+    first = -min(places)
+    old = values(rng, dtype, first + max(places) + 3)
+    given = values(rng, dtype, places.size)
+    target, fetched = to_device(old), to_device(np.zeros(places.size, dtype))
+    stream, size = wm.Stream("cuda:0"), dtype.itemsize
+    gaps = run * size, shape, [each * size for each in strides]
+    calls = lib, name, op, stream, target[first * size :], to_device(given)
+    code, text = update(
+        *calls, None, None if op == "SUM" else fetched, gaps
+    )
+    assert code == 0, text
+    stream.synchronize()
+    wanted = old.copy()
+    wanted[first + places] = expected(op, [old[first + places], given])
+    check(op, target.numpy().view(dtype), wanted)
+    if op != "SUM":
+        assert fetched.numpy().tobytes() == old[first + places].tobytes()
+    gaps = run * size, [*shape, 1], [*gaps[2], 1]
+    code, text = update(*calls, None, None, gaps)
+    assert (code == 0) == (size == 1), text
+    stream.synchronize()
 
 
 @pytest.mark.parametrize("name", ["UINT8", "INT16", "FLOAT16", "FLOAT64"])

@@ -1,16 +1,33 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "array/atomic.h"
 
+#include <assert.h>
+
 #include "array/kernels.h"
 
 #define BLOCK 256
 #define BLOCKS_PER_SM 4
+
+static_assert(WM_STRIDED_NDIM < WM_ATOMIC_NDIM, "a run is a dimension, too");
 
 bool
 wm_atomic_takes(wm_reduce_type_t type, wm_reduce_op_t op)
 {
     return wm_reduce_takes(type, op) && op != WM_REDUCE_AVG
            && wm_reduce_size(type) <= WM_ATOMIC_BYTES;
+}
+
+bool
+wm_atomic_is_aligned(wm_reduce_type_t type, const void *dst,
+                     const wm_strided_t *gaps)
+{
+    uint64_t size = wm_reduce_size(type);
+    uint64_t low = (uintptr_t)(gaps != NULL ? gaps->data : dst);
+    for (int i = 0; gaps != NULL && i < gaps->ndim; ++i)
+        low |= (uint64_t)gaps->strides[i];
+    if (gaps != NULL)
+        low |= (uint64_t)gaps->run;
+    return low % size == 0;
 }
 
 int
@@ -28,14 +45,33 @@ atomic_check(const wm_atomic_t *atomic, wm_error_t *err)
                             "%d at once: elements have %d bytes at most",
                             (int)atomic->type, (int)atomic->op,
                             WM_ATOMIC_BYTES);
-    size_t size = wm_reduce_size(atomic->type);
-    return (uintptr_t)atomic->dst % size == 0
+    return wm_atomic_is_aligned(atomic->type, atomic->dst, atomic->gaps)
                ? 0
                : wm_error_set(err, WM_ERR_VALUE, 0,
-                              "the target's address, %p, is no multiple of "
-                              "the %zu bytes of an element: no GPU updates "
-                              "such elements at once",
-                              atomic->dst, size);
+                              "the target's address, or a stride, is no "
+                              "multiple of the %zu bytes of an element: no "
+                              "GPU updates such elements at once",
+                              wm_reduce_size(atomic->type));
+}
+
+// Tells the kernel the target's dimensions; the elements of a run are the
+// last.
+static void
+atomic_describe(const wm_strided_t *gaps, size_t size,
+                wm_atomic_params_t *params)
+{
+    params->dst = gaps->data;
+    if (gaps->ndim == 0)
+        return;
+    params->ndim = gaps->ndim;
+    for (int i = 0; i < gaps->ndim; ++i) {
+        params->shape[i] = (uint64_t)gaps->shape[i];
+        params->strides[i] = gaps->strides[i];
+    }
+    if ((size_t)gaps->run == size)
+        return;
+    params->shape[params->ndim] = (uint64_t)gaps->run / size;
+    params->strides[params->ndim++] = (int64_t)size;
 }
 
 int
@@ -52,6 +88,8 @@ wm_atomic_enqueue(int device, const wm_atomic_t *atomic, CUstream stream,
         .count = atomic->count,
         .signal = atomic->signal,
     };
+    if (atomic->gaps != NULL)
+        atomic_describe(atomic->gaps, wm_reduce_size(atomic->type), &params);
     int code = atomic_check(atomic, err);
     if (code < 0 || atomic->count == 0)
         return code;

@@ -25,18 +25,40 @@ updated(rule_t rule, uint32_t op, typename rule_t::element_t old,
     return rule.narrow(acc);
 }
 
+// Returns the address of an element of the target.
+template <typename number_t>
+WM_DEVICE char *
+strided_target(const wm_atomic_params_t &p, number_t element)
+{
+    char *dst = p.dst;
+    for (int i = p.ndim - 1; i >= 0; --i) {
+        const number_t extent = (number_t)p.shape[i], outer = element / extent;
+        dst += (int64_t)(element - outer * extent) * p.strides[i];
+        element = outer;
+    }
+    return dst;
+}
+
+WM_DEVICE char *
+target_of(const wm_atomic_params_t &p, uint64_t element, size_t each)
+{
+    return p.ndim == 0            ? p.dst + element * each
+           : p.count <= UINT32_MAX ? strided_target(p, (uint32_t)element)
+                                   : strided_target(p, element);
+}
+
 // Updates one element: repeats until no one else has changed its word.
 template <typename rule_t>
 WM_DEVICE void
-atomic_update(rule_t rule, const wm_atomic_params_t &p, uint64_t at)
+atomic_update(rule_t rule, const wm_atomic_params_t &p, char *dst, uint64_t at)
 {
     typedef typename rule_t::element_t element_t;
     typedef typename wm_atomic_word<sizeof(element_t)>::word_t word_t;
     constexpr word_t MASK = (word_t) ~(word_t)0
                             >> (8 * (sizeof(word_t) - sizeof(element_t)));
-    const size_t within = (uintptr_t)(p.dst + at) % sizeof(word_t);
+    const size_t within = (uintptr_t)dst % sizeof(word_t);
     const unsigned int shift = 8 * (unsigned int)within;
-    word_t *word = (word_t *)(p.dst + at - within);
+    word_t *word = (word_t *)(dst - within);
     word_t before, seen = *(volatile word_t *)word;
     word_t expected = 0, bits;
     element_t given, old;
@@ -93,6 +115,15 @@ add_all(float *dst, const float *src, uint64_t count)
     for (uint64_t i = 4 * fours + wm_thread(); i < count; i += wm_threads())
         wm_add_system(dst + i, src[i]);
 }
+
+template <typename element_t>
+WM_DEVICE void
+add_strided(const wm_atomic_params_t &p)
+{
+    for (uint64_t i = wm_thread(); i < p.count; i += wm_threads())
+        wm_add_system((element_t *)target_of(p, i, sizeof(element_t)),
+                      ((const element_t *)p.src)[i]);
+}
 #endif
 
 // Adds the elements, if hardware does so without a loop. Returns false if not.
@@ -106,7 +137,10 @@ atomic_is_added(const wm_atomic_params_t &p)
         if (p.op != WM_REDUCE_SUM || p.compare != nullptr
             || p.fetched != nullptr || (uintptr_t)p.src % sizeof(element_t))
             return false;
-        add_all((element_t *)p.dst, (const element_t *)p.src, p.count);
+        if (p.ndim == 0)
+            add_all((element_t *)p.dst, (const element_t *)p.src, p.count);
+        else
+            add_strided<element_t>(p);
         return true;
     }
 #endif
@@ -123,7 +157,7 @@ atomic_all(rule_t rule, const wm_atomic_params_t &p)
         ;
     else if constexpr (EACH <= WM_ATOMIC_BYTES)
         for (uint64_t i = wm_thread(); i < p.count; i += wm_threads())
-            atomic_update(rule, p, i * EACH);
+            atomic_update(rule, p, target_of(p, i, EACH), i * EACH);
     wm_signal_end(p.signal);
 }
 

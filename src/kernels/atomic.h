@@ -9,8 +9,10 @@
 #include "kernels/signal.h"
 
 #define WM_ATOMIC_BYTES 8 // largest element
+#define WM_ATOMIC_NDIM 32
 
-// The size of an element divides dst; the other addresses may be any.
+// The size of an element divides dst and the strides; the other addresses may
+// be any.
 typedef struct {
     char *dst;
     const char *src;
@@ -18,6 +20,9 @@ typedef struct {
     char *fetched;       // gets the elements before the update; NULL: nothing
     uint64_t count;
     uint32_t op;
+    int32_t ndim; // of the target, the slowest first; 0: no gaps
+    uint64_t shape[WM_ATOMIC_NDIM];
+    int64_t strides[WM_ATOMIC_NDIM]; // bytes
     wm_signal_t signal;
 } wm_atomic_params_t;
 

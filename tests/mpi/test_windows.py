@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Windows over GPU memory, against a model that each rank computes."""
 
+import ctypes
 import os
 import textwrap
 
@@ -397,6 +398,29 @@ def test_requests(comm):
     assert got.tolist() == before.tolist() == [10] * 4
     assert memory.numpy().tolist() == [15] * 4
     win.Free()
+
+
+@pytest.mark.skipif(kinds.is_real(), reason="needs the simulated driver")
+def test_a_column_is_one_update(comm):
+    """However many elements of the target it has: one kernel."""
+    launches = kinds.driver().simcuda_calls
+    launches.restype = ctypes.c_long
+    memory, column = wm.zeros((100, 100), "float32"), wm.ones(100, "float32")
+    kind = MPI.FLOAT.Create_vector(100, 1, 100).Commit()
+    win = opened(comm, memory, 4)
+    counts = []
+    win.Lock(comm.rank)
+    for target in ([0, 100], [3, 1, kind], [5, 1, kind]):
+        before = launches(b"LaunchKernel")
+        win.Accumulate(column, comm.rank, target)
+        win.Flush(comm.rank)
+        counts.append(launches(b"LaunchKernel") - before)
+    win.Unlock(comm.rank)
+    assert counts[1:] == counts[:1] * 2
+    assert np.all(memory.numpy()[:, 3:6:2] == 1 + (np.arange(100) == 0)[:, None])
+    assert memory.numpy().sum() == 300
+    win.Free()
+    kind.Free()
 
 
 @pytest.mark.parametrize("kind", ["host", "device", "pinned", "foreign"])

@@ -57,57 +57,14 @@ wm_update_is_alone(const wm_update_t *update)
     if (update->type >= WM_REDUCE_TYPES
         || !wm_atomic_takes(update->type, update->op))
         return true;
-    uint64_t size = wm_reduce_size(update->type);
-    uint64_t low = (uintptr_t)update->dst % size;
-    for (int i = 0; i < update->count && update->dst == NULL; ++i) {
-        const wm_strided_t *part = &update->parts[i];
-        low |= (uintptr_t)part->data % size | (uint64_t)part->run % size;
-        for (int d = 0; d < part->ndim; ++d)
-            low |= (uint64_t)part->strides[d] % size;
-    }
-    return low != 0;
+    bool aligned = update->dst == NULL
+                   || wm_atomic_is_aligned(update->type, update->dst, NULL);
+    for (int i = 0; i < update->count && update->dst == NULL; ++i)
+        aligned &= wm_atomic_is_aligned(update->type, NULL, &update->parts[i]);
+    return !aligned;
 }
 
 // --- by the kernel of atomic updates --------------------------------------
-
-static int
-update_run(const wm_update_t *update, char *dst, size_t at, size_t nbytes,
-           CUstream stream, wm_error_t *err)
-{
-    wm_atomic_t atomic = {
-        .type = update->type,
-        .op = update->op,
-        .dst = dst,
-        .src = update->src + at,
-        .compare = update->compare != NULL ? update->compare + at : NULL,
-        .fetched = update->fetched != NULL ? update->fetched + at : NULL,
-        .count = nbytes / wm_reduce_size(update->type),
-    };
-    if (at + nbytes == update->nbytes)
-        atomic.signal = update->signal;
-    return wm_atomic_enqueue(update->device, &atomic, stream, err);
-}
-
-static int
-update_part(const wm_update_t *update, const wm_strided_t *part, size_t at,
-            CUstream stream, wm_error_t *err)
-{
-    int64_t index[WM_STRIDED_NDIM] = {0};
-    char *dst = part->data;
-    int code = 0, d = 0;
-    while (code == 0 && d >= 0) {
-        code = update_run(update, dst, at, (size_t)part->run, stream, err);
-        at += (size_t)part->run;
-        for (d = part->ndim - 1; d >= 0; --d) {
-            dst += part->strides[d];
-            if (++index[d] < part->shape[d])
-                break;
-            dst -= part->strides[d] * part->shape[d];
-            index[d] = 0;
-        }
-    }
-    return code;
-}
 
 static int
 update_atomically(const wm_update_t *update, CUstream stream, wm_error_t *err)
@@ -115,8 +72,22 @@ update_atomically(const wm_update_t *update, CUstream stream, wm_error_t *err)
     size_t at = 0;
     int code = 0;
     for (int i = 0; i < update->count && code == 0; ++i) {
-        code = update_part(update, &update->parts[i], at, stream, err);
-        at += wm_strided_nbytes(&update->parts[i]);
+        const wm_strided_t *part = &update->parts[i];
+        size_t nbytes = wm_strided_nbytes(part);
+        wm_atomic_t atomic = {
+            .type = update->type,
+            .op = update->op,
+            .dst = update->dst,
+            .gaps = update->dst == NULL ? part : NULL,
+            .src = update->src + at,
+            .compare = update->compare != NULL ? update->compare + at : NULL,
+            .fetched = update->fetched != NULL ? update->fetched + at : NULL,
+            .count = nbytes / wm_reduce_size(update->type),
+        };
+        at += nbytes;
+        if (at == update->nbytes)
+            atomic.signal = update->signal;
+        code = wm_atomic_enqueue(update->device, &atomic, stream, err);
     }
     return code < 0 ? code : 1;
 }
