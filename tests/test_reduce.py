@@ -664,7 +664,7 @@ def test_an_update_with_gaps(lib, name, op, run, shape, strides):
     dtype = dtype_of(name)
     rng = np.random.default_rng(6)
     places = np.zeros(1, int)
-    for extent, stride in zip(shape, strides):
+    for extent, stride in zip(shape, strides, strict=True):
         places = places[..., None] + stride * np.arange(extent)
     places = (places[..., None] + np.arange(run)).ravel()
     first = -min(places)
@@ -674,9 +674,7 @@ def test_an_update_with_gaps(lib, name, op, run, shape, strides):
     stream, size = wm.Stream("cuda:0"), dtype.itemsize
     gaps = run * size, shape, [each * size for each in strides]
     calls = lib, name, op, stream, target[first * size :], to_device(given)
-    code, text = update(
-        *calls, None, None if op == "SUM" else fetched, gaps
-    )
+    code, text = update(*calls, None, None if op == "SUM" else fetched, gaps)
     assert code == 0, text
     stream.synchronize()
     wanted = old.copy()

@@ -12,13 +12,13 @@
 typedef struct {
     wm_reduce_type_t type;
     wm_reduce_op_t op; // REPLACE: dst becomes src; NO_OP: stays as it is
-    void *dst; // without gaps; or NULL
+    void *dst;         // without gaps; or NULL
     const wm_strided_t *gaps; // the target in place of dst
     const void *src;
     const void *compare; // elements with other bits than these stay; NULL: all
                          // are updated
     void *fetched; // gets the elements as they were before; NULL: not wanted
-    size_t count; // on each side
+    size_t count;  // on each side
     wm_signal_t signal; // word NULL: none
 } wm_atomic_t;
 

@@ -42,7 +42,7 @@ strided_target(const wm_atomic_params_t &p, number_t element)
 WM_DEVICE char *
 target_of(const wm_atomic_params_t &p, uint64_t element, size_t each)
 {
-    return p.ndim == 0            ? p.dst + element * each
+    return p.ndim == 0             ? p.dst + element * each
            : p.count <= UINT32_MAX ? strided_target(p, (uint32_t)element)
                                    : strided_target(p, element);
 }

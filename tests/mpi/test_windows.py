@@ -417,7 +417,9 @@ def test_a_column_is_one_update(comm):
         counts.append(launches(b"LaunchKernel") - before)
     win.Unlock(comm.rank)
     assert counts[1:] == counts[:1] * 2
-    assert np.all(memory.numpy()[:, 3:6:2] == 1 + (np.arange(100) == 0)[:, None])
+    assert np.all(
+        memory.numpy()[:, 3:6:2] == 1 + (np.arange(100) == 0)[:, None]
+    )
     assert memory.numpy().sum() == 300
     win.Free()
     kind.Free()
@@ -873,7 +875,9 @@ def test_strided_page_locked_arrays_follow_their_stream(comm):
     on.Get(into[1::2], comm.rank, [0, 8])
     stream.synchronize()
     left = (comm.rank - 1) % comm.size
-    assert into.numpy()[1::2].tolist() == [2 * i + 100 * left for i in range(8)]
+    assert into.numpy()[1::2].tolist() == [
+        2 * i + 100 * left for i in range(8)
+    ]
     win.Fence()
     win.Free()
 
@@ -1071,7 +1075,7 @@ def test_too_much_memory_on_one_rank(comm):
 def test_what_is_not_attached(comm):
     win = wm.Win.Create_dynamic(comm=comm)
     for wrong_one in (None, [1], read_only()):
-        with pytest.raises((TypeError, BufferError), match="^memory: "):
+        with pytest.raises((TypeError, BufferError), match=r"^memory: "):
             win.Attach(wrong_one)
     win.Free()
 

@@ -177,8 +177,8 @@ update_on_device(wm_update_t *update, CUstream stream, wm_error_t *err)
 static char *
 update_piece(const wm_update_t *update, int which)
 {
-    return update->pieces.buffer.data + which * update->pieces.buffer.nbytes
-                                            / PIECES;
+    return update->pieces.buffer.data
+           + which * update->pieces.buffer.nbytes / PIECES;
 }
 
 // Copies the next piece to the host.

@@ -130,7 +130,7 @@ window_connect_epochs(wm_window_t *window, char *all, wm_error_t *err)
             < 0)
             return wm_comm_damaged(window->comm, rank, err);
     }
-        if (known)
+    if (known)
         window->epochs->revoked = &window->comm->revoked;
     return 0;
 }

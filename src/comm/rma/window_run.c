@@ -183,8 +183,9 @@ run_end(wm_window_t *window, wm_error_t *err)
             window->signals ? WM_LOOKS_AT_WORDS : WM_LOOKS_AT_STREAM, err);
     window->busy = window->signals = false;
     for (; window->ended < window->pending_count; ++window->ended) {
-        failed = code == 0 ? wm_window_deliver(&window->pending[window->ended], err)
-                           : 0;
+        failed = code == 0
+                     ? wm_window_deliver(&window->pending[window->ended], err)
+                     : 0;
         code = failed < 0 ? failed : code;
     }
     return code;
@@ -365,8 +366,7 @@ look_at_update(void *context, wm_error_t *err)
 {
     const alone_t *alone = context;
     (void)err;
-    return wm_window_lock_try_update(alone->words,
-                                     alone->window->comm->rank);
+    return wm_window_lock_try_update(alone->words, alone->window->comm->rank);
 }
 
 static int

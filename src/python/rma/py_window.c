@@ -399,9 +399,12 @@ PyDoc_STRVAR(window_doc, "Win(win=None)\n--\n\n"
                          "A window of MPI whose memory may be GPU memory.");
 
 static PyType_Slot window_slots[] = {
-    {Py_tp_doc, (void *)window_doc}, {Py_tp_traverse, window_traverse},
-    {Py_tp_clear, window_clear},     {Py_tp_methods, window_methods},
-    {Py_tp_getset, window_getters},  {Py_tp_new, window_new},
+    {Py_tp_doc, (void *)window_doc},
+    {Py_tp_traverse, window_traverse},
+    {Py_tp_clear, window_clear},
+    {Py_tp_methods, window_methods},
+    {Py_tp_getset, window_getters},
+    {Py_tp_new, window_new},
     {0},
 };
 

@@ -16,9 +16,9 @@ begin_unlocked(wm_py_reading_t *reading, wm_op_t **op, wm_error_t *err)
 {
     wm_window_t *window = reading->window;
     wm_lock(&window->lock);
-    int code = op != NULL ? wm_window_begin_requested(window, &reading->call,
-                                                      op, err)
-                          : wm_window_begin(window, &reading->call, err);
+    int code = op != NULL
+                   ? wm_window_begin_requested(window, &reading->call, op, err)
+                   : wm_window_begin(window, &reading->call, err);
     pthread_mutex_unlock(&window->lock);
     return code;
 }
@@ -243,7 +243,8 @@ begin_remote(wm_py_reading_t *reading, const shape_t *shape, PyObject **values)
         what.compare = element;
     }
     if (what.nbytes == 0)
-        return shape->requested ? request_of(wm_op_ended()) : Py_NewRef(Py_None);
+        return shape->requested ? request_of(wm_op_ended())
+                                : Py_NewRef(Py_None);
     for (int i = 0; i < 3; ++i)
         if (reading->given[i] && i != WM_PY_COMPARE) {
             buffers[i] = wm_py_message_detach(&reading->messages[i]);
@@ -297,7 +298,8 @@ run_call(const shape_t *shape, PyObject *object, PyObject *const *args,
     if (code < 0)
         return NULL;
     if (code > 0)
-        return shape->requested ? request_of(wm_op_ended()) : Py_NewRef(Py_None);
+        return shape->requested ? request_of(wm_op_ended())
+                                : Py_NewRef(Py_None);
     const wm_window_part_t *part = &reading.window->parts[rank];
     code = wm_window_check_epoch(reading.window, rank, shape->name, &err);
     if (code < 0)

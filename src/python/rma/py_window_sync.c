@@ -524,8 +524,8 @@ wm_py_window_on_sync(PyObject *self, PyObject *args)
                                            !(assertion & MPI_MODE_NOSUCCEED),
                                            device, stream, &sync.err));
     else
-        SYNC_RUN(&sync, wm_window_follow(sync.window, device, stream,
-                                         &sync.err));
+        SYNC_RUN(&sync,
+                 wm_window_follow(sync.window, device, stream, &sync.err));
     if (sync.code < 0)
         return wm_py_raise(&sync.err);
     if (after && settle_stream(sync.self, true, device, stream) < 0)
