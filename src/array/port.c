@@ -47,6 +47,12 @@ lines_of(uint64_t nbytes)
     return nbytes == 0 ? 1 : (nbytes + WM_LINE_PAYLOAD - 1) / WM_LINE_PAYLOAD;
 }
 
+static uint64_t
+line_blocks_of(uint64_t nbytes)
+{
+    return (lines_of(nbytes) + WM_PORT_BLOCK_LINES - 1) / WM_PORT_BLOCK_LINES;
+}
+
 uint64_t
 wm_port_slot_bytes(uint64_t nbytes)
 {
@@ -80,8 +86,7 @@ blocks_of(const wm_port_work_t *work, uint64_t most)
 {
     uint64_t blocks = work->nbytes / BLOCK_BYTES;
     if (work->nbytes <= WM_PORT_LL_BYTES)
-        return (lines_of(work->nbytes) + WM_PORT_BLOCK_LINES - 1)
-               / WM_PORT_BLOCK_LINES;
+        return line_blocks_of(work->nbytes);
     if ((work->what & WM_PORT_SENDS) != 0)
         return at_least(at_most(blocks, most), 1);
     if ((work->what & WM_PORT_ENDS) == 0)
@@ -142,6 +147,19 @@ port_access(int device, void *dst, const void *src, size_t nbytes,
     return code;
 }
 
+// Returns true if no block is behind the first one in short messages, whose
+// blocks leave one by one.
+static bool
+has_left(const wm_port_t *port)
+{
+    uint64_t nbytes = port->place.nbytes;
+    uint64_t blocks = nbytes > WM_PORT_LL_BYTES ? 1 : line_blocks_of(nbytes);
+    for (uint64_t i = 1; i < blocks; ++i)
+        if (port->counts[i] != port->counts[0])
+            return false;
+    return true;
+}
+
 int
 wm_port_look(int device, const wm_port_t *port, bool *quiet, uint32_t *passed,
              wm_error_t *err)
@@ -151,7 +169,7 @@ wm_port_look(int device, const wm_port_t *port, bool *quiet, uint32_t *passed,
                            err);
     if (code < 0)
         return code;
-    *quiet = copy.active == copy.left;
+    *quiet = copy.active == copy.left && has_left(&copy);
     *passed = copy.counts[0] + copy.ended; // short ones, or long ones
     return 0;
 }
@@ -159,6 +177,6 @@ wm_port_look(int device, const wm_port_t *port, bool *quiet, uint32_t *passed,
 int
 wm_port_close(int device, wm_port_t *port, wm_error_t *err)
 {
-    static const uint32_t closed = WM_PORT_CLOSED;
-    return port_access(device, &port->place.way, &closed, sizeof closed, err);
+    static const uint32_t closed = 1;
+    return port_access(device, &port->closed, &closed, sizeof closed, err);
 }

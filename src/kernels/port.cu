@@ -5,6 +5,7 @@
 #define PORT_UNITS 4    // units of a copy that a thread has under way
 #define PORT_LOOKS 256  // failed polls before a look at the stop word
 #define PORT_BEAT 65536 // before the host is told, some 50 ms
+#define PORT_STOPPED 65536 // in the count of blocks: one that has stopped
 
 // Results of an attempt.
 enum { PORT_WAITS, PORT_GOES, PORT_STOPS };
@@ -25,6 +26,19 @@ port_sends(const wm_port_op_t &op)
     return (op.what & WM_PORT_SENDS) != 0;
 }
 
+WM_DEVICE bool
+port_is_closed(const wm_port_op_t &op)
+{
+    return wm_load_system(&op.port->closed) != 0;
+}
+
+WM_DEVICE bool
+port_is_direct(const wm_port_place_t *place)
+{
+    return place->slot_bytes == 0;
+}
+
+// Returns the memory of a message there.
 WM_DEVICE char *
 port_slot(const wm_port_place_t *place, uint32_t number)
 {
@@ -100,19 +114,18 @@ port_copy_units(char *dst, const char *src, size_t nbytes, size_t thread,
         dst[i] = (char)wm_load_far((const uint8_t *)src + i);
 }
 
-// Moves a thread's part of a long payload.
+// Moves a thread's part of a long payload, if the message is not in place.
 WM_DEVICE void
 port_move(const wm_port_op_t &op, const wm_port_place_t *place,
           uint32_t number, size_t thread, size_t threads)
 {
-    const bool direct = place->way == WM_PORT_DIRECT;
-    char *other = direct ? place->memory : port_slot(place, number);
+    char *other = port_slot(place, number);
     char *dst = port_sends(op) ? other : op.user;
     const char *src = port_sends(op) ? op.user : other;
     const uintptr_t both = (uintptr_t)dst | (uintptr_t)src;
     const size_t nbytes = place->nbytes;
     const bool far = !port_sends(op);
-    if (direct && far)
+    if (port_is_direct(place) && far)
         return;
     if (both % 16 == 0)
         port_copy_units<port_wide_t>(dst, src, nbytes, thread, threads, far);
@@ -174,20 +187,18 @@ port_await_line(const wm_port_op_t &op, const char *line, uint32_t number,
 WM_DEVICE const wm_port_place_t *
 port_place(const wm_port_op_t &op)
 {
-    return *(const volatile uint32_t *)&op.port->place.way == WM_PORT_UNMATCHED
-               ? &op.late->place
-               : &op.port->place;
+    return wm_load_system(&op.port->place.matched) == 0 ? &op.late->place
+                                                        : &op.port->place;
 }
 
-// Waits until the ends have matched, and finds if the message passes.
+// Waits until the ends have matched, unless no message passes any more.
 WM_DEVICE int
 port_match(const wm_port_op_t &op, const wm_port_place_t *place)
 {
-    int result = PORT_GOES;
-    if (place == &op.late->place)
-        result = port_await(op, &place->way, WM_PORT_LL);
-    return result == PORT_GOES && place->way == WM_PORT_CLOSED ? PORT_STOPS
-                                                               : result;
+    if (port_is_closed(op))
+        return PORT_STOPS;
+    return place == &op.port->place ? PORT_GOES
+                                    : port_await(op, &place->matched, 1);
 }
 
 // Leaves the facts in the port, once. One thread, at the end of an operation.
@@ -196,36 +207,38 @@ port_keep_place(const wm_port_op_t &op, const wm_port_place_t *place)
 {
     if (place == &op.port->place)
         return;
-    const uint32_t way = place->way;
     wm_port_place_t kept = *place;
-    kept.way = WM_PORT_UNMATCHED;
+    kept.matched = 0;
     op.port->place = kept;
     wm_fence_device();
-    wm_store_system(&op.port->place.way, way);
+    wm_store_system(&op.port->place.matched, 1);
 }
 
 WM_DEVICE void
-port_fail(const wm_port_op_t &op, uint32_t number)
+port_fail(const wm_port_op_t &op)
 {
-    wm_port_t *port = op.port;
-    port->place.way = WM_PORT_CLOSED;
-    port->begun = port->ended = port->left = number;
+    wm_store_system(&op.port->closed, 1);
     wm_store_system(&op.late->failed, 1);
 }
 
-// Notes the end of a long message, and tells the other end: one that has come,
-// or a slot that is free. One thread, after all others have ended.
+// Notes that a long message has ended, and tells the other end: one that has
+// come, or a slot that is free. One thread, after all others have ended.
 WM_DEVICE void
-port_note(const wm_port_op_t &op, const wm_port_place_t *place,
-          uint32_t number)
+port_end(const wm_port_op_t &op, const wm_port_place_t *place, uint32_t number,
+         bool goes)
 {
     wm_port_t *port = op.port;
-    if (port_sends(op) || place->way == WM_PORT_STAGED)
-        wm_store_system(place->tells, number);
-    port->ended = port->left = number;
-    if (!port_sends(op))
-        port->begun = number;
-    port_keep_place(op, place);
+    if (!goes)
+        port_fail(op);
+    else {
+        if (port_sends(op) || !port_is_direct(place))
+            wm_store_system(place->tells, number);
+        port_keep_place(op, place);
+        port->ended = number;
+        if (!port_sends(op))
+            port->begun = number;
+    }
+    port->left = number;
 }
 
 // The word, and its value, for which an end of a long message waits.
@@ -233,7 +246,7 @@ WM_DEVICE const uint32_t *
 port_condition(const wm_port_op_t &op, const wm_port_place_t *place,
                uint32_t number, uint32_t *value)
 {
-    const bool direct = place->way == WM_PORT_DIRECT;
+    const bool direct = port_is_direct(place);
     *value = port_sends(op) && !direct ? number - place->slots : number;
     return port_sends(op) && direct ? place->asked : &op.port->heard[0];
 }
@@ -254,9 +267,7 @@ port_run_short(const wm_port_op_t &op, uint32_t block,
     const uint64_t value = sends && line < port_lines(op.nbytes)
                                ? port_load(op.user, op.nbytes, line)
                                : 0;
-    int result = place == &port->place && place->way != WM_PORT_CLOSED
-                     ? PORT_GOES
-                     : port_match(op, place);
+    int result = port_match(op, place);
     if (leads && block == 0)
         port->active = number;
     const bool has_line = threadIdx.x < WM_PORT_BLOCK_LINES
@@ -278,19 +289,16 @@ port_run_short(const wm_port_op_t &op, uint32_t block,
     const bool goes = __syncthreads_and(result == PORT_GOES) != 0;
     if (!leads)
         return false;
-    if (goes) {
-        port->counts[block] = number;
-        if (!sends)
-            wm_store_system(place->tells + block, number);
-    }
-    if (block > 0)
-        return false;
-    port->left = number;
-    if (goes)
+    if (!goes)
+        port_fail(op);
+    else if (!sends)
+        wm_store_system(place->tells + block, number);
+    if (goes && block == 0)
         port_keep_place(op, place);
-    else
-        port_fail(op, number);
-    return true;
+    port->counts[block] = number;
+    if (block == 0)
+        port->left = number;
+    return block == 0;
 }
 
 // Waits until a short message that was written has been taken.
@@ -299,17 +307,18 @@ port_run_sync(const wm_port_op_t &op, uint32_t block)
 {
     if (threadIdx.x != 0)
         return false;
-    const uint32_t number = op.port->counts[block];
-    if (op.port->place.way != WM_PORT_CLOSED
-        && port_await(op, &op.port->heard[block], number) != PORT_GOES)
-        port_fail(op, number);
+    if (!port_is_closed(op)
+        && port_await(op, &op.port->heard[block], op.port->counts[block])
+               != PORT_GOES)
+        port_fail(op);
     return block == 0;
 }
 
 // Returns true on one thread when all blocks of the operation have ended; what
-// they wrote is then visible to the whole system.
+// they wrote is then visible to the whole system. *goes: this block has not
+// stopped; then none has.
 WM_DEVICE bool
-port_is_last(const wm_port_op_t &op)
+port_is_last(const wm_port_op_t &op, bool *goes)
 {
     __syncthreads();
     if (threadIdx.x != 0)
@@ -317,8 +326,11 @@ port_is_last(const wm_port_op_t &op)
     __threadfence_system();
     if (op.blocks == 1)
         return true;
-    if (atomicAdd(&op.port->blocks, 1) + 1 < op.blocks)
+    const uint32_t before = atomicAdd(&op.port->blocks,
+                                      *goes ? 1 : 1 + PORT_STOPPED);
+    if (before % PORT_STOPPED + 1 < op.blocks)
         return false;
+    *goes = *goes && before < PORT_STOPPED;
     op.port->blocks = 0;
     __threadfence_system();
     return true;
@@ -340,63 +352,81 @@ port_finish(const wm_port_op_t &op, const wm_port_place_t *place,
     if (goes)
         port_move(op, place, number, block * (size_t)blockDim.x + threadIdx.x,
                   op.blocks * (size_t)blockDim.x);
-    if (!port_is_last(op))
+    if (!port_is_last(op, &goes))
         return false;
-    if (goes) {
-        port_note(op, place, number);
+    if (goes)
         op.port->early = early;
-    }
-    else if (!early)
-        port_fail(op, number);
+    if (goes || !early)
+        port_end(op, place, number, goes);
     return true;
 }
 
+WM_DEVICE int
+port_await_condition(const wm_port_op_t &op, const wm_port_place_t *place,
+                     uint32_t number)
+{
+    uint32_t value;
+    const uint32_t *word = port_condition(op, place, number, &value);
+    return port_await(op, word, value);
+}
+
+// Does one block's part of the end of a message that may be long. Returns true
+// on the thread that ends the operation: the last one or, of a mapped receive,
+// where only the first block has work, this block's. So the blocks agree,
+// whichever of them stop.
+WM_DEVICE bool
+port_end_long(const wm_port_op_t &op, uint32_t block,
+              const wm_port_place_t *place, uint32_t number)
+{
+    const bool leads = threadIdx.x == 0;
+    const bool mapped = (op.what & WM_PORT_MAPPED) != 0;
+    bool goes = port_block_goes(leads ? port_match(op, place) : PORT_WAITS);
+    if (goes && place->nbytes <= WM_PORT_LL_BYTES) {
+        const bool first = block < port_line_blocks(place->nbytes)
+                           && port_run_short(op, block, place);
+        return mapped ? first : port_is_last(op, &goes);
+    }
+    if (mapped && (!leads || block > 0))
+        return false;
+    if (mapped) {
+        goes = goes && port_await_condition(op, place, number) == PORT_GOES;
+        port_end(op, place, number, goes);
+        return true;
+    }
+    if (goes)
+        goes = port_block_goes(leads ? port_await_condition(op, place, number)
+                                     : PORT_WAITS);
+    return port_finish(op, place, number, block, goes, false);
+}
+
 // Does one block's part of a long message: of its receive that begins, or of
-// its end. Returns true on the thread that ends the operation.
+// its end.
 WM_DEVICE bool
 port_run_long(const wm_port_op_t &op, uint32_t block,
               const wm_port_place_t *place)
 {
     wm_port_t *port = op.port;
-    const bool sends = port_sends(op), leads = threadIdx.x == 0;
+    const bool sends = port_sends(op), first = threadIdx.x == 0 && block == 0;
     const bool asks = !sends && (op.what & WM_PORT_BEGINS) != 0;
+    const bool ends = (op.what & WM_PORT_ENDS) != 0;
     const uint32_t number = sends ? port->ended + 1 : port->begun + asks;
     if (sends && port->early) { // an earlier kernel has ended it
-        const bool last = port_is_last(op);
+        bool goes = true;
+        const bool last = port_is_last(op, &goes);
         if (last)
             port->early = 0;
         return last;
     }
-    const bool passes = place->way != WM_PORT_CLOSED;
-    if (leads && block == 0 && passes)
+    if (first && !port_is_closed(op)) {
         port->active = number;
-    // A receiver asks before it has matched the sender, and waits for nobody.
-    if (asks && leads && block == 0 && passes) {
-        wm_store_system(&port->asks, number);
-        if ((op.what & WM_PORT_ENDS) == 0)
+        // A receiver asks before it has matched the sender, and waits for
+        // nobody.
+        if (asks)
+            wm_store_system(&port->asks, number);
+        if (!ends)
             port->begun = number;
     }
-    if ((op.what & WM_PORT_ENDS) == 0)
-        return leads && block == 0;
-    int result = leads ? port_match(op, place) : PORT_WAITS;
-    bool goes = port_block_goes(result);
-    if (goes && place->way == WM_PORT_LL)
-        return block < port_line_blocks(place->nbytes)
-               && port_run_short(op, block, place);
-    if (goes && place->way == WM_PORT_DIRECT && !sends && block > 0)
-        return false;
-    if (goes) {
-        uint32_t value;
-        const uint32_t *word = port_condition(op, place, number, &value);
-        goes = port_block_goes(leads ? port_await(op, word, value)
-                                     : PORT_WAITS);
-    }
-    if (place->way == WM_PORT_DIRECT && !sends) {
-        if (leads && block == 0)
-            goes ? port_note(op, place, number) : port_fail(op, number);
-        return leads && block == 0;
-    }
-    return port_finish(op, place, number, block, goes, false);
+    return ends ? port_end_long(op, block, place, number) : first;
 }
 
 // Decides, for all blocks of a send that is not required, if it is done now.
@@ -406,12 +436,14 @@ port_decide(const wm_port_op_t &op, const wm_port_place_t *place,
 {
     for (uint32_t looks = 1;; looks++) {
         uint32_t value;
-        const uint32_t way = wm_load_acquire(&place->way);
-        if (op.port->early || way == WM_PORT_CLOSED)
+        if (op.port->early || port_is_closed(op))
             return PORT_STOPS;
-        if (way != WM_PORT_UNMATCHED
-            && port_reached(port_condition(op, place, number, &value), value))
+        if (wm_load_acquire(&place->matched) != 0
+            && port_reached(port_condition(op, place, number, &value),
+                            value)) {
+            op.port->active = number;
             return PORT_GOES;
+        }
         if (wm_load_acquire(&op.port->others) == required
             || port_look_at_stop(op, looks) == PORT_STOPS)
             return PORT_STOPS;
@@ -440,10 +472,8 @@ port_run_if_asked(const wm_port_op_t &op, uint32_t block, uint32_t required)
         result = port_decide(op, place, number, required);
         wm_store_system(&op.port->verdict, (uint32_t)result);
     }
-    const bool before = op.port->early != 0;
     if (!port_finish(op, place, number, block, port_block_goes(result), true))
         return;
-    op.port->early |= before;
     while (wm_load_acquire(&op.port->others) != required)
         ;
     op.port->others = op.port->verdict = 0;
@@ -542,7 +572,7 @@ port_try_long(const wm_port_op_t &op, const wm_port_place_t *place, bool early)
     const int result = port_await(op, word, value);
     if (result == PORT_GOES) {
         port_move(op, place, number, 0, 1);
-        port_note(op, place, number);
+        port_end(op, place, number, true);
         port->early = early;
     }
     return result;
@@ -558,7 +588,7 @@ port_try(const wm_port_op_t &op, uint32_t *done, bool early)
                is_short = op.nbytes <= WM_PORT_LL_BYTES;
     const uint32_t left = op.what & ~*done;
     if (!is_short && !sends && (left & WM_PORT_BEGINS) != 0
-        && place->way != WM_PORT_CLOSED) {
+        && !port_is_closed(op)) {
         op.port->active = ++op.port->begun;
         wm_store_system(&op.port->asks, op.port->begun);
         *done |= WM_PORT_BEGINS;
@@ -576,10 +606,13 @@ port_try(const wm_port_op_t &op, uint32_t *done, bool early)
     else if (result == PORT_GOES && is_short && sends)
         result = port_try_sync(op, place);
     else if (result == PORT_GOES)
-        result = place->way == WM_PORT_LL ? port_try_short(op, place)
-                                          : port_try_long(op, place, early);
-    if (result == PORT_STOPS)
-        port_fail(op, op.port->active);
+        result = place->nbytes <= WM_PORT_LL_BYTES
+                     ? port_try_short(op, place)
+                     : port_try_long(op, place, early);
+    if (result == PORT_STOPS && !early) {
+        port_fail(op);
+        op.port->left = op.port->active;
+    }
     return result != PORT_WAITS;
 }
 
@@ -594,7 +627,7 @@ port_run_all(const params_t &p)
         for (uint32_t i = 0; i < p.count; i++) {
             const bool early = i >= p.required;
             if (ended[i]
-                || (early && port_place(p.ops[i])->way == WM_PORT_UNMATCHED))
+                || (early && port_place(p.ops[i])->matched == 0))
                 continue;
             ended[i] = port_try(p.ops[i], &done[i], early);
             left -= ended[i] && !early;

@@ -21,22 +21,16 @@
 #define WM_PORT_LL_BLOCKS                                                     \
     (WM_PORT_LL_BYTES / WM_LINE_PAYLOAD / WM_PORT_BLOCK_LINES)
 
-// The way of the payload, which the receiver's host chooses.
-enum {
-    WM_PORT_UNMATCHED = 0,
-    WM_PORT_LL, // short: in LL lines, into a slot behind the receiver's port
-    WM_PORT_STAGED, // long: into a slot, with a count behind it
-    WM_PORT_DIRECT, // long: into the receiver's memory
-    WM_PORT_CLOSED, // no message passes any more
-};
-
-// Facts about the other end. `way` is written last.
+// Facts about the other end, which never change. A short message goes in LL
+// lines, into a slot behind the receiver's port. A long one goes, as the
+// receiver's host chooses, directly into the receiver's memory, or staged: into
+// a slot.
 typedef struct {
-    uint32_t way;
+    uint32_t matched;      // written last: not 0
     uint32_t slots;        // their number
     uint64_t nbytes;       // of the message
-    uint64_t slot_bytes;   // of a slot
-    char *memory;          // the slots or, DIRECT, the receiver's memory
+    uint64_t slot_bytes;   // of a slot; 0: the message goes directly
+    char *memory;          // the slots or, directly, the receiver's memory
     uint32_t *tells;       // `heard` of the other end
     const uint32_t *asked; // a sender's: `asks` of the receiver
 } wm_port_place_t;
@@ -54,15 +48,17 @@ typedef struct {
 // 2^32.
 typedef struct {
     wm_port_place_t place; // copied from wm_port_late_t by the first kernel
-    uint32_t counts[WM_PORT_LL_BLOCKS]; // short ones that a block has passed
+    uint32_t closed;       // not 0: no message passes any more
+    uint32_t counts[WM_PORT_LL_BLOCKS]; // short ones that a block has left
     // Long messages that have begun, if they are received, and ended.
     uint32_t begun __attribute__((aligned(128)));
     uint32_t ended;
     // The number of the latest message that kernels have come to, and left.
     uint32_t active, left;
     uint32_t early; // a long send has ended before the kernel that ends it
-    // Counted within a kernel; 0 between kernels: blocks that have ended;
-    // other operations that have; the first block's verdict, for the others.
+    // Counted within a kernel; 0 between kernels: blocks that have ended, and
+    // those of them that have stopped; other operations that have ended; the
+    // first block's verdict, for the others.
     uint32_t blocks, others, verdict;
     // Written by the other end, read here: the number of the latest message
     // that a receiver's block has taken out of its slot; or, first word, of
@@ -82,6 +78,7 @@ enum {
         2, // Start: a short message is written, a long one asked for
     WM_PORT_ENDS = 4,  // Wait: a long one is written; any one is taken
     WM_PORT_SYNCS = 8, // a synchronous send: its Wait awaits the receiver
+    WM_PORT_MAPPED = 16, // a receive: a long message comes directly
 };
 
 // One end of a message, by `blocks` blocks.

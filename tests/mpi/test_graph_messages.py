@@ -326,6 +326,39 @@ def test_free_waits_for_a_message_under_way(comm, stream, size):
 
 
 @pytest.mark.ranks(2)
+@pytest.mark.parametrize("size", [100, 65_536, 100_000, 5_000_000])
+def test_free_while_a_replay_begins(fresh, stream, size):
+    """The message comes, or both ranks raise; no byte beyond is written."""
+    if fresh.rank > 1:
+        return
+    other, channel = 1 - fresh.rank, fresh.on(stream)
+    for turn in range(6):
+        a, room = wm.full(size, turn, "u1"), wm.full(size + 4096, 99, "u1")
+        b = room[:size]
+        requests = [channel.Recv_init(b, other), channel.Send_init(a, other)]
+        with graphs.capture(stream) as captured:
+            wm.Prequest.Startall(requests)
+            wm.Request.Waitall(requests)
+        for _ in range(turn % 2):
+            captured[0].launch(stream)
+        stream.synchronize()
+        fresh.Barrier()
+        captured[0].launch(stream)
+        if turn // 2 % 2 == fresh.rank:
+            requests[turn % 2].Free()
+        failed = False
+        try:
+            stream.synchronize()
+        except RuntimeError:
+            failed = True
+        got = room.numpy()
+        assert (got[size:] == 99).all()
+        assert failed or (got[:size] == turn).all()
+        captured[0].free()
+        fresh.Barrier()
+
+
+@pytest.mark.ranks(2)
 def test_a_graph_keeps_its_messages(comm, stream):
     """Also where the program has dropped requests and arrays."""
     if comm.rank > 1:

@@ -16,11 +16,10 @@
 // The receiver's answer to a sender that it has matched.
 typedef struct {
     uint32_t index; // of the receiver's words
-    uint32_t way;   // WM_PORT_…; WM_PORT_CLOSED: the message does not fit
-    uint32_t slots; // of its mailbox
-    uint64_t slot_bytes;
-    wm_rkey_t port;   // its wm_port_t; the mailbox follows
-    wm_rkey_t target; // DIRECT: its memory
+    uint32_t slots; // of its mailbox; 0: the message does not fit
+    uint64_t slot_bytes; // 0: the message goes directly
+    wm_rkey_t port;      // its wm_port_t; the mailbox follows
+    wm_rkey_t target;    // its memory, if the message goes directly
 } wm_port_answer_t;
 
 typedef struct {

@@ -195,6 +195,8 @@ fill_work(const wm_captured_t *end, uint32_t what, wm_port_work_t *work)
         return false;
     if (!end->receives)
         what |= WM_PORT_SENDS | (end->synchronous ? WM_PORT_SYNCS : 0);
+    else if (end->buffer.memory.exportable)
+        what |= WM_PORT_MAPPED;
     *work = (wm_port_work_t){
         .port = end->port,
         .late = &end->own->late,

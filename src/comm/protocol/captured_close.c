@@ -248,11 +248,8 @@ wm_captured_close_now(wm_captured_t *end, int64_t deadline)
     wm_engine_lock();
     wm_captured_close(end);
     wm_engine_unlock();
-    // Twice: a first kernel that has begun meanwhile leaves its way there.
-    if (runs && wm_port_close(end->device, end->port, NULL) == 0) {
+    if (runs && wm_port_close(end->device, end->port, NULL) == 0)
         wait_until_quiet(end, wm_engine_now() + STOP_US);
-        (void)!wm_port_close(end->device, end->port, NULL);
-    }
 }
 
 // Waits for replays that a stream has been given, but for none of a capture.

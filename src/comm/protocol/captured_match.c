@@ -56,10 +56,8 @@ static void
 match_tell_kernels(wm_captured_t *end, const wm_port_place_t *place)
 {
     wm_port_place_t *late = &end->own->late.place;
-    uint32_t way = place->way;
     *late = *place;
-    late->way = WM_PORT_UNMATCHED;
-    __atomic_store_n(&late->way, way, __ATOMIC_RELEASE);
+    __atomic_store_n(&late->matched, 1, __ATOMIC_RELEASE);
     end->matched = true;
 }
 
@@ -100,16 +98,12 @@ match_describe(wm_captured_t *end, const captured_hello_t *hello,
     wm_block_describe(end->block, &memory);
     bool is_short = hello->nbytes <= WM_PORT_LL_BYTES;
     bool direct = !is_short && end->buffer.memory.exportable;
-    place->way = is_short ? WM_PORT_LL
-                 : direct ? WM_PORT_DIRECT
-                          : WM_PORT_STAGED;
     place->slots = end->slots;
-    place->slot_bytes = end->slot_bytes;
+    place->slot_bytes = direct ? 0 : end->slot_bytes;
     place->nbytes = hello->nbytes;
     place->memory = direct ? end->buffer.data
                            : (char *)end->port + WM_PORT_BYTES;
     answer->index = (uint32_t)end->index;
-    answer->way = place->way;
     answer->slots = place->slots;
     answer->slot_bytes = place->slot_bytes;
     int code = wm_rkey_export(end->port, &memory, &answer->port, err);
@@ -140,7 +134,7 @@ match_sender(wm_captured_t *end, int rank, const captured_hello_t *hello)
     wm_error_t err;
     wm_peer_t *peer = end->comm->peers[rank];
     wm_port_place_t place = {0};
-    wm_port_answer_t answer = {.way = WM_PORT_CLOSED};
+    wm_port_answer_t answer = {.slots = 0};
     char *port = NULL;
     end->rank = rank;
     end->tag = hello->tag;
@@ -158,7 +152,7 @@ match_sender(wm_captured_t *end, int rank, const captured_hello_t *hello)
             code = match_describe(end, hello, &place, &answer, &err);
     }
     if (code < 0) {
-        answer.way = WM_PORT_CLOSED;
+        answer.slots = 0;
         match_fail(end, &err);
     }
     else if (!end->closed) {
@@ -246,15 +240,14 @@ read_answer(wm_captured_t *end, wm_error_t *err)
     const wm_port_answer_t answer = end->own->answer;
     wm_peer_t *peer = end->comm->peers[end->rank];
     char *port = NULL, *target = NULL;
-    if (answer.way == WM_PORT_CLOSED)
+    if (answer.slots == 0)
         return wm_error_set(err, WM_ERR_STATE, 0,
                             "rank %d cannot receive the message in a CUDA "
                             "graph: its error says why",
                             end->rank);
     uint64_t room = (uint64_t)answer.slots * answer.slot_bytes;
-    bool direct = answer.way == WM_PORT_DIRECT;
-    if (answer.way > WM_PORT_DIRECT || answer.index >= WM_PORTS
-        || answer.slots != CAPTURED_SLOTS)
+    bool direct = answer.slot_bytes == 0;
+    if (answer.index >= WM_PORTS || answer.slots != CAPTURED_SLOTS)
         return wm_comm_damaged(end->comm, end->rank, err);
     int code = match_map(end, peer, &answer.port, WM_PORT_BYTES + room, 0,
                          &port, err);
@@ -265,7 +258,6 @@ read_answer(wm_captured_t *end, wm_error_t *err)
         return code;
     wm_port_t *its = (wm_port_t *)(void *)port;
     const wm_port_place_t place = {
-        .way = answer.way,
         .slots = answer.slots,
         .slot_bytes = answer.slot_bytes,
         .nbytes = end->buffer.nbytes,
@@ -292,7 +284,7 @@ wm_captured_look_for_answer(wm_captured_t *end)
         return;
     // The receiver's kernels wait in vain.
     uint32_t index = end->own->answer.index;
-    if (end->own->answer.way != WM_PORT_CLOSED && index < WM_PORTS) {
+    if (end->own->answer.slots != 0 && index < WM_PORTS) {
         end->peer = end->comm->peers[end->rank];
         end->its = &end->peer->segment->port_words[index];
         __atomic_store_n(&end->its->late.stop, 1, __ATOMIC_RELEASE);
