@@ -5,6 +5,7 @@ A graph is replayed with other values each time, as a replay that does nothing
 leaves what the one before it made.
 """
 
+import ctypes
 import gc
 
 import numpy as np
@@ -22,11 +23,19 @@ pytestmark = pytest.mark.skipif(
 )
 
 NOT_READY = 600  # CUDA's
+MPS_ENABLED = 133  # an attribute of a device
 SIZES = (0, 1, 8, 100, 4096, 65536, 65537, 1 << 20)
 
 
 @pytest.fixture(scope="module")
 def comm(connected):
+    device, shared = wm.get_device(), ctypes.c_int()
+    kinds.driver().cuDeviceGetAttribute(
+        ctypes.byref(shared), MPS_ENABLED, device.ordinal
+    )
+    gpus = connected.allgather(None if shared.value else device.uuid)
+    if gpus[0] is not None and gpus[0] in gpus[1:2]:
+        pytest.skip("ranks 0 and 1 share a GPU without MPS")
     return connected
 
 
@@ -493,6 +502,48 @@ def test_a_synchronous_send_awaits_its_receiver(comm, stream, size):
     captured[0].free()
 
 
+@pytest.mark.parametrize("end", ["receive", "long send"])
+@pytest.mark.parametrize("then", ["replay", "capture"])
+def test_a_start_without_a_wait(fresh, stream, end, then):
+    """The next call says so, once; the request can be captured again."""
+    channel, a = fresh.on(stream), wm.zeros(70_000, "u1")
+    make = channel.Recv_init if end == "receive" else channel.Send_init
+    request = make(a, fresh.rank, 5)
+    with graphs.capture(stream) as captured:
+        request.Start()
+        if then == "capture":
+            stream_of_other = wm.Stream(stream.device)
+            stream_of_other.synchronize()  # the capture goes on
+    if then == "replay":
+        captured[0].launch(stream)
+        with pytest.raises(RuntimeError, match="and not waited for"):
+            stream.synchronize()
+        with pytest.raises(RuntimeError, match="outside of it"):
+            request.Wait()
+    with graphs.capture(stream) as again:
+        if then == "capture":
+            with pytest.raises(RuntimeError, match="and not waited for"):
+                request.Start()
+        request.Start()
+        request.Wait()
+    stream.synchronize()
+    again[0].free()
+    captured[0].free()
+
+
+def test_a_capture_that_fails_is_no_start(fresh, stream):
+    request = fresh.on(stream).Recv_init(wm.zeros(8, "u1"), fresh.rank)
+    with graphs.capture(stream) as captured:
+        request.Start()
+    captured[0].free()
+    stream.synchronize()
+    with graphs.capture(stream) as captured:
+        request.Start()
+        request.Wait()
+    stream.synchronize()
+    captured[0].free()
+
+
 def test_nobody(comm, stream):
     """Messages with PROC_NULL are captured, and do nothing."""
     channel, a = comm.on(stream), wm.ones(10, "u1")
@@ -627,6 +678,74 @@ def test_a_request_that_is_dropped_without_a_wait(fresh, stream):
         with pytest.warns(RuntimeWarning, match="without a wait"):
             del request
     captured[0].free()
+
+
+SHARED = """
+    import sys
+    sys.path.insert(0, "tests")
+    from mpi4py import MPI
+    import graphs
+    import warpmpi as wm
+
+    comm = wm.Comm(MPI.COMM_WORLD)
+    stream, a = wm.Stream(wm.get_device()), wm.zeros(100, "u1")
+    with graphs.capture(stream) as captured:
+        comm.on(stream).Sendrecv(a, 1 - comm.rank, 0, a, 1 - comm.rank, 0)
+    captured[0].launch(stream)
+    try:
+        stream.synchronize()
+        print("passed", flush=True)
+    except RuntimeError as error:
+        print("told" if "start MPS" in str(error) else error, flush=True)
+    captured[0].free()
+    comm.Barrier()
+"""
+
+
+@pytest.mark.programs
+@pytest.mark.skipif(kinds.is_real(), reason="needs the simulated driver")
+@pytest.mark.parametrize("mps", [0, 1])
+def test_a_gpu_that_is_shared(tmp_path, mps):
+    """Without MPS both ranks raise, and nobody waits."""
+    printed = ranks.run_text(
+        tmp_path, SHARED, SIMCUDA_DEVICES="1", SIMCUDA_MPS=str(mps)
+    )
+    assert printed.split() == ["passed" if mps else "told"] * 2
+
+
+LOST = """
+    import sys
+    sys.path.insert(0, "tests")
+    from mpi4py import MPI
+    import graphs
+    import warpmpi as wm
+
+    comm = wm.Comm(MPI.COMM_WORLD)
+    stream, a = wm.Stream(wm.get_device()), wm.zeros(100, "u1")
+    for turn in range(1100 if comm.rank == 0 else 0):
+        with graphs.capture(stream) as captured:
+            comm.on(stream).Send(a, 1)
+        captured[0].free()
+    comm.Barrier()
+    errors = 0
+    for turn in range(3 if comm.rank == 1 else 0):
+        with graphs.capture(stream) as captured:
+            comm.on(stream).Recv(a, 0)
+        captured[0].launch(stream)
+        try:
+            stream.synchronize()
+        except RuntimeError as error:
+            errors += "its other end has freed" in str(error)
+        captured[0].free()
+    print(errors, flush=True)
+    comm.Barrier()
+"""
+
+
+@pytest.mark.programs
+def test_sends_that_nobody_receives(tmp_path):
+    """Their graphs are gone: so is what they took. Receivers learn it."""
+    assert ranks.run_text(tmp_path, LOST).split() in (["0", "3"], ["3", "0"])
 
 
 CHECKED = """

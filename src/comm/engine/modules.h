@@ -20,7 +20,6 @@
     X(fuse)           /* transfer/fuse.c */                                   \
     X(stream_failure) /* coll/stream/stream_failure.c */                      \
     X(captured)       /* protocol/captured_match.c */                         \
-    X(captured)       /* protocol/captured_match.c */                         \
     X(graph_waits)    /* diagnostics/graph_waits.c */                         \
     X(drain)          /* diagnostics/drain.c: then no operation is left */    \
     X(device_eager)   /* protocol/device_eager.c */                           \

@@ -16,7 +16,8 @@
 // The receiver's answer to a sender that it has matched.
 typedef struct {
     uint32_t index; // of the receiver's words
-    uint32_t slots; // of its mailbox; 0: the message does not fit
+    uint32_t slots; // of its mailbox; 0: the message does not fit or, `alone`,
+    uint32_t alone; // kernels of both ends cannot run at once
     uint64_t slot_bytes; // 0: the message goes directly
     wm_rkey_t port;      // its wm_port_t; the mailbox follows
     wm_rkey_t target;    // its memory, if the message goes directly
@@ -24,9 +25,12 @@ typedef struct {
 
 typedef struct {
     _Alignas(64) wm_port_late_t late;
+    // Of a sender: its number, until either the receiver answers or the sender
+    // gives up, so that a late answer comes to nobody else.
+    _Alignas(64) _Atomic uint32_t asks;
     // Written by the other end:
-    _Alignas(64) _Atomic uint32_t answered; // `answer` is valid
-    _Atomic uint32_t closed;                // it touches our memory no more
+    _Atomic uint32_t answered; // `answer` is valid
+    _Atomic uint32_t closed;   // it touches our memory no more
     // With WARPMPI_CHECK: 1 more than the messages that it has passed; 0: it
     // has not told.
     _Atomic uint32_t passed;

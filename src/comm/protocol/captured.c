@@ -8,6 +8,7 @@
 #include "comm/link/link.h"
 
 static bool taken[WM_PORTS];
+static uint32_t serial; // of the latest words
 
 static uint64_t
 at_most(uint64_t a, uint64_t b)
@@ -32,6 +33,8 @@ take_words(wm_captured_t *end, wm_error_t *err)
     end->index = index;
     end->own = &wm_node_self()->segment->port_words[index];
     end->own->late = (wm_port_late_t){0};
+    serial += serial == UINT32_MAX ? 2 : 1;
+    atomic_store(&end->own->asks, serial);
     atomic_store(&end->own->answered, 0);
     atomic_store(&end->own->closed, 0);
     atomic_store(&end->own->passed, 0);
@@ -136,7 +139,7 @@ wm_captured_new(wm_comm_t *comm, wm_buffer_t *buffer,
         return code;
     }
     end->comm = comm;
-    atomic_store(&end->owned, true);
+    atomic_store(&end->holders, 1);
     end->buffer = *buffer;
     end->receives = receives;
     end->synchronous = !receives && envelope->synchronous;
@@ -207,15 +210,33 @@ fill_work(const wm_captured_t *end, uint32_t what, wm_port_work_t *work)
     return true;
 }
 
-// Notes that a long send has begun, or is waited for.
+// Notes that a message has begun, or is waited for.
 static void
 note_pending(wm_captured_t *end, uint32_t what, uint64_t capture,
              CUstream stream)
 {
-    if (end->receives || end->buffer.nbytes <= WM_PORT_LL_BYTES)
-        return;
+    wm_engine_lock();
     end->pending = what == WM_PORT_BEGINS ? capture : 0;
     end->pending_on = stream;
+    wm_engine_unlock();
+}
+
+// Fails if a message did not begin in the capture.
+static int
+check_pending(wm_captured_t *const *ends, int count, uint64_t capture,
+              wm_error_t *err)
+{
+    bool begun = capture != 0;
+    for (int i = 0; i < count; ++i)
+        begun = begun && ends[i]->pending == capture;
+    if (begun)
+        return 0;
+    for (int i = 0; i < count; ++i)
+        note_pending(ends[i], WM_PORT_ENDS, 0, NULL);
+    return wm_error_set(err, WM_ERR_STATE, 0,
+                        "the request was started in a capture into a CUDA "
+                        "graph, and is waited for outside of it: call Wait or "
+                        "Waitall before the capture ends");
 }
 
 // Enqueues one kernel, if there is work for it. While it waits, it also serves
@@ -241,6 +262,15 @@ enqueue_works(wm_port_work_t *works, int required, bool waits,
 }
 
 static int
+check_begun(wm_captured_t *end, wm_error_t *err)
+{
+    wm_engine_lock();
+    int code = wm_captured_check_begun(end, err);
+    wm_engine_unlock();
+    return code;
+}
+
+static int
 captured_enqueue(wm_captured_t *const *ends, int count, uint32_t what,
                  CUstream stream, wm_error_t *err)
 {
@@ -249,6 +279,10 @@ captured_enqueue(wm_captured_t *const *ends, int count, uint32_t what,
     uint64_t capture = 0;
     int filled = 0, device = ends[0]->device;
     int code = wm_stream_capture(device, stream, &capture, err);
+    if (code == 0 && what == WM_PORT_ENDS)
+        code = check_pending(ends, count, capture, err);
+    for (int i = 0; i < count && code == 0 && what != WM_PORT_ENDS; ++i)
+        code = check_begun(ends[i], err);
     for (int i = 0; i < count && code == 0; ++i) {
         code = wm_captured_keep(ends[i], capture, stream, err);
         if (code < 0)

@@ -42,9 +42,32 @@ wm_captured_find_pending(uint64_t capture, CUstream stream,
     int pending = 0;
     for (wm_captured_t *end = all; end != NULL && pending < room;
          end = end->listed)
-        if (end->pending == capture && end->pending_on == stream)
+        if (end->pending == capture && end->pending_on == stream
+            && !end->receives && end->buffer.nbytes > WM_PORT_LL_BYTES)
             found[pending++] = end;
     return pending;
+}
+
+int
+wm_captured_check_begun(wm_captured_t *end, wm_error_t *err)
+{
+    uint64_t capture = 0;
+    // Without a holder the stream may be gone.
+    if (end->pending == 0 || end->port == NULL
+        || atomic_load(&end->holders) == 0
+        || wm_stream_capture(end->device, end->pending_on, &capture, NULL) < 0
+        || capture == end->pending)
+        return 0;
+    end->pending = 0;
+    if (atomic_load(&end->graphs) == 0)
+        return 0;
+    return wm_error_set(err, WM_ERR_STATE, 0,
+                        "a message %s rank %d with tag %d was started in a "
+                        "capture into a CUDA graph, and not waited for: the "
+                        "graph does not %s; call Wait or Waitall before the "
+                        "capture ends",
+                        end->receives ? "from" : "to", end->rank, end->tag,
+                        end->receives ? "receive it" : "send a long one");
 }
 
 static void
@@ -96,6 +119,8 @@ is_left(const wm_captured_t *end)
     const wm_peer_t *peer = end->its != NULL ? end->peer : NULL;
     if (end->own == NULL)
         return true;
+    if (end->comm != NULL && end->hello_request != MPI_REQUEST_NULL)
+        return false; // MPI may read it
     if (peer != NULL)
         return atomic_load(&end->own->closed) != 0 || peer->dead
                || wm_node_is_leaving(peer);
@@ -106,7 +131,7 @@ is_left(const wm_captured_t *end)
 static bool
 is_needed(const wm_captured_t *end)
 {
-    return atomic_load(&end->owned) || atomic_load(&end->graphs) > 0;
+    return atomic_load(&end->holders) > 0 || atomic_load(&end->graphs) > 0;
 }
 
 // Reads how many messages the ends that nobody needs have passed. Lock not
@@ -156,6 +181,7 @@ take_unused(void)
             wm_captured_close(end);
             if (end->comm != NULL && end->own != NULL)
                 wm_captured_look_for_answer(end);
+            wm_captured_withdraw(end);
             if (end->its != NULL) {
                 atomic_store(&end->its->passed, end->passed);
                 atomic_store(&end->its->closed, 1);
@@ -201,7 +227,7 @@ wm_captured_drop(wm_captured_t *end)
         if (end->mappings[i] != NULL)
             wm_mapping_release(end->mappings[i]);
     // The words of a sender that was never matched may still be written.
-    bool lost = end->its == NULL && !end->receives && !end->matched;
+    bool lost = end->its == NULL && end->greets && !end->matched;
     if (end->index >= 0 && !lost)
         wm_captured_return_words(end->index);
     wm_engine_unlock();
@@ -230,17 +256,13 @@ void
 wm_captured_release(wm_captured_t *end)
 {
     if (end != NULL)
-        atomic_store(&end->owned, false);
+        atomic_fetch_sub(&end->holders, 1);
 }
 
-int64_t
-wm_captured_deadline(void)
-{
-    return wm_engine_now() + PASS_US;
-}
-
-void
-wm_captured_close_now(wm_captured_t *end, int64_t deadline)
+// Closes the end, and waits until the deadline for a message that is under
+// way.
+static void
+captured_close_now(wm_captured_t *end, int64_t deadline)
 {
     bool runs = end->port != NULL && atomic_load(&end->graphs) > 0;
     if (runs && !end->closed)
@@ -250,6 +272,32 @@ wm_captured_close_now(wm_captured_t *end, int64_t deadline)
     wm_engine_unlock();
     if (runs && wm_port_close(end->device, end->port, NULL) == 0)
         wait_until_quiet(end, wm_engine_now() + STOP_US);
+}
+
+// Takes hold of an end that is not closed: of a communicator or, NULL, of any.
+static wm_captured_t *
+hold_open_one(const wm_comm_t *comm)
+{
+    wm_engine_lock();
+    wm_captured_t *end = all;
+    while (end != NULL
+           && (end->closed || (comm != NULL && end->comm != comm)))
+        end = end->listed;
+    if (end != NULL)
+        atomic_fetch_add(&end->holders, 1);
+    wm_engine_unlock();
+    return end;
+}
+
+void
+wm_captured_close_all(wm_comm_t *comm)
+{
+    int64_t deadline = wm_engine_now() + PASS_US;
+    wm_captured_t *end;
+    while ((end = hold_open_one(comm)) != NULL) {
+        captured_close_now(end, deadline);
+        wm_captured_release(end);
+    }
 }
 
 // Waits for replays that a stream has been given, but for none of a capture.
@@ -272,11 +320,11 @@ wm_captured_free(wm_captured_t *end, CUstream stream)
 {
     if (end == NULL)
         return;
-    int64_t deadline = wm_captured_deadline();
+    int64_t deadline = wm_engine_now() + PASS_US;
     wm_device_stay();
     if (end->port != NULL && atomic_load(&end->graphs) > 0 && !end->closed)
         wait_for_stream(end->device, stream, deadline);
-    wm_captured_close_now(end, deadline);
+    captured_close_now(end, deadline);
     wm_device_go();
     wm_buffer_release(&end->buffer);
     wm_captured_release(end);
@@ -307,26 +355,31 @@ has_lost(const wm_captured_t *end)
     return lost;
 }
 
+static void
+look_at(wm_captured_t *end)
+{
+    if (end->own == NULL || end->told)
+        return;
+    if (__atomic_load_n(&end->own->late.failed, __ATOMIC_ACQUIRE) == 0) {
+        if (has_lost(end))
+            stop_kernels(end->own);
+        return;
+    }
+    if (end->its != NULL && !end->left)
+        stop_kernels(end->its);       // which wait in vain
+    wm_captured_look_for_answer(end); // which may tell a better reason
+    wm_error_t err;
+    end->told = true;
+    (void)!reason_of(end, &err);
+    wm_comm_keep_error(end->comm, end->receives, end->rank, end->tag, &err);
+}
+
 void
 wm_captured_look(wm_comm_t *comm)
 {
-    for (wm_captured_t *end = all; end != NULL; end = end->listed) {
-        if (end->comm != comm || end->own == NULL || end->told)
-            continue;
-        bool failed = __atomic_load_n(&end->own->late.failed, __ATOMIC_ACQUIRE)
-                      != 0;
-        if (!failed && has_lost(end))
-            stop_kernels(end->own);
-        if (!failed)
-            continue;
-        if (end->its != NULL && !end->left)
-            stop_kernels(end->its);       // which wait in vain
-        wm_captured_look_for_answer(end); // which may tell a better reason
-        wm_error_t err;
-        end->told = true;
-        (void)!reason_of(end, &err);
-        wm_comm_keep_error(comm, end->receives, end->rank, end->tag, &err);
-    }
+    wm_captured_t *end = comm->captured != NULL ? comm->captured->first : NULL;
+    for (; end != NULL; end = end->next)
+        look_at(end);
 }
 
 int
@@ -334,12 +387,15 @@ wm_captured_find_failures(wm_error_t *err)
 {
     int code = 0;
     wm_engine_lock();
+    // First all: a communicator keeps one error, which is told once.
+    for (wm_captured_t *end = all; end != NULL; end = end->listed)
+        if (end->comm != NULL)
+            look_at(end);
     for (wm_captured_t *end = all; end != NULL && code == 0;
          end = end->listed) {
-        if (end->comm == NULL)
-            continue;
-        wm_captured_look(end->comm);
-        code = wm_comm_raise_kept(end->comm, err);
+        code = wm_captured_check_begun(end, err);
+        if (code == 0 && end->comm != NULL)
+            code = wm_comm_raise_kept(end->comm, err);
     }
     wm_engine_unlock();
     return code;
@@ -364,9 +420,7 @@ static void
 each_stranger(wm_comm_t *comm, int64_t now, int64_t least,
               void (*visit)(const wm_captured_wait_t *wait))
 {
-    captured_stranger_t *stranger = comm->captured != NULL
-                                        ? comm->captured->strangers
-                                        : NULL;
+    captured_stranger_t *stranger = comm->captured->strangers;
     for (; stranger != NULL; stranger = stranger->next) {
         if (stranger->told || now - stranger->since < least)
             continue;
@@ -386,7 +440,11 @@ wm_captured_each_wait(int64_t now, int64_t least,
                       void (*visit)(const wm_captured_wait_t *wait))
 {
     for (wm_captured_t *end = all; end != NULL; end = end->listed) {
-        if (end->own == NULL || end->comm == NULL || end->closed)
+        if (end->own == NULL || end->comm == NULL)
+            continue;
+        if (end == end->comm->captured->first)
+            each_stranger(end->comm, now, least, visit);
+        if (end->closed)
             continue;
         const captured_stranger_t *other = end->comm->captured->strangers;
         const wm_captured_wait_t wait = {
@@ -400,7 +458,6 @@ wm_captured_each_wait(int64_t now, int64_t least,
             .other_tag = other != NULL ? other->hello.tag : 0,
             .waited_us = look_at_wait(end, now),
         };
-        each_stranger(end->comm, now, least, visit);
         if (wait.waited_us < least
             || (end->told_at != 0 && now - end->told_at < AGAIN_US))
             continue;

@@ -15,6 +15,9 @@
 typedef struct {
     uint32_t magic;
     uint32_t index; // of its words
+    uint32_t asks;  // as there
+    uint32_t mps;   // of its GPU
+    CUuuid gpu;
     int32_t tag;
     uint32_t element;
     uint64_t nbytes;
@@ -25,10 +28,10 @@ struct wm_captured {
     struct wm_captured *next;   // of the communicator
     struct wm_captured *listed; // the next of all, or of those to drop
     wm_comm_t *comm;            // NULL: it was freed
-    _Atomic bool owned;         // a request refers to it
+    _Atomic int holders;        // a request, and threads that close it
     _Atomic int graphs;         // that may still run
     uint64_t kept;              // the latest capture, which counts
-    // The capture, and the stream there, in which a long send has begun and is
+    // The capture, and the stream there, in which the message has begun and is
     // not waited for yet. 0: none.
     uint64_t pending;
     CUstream pending_on;
@@ -56,6 +59,7 @@ struct wm_captured {
     wm_port_words_t *its; // once they have met
     wm_mapping_t *mappings[CAPTURED_MAPPINGS];
     captured_hello_t hello;
+    bool greets; // a sender whose header has begun to go
     MPI_Request hello_request;
 };
 
@@ -88,6 +92,10 @@ wm_captured_match(wm_captured_t *end, wm_error_t *err);
 void
 wm_captured_look_for_answer(wm_captured_t *end);
 
+// Gives up a sender that no receiver has answered.
+void
+wm_captured_withdraw(wm_captured_t *end);
+
 // Takes the end from the list of its communicator.
 void
 wm_captured_leave(wm_captured_t *end);
@@ -103,6 +111,11 @@ int
 wm_captured_find_pending(uint64_t capture, CUstream stream,
                          wm_captured_t **found, int room);
 
+// Fails, once, if the message has begun in a capture that has ended without
+// its wait, and there is a graph of the message.
+WM_MUST_CHECK int
+wm_captured_check_begun(wm_captured_t *end, wm_error_t *err);
+
 // Makes the graph of a capture count.
 WM_MUST_CHECK int
 wm_captured_keep(wm_captured_t *end, uint64_t capture, CUstream stream,
@@ -112,14 +125,10 @@ wm_captured_keep(wm_captured_t *end, uint64_t capture, CUstream stream,
 void
 wm_captured_close(wm_captured_t *end);
 
-// Does so, and waits until the deadline for a message that is under way. Lock
-// not held.
+// Closes the ends of a communicator or, NULL, all, and waits, for some seconds,
+// for messages that are under way. Lock not held.
 void
-wm_captured_close_now(wm_captured_t *end, int64_t deadline);
-
-// Returns the time until when messages under way are waited for from now on.
-int64_t
-wm_captured_deadline(void);
+wm_captured_close_all(wm_comm_t *comm);
 
 // Drops the ends that nobody needs. Lock not held.
 void

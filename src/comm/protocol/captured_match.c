@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The two ends of a message in CUDA graphs meet: once, by their hosts.
 #include <stdlib.h>
+#include <string.h>
 
 #include "comm/engine/engine.h"
 #include "comm/engine/modules.h"
@@ -8,11 +9,6 @@
 #include "comm/protocol/captured_end.h"
 
 #define HELLO_MAGIC 0x6c616e65u
-
-// The operation that looks for the other ends, as long as one has not met.
-typedef struct {
-    wm_op_t op;
-} matching_t;
 
 // Numbers above those of partitioned messages, and below the tag of
 // preflights.
@@ -59,6 +55,21 @@ match_tell_kernels(wm_captured_t *end, const wm_port_place_t *place)
     *late = *place;
     __atomic_store_n(&late->matched, 1, __ATOMIC_RELEASE);
     end->matched = true;
+}
+
+// Fails if kernels of both ends cannot run at once.
+static int
+check_gpu(const wm_captured_t *end, bool alone, wm_error_t *err)
+{
+    if (!alone)
+        return 0;
+    return wm_error_set(err, WM_ERR_STATE, 0,
+                        "rank %d runs on the GPU of this rank without MPS, "
+                        "where the kernels of a message in a CUDA graph would "
+                        "wait for each other's time slices: start MPS "
+                        "(nvidia-cuda-mps-control -d) before the ranks, or "
+                        "give each rank a GPU",
+                        end->rank);
 }
 
 // --- the receiver --------------------------------------------------------
@@ -113,13 +124,23 @@ match_describe(wm_captured_t *end, const captured_hello_t *hello,
     return code;
 }
 
+static bool
+is_alone(const wm_captured_t *end, const wm_peer_t *peer,
+         const captured_hello_t *hello)
+{
+    const wm_device_t *facts;
+    return !peer->self && wm_device_describe(end->device, &facts, NULL) == 0
+           && !(facts->mps && hello->mps)
+           && memcmp(&facts->uuid, &hello->gpu, sizeof facts->uuid) == 0;
+}
+
 // Tells a sender how its message comes, or that it does not.
 static void
-match_answer(wm_captured_t *end, wm_peer_t *peer, uint32_t index,
+match_answer(wm_captured_t *end, wm_peer_t *peer, wm_port_words_t *its,
              const wm_port_answer_t *answer)
 {
     end->peer = peer;
-    end->its = &peer->segment->port_words[index];
+    end->its = its;
     end->its->answer = *answer;
     end->left = end->closed;
     atomic_store(&end->its->closed, end->left);
@@ -143,8 +164,18 @@ match_sender(wm_captured_t *end, int rank, const captured_hello_t *hello)
     bool reached = code == 0 && hello->index < WM_PORTS;
     if (code == 0 && (!reached || hello->magic != HELLO_MAGIC))
         code = wm_comm_damaged(end->comm, rank, &err);
+    wm_port_words_t *its = reached ? &peer->segment->port_words[hello->index]
+                                   : NULL;
+    uint32_t asks = hello->asks;
+    if (reached && !atomic_compare_exchange_strong(&its->asks, &asks, 0)) {
+        __atomic_store_n(&end->own->late.stop, 1, __ATOMIC_RELEASE);
+        return; // the sender has given up
+    }
     if (code == 0 && !end->closed) {
-        code = check_fit(end, hello, &err);
+        answer.alone = is_alone(end, peer, hello);
+        code = check_gpu(end, answer.alone, &err);
+        if (code == 0)
+            code = check_fit(end, hello, &err);
         if (code == 0)
             code = match_map(end, peer, &hello->port, WM_PORT_BYTES, 0, &port,
                              &err);
@@ -160,7 +191,7 @@ match_sender(wm_captured_t *end, int rank, const captured_hello_t *hello)
         match_tell_kernels(end, &place);
     }
     if (reached)
-        match_answer(end, peer, hello->index, &answer);
+        match_answer(end, peer, its, &answer);
 }
 
 static bool
@@ -240,6 +271,8 @@ read_answer(wm_captured_t *end, wm_error_t *err)
     const wm_port_answer_t answer = end->own->answer;
     wm_peer_t *peer = end->comm->peers[end->rank];
     char *port = NULL, *target = NULL;
+    if (answer.alone)
+        return check_gpu(end, true, err);
     if (answer.slots == 0)
         return wm_error_set(err, WM_ERR_STATE, 0,
                             "rank %d cannot receive the message in a CUDA "
@@ -296,25 +329,42 @@ wm_captured_look_for_answer(wm_captured_t *end)
         match_fail(end, &err);
 }
 
+void
+wm_captured_withdraw(wm_captured_t *end)
+{
+    uint32_t asks = end->hello.asks;
+    if (end->greets && !end->matched)
+        end->matched = atomic_compare_exchange_strong(&end->own->asks, &asks,
+                                                      0);
+}
+
 static int
 send_hello(wm_captured_t *end, wm_error_t *err)
 {
     wm_pointer_t memory;
+    const wm_device_t *facts;
+    int code = wm_device_get(end->device, &facts, err);
+    if (code < 0)
+        return code;
     wm_block_describe(end->block, &memory);
     end->hello = (captured_hello_t){
         .magic = HELLO_MAGIC,
         .index = (uint32_t)end->index,
+        .asks = atomic_load(&end->own->asks),
+        .gpu = facts->uuid,
+        .mps = facts->mps,
         .tag = end->tag,
         .element = end->buffer.element,
         .nbytes = end->buffer.nbytes,
     };
-    int code = wm_rkey_export(end->port, &memory, &end->hello.port, err);
-    return code < 0 ? code
-                    : wm_mpi_check(
-                        MPI_Isend(&end->hello, sizeof end->hello, MPI_BYTE,
-                                  end->rank, hello_tag(end->comm),
-                                  end->comm->data, &end->hello_request),
-                        "MPI_Isend", err);
+    code = wm_rkey_export(end->port, &memory, &end->hello.port, err);
+    if (code == 0)
+        code = wm_mpi_check(MPI_Isend(&end->hello, sizeof end->hello, MPI_BYTE,
+                                      end->rank, hello_tag(end->comm),
+                                      end->comm->data, &end->hello_request),
+                            "MPI_Isend", err);
+    end->greets = code == 0;
+    return code;
 }
 
 // --- both ----------------------------------------------------------------
@@ -340,6 +390,7 @@ matching_step(wm_op_t *op)
     return !left;
 }
 
+// The operation that looks for the other ends, as long as one has not met.
 static const wm_op_kind_t matching_kind = {
     .step = matching_step,
     .asks = wm_posted_asks,
@@ -350,12 +401,12 @@ begin_matching(wm_comm_t *comm, wm_error_t *err)
 {
     if (comm->captured->matching)
         return 0;
-    matching_t *matching = wm_op_new(&matching_kind, sizeof *matching, comm);
-    if (matching == NULL)
+    wm_op_t *op = wm_op_new(&matching_kind, sizeof *op, comm);
+    if (op == NULL)
         return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
     comm->captured->matching = true;
-    wm_engine_add_lock_held(&matching->op);
-    wm_op_release(&matching->op); // it ends by itself
+    wm_engine_add_lock_held(op);
+    wm_op_release(op); // it ends by itself
     wm_engine_notify();
     return 0;
 }
@@ -370,9 +421,9 @@ wm_captured_match(wm_captured_t *end, wm_error_t *err)
             return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
         comm->captured->last = &comm->captured->first;
     }
-    int code = end->receives ? 0 : send_hello(end, err);
-    if (code == 0)
-        code = begin_matching(comm, err);
+    int code = begin_matching(comm, err);
+    if (code == 0 && !end->receives)
+        code = send_hello(end, err); // last: MPI reads it from now on
     if (code < 0)
         return code;
     *comm->captured->last = end;
@@ -410,36 +461,21 @@ captured_drop_all(wm_comm_t *comm)
         free(ends->strangers);
         ends->strangers = next;
     }
-    for (wm_captured_t *end = ends->first; end != NULL; end = end->next) {
-        atomic_store(&end->owned, false);
+    for (wm_captured_t *end = ends->first; end != NULL; end = end->next)
         end->comm = NULL;
-    }
     free(ends);
     comm->captured = NULL;
     wm_captured_collect();
 }
 
-// Closes the messages of a communicator that the program has freed: none of
-// its graphs may run any more. Lock not held.
-static void
-close_all(wm_comm_t *comm)
-{
-    wm_engine_lock();
-    wm_captured_t *end = comm->captured != NULL ? comm->captured->first : NULL;
-    wm_engine_unlock();
-    int64_t deadline = wm_captured_deadline();
-    for (; end != NULL; end = end->next) // none is added meanwhile
-        wm_captured_close_now(end, deadline);
-}
-
 static void
 captured_end_all(void)
 {
-    wm_comm_each(close_all);
+    wm_captured_close_all(NULL);
 }
 
 const wm_module_t wm_captured_module = {
     .end = captured_end_all,
-    .freed = close_all,
+    .freed = wm_captured_close_all, // none of its graphs may run any more
     .drop = captured_drop_all,
 };

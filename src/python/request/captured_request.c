@@ -185,22 +185,12 @@ wait_batch(batch_t *batch)
 {
     wm_error_t err;
     const wm_prequest_t *first = batch->requests[0];
-    uint64_t capture = 0;
     int code;
     for (int i = 0; i < batch->count; ++i)
         batch->ends[i] = batch->requests[i]->captured;
     Py_BEGIN_ALLOW_THREADS;
-    code = find_capture(first, &capture, &err);
-    for (int i = 0; i < batch->count && code == 0; ++i)
-        if (batch->requests[i]->capture != capture)
-            code = wm_error_set(
-                &err, WM_ERR_STATE, 0,
-                "the request was started in a capture into a CUDA graph, and "
-                "is waited for outside of it: call Wait or Waitall before the "
-                "capture ends");
-    if (code == 0)
-        code = wm_captured_wait(batch->ends, batch->count,
-                                first->channel.stream, &err);
+    code = wm_captured_wait(batch->ends, batch->count, first->channel.stream,
+                            &err);
     Py_END_ALLOW_THREADS;
     for (int i = 0; i < batch->count; ++i)
         batch->requests[i]->request.in_graph = false;
