@@ -28,21 +28,30 @@ SIZES = (0, 1, 8, 100, 4096, 65536, 65537, 1 << 20)
 
 
 @pytest.fixture(scope="module")
-def comm(connected):
+def pair_of_ranks(connected):
+    """A plain communicator of two ranks, whose kernels can wait together."""
+    plain = MPI.COMM_WORLD.Split(connected.rank // 2)
     device, shared = wm.get_device(), ctypes.c_int()
     kinds.driver().cuDeviceGetAttribute(
         ctypes.byref(shared), MPS_ENABLED, device.ordinal
     )
     gpus = connected.allgather(None if shared.value else device.uuid)
-    if gpus[0] is not None and gpus[0] in gpus[1:2]:
-        pytest.skip("ranks 0 and 1 share a GPU without MPS")
-    return connected
+    for i in range(0, connected.size - 1, 2):
+        if gpus[i] is not None and gpus[i] == gpus[i + 1]:
+            pytest.skip("two ranks share a GPU without MPS")
+    yield plain
+    plain.Free()
+
+
+@pytest.fixture(scope="module")
+def comm(pair_of_ranks):
+    return wm.Comm(pair_of_ranks)
 
 
 @pytest.fixture
-def fresh(comm):
+def fresh(pair_of_ranks):
     """A communicator of its own, whose errors no other test gets."""
-    plain = MPI.COMM_WORLD.Dup()
+    plain = pair_of_ranks.Dup()
     yield wm.Comm(plain)
     plain.Free()
 
@@ -62,8 +71,6 @@ def values(size, turn, rank):
 @pytest.mark.parametrize("size", SIZES)
 def test_both_ways(comm, stream, size):
     """Each of two ranks sends and receives in one graph."""
-    if comm.rank > 1:
-        return
     other, channel = 1 - comm.rank, comm.on(stream)
     a, b = wm.zeros(size, "u1"), wm.zeros(size, "u1")
     requests = [channel.Recv_init(b, other, 3), channel.Send_init(a, other, 3)]
@@ -83,8 +90,6 @@ def test_both_ways(comm, stream, size):
 @pytest.mark.parametrize("size", SIZES)
 def test_there_and_back(comm, stream, size):
     """What comes is sent back, several times in a graph."""
-    if comm.rank > 1:
-        return
     channel = comm.on(stream)
     a, b = wm.zeros(size, "u1"), wm.zeros(size, "u1")
     there, back = channel.Send_init(a, 1), channel.Recv_init(b, 1)
@@ -109,8 +114,6 @@ def test_there_and_back(comm, stream, size):
 @pytest.mark.parametrize("size", [8, 65536, 1 << 18])
 def test_replays_without_a_pause(comm, stream, size):
     """Each takes the last one's result: none is left out, nor mixed up."""
-    if comm.rank > 1:
-        return
     other, channel = 1 - comm.rank, comm.on(stream)
     a, b = wm.zeros(size, "u1"), wm.zeros(size, "u1")
     requests = [channel.Recv_init(b, other), channel.Send_init(a, other)]
@@ -133,8 +136,6 @@ def test_replays_without_a_pause(comm, stream, size):
 @pytest.mark.ranks(2)
 def test_many_messages_of_a_graph(comm, stream):
     """Ends of one kernel wait for those of another in any order."""
-    if comm.rank > 1:
-        return
     other, channel = 1 - comm.rank, comm.on(stream)
     sizes = [8, 70_000, 3, 65_536, 200_000] * 4
     sent = [wm.zeros(size, "u1") for size in sizes]
@@ -177,8 +178,6 @@ CALLS = {
 @pytest.mark.parametrize("name", list(CALLS))
 def test_plain_calls(comm, stream, name, size):
     """They meet in the background, and are sent again in each replay."""
-    if comm.rank > 1:
-        return
     other, channel = 1 - comm.rank, comm.on(stream)
     a, b = wm.zeros(size, "u1"), wm.zeros(size, "u1")
     with graphs.capture(stream) as captured:
@@ -198,8 +197,6 @@ def test_plain_calls(comm, stream, name, size):
 
 @pytest.mark.ranks(2)
 def test_sendrecv_of_the_same_memory(comm, stream):
-    if comm.rank > 1:
-        return
     other, channel = 1 - comm.rank, comm.on(stream)
     a, long = wm.zeros(1000, "u1"), wm.zeros(70_000, "u1")
     with graphs.capture(stream) as captured:
@@ -219,8 +216,6 @@ def test_the_replay_comes_before_the_other_rank_captures(comm, stream):
 
     To map memory meanwhile does not wait for the kernel.
     """
-    if comm.rank > 1:
-        return
     other, channel = 1 - comm.rank, comm.on(stream)
     a, b = wm.zeros(100, "u1"), wm.zeros(100, "u1")
     long = 20 << 20  # of its own allocation, which nobody has mapped yet
@@ -245,8 +240,6 @@ def test_the_replay_comes_before_the_other_rank_captures(comm, stream):
 @pytest.mark.ranks(2)
 def test_wildcards(comm, stream):
     """They are resolved once, and stay."""
-    if comm.rank > 1:
-        return
     channel = comm.on(stream)
     arrays = [wm.zeros(10 + i, "u1") for i in range(3)]
     with graphs.capture(stream) as captured:
@@ -286,8 +279,6 @@ def pair(comm, stream, size):
 @pytest.mark.parametrize("size", [100, 100_000])
 def test_a_replay_after_free_is_an_error(fresh, stream, size):
     """It ends, and moves nothing; so does that of the other end."""
-    if fresh.rank > 1:
-        return
     graph, requests, a, b = pair(fresh, stream, size)
     for turn in range(2):
         a.assign(values(size, turn, fresh.rank))
@@ -312,8 +303,6 @@ def test_a_replay_after_free_is_an_error(fresh, stream, size):
 @pytest.mark.parametrize("size", [100, 100_000])
 def test_free_waits_for_a_message_under_way(comm, stream, size):
     """The sender comes when the receiver is about to free its request."""
-    if comm.rank > 1:
-        return
     channel, a = comm.on(stream), wm.zeros(size, "u1")
     make = channel.Recv_init if comm.rank else channel.Send_init
     request = make(a, 1 - comm.rank)
@@ -338,8 +327,6 @@ def test_free_waits_for_a_message_under_way(comm, stream, size):
 @pytest.mark.parametrize("size", [100, 65_536, 100_000, 5_000_000])
 def test_free_while_a_replay_begins(fresh, stream, size):
     """The message comes, or both ranks raise; no byte beyond is written."""
-    if fresh.rank > 1:
-        return
     other, channel = 1 - fresh.rank, fresh.on(stream)
     for turn in range(6):
         a, room = wm.full(size, turn, "u1"), wm.full(size + 4096, 99, "u1")
@@ -370,8 +357,6 @@ def test_free_while_a_replay_begins(fresh, stream, size):
 @pytest.mark.ranks(2)
 def test_a_graph_keeps_its_messages(comm, stream):
     """Also where the program has dropped requests and arrays."""
-    if comm.rank > 1:
-        return
     size = 5000
     graph, requests, a, b = pair(comm, stream, size)
     result = wm.zeros(size, "u1")
@@ -397,8 +382,6 @@ def test_a_graph_keeps_its_messages(comm, stream):
 @pytest.mark.ranks(2)
 def test_nothing_is_left(comm, stream):
     """Memory goes when neither graph nor request has it, on both ranks."""
-    if comm.rank > 1:
-        return
     before = in_use()
     for turn in range(12):
         graph, requests, a, b = pair(comm, stream, 70_000)
@@ -417,22 +400,20 @@ def test_nothing_is_left(comm, stream):
 
 
 @pytest.mark.ranks(2)
-def test_a_communicator_is_freed(comm, stream):
-    plain = MPI.COMM_WORLD.Dup()
+def test_a_communicator_is_freed(comm, pair_of_ranks, stream):
+    plain = pair_of_ranks.Dup()
     own = wm.Comm(plain)
-    if own.rank < 2:
-        graph, requests, _a, b = pair(own, stream, 1000)
-        graph.launch(stream)
-        stream.synchronize()
+    graph, requests, _a, b = pair(own, stream, 1000)
+    graph.launch(stream)
+    stream.synchronize()
     plain.Free()
-    if comm.rank < 2:
-        b.fill_(7)
-        graph.launch(stream)
-        with pytest.raises(RuntimeError, match="was freed"):
-            stream.synchronize()
-        assert (b.numpy() == 7).all()
-        graph.free()
-        del requests
+    b.fill_(7)
+    graph.launch(stream)
+    with pytest.raises(RuntimeError, match="was freed"):
+        stream.synchronize()
+    assert (b.numpy() == 7).all()
+    graph.free()
+    del requests
     comm.Barrier()
 
 
@@ -440,8 +421,6 @@ def test_a_communicator_is_freed(comm, stream):
 @pytest.mark.parametrize("first", ["receive", "send", "third"])
 def test_a_wait_serves_the_sends_before_it(comm, stream, first):
     """Each rank waits for one message, whose sender waits likewise."""
-    if comm.rank > 1:
-        return
     size, other, channel = 100_000, 1 - comm.rank, comm.on(stream)
     a, b, c = (wm.zeros(size, "u1") for _ in range(3))
     send, receive = channel.Send_init(a, other), channel.Recv_init(b, other)
@@ -478,8 +457,6 @@ def test_a_wait_serves_the_sends_before_it(comm, stream, first):
 @pytest.mark.parametrize("size", [100, 100_000])
 def test_a_synchronous_send_awaits_its_receiver(comm, stream, size):
     """The sender's stream goes on when the receiver's has come."""
-    if comm.rank > 1:
-        return
     channel, a = comm.on(stream), wm.zeros(size, "u1")
     with graphs.capture(stream) as captured:
         if comm.rank == 0:
@@ -577,8 +554,6 @@ def test_a_rank_and_itself(comm, stream):
 @pytest.mark.ranks(2)
 def test_one_rank_captures_again(comm, stream):
     """It meets nobody: the other end is that of the first capture."""
-    if comm.rank > 1:
-        return
     graph, requests, a, b = pair(comm, stream, 3000)
     for turn in range(6):
         if comm.rank == 0 and turn % 2:
@@ -599,8 +574,6 @@ def test_one_rank_captures_again(comm, stream):
 @pytest.mark.ranks(2)
 def test_what_does_not_fit(fresh, stream):
     """The receiver raises, and the sender when its replay has ended."""
-    if fresh.rank > 1:
-        return
     channel, a = fresh.on(stream), wm.zeros(100 + fresh.rank, "u1")
     with graphs.capture(stream) as captured:
         if fresh.rank == 1:
@@ -647,8 +620,6 @@ def test_what_cannot_be_captured(comm, stream):
 @pytest.mark.parametrize("size", [0, 3, 100, 65_531, 65_536, 70_001])
 def test_the_receiver_has_more_room(comm, stream, size):
     """Nothing is written behind the message."""
-    if comm.rank > 1:
-        return
     channel, room = comm.on(stream), 100_000
     a = wm.zeros(size if comm.rank == 0 else room, "u1")
     with graphs.capture(stream) as captured:
