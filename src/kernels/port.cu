@@ -2,9 +2,9 @@
 #include "kernels/port.h"
 #include "kernels/peer_sync.h"
 
-#define PORT_UNITS 4    // units of a copy that a thread has under way
-#define PORT_LOOKS 256  // failed polls before a look at the stop word
-#define PORT_BEAT 65536 // before the host is told, some 50 ms
+#define PORT_UNITS 4       // units of a copy that a thread has under way
+#define PORT_LOOKS 256     // failed polls before a look at the stop word
+#define PORT_BEAT 65536    // before the host is told, some 50 ms
 #define PORT_STOPPED 65536 // in the count of blocks: one that has stopped
 
 // Results of an attempt.
@@ -626,8 +626,7 @@ port_run_all(const params_t &p)
     for (; left > 0; wm_pause())
         for (uint32_t i = 0; i < p.count; i++) {
             const bool early = i >= p.required;
-            if (ended[i]
-                || (early && port_place(p.ops[i])->matched == 0))
+            if (ended[i] || (early && port_place(p.ops[i])->matched == 0))
                 continue;
             ended[i] = port_try(p.ops[i], &done[i], early);
             left -= ended[i] && !early;

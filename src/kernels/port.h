@@ -23,8 +23,8 @@
 
 // Facts about the other end, which never change. A short message goes in LL
 // lines, into a slot behind the receiver's port. A long one goes, as the
-// receiver's host chooses, directly into the receiver's memory, or staged: into
-// a slot.
+// receiver's host chooses, directly into the receiver's memory, or staged:
+// into a slot.
 typedef struct {
     uint32_t matched;      // written last: not 0
     uint32_t slots;        // their number
@@ -76,8 +76,8 @@ enum {
     WM_PORT_SENDS = 1,
     WM_PORT_BEGINS =
         2, // Start: a short message is written, a long one asked for
-    WM_PORT_ENDS = 4,  // Wait: a long one is written; any one is taken
-    WM_PORT_SYNCS = 8, // a synchronous send: its Wait awaits the receiver
+    WM_PORT_ENDS = 4,    // Wait: a long one is written; any one is taken
+    WM_PORT_SYNCS = 8,   // a synchronous send: its Wait awaits the receiver
     WM_PORT_MAPPED = 16, // a receive: a long message comes directly
 };
 

@@ -280,8 +280,7 @@ hold_open_one(const wm_comm_t *comm)
 {
     wm_engine_lock();
     wm_captured_t *end = all;
-    while (end != NULL
-           && (end->closed || (comm != NULL && end->comm != comm)))
+    while (end != NULL && (end->closed || (comm != NULL && end->comm != comm)))
         end = end->listed;
     if (end != NULL)
         atomic_fetch_add(&end->holders, 1);

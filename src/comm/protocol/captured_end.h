@@ -125,8 +125,8 @@ wm_captured_keep(wm_captured_t *end, uint64_t capture, CUstream stream,
 void
 wm_captured_close(wm_captured_t *end);
 
-// Closes the ends of a communicator or, NULL, all, and waits, for some seconds,
-// for messages that are under way. Lock not held.
+// Closes the ends of a communicator or, NULL, all, and waits, for some
+// seconds, for messages that are under way. Lock not held.
 void
 wm_captured_close_all(wm_comm_t *comm);
 
