@@ -171,8 +171,9 @@ wm_halo_cut_lines(const wm_layout_t *layout, const wm_halo_lines_t *side,
     cut_t cut;
     size_t made = 0;
     cut_init(&cut, layout, LINE_BYTES, 0);
-    uint64_t each = lines * LINE_BYTES / cut.task.unit;
-    uint64_t all = cut_units(&cut);
+    uint64_t in_line = LINE_BYTES / cut.task.unit, all = cut_units(&cut);
+    uint64_t parts = (all + lines * in_line - 1) / (lines * in_line);
+    uint64_t each = (all + parts * in_line - 1) / (parts * in_line) * in_line;
     if (side->sends)
         cut.task.dst = side->lines;
     else

@@ -57,18 +57,18 @@ await_blocks(uint32_t *blocks)
     *(volatile uint32_t *)blocks = 0;
 }
 
-// Loads a task into shared memory; called by all threads of the block.
+// Copies a task into shared memory, of which each place has one; called by all
+// threads of the block, which wait for each other before they use the task.
+template <int place>
 WM_DEVICE const wm_halo_task_t &
-load_task(const wm_halo_task_t *task)
+fetch_task(const wm_halo_task_t *task)
 {
-    __shared__ wm_halo_task_t loaded;
-    const uint32_t words = sizeof(loaded) / sizeof(uint32_t);
-    __syncthreads(); // the last one is needed no more
+    __shared__ wm_halo_task_t fetched;
+    const uint32_t words = sizeof(fetched) / sizeof(uint32_t);
     if (threadIdx.x < words)
-        ((uint32_t *)&loaded)[threadIdx.x] =
+        ((uint32_t *)&fetched)[threadIdx.x] =
             ((const uint32_t *)task)[threadIdx.x];
-    __syncthreads();
-    return loaded;
+    return fetched;
 }
 
 // The first task of a block, and the distance to its next one: the first block
@@ -126,8 +126,9 @@ await_blocks(uint32_t *)
 {
 }
 
+template <int place>
 WM_DEVICE const wm_halo_task_t &
-load_task(const wm_halo_task_t *task)
+fetch_task(const wm_halo_task_t *task)
 {
     return *task;
 }
@@ -156,6 +157,17 @@ line_task_step()
     return 1;
 }
 #endif
+
+// Loads a task where another one was.
+template <int place>
+WM_DEVICE const wm_halo_task_t &
+load_task(const wm_halo_task_t *task)
+{
+    wm_block_sync(); // the last one is needed no more
+    const wm_halo_task_t &loaded = fetch_task<place>(task);
+    wm_block_sync();
+    return loaded;
+}
 
 WM_DEVICE uint64_t *
 word_of(char *memory, uint32_t line, uint32_t at)
@@ -284,17 +296,22 @@ post(const wm_halo_params_t &p, uint64_t epoch)
         store_far(word_of(p.peers[i].memory, p.rank, WM_HALO_POST), epoch);
 }
 
-// Waits for the neighbours' tasks.
+// Waits for the neighbours' tasks, and for neighbours without any to come to
+// this exchange, so that this rank is never two exchanges ahead.
 WM_DEVICE void
-await_all(const wm_halo_params_t &p)
+await_all(const wm_halo_params_t &p, uint64_t epoch)
 {
     uint64_t *awaited = word_of(p.memory, p.size + 1, 0);
     for (uint32_t i = wm_block_thread(); i < p.peer_count;
          i += wm_block_threads()) {
         const wm_halo_peer_t &peer = p.peers[i];
         const uint64_t wanted = awaited[peer.rank] + peer.arrivals;
-        (void)await(word_of(p.memory, peer.rank, WM_HALO_DONE), wanted,
-                    p.abort);
+        if (peer.arrivals > 0)
+            (void)await(word_of(p.memory, peer.rank, WM_HALO_DONE), wanted,
+                        p.abort);
+        else
+            (void)await(word_of(p.memory, peer.rank, WM_HALO_POST), epoch,
+                        p.abort);
         awaited[peer.rank] = wanted;
     }
 }
@@ -329,11 +346,11 @@ WM_KERNEL_OF_HALF(wm_halo, wm_halo_params_t)
     if (first)
         post(p, epoch);
     for (uint32_t i = first_task(); i < p.task_count; i += task_step())
-        run_any_task(p, load_task(p.tasks + i), epoch);
+        run_any_task(p, load_task<0>(p.tasks + i), epoch);
     if (p.peer_count == 0)
         return;
     if (first) {
-        await_all(p);
+        await_all(p, epoch);
         finish(p, epoch);
     }
     else if (wm_block_leads())
@@ -395,11 +412,22 @@ send_lines(const wm_halo_task_t &task, uint32_t flag)
 {
     const uint32_t each = sizeof(uint64_t) / sizeof(unit_t);
     const uint32_t lines = (task.count + each - 1) / each;
+    const uint32_t threads = wm_block_threads();
     char *out = lines_of(task, task.dst, flag, each);
-    for (uint32_t line = wm_block_thread(); line < lines;
-         line += wm_block_threads())
-        wm_store_line(out + (size_t)line * WM_HALO_LL_LINE,
-                      load_units<unit_t>(task, line), flag);
+    for (uint32_t begin = wm_block_thread(); begin < lines;
+         begin += LINES_AT_ONCE * threads) {
+        uint64_t values[LINES_AT_ONCE];
+        WM_UNROLL
+        for (uint32_t k = 0; k < LINES_AT_ONCE; k++)
+            if (begin + k * threads < lines)
+                values[k] = load_units<unit_t>(task, begin + k * threads);
+        WM_UNROLL
+        for (uint32_t k = 0; k < LINES_AT_ONCE; k++)
+            if (begin + k * threads < lines)
+                wm_store_line(
+                    out + (size_t)(begin + k * threads) * WM_HALO_LL_LINE,
+                    values[k], flag);
+    }
 }
 
 // Waits for some lines of this thread, and stores their units. Returns false
@@ -474,25 +502,45 @@ receive_task(const wm_halo_task_t &task, uint32_t flag, const uint32_t *abort)
         receive_lines<uint8_t>(task, flag, abort);
 }
 
+// Sends the tasks of this block, and then receives its others. Its first ones
+// are loaded already.
+WM_DEVICE void
+run_lines(const wm_halo_params_t &p, const wm_halo_task_t &sent,
+          const wm_halo_task_t &received, uint32_t flag)
+{
+    const uint32_t first = first_line_task(), step = line_task_step();
+    if (first < p.sends)
+        send_task(sent, flag);
+    for (uint32_t i = first + step; i < p.sends; i += step)
+        send_task(load_task<0>(p.tasks + i), flag);
+    if (p.sends + first < p.task_count)
+        receive_task(received, flag, p.abort);
+    for (uint32_t i = p.sends + first + step; i < p.task_count; i += step)
+        receive_task(load_task<1>(p.tasks + i), flag, p.abort);
+}
+
 // Where a ticket tells the end, a block is counted at its own end, else once
 // it has read the epoch.
 WM_KERNEL_OF_HALF(wm_halo_lines, wm_halo_params_t)
 {
     if (!wm_peer_works())
         return;
+    // All loads are under way before the first is waited for. A block without
+    // a task of one kind loads another's.
+    const uint32_t last = p.task_count - 1, at = p.sends + first_line_task();
+    const wm_halo_task_t &sent = fetch_task<0>(
+        p.tasks + (first_line_task() < last ? first_line_task() : last));
+    const wm_halo_task_t &received = fetch_task<1>(p.tasks
+                                                   + (at < last ? at : last));
     const uint64_t epoch = *(const volatile uint64_t *)word_of(
                                p.memory, p.size, WM_HALO_EPOCH)
                            + 1;
-    const uint32_t flag = (uint32_t)epoch;
+    wm_block_sync();
     uint32_t *blocks = (uint32_t *)word_of(p.memory, p.size, WM_HALO_BLOCKS);
     const bool counts = wm_block() > 0 && wm_block_leads();
     if (counts && p.ticket == 0 && epoch != 0)
         count_block(blocks);
-    for (uint32_t i = first_line_task(); i < p.sends; i += line_task_step())
-        send_task(load_task(p.tasks + i), flag);
-    for (uint32_t i = p.sends + first_line_task(); i < p.task_count;
-         i += line_task_step())
-        receive_task(load_task(p.tasks + i), flag, p.abort);
+    run_lines(p, sent, received, (uint32_t)epoch);
     if (wm_block() == 0)
         finish(p, epoch);
     else if (p.ticket != 0) {

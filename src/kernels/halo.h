@@ -19,7 +19,7 @@
 // lines' flags, which are the epoch, and stores the ghosts itself. It takes
 // one way between two ranks, where posts and completions take two, and no
 // fence. A rank is never two exchanges ahead of a neighbour, as it waits for
-// the neighbour's lines in each; so two halves are enough.
+// the neighbour in each, by lines or otherwise; so two halves are enough.
 #ifndef WM_KERNELS_HALO_H
 #define WM_KERNELS_HALO_H
 
