@@ -39,6 +39,7 @@ class HaloCalls:
         high: tuple[int, ...],
         corners: bool,
         block: tuple[int, ...] | None,
+        lines: int,
         /,
     ) -> None: ...
     def _copies(
@@ -57,8 +58,6 @@ class HaloCalls:
     def _reduce(
         self, op: MPI.Op, /, *fields: Any, stream: StreamLike | None = None
     ) -> Any: ...
-    @staticmethod
-    def _set_lines_limit(nbytes: int, /) -> None: ...
     def _count(self) -> None: ...
 
 # Devices, streams, events

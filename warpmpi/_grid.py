@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 from warpmpi import _core
 from warpmpi._comm import Cartcomm
-from warpmpi._halo import DIMS, Halo, read_width
+from warpmpi._halo import DIMS, Halo, read_width, settle
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,6 +40,49 @@ class Grid:
         corners: bool = False,
         dims: Sequence[int] | None = None,
     ) -> None:
+        if not isinstance(comm, MPI.Comm):
+            raise TypeError(
+                f"comm: give an MPI.Comm, not {type(comm).__name__}"
+            )
+        wrong = None
+        try:
+            self._read(shape, comm.Get_size(), periods, width, dims)
+        except Exception as error:  # raised by `settle`
+            wrong = error
+        settle(comm, wrong)
+        plain = MPI.Intracomm(comm).Create_cart(
+            self._dims, periods=self._periods
+        )
+        self._plain = plain
+        self._coords = tuple(plain.Get_coords(plain.rank))
+        self._blocks = tuple(
+            _block(points, ranks, at)
+            for points, ranks, at in zip(
+                self._shape, self._dims, self._coords, strict=True
+            )
+        )
+        self._local_shape = tuple(
+            low + end - begin + high
+            for (begin, end), (low, high) in zip(
+                self._blocks, self._width, strict=True
+            )
+        )
+        try:
+            self._halo = Halo(
+                Cartcomm(plain), width, corners, shape=self._local_shape
+            )
+        except BaseException:
+            plain.Free()
+            raise
+
+    def _read(
+        self,
+        shape: Any,
+        size: int,
+        periods: Any,
+        width: Any,
+        dims: Sequence[int] | None,
+    ) -> None:
         try:
             self._shape = tuple(map(operator.index, shape))
         except TypeError:
@@ -47,10 +90,6 @@ class Grid:
                 f"shape: {shape!r} is not the shape of a grid: give an int "
                 "for each dimension"
             ) from None
-        if not isinstance(comm, MPI.Comm):
-            raise TypeError(
-                f"comm: give an MPI.Comm, not {type(comm).__name__}"
-            )
         ndim = len(self._shape)
         if not 1 <= ndim <= DIMS:
             raise ValueError(
@@ -64,49 +103,26 @@ class Grid:
                 f"periods, dims: give one for each dimension of {self._shape}"
             )
         given = [0] * ndim if dims is None else list(dims)
-        self._dims = tuple(MPI.Compute_dims(comm.Get_size(), given))
+        self._periods = tuple(map(bool, periods))
+        self._dims = tuple(MPI.Compute_dims(size, given))
+        self._width = read_width(width, ndim)
         for points, ranks in zip(self._shape, self._dims, strict=True):
             if points < ranks:
                 raise ValueError(
                     f"shape: {self._shape} has fewer points than the "
                     f"{self._dims} ranks: use fewer ranks, or other dims"
                 )
-        plain = MPI.Intracomm(comm).Create_cart(
-            self._dims, periods=list(periods)
-        )
-        self._plain = plain
-        self._periods = tuple(map(bool, periods))
-        self._coords = tuple(plain.Get_coords(plain.rank))
-        self._blocks = tuple(
-            _block(points, ranks, at)
-            for points, ranks, at in zip(
-                self._shape, self._dims, self._coords, strict=True
-            )
-        )
-        local = self._with_ghosts(width, ndim)
         if any(
             points // ranks < max(each)
             for points, ranks, each in zip(
                 self._shape, self._dims, self._width, strict=True
             )
         ):
-            plain.Free()
             raise ValueError(
                 f"width: {width!r} is more than the points of the smallest "
                 f"block of {self._shape} over {self._dims} ranks: use fewer "
                 "ranks, or a smaller width"
             )
-        self._halo = Halo(Cartcomm(plain), width, corners, shape=local)
-        self._local_shape = local
-
-    def _with_ghosts(self, width: Any, ndim: int) -> tuple[int, ...]:
-        self._width = read_width(width, ndim)
-        return tuple(
-            low + end - begin + high
-            for (begin, end), (low, high) in zip(
-                self._blocks, self._width, strict=True
-            )
-        )
 
     @property
     def cart(self) -> MPI.Comm:

@@ -64,6 +64,16 @@ def read_width(width: Any, ndim: int) -> Widths:
     return widths
 
 
+def settle(comm: MPI.Comm, error: Exception | None) -> None:
+    """Raise on all ranks if one has an error; collective."""
+    texts = MPI.Comm.allgather(comm, None if error is None else str(error))
+    if error is not None:
+        raise error
+    for rank, text in enumerate(texts):
+        if text is not None:
+            raise ValueError(f"rank {rank}: {text}")
+
+
 def padded(values: Sequence[Any], rest: Any) -> tuple[Any, ...]:
     """As many values as C expects."""
     return (*values, *[rest] * (DIMS - len(values)))
@@ -79,6 +89,14 @@ def slices(box: tuple[int, ...] | None, ndim: int) -> Box:
             for at, extent in zip(box[:ndim], box[DIMS:], strict=False)
         )
     )
+
+
+@functools.cache
+def _channel_key() -> int:
+    def free(comm: MPI.Comm, key: int, channel: MPI.Comm) -> None:
+        channel.Free()
+
+    return MPI.Comm.Create_keyval(delete_fn=free)
 
 
 class Halo(_core.HaloCalls):
@@ -100,6 +118,7 @@ class Halo(_core.HaloCalls):
         corners: bool = False,
         *,
         shape: Sequence[int] | None = None,
+        _lines: int = -1,  # bytes of short exchanges; -1: as is best
     ) -> None:
         if isinstance(cart, MPI.Comm) and cart == MPI.COMM_NULL:
             raise TypeError(
@@ -115,6 +134,29 @@ class Halo(_core.HaloCalls):
         self._comm = cart if ours else Cartcomm(cart)
         dims, periods, _ = MPI.Cartcomm(cart).Get_topo()
         ndim = len(dims)
+        self._dims, self._periods = tuple(dims), tuple(map(bool, periods))
+        wrong = None
+        try:
+            self._read(width, corners, shape)
+        except Exception as error:  # raised by `settle`
+            wrong = error
+        settle(self._comm, wrong)
+        low, high = zip(*self._width, strict=True)
+        self._open(
+            self._comm,
+            self._comm.rank,
+            ndim,
+            padded(dims, 1),
+            padded(self._periods, False),
+            padded(low, 0),
+            padded(high, 0),
+            self._corners,
+            None if self._shape is None else padded(self._shape, 1),
+            _lines,
+        )
+
+    def _read(self, width: Any, corners: Any, shape: Any) -> None:
+        ndim = len(self._dims)
         if not 1 <= ndim <= DIMS:
             raise ValueError(
                 f"cart: it has {ndim} dimensions, and a halo 1 to {DIMS}"
@@ -128,21 +170,7 @@ class Halo(_core.HaloCalls):
                 )
         self._width = read_width(width, ndim)
         self._corners = bool(corners)
-        self._dims, self._periods = tuple(dims), tuple(map(bool, periods))
-        self._private: MPI.Comm | None = None  # for messages
-        self._shape = shape
-        low, high = zip(*self._width, strict=True)
-        self._open(
-            self._comm,
-            self._comm.rank,
-            ndim,
-            padded(dims, 1),
-            padded(self._periods, False),
-            padded(low, 0),
-            padded(high, 0),
-            self._corners,
-            None if shape is None else padded(shape, 1),
-        )
+        self._shape: tuple[int, ...] | None = shape
 
     @property
     def comm(self) -> MPI.Comm:
@@ -230,11 +258,16 @@ class Halo(_core.HaloCalls):
             own.assign(value)
         self._count()
 
-    def _channel(self) -> MPI.Comm:
-        """A communicator of our own, for messages."""
-        if self._private is None:
-            self._private = self._comm.Dup()
-        return self._private
+    def _channel(self) -> Any:
+        """The communicator for messages of all halos of this one.
+
+        It ends with the user's, as to end a communicator is collective.
+        """
+        found = self._comm.Get_attr(_channel_key())
+        if found is None:
+            found = self._comm.Dup()
+            self._comm.Set_attr(_channel_key(), found)
+        return found
 
     def _by_messages(self, fields: tuple[Any, ...], stream: Any) -> None:
         """Exchange what no kernel reaches, and CPU arrays."""

@@ -17,17 +17,34 @@ wm_word_wait(int device, CUstream stream, _Atomic uint32_t *word,
                     value, CU_STREAM_WAIT_VALUE_GEQ);
 }
 
-// A batch of one: the driver's list then needs no further function.
+// A batch of one: the driver's list then needs no further function. The
+// members, and their offsets, are the same for both operations.
+static int
+enqueue_long(int device, CUstream stream, bool waits,
+             const unsigned long long *word, uint64_t value, wm_error_t *err)
+{
+    CUstreamBatchMemOpParams params = {0};
+    params.waitValue.operation = waits ? CU_STREAM_MEM_OP_WAIT_VALUE_64
+                                       : CU_STREAM_MEM_OP_WRITE_VALUE_64;
+    params.waitValue.address = (CUdeviceptr)word;
+    params.waitValue.value64 = value;
+    params.waitValue.flags = waits ? CU_STREAM_WAIT_VALUE_GEQ
+                                   : CU_STREAM_WRITE_VALUE_DEFAULT;
+    return WM_CU_ON(device, err, StreamBatchMemOp, stream, 1, &params, 0);
+}
+
+int
+wm_word_write_long(int device, CUstream stream, const unsigned long long *word,
+                   uint64_t value, wm_error_t *err)
+{
+    return enqueue_long(device, stream, false, word, value, err);
+}
+
 int
 wm_word_wait_long(int device, CUstream stream, const unsigned long long *word,
                   uint64_t value, wm_error_t *err)
 {
-    CUstreamBatchMemOpParams params = {0};
-    params.waitValue.operation = CU_STREAM_MEM_OP_WAIT_VALUE_64;
-    params.waitValue.address = (CUdeviceptr)word;
-    params.waitValue.value64 = value;
-    params.waitValue.flags = CU_STREAM_WAIT_VALUE_GEQ;
-    return WM_CU_ON(device, err, StreamBatchMemOp, stream, 1, &params, 0);
+    return enqueue_long(device, stream, true, word, value, err);
 }
 
 int

@@ -20,8 +20,11 @@ WM_MUST_CHECK int
 wm_word_wait(int device, CUstream stream, _Atomic uint32_t *word,
              uint32_t value, wm_error_t *err);
 
-// Does the same for a word of 64 bits, which may be device memory that other
-// processes write.
+// Do the same for a word of 64 bits, which may be device memory that other
+// processes write or read.
+WM_MUST_CHECK int
+wm_word_write_long(int device, CUstream stream, const unsigned long long *word,
+                   uint64_t value, wm_error_t *err);
 WM_MUST_CHECK int
 wm_word_wait_long(int device, CUstream stream, const unsigned long long *word,
                   uint64_t value, wm_error_t *err);

@@ -6,10 +6,12 @@ around to. Ghosts are -1 before an exchange, and those at the end of a grid
 that is not periodic stay so.
 """
 
+import contextlib
 import ctypes
 import gc
 import itertools
 import random
+import threading
 
 import numpy as np
 import pytest
@@ -31,15 +33,16 @@ def dims_of(ndim):
 
 
 @pytest.fixture(params=["lines", "copies"])
-def kernel(request):
+def kernel(request, monkeypatch):
     """The kernel of short exchanges, or the other one, for all exchanges."""
-    wm.Halo._set_lines_limit(1 << 18 if request.param == "lines" else 0)
-    yield
-    wm.Halo._set_lines_limit(1 << 18)
+    if request.param == "copies":
+        monkeypatch.setattr(World, "lines", 0)
 
 
 class World:
     """A grid over all ranks: what each point of a block must hold."""
+
+    lines = -1  # most bytes of short exchanges; -1: as is best
 
     def __init__(self, dims, periods, own, width, corners, like=wm.zeros):
         plain = MPI.COMM_WORLD.Create_cart(dims, periods=periods)
@@ -49,7 +52,7 @@ class World:
         self.coords = plain.Get_coords(plain.rank)
         self.own, self.width = own, width
         self.corners = corners
-        self.halo = wm.Halo(self.cart, width, corners)
+        self.halo = wm.Halo(self.cart, width, corners, _lines=self.lines)
 
     def free(self):
         self.halo.free()
@@ -807,3 +810,109 @@ def test_more_ghosts_than_lines_serve(ndim):
     check(world, short, after)
     made[0].free()
     world.free()
+
+
+@needs_gpu
+def test_a_reduction_ends_after_its_sums():
+    """What free() gives back is still written until then."""
+    for _ in range(4):
+        world = World(dims_of(1), [True], [200], [(1, 1)], False)
+        before, after = reduced(world, np.add)
+        u = wm.array(before)
+        stream = wm.Stream(wm.get_device())
+        world.halo.reduce(u, stream=stream)
+        stream.synchronize()
+        u.assign(before)
+        wm.synchronize_device(stream.device)
+        world.halo.reduce(u, stream=stream)
+        world.halo.free()
+        others = [wm.full(64 * n, -5.0) for n in range(1, 9)]
+        for other in others:
+            other.numpy()
+        stream.synchronize()
+        check(world, u, after)
+        world.plain.Free()
+
+
+@needs_gpu
+@pytest.mark.parametrize("how", ["dropped", "freed"])
+def test_a_graph_keeps_its_halo(kernel, how):
+    world = World(dims_of(2), [True, False], [5, 4], [(1, 1)] * 2, True)
+    stream = wm.Stream(wm.get_device())
+    before, after = world.arrays()
+    u = wm.array(before)
+    wm.synchronize_device(stream.device)
+    plan = world.halo.plan(u)
+    with graphs.capture(stream) as made:
+        for _ in range(2):
+            plan(stream=stream)
+    if how == "freed":
+        world.halo.free()
+    del plan, world.halo
+    gc.collect()
+    again = World(dims_of(2), [True] * 2, [5, 4], [(1, 1)] * 2, True)
+    v = wm.array(before)
+    for _ in range(2):
+        u.assign(before)
+        wm.synchronize_device(stream.device)
+        made[0].launch(stream)
+        again.halo.exchange(v)
+        stream.synchronize()
+        check(world, u, after)
+    made[0].free()
+    again.free()
+    world.plain.Free()
+
+
+@pytest.mark.ranks(2)
+def test_arguments_that_one_rank_gets_wrong():
+    plain = MPI.COMM_WORLD.Create_cart(dims_of(1), [True])
+    last = plain.rank == RANKS - 1
+    with pytest.raises(ValueError, match=r"width: .* is no width"):
+        wm.Halo(plain, "1" if last else 1)
+    with pytest.raises(ValueError, match="fewer points"):
+        wm.Grid([1 if last else 100], plain)
+    with pytest.raises(ValueError, match="width: 60 is more than"):
+        wm.Grid([100], plain, width=60 if last else 1)
+    plain.Free()
+
+
+def test_halos_by_messages_share_a_communicator():
+    """It ends with the user's: free() of a halo is local."""
+    plain = MPI.COMM_WORLD.Create_cart(dims_of(1), [True])
+    channels = []
+    for _ in range(3):
+        halo = wm.Halo(plain)
+        halo.exchange(np.zeros(6))
+        channels.append(halo._channel())
+        halo.free()
+    assert channels[0] is channels[1] is channels[2]
+    plain.Free()
+    assert channels[0] == MPI.COMM_NULL
+
+
+@needs_gpu
+def test_threads_take_turns():
+    """Also where one frees the halo while others are in calls."""
+    plain = MPI.COMM_SELF.Create_cart([1], [True])
+    halo = wm.Halo(plain)
+    fields = [[wm.zeros(n) for n in range(6, 30)] for _ in range(3)]
+    begun = threading.Barrier(4)
+
+    def work(mine):
+        begun.wait()
+        with contextlib.suppress(RuntimeError):  # freed
+            for _ in range(20):
+                for field in mine:
+                    halo.exchange(field)
+
+    threads = [threading.Thread(target=work, args=[f]) for f in fields]
+    for thread in threads:
+        thread.start()
+    begun.wait()
+    for each in fields[0]:
+        halo.exchange(each)
+    halo.free()
+    for thread in threads:
+        thread.join()
+    plain.Free()

@@ -43,7 +43,7 @@ find(CUdeviceptr address, unsigned int size, RangePtr *range)
 }
 
 static Op
-write(const RangePtr &range, CUdeviceptr address, uint32_t value)
+write(const RangePtr &range, CUdeviceptr address, uint64_t value, bool is_long)
 {
     Op op;
     op.uses.push_back(range);
@@ -51,7 +51,10 @@ write(const RangePtr &range, CUdeviceptr address, uint32_t value)
     op.word = word_at(range, address);
     uint32_t *word = (uint32_t *)bytes_at(range, address);
     op.run = [=] {
-        __atomic_store_n(word, value, __ATOMIC_RELEASE);
+        if (is_long)
+            __atomic_store_n((uint64_t *)word, value, __ATOMIC_RELEASE);
+        else
+            __atomic_store_n(word, (uint32_t)value, __ATOMIC_RELEASE);
         return CUDA_SUCCESS;
     };
     return op;
@@ -98,9 +101,12 @@ give(const char *name, CUstream handle, unsigned int count,
         // The members, and their offsets, are the same for both operations.
         const auto &each = params[i].waitValue;
         RangePtr range;
-        bool is_long = each.operation == CU_STREAM_MEM_OP_WAIT_VALUE_64;
+        bool writes_long = each.operation == CU_STREAM_MEM_OP_WRITE_VALUE_64;
+        bool is_long = each.operation == CU_STREAM_MEM_OP_WAIT_VALUE_64
+                       || writes_long;
         result = find(each.address, is_long ? 8 : 4, &range);
-        bool writes = each.operation == CU_STREAM_MEM_OP_WRITE_VALUE_32;
+        bool writes = each.operation == CU_STREAM_MEM_OP_WRITE_VALUE_32
+                      || writes_long;
         bool known = writes ? each.flags <= 1
                      : is_long
                          ? each.flags == CU_STREAM_WAIT_VALUE_GEQ
@@ -108,10 +114,10 @@ give(const char *name, CUstream handle, unsigned int count,
                                && (each.flags & ~(3u | 1u << 30)) == 0;
         if (result != CUDA_SUCCESS || !known)
             return CUDA_ERROR_INVALID_VALUE;
-        ops.push_back(writes ? write(range, each.address, each.value)
-                             : wait(range, each.address,
-                                    is_long ? each.value64 : each.value,
-                                    each.flags, is_long));
+        uint64_t value = is_long ? each.value64 : each.value;
+        ops.push_back(
+            writes ? write(range, each.address, value, is_long)
+                   : wait(range, each.address, value, each.flags, is_long));
     }
     for (Op &op : ops)
         enqueue(stream, std::move(op));

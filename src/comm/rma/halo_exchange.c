@@ -9,6 +9,7 @@
 #include "comm/engine/stats.h"
 #include "comm/rma/halo_state.h"
 #include "cuda/lock.h"
+#include "cuda/word.h"
 
 #define ID_BITS 15         // of the number of a set
 #define OF_HALO (1u << 31) // a bit that no other call publishes
@@ -57,37 +58,27 @@ has_fields(const wm_halo_set_t *set, const wm_halo_field_t *fields, int count)
     return same;
 }
 
-wm_halo_set_t *
-wm_halo_find(const wm_halo_t *halo, const wm_halo_field_t *fields, int count,
-             int op)
+// Finds the newest set of these fields; NULL: there is none.
+static wm_halo_set_t *
+find_set(const wm_halo_t *halo, const wm_halo_call_t *call)
 {
     wm_halo_set_t *set = halo->sets;
-    while (set != NULL && (set->op != op || !has_fields(set, fields, count)))
+    while (set != NULL
+           && (set->op != call->op
+               || !has_fields(set, call->fields, call->count)))
         set = set->next;
     return set;
 }
 
-wm_halo_set_t *
-wm_halo_find_by_id(const wm_halo_t *halo, uint32_t id,
-                   const wm_halo_field_t *fields, int count)
+// Finds the set with this number if the fields are its fields.
+static wm_halo_set_t *
+find_by_id(const wm_halo_t *halo, const wm_halo_call_t *call, uint32_t id)
 {
     wm_halo_set_t *set = halo->sets;
     while (set != NULL && set->id != id)
         set = set->next;
-    return set != NULL && has_fields(set, fields, count) ? set : NULL;
-}
-
-uint32_t
-wm_halo_set_keep(wm_halo_set_t *set)
-{
-    set->kept = true;
-    return set->id;
-}
-
-bool
-wm_halo_set_by_messages(const wm_halo_set_t *set)
-{
-    return set->by_messages;
+    return set != NULL && has_fields(set, call->fields, call->count) ? set
+                                                                     : NULL;
 }
 
 static bool
@@ -121,28 +112,18 @@ wm_halo_add_set(wm_halo_t *halo, wm_halo_set_t *set)
     halo->sets = set;
 }
 
-// Returns the only stream that produces the fields; false: there are several,
-// or none.
+// Finds the stream that the program has named, or the only one that produces
+// the fields; false: there are several, or none.
 static bool
-find_stream(const wm_halo_t *halo, const wm_halo_field_t *fields, int count,
-            CUstream *stream)
+find_side(const wm_halo_t *halo, const wm_halo_call_t *call, CUstream *stream)
 {
-    const wm_producer_t *first = fields[0].producer;
+    const wm_producer_t *first = call->fields[0].producer;
     bool same = first->kind == WM_PRODUCER_STREAM
                 && first->device == halo->device;
-    for (int i = 1; same && i < count; ++i)
-        same = wm_producer_is_same(first, fields[i].producer);
-    *stream = first->stream;
-    return same;
-}
-
-// Finds the stream that the program has named, or that of the fields; false:
-// there is none.
-static bool
-find_side(const wm_halo_t *halo, const wm_halo_field_t *fields, int count,
-          int device, CUstream *stream)
-{
-    return device >= 0 || find_stream(halo, fields, count, stream);
+    for (int i = 1; same && i < call->count; ++i)
+        same = wm_producer_is_same(first, call->fields[i].producer);
+    *stream = call->device >= 0 ? call->stream : first->stream;
+    return same || call->device >= 0;
 }
 
 // --- the meeting of all ranks ---------------------------------------------
@@ -184,34 +165,33 @@ check_usable(const wm_halo_t *halo, wm_error_t *err)
 
 // Refuses a stream of another device than that of the fields.
 static int
-check_stream(const wm_halo_field_t *fields, int count, int device,
-             wm_error_t *err)
+check_stream(const wm_halo_call_t *call, wm_error_t *err)
 {
-    for (int i = 0; i < count && device >= 0; ++i) {
-        const wm_pointer_t *memory = fields[i].memory;
+    for (int i = 0; i < call->count && call->device >= 0; ++i) {
+        const wm_pointer_t *memory = call->fields[i].memory;
         if (!wm_memory_on_device(memory))
             return wm_error_set(err, WM_ERR_VALUE, 0,
                                 "stream: fields[%d] is host memory, which no "
                                 "stream orders: leave out the stream",
                                 i);
-        if (memory->device != device)
+        if (memory->device != call->device)
             return wm_error_set(err, WM_ERR_VALUE, 0,
                                 "stream: it is a stream of cuda:%d, and "
                                 "fields[%d] is on cuda:%d",
-                                device, i, memory->device);
+                                call->device, i, memory->device);
     }
     return 0;
 }
 
-int
-wm_halo_find_set(wm_halo_t *halo, const wm_halo_field_t *fields, int count,
-                 int op, int device, CUstream stream, int code,
-                 wm_halo_set_t **set, wm_error_t *err)
+// Finds the set with the other ranks, or makes it.
+static int
+meet_lock_held(wm_halo_t *halo, const wm_halo_call_t *call, int code,
+               wm_halo_set_t **set, wm_error_t *err)
 {
-    code = code < 0 ? code : check_stream(fields, count, device, err);
-    wm_halo_set_t *found = code < 0 ? NULL
-                                    : wm_halo_find(halo, fields, count, op);
+    code = code < 0 ? code : check_stream(call, err);
+    wm_halo_set_t *found = code < 0 ? NULL : find_set(halo, call);
     wm_error_t unusable;
+    CUstream stream;
     uint64_t capture = 0;
     bool same = found != NULL;
     if (check_usable(halo, &unusable) < 0) {
@@ -219,7 +199,7 @@ wm_halo_find_set(wm_halo_t *halo, const wm_halo_field_t *fields, int count,
         return err->code;
     }
     if (found != NULL && !found->by_messages
-        && find_side(halo, fields, count, device, &stream)) {
+        && find_side(halo, call, &stream)) {
         code = wm_stream_capture(halo->device, stream, &capture, err);
         found->kept |= capture != 0;
     }
@@ -232,7 +212,7 @@ wm_halo_find_set(wm_halo_t *halo, const wm_halo_field_t *fields, int count,
         }
     }
     if (!same)
-        return wm_halo_register(halo, fields, count, op, code, set, err);
+        return wm_halo_register(halo, call, code, set, err);
     *set = found;
     return code;
 }
@@ -242,28 +222,28 @@ wm_halo_find_set(wm_halo_t *halo, const wm_halo_field_t *fields, int count,
 // Orders the stream behind the last exchange, which may be on another one. The
 // program orders graphs.
 static int
-follow_last(wm_halo_t *halo, CUstream stream, bool captured, wm_error_t *err)
+follow_last(wm_halo_t *halo, CUstream stream, wm_error_t *err)
 {
-    uint64_t id = captured ? 0 : wm_stream_id(halo->device, stream);
-    uint64_t last = halo->last;
-    if (captured)
-        return 0;
+    uint64_t id = wm_stream_id(halo->device, stream), last = halo->last;
     halo->last = id;
     if (halo->tickets == 0 || (last != 0 && last == id))
         return 0;
     return wm_halo_await_ticket(halo, stream, err);
 }
 
-// Marks the end of an exchange; kernels that have counters mark it themselves.
+// Marks the end of an exchange. The kernel with counters marks it itself,
+// unless phases follow.
 static int
-note_end(wm_halo_t *halo, CUstream stream, bool captured, wm_error_t *err)
+note_end(wm_halo_t *halo, const wm_halo_set_t *set, CUstream stream,
+         wm_error_t *err)
 {
     int code = 0;
-    if (captured)
-        return 0;
     if (wm_halo_has_tickets(halo)) {
-        atomic_fetch_add(&halo->tickets, 1);
-        return 0;
+        uint64_t ticket = atomic_fetch_add(&halo->tickets, 1) + 1;
+        return set->phases > 0
+                   ? wm_word_write_long(halo->device, stream,
+                                        wm_halo_ticket_word(halo), ticket, err)
+                   : 0;
     }
     wm_lock(&halo->end_lock);
     if (halo->ended == NULL)
@@ -286,7 +266,7 @@ launch_list(const wm_halo_t *halo, const wm_halo_set_t *set, int list,
     params.tasks += begin;
     params.task_count = end - begin;
     params.abort = (const uint32_t *)halo->abort;
-    params.ticket = captured ? 0 : halo->tickets + 1;
+    params.ticket = captured || set->phases > 0 ? 0 : halo->tickets + 1;
     if (list > 0)
         params.peer_count = 0;
     return params.task_count == 0 && params.peer_count == 0
@@ -353,13 +333,12 @@ launch(wm_halo_t *halo, const wm_halo_set_t *set, CUstream stream,
 
 // Orders the named stream, or ours, behind the producers of the fields.
 static int
-order_before(const wm_halo_t *halo, const wm_halo_set_t *set,
-             const wm_halo_field_t *fields, CUstream stream, bool captured,
-             wm_error_t *err)
+order_before(const wm_halo_t *halo, const wm_halo_call_t *call,
+             CUstream stream, bool captured, wm_error_t *err)
 {
     int code = 0;
-    for (int i = 0; i < set->count && code == 0; ++i) {
-        const wm_producer_t *producer = fields[i].producer;
+    for (int i = 0; i < call->count && code == 0; ++i) {
+        const wm_producer_t *producer = call->fields[i].producer;
         code = captured ? wm_producer_before_graph(producer, true,
                                                    halo->device, stream, err)
                         : wm_producer_before(producer, true, halo->device,
@@ -371,27 +350,28 @@ order_before(const wm_halo_t *halo, const wm_halo_set_t *set,
 // Orders later uses of the fields behind the exchange: those that the library
 // knows of and, unless the program has named the stream, those of others.
 static int
-order_after(const wm_halo_t *halo, const wm_halo_set_t *set,
-            const wm_halo_field_t *fields, CUstream stream, bool named,
-            wm_error_t *err)
+order_after(const wm_halo_t *halo, const wm_halo_call_t *call, CUstream stream,
+            bool named, wm_error_t *err)
 {
     int code = 0;
-    for (int i = 0; i < set->count && code == 0; ++i)
-        if (!named || fields[i].producer->kind == WM_PRODUCER_ORDER)
-            code = wm_producer_after(fields[i].producer, true, halo->device,
-                                     stream, err);
+    for (int i = 0; i < call->count && code == 0; ++i)
+        if (!named || call->fields[i].producer->kind == WM_PRODUCER_ORDER)
+            code = wm_producer_after(call->fields[i].producer, true,
+                                     halo->device, stream, err);
     return code;
 }
 
 // Enqueues the exchange on a stream that is ordered behind the fields' users.
 static int
 enqueue_ordered(wm_halo_t *halo, const wm_halo_set_t *set, CUstream stream,
-                bool captured, wm_error_t *err)
+                uint64_t capture, wm_error_t *err)
 {
-    int code = follow_last(halo, stream, captured, err);
+    bool captured = capture != 0;
+    int code = captured ? wm_halo_keep(halo, stream, capture, err)
+                        : follow_last(halo, stream, err);
     if (code == 0)
         code = launch(halo, set, stream, captured, err);
-    return code < 0 ? code : note_end(halo, stream, captured, err);
+    return code < 0 || captured ? code : note_end(halo, set, stream, err);
 }
 
 // After an error that the neighbours cannot know: their kernels wait for ours.
@@ -400,98 +380,114 @@ release_neighbors(wm_halo_t *halo, const wm_halo_set_t *set)
 {
     wm_error_t unused;
     if (wm_halo_open_own(halo, &unused) == 0)
-        (void)!enqueue_ordered(halo, set, halo->own, false, &unused);
+        (void)!enqueue_ordered(halo, set, halo->own, 0, &unused);
 }
 
 static int
-enqueue_lock_held(wm_halo_t *halo, const wm_halo_set_t *set,
-                  const wm_halo_field_t *fields, bool named, CUstream stream,
-                  wm_error_t *err)
+enqueue(wm_halo_t *halo, const wm_halo_set_t *set, const wm_halo_call_t *call,
+        wm_error_t *err)
 {
-    bool theirs = !named && find_stream(halo, fields, set->count, &stream);
-    bool own = !named && !theirs;
+    CUstream stream;
     uint64_t capture = 0;
+    bool named = call->device >= 0, own = !find_side(halo, call, &stream);
+    bool theirs = !named && !own;
     int code = own ? wm_halo_open_own(halo, err)
                    : wm_stream_capture(halo->device, stream, &capture, err);
     if (own)
         stream = halo->own;
     if (code == 0 && !theirs)
-        code = order_before(halo, set, fields, stream, capture != 0, err);
+        code = order_before(halo, call, stream, capture != 0, err);
     if (code == 0)
-        code = enqueue_ordered(halo, set, stream, capture != 0, err);
+        code = enqueue_ordered(halo, set, stream, capture, err);
     else if (capture == 0)
         release_neighbors(halo, set);
     if (code == 0 && !theirs && capture == 0)
-        code = order_after(halo, set, fields, stream, named, err);
-    return code;
-}
-
-int
-wm_halo_enqueue(wm_halo_t *halo, const wm_halo_set_t *set,
-                const wm_halo_field_t *fields, int device, CUstream stream,
-                wm_error_t *err)
-{
-    int code = check_stream(fields, set->count, device, err);
-    if (code < 0)
-        return code;
-    wm_lock(&halo->lock);
-    code = enqueue_lock_held(halo, set, fields, device >= 0, stream, err);
-    pthread_mutex_unlock(&halo->lock);
+        code = order_after(halo, call, stream, named, err);
     return code;
 }
 
 static int
-start_lock_held(wm_halo_t *halo, const wm_halo_set_t *set,
-                const wm_halo_field_t *fields, int device, CUstream stream,
-                wm_error_t *err)
+start(wm_halo_t *halo, const wm_halo_set_t *set, const wm_halo_call_t *call,
+      wm_error_t *err)
 {
+    CUstream stream;
     uint64_t capture = 0;
-    bool side = find_side(halo, fields, set->count, device, &stream);
+    bool side = find_side(halo, call, &stream);
     int code = wm_halo_open_own(halo, err);
     if (code == 0 && side)
         code = wm_stream_capture(halo->device, stream, &capture, err);
-    if (code == 0 && (device >= 0 || !side))
-        code = order_before(halo, set, fields, side ? stream : halo->own,
+    if (code == 0 && (call->device >= 0 || !side))
+        code = order_before(halo, call, side ? stream : halo->own,
                             capture != 0, err);
     if (code == 0 && side)
         code = wm_stream_follow(halo->device, halo->own, halo->device, stream,
                                 err);
     if (code == 0)
-        code = enqueue_ordered(halo, set, halo->own, capture != 0, err);
+        code = enqueue_ordered(halo, set, halo->own, capture, err);
     else if (capture == 0)
         release_neighbors(halo, set);
     return code == 0 && capture == 0
-               ? order_after(halo, set, fields, halo->own, true, err)
+               ? order_after(halo, call, halo->own, true, err)
                : code;
 }
 
-int
-wm_halo_start(wm_halo_t *halo, const wm_halo_set_t *set,
-              const wm_halo_field_t *fields, int device, CUstream stream,
-              wm_error_t *err)
+static int
+finish(wm_halo_t *halo, const wm_halo_set_t *set, const wm_halo_call_t *call,
+       wm_error_t *err)
 {
-    int code = check_stream(fields, set->count, device, err);
-    if (code < 0)
-        return code;
+    CUstream stream;
+    (void)set;
+    return find_side(halo, call, &stream)
+               ? wm_stream_follow(halo->device, stream, halo->device,
+                                  halo->own, err)
+               : order_after(halo, call, halo->own, false, err);
+}
+
+// Does what a call is for with its set.
+static int
+take_step(wm_halo_t *halo, wm_halo_set_t *set, const wm_halo_call_t *call,
+          wm_halo_found_t *found, wm_error_t *err)
+{
+    *found = (wm_halo_found_t){.by_messages = set->by_messages, .id = set->id};
+    if (call->step == WM_HALO_PREPARE) {
+        set->kept = true;
+        return 0;
+    }
+    if (set->by_messages)
+        return 0;
+    return call->step == WM_HALO_ENQUEUE ? enqueue(halo, set, call, err)
+           : call->step == WM_HALO_START ? start(halo, set, call, err)
+                                         : finish(halo, set, call, err);
+}
+
+int
+wm_halo_meet(wm_halo_t *halo, const wm_halo_call_t *call, int code,
+             wm_halo_found_t *found, wm_error_t *err)
+{
+    wm_halo_set_t *set;
     wm_lock(&halo->lock);
-    code = start_lock_held(halo, set, fields, device, stream, err);
+    code = meet_lock_held(halo, call, code, &set, err);
+    if (code == 0)
+        code = take_step(halo, set, call, found, err);
     pthread_mutex_unlock(&halo->lock);
     return code;
 }
 
 int
-wm_halo_finish(wm_halo_t *halo, const wm_halo_set_t *set,
-               const wm_halo_field_t *fields, int device, CUstream stream,
-               wm_error_t *err)
+wm_halo_repeat(wm_halo_t *halo, const wm_halo_call_t *call, uint32_t id,
+               wm_halo_found_t *found, wm_error_t *err)
 {
-    int code = check_stream(fields, set->count, device, err);
-    if (code < 0)
-        return code;
+    int code = check_stream(call, err);
     wm_lock(&halo->lock);
-    code = find_side(halo, fields, set->count, device, &stream)
-               ? wm_stream_follow(halo->device, stream, halo->device,
-                                  halo->own, err)
-               : order_after(halo, set, fields, halo->own, false, err);
+    wm_halo_set_t *set = id == 0 ? find_set(halo, call)
+                                 : find_by_id(halo, call, id);
+    if (code == 0 && set == NULL)
+        code = wm_error_set(err, WM_ERR_STATE, 0,
+                            "fields: an array has other memory, or another "
+                            "shape, than when the plan was made, or the "
+                            "exchange began: make a new one");
+    if (code == 0)
+        code = take_step(halo, set, call, found, err);
     pthread_mutex_unlock(&halo->lock);
     return code;
 }

@@ -3,7 +3,6 @@
 // two halves, each with the lines of its ghosts in the order of directions and
 // fields, so that a neighbour finds its place by the records alone.
 #include <stdlib.h>
-#include <stdatomic.h>
 #include <string.h>
 
 #include "array/ll.h"
@@ -19,16 +18,8 @@
 // the faces of 512^3 float32: 442 us, and 2754 us by copies). With few, copies
 // are faster: 74 us and 113 us on two ranks.
 #define FEW_MULTIPROCESSORS 24 // of a rank's share
+#define FEWER_BYTES ((size_t)256 << 10)
 #define MORE_BYTES ((size_t)16 << 20)
-
-// Bytes of the ghosts of a rank.
-static _Atomic size_t limit = WM_HALO_LINES_BYTES;
-
-void
-wm_halo_set_lines_limit(size_t nbytes)
-{
-    atomic_store(&limit, nbytes);
-}
 
 // Returns the bytes of a rank's ghosts in a direction; 0: there are none.
 static size_t
@@ -119,9 +110,10 @@ hears(const wm_halo_making_t *making, int rank, int neighbor)
 static size_t
 most_bytes(const wm_halo_t *halo)
 {
-    size_t bytes = atomic_load(&limit);
     bool many = halo->counters->multiprocessors <= FEW_MULTIPROCESSORS;
-    return many && bytes > 0 && bytes < MORE_BYTES ? MORE_BYTES : bytes;
+    return halo->lines >= 0 ? (size_t)halo->lines
+           : many           ? MORE_BYTES
+                            : FEWER_BYTES;
 }
 
 // Returns true if lines serve a rank: there are few, its neighbours tell each

@@ -11,6 +11,7 @@
 #include "comm/coll/direct/symm_group.h"
 #include "comm/engine/engine.h"
 #include "comm/rma/halo_state.h"
+#include "cuda/capture.h"
 #include "cuda/lock.h"
 #include "cuda/word.h"
 
@@ -33,7 +34,8 @@ find_peers(wm_halo_t *halo)
 
 int
 wm_halo_new(wm_comm_t *comm, const wm_halo_shape_t *shape,
-            const int64_t *block, wm_halo_t **made, wm_error_t *err)
+            const int64_t *block, int64_t lines, wm_halo_t **made,
+            wm_error_t *err)
 {
     free_dropped();
     wm_halo_t *halo = calloc(1, sizeof *halo);
@@ -45,6 +47,7 @@ wm_halo_new(wm_comm_t *comm, const wm_halo_shape_t *shape,
     halo->comm = comm;
     halo->shape = *shape;
     halo->device = -1;
+    halo->lines = lines;
     halo->told = block != NULL;
     if (halo->told)
         memcpy(halo->block, block, sizeof halo->block);
@@ -102,15 +105,23 @@ wm_halo_has_tickets(const wm_halo_t *halo)
     return halo->counters != NULL && halo->epochs == NULL;
 }
 
-int
-wm_halo_await_ticket(wm_halo_t *halo, CUstream stream, wm_error_t *err)
+const unsigned long long *
+wm_halo_ticket_word(const wm_halo_t *halo)
 {
-    if (!wm_halo_has_tickets(halo))
-        return wm_stream_wait_event(halo->device, stream, halo->ended, err);
     const char *own = halo->counters->ranks[halo->comm->rank].memory
                       + (size_t)halo->comm->size * WM_HALO_LINE;
     const void *word = own + WM_HALO_TICKET;
-    return wm_word_wait_long(halo->device, stream, word, halo->tickets, err);
+    return word;
+}
+
+int
+wm_halo_await_ticket(wm_halo_t *halo, CUstream stream, wm_error_t *err)
+{
+    return wm_halo_has_tickets(halo)
+               ? wm_word_wait_long(halo->device, stream,
+                                   wm_halo_ticket_word(halo), halo->tickets,
+                                   err)
+               : wm_stream_wait_event(halo->device, stream, halo->ended, err);
 }
 
 // Records an event behind the work that was enqueued last, on a stream for
@@ -171,6 +182,25 @@ wm_halo_has_ended(wm_halo_t *halo)
     return code < 0 || ended; // nothing waits after an error of the driver
 }
 
+static void
+graph_ended(void *object)
+{
+    atomic_fetch_sub(&((wm_halo_t *)object)->graphs, 1);
+}
+
+int
+wm_halo_keep(wm_halo_t *halo, CUstream stream, uint64_t capture,
+             wm_error_t *err)
+{
+    if (halo->captured == capture)
+        return 0;
+    atomic_fetch_add(&halo->graphs, 1);
+    int code = wm_capture_keep(halo->device, stream, halo, graph_ended, err);
+    if (code == 0)
+        halo->captured = capture;
+    return code;
+}
+
 static pthread_mutex_t dropped_lock = PTHREAD_MUTEX_INITIALIZER;
 static wm_halo_t *dropped; // dropped_lock
 
@@ -181,7 +211,7 @@ take_ended(void)
     wm_halo_t *ended = NULL, *halo;
     wm_lock(&dropped_lock);
     for (wm_halo_t **link = &dropped; (halo = *link) != NULL;) {
-        if (!wm_halo_has_ended(halo)) {
+        if (atomic_load(&halo->graphs) > 0 || !wm_halo_has_ended(halo)) {
             link = &halo->dropped;
             continue;
         }
@@ -194,12 +224,33 @@ take_ended(void)
 }
 
 static void
+free_now(wm_halo_t *halo)
+{
+    wm_halo_set_t *next;
+    for (wm_halo_set_t *set = halo->sets; set != NULL; set = next) {
+        next = set->next;
+        wm_halo_set_free(set);
+    }
+    if (halo->own != NULL)
+        wm_stream_destroy(halo->device, halo->own);
+    if (halo->asking != NULL)
+        wm_stream_destroy(halo->device, halo->asking);
+    if (halo->ended != NULL)
+        wm_event_release(halo->device, halo->ended);
+    close_counters(halo);
+    wm_comm_release(halo->comm);
+    pthread_mutex_destroy(&halo->lock);
+    pthread_mutex_destroy(&halo->end_lock);
+    free(halo);
+}
+
+static void
 free_dropped(void)
 {
     wm_halo_t *ended = take_ended(), *next;
     for (; ended != NULL; ended = next) {
         next = ended->dropped;
-        wm_halo_free(ended);
+        free_now(ended);
     }
 }
 
@@ -218,25 +269,9 @@ wm_halo_drop(wm_halo_t *halo)
 void
 wm_halo_free(wm_halo_t *halo)
 {
-    wm_halo_set_t *next;
-    if (halo == NULL)
-        return;
-    wm_halo_wait(halo);
-    for (wm_halo_set_t *set = halo->sets; set != NULL; set = next) {
-        next = set->next;
-        wm_halo_set_free(set);
-    }
-    if (halo->own != NULL)
-        wm_stream_destroy(halo->device, halo->own);
-    if (halo->asking != NULL)
-        wm_stream_destroy(halo->device, halo->asking);
-    if (halo->ended != NULL)
-        wm_event_release(halo->device, halo->ended);
-    close_counters(halo);
-    wm_comm_release(halo->comm);
-    pthread_mutex_destroy(&halo->lock);
-    pthread_mutex_destroy(&halo->end_lock);
-    free(halo);
+    if (halo != NULL)
+        wm_halo_wait(halo);
+    wm_halo_drop(halo);
 }
 
 // --- what the GPUs need ---------------------------------------------------

@@ -513,16 +513,16 @@ make_set(wm_halo_making_t *making, int code, wm_error_t *err)
 }
 
 int
-wm_halo_register(wm_halo_t *halo, const wm_halo_field_t *fields, int count,
-                 int op, int code, wm_halo_set_t **set, wm_error_t *err)
+wm_halo_register(wm_halo_t *halo, const wm_halo_call_t *call, int code,
+                 wm_halo_set_t **set, wm_error_t *err)
 {
     wm_halo_making_t *making = calloc(1, sizeof *making);
     if (making == NULL) // as nothing can be told, the others report the wait
         return out_of_memory(err);
     making->halo = halo;
-    making->fields = fields;
-    making->count = count;
-    making->op = op;
+    making->fields = call->fields;
+    making->count = call->count;
+    making->op = call->op;
     code = make_set(making, code, err);
     if (code == 0)
         wm_halo_add_set(halo, *set = making->set);

@@ -28,6 +28,7 @@ typedef struct {
     size_t at, count; // offset in a half; elements
 } wm_halo_sum_t;
 
+typedef struct wm_halo_set wm_halo_set_t;
 struct wm_halo_set {
     struct wm_halo_set *next;
     uint32_t id; // the same on all ranks
@@ -65,6 +66,7 @@ struct wm_halo {
     wm_halo_shape_t shape;
     bool told;                   // the cells of the block were
     int64_t block[WM_HALO_DIMS]; // its cells, ghosts included
+    int64_t lines; // most bytes of a short exchange; -1: as is best
     // The neighbours, each once, without this rank.
     int peer_count, peers[WM_HALO_PEERS];
     // Made with the first set in GPU memory, which tells the device.
@@ -82,12 +84,14 @@ struct wm_halo {
     CUstream asking; // where it is recorded; NULL: not made yet
     uint64_t noted;  // end_lock: the ticket that `ended` is recorded behind
     _Atomic uint64_t passed; // the last ticket that is known to have ended
+    _Atomic int graphs;      // that have exchanges
+    uint64_t captured;       // the last of these, as a capture
     wm_halo_t *dropped;      // in the list of those that are to be freed
     // Of the list's looks: the ticket at the last one, the time of the first
     // look at it, and the ticket that was reported.
     uint64_t seen, reported;
     int64_t since;
-    pthread_mutex_t lock;
+    pthread_mutex_t lock; // of calls
 };
 
 // Makes what the GPUs need. Collective; all raise if one fails. *unreached
@@ -107,6 +111,12 @@ wm_halo_list_add(wm_halo_t *halo);
 void
 wm_halo_list_remove(wm_halo_t *halo);
 
+// Keeps the halo, and all its sets, for the graph that the stream is captured
+// into.
+WM_MUST_CHECK int
+wm_halo_keep(wm_halo_t *halo, CUstream stream, uint64_t capture,
+             wm_error_t *err);
+
 // Makes our own stream, unless it is there.
 WM_MUST_CHECK int
 wm_halo_open_own(wm_halo_t *halo, wm_error_t *err);
@@ -123,6 +133,10 @@ wm_halo_wait(wm_halo_t *halo);
 bool
 wm_halo_has_tickets(const wm_halo_t *halo);
 
+// Returns the word in GPU memory that the tickets are written into.
+const unsigned long long *
+wm_halo_ticket_word(const wm_halo_t *halo);
+
 // Makes a stream wait for the work that was enqueued last.
 WM_MUST_CHECK int
 wm_halo_await_ticket(wm_halo_t *halo, CUstream stream, wm_error_t *err);
@@ -135,11 +149,11 @@ wm_halo_has_ended(wm_halo_t *halo);
 void
 wm_halo_key_of(const wm_halo_field_t *field, wm_halo_key_t *key);
 
-// Makes a set (wm_halo_find_set). Collective; a rank that has failed calls it,
+// Makes a set (wm_halo_meet). Collective; a rank that has failed calls it,
 // too.
 WM_MUST_CHECK int
-wm_halo_register(wm_halo_t *halo, const wm_halo_field_t *fields, int count,
-                 int op, int code, wm_halo_set_t **set, wm_error_t *err);
+wm_halo_register(wm_halo_t *halo, const wm_halo_call_t *call, int code,
+                 wm_halo_set_t **set, wm_error_t *err);
 
 void
 wm_halo_set_free(wm_halo_set_t *set);

@@ -17,25 +17,22 @@ typedef struct {
     wm_halo_t *halo; // NULL: not opened, or freed
     wm_halo_shape_t shape;
     int rank;
+    int calls; // of other threads, too, that are under way
     bool freed;
 } wm_py_halo_t;
 
 // The arguments of a call.
 typedef struct {
     PyObject *const *objects; // borrowed
-    int count;                // of views
     wm_view_t views[WM_HALO_FIELDS];
     wm_halo_field_t fields[WM_HALO_FIELDS];
     PyObject *stream_object; // borrowed; None: none
-    int op;                  // WM_HALO_EXCHANGE, or of a reduction
-    int device;              // -1: no stream is named
-    CUstream stream;
-    wm_halo_set_t *set; // once found
+    wm_halo_call_t call;     // of `fields`
 } call_t;
 
 PyDoc_STRVAR(halo_open_doc,
              "_open($self, comm, rank, ndim, dims, periods, low, high, "
-             "corners, block, /)\n"
+             "corners, block, lines, /)\n"
              "--\n\n"
              "Begin with a communicator. Returns False if messages serve all\n"
              "fields, as no rank has a GPU.");
@@ -43,11 +40,12 @@ PyDoc_STRVAR(halo_open_doc,
 // Makes the halo of a communicator, also of one without GPUs.
 static int
 open_attached(MPI_Comm handle, const wm_halo_shape_t *shape,
-              const int64_t *block, wm_halo_t **halo, wm_error_t *err)
+              const int64_t *block, int64_t lines, wm_halo_t **halo,
+              wm_error_t *err)
 {
     wm_comm_t *comm;
     int code = wm_host_only_attach_too(handle, &comm, err);
-    return code < 0 ? code : wm_halo_new(comm, shape, block, halo, err);
+    return code < 0 ? code : wm_halo_new(comm, shape, block, lines, halo, err);
 }
 
 static PyObject *
@@ -60,13 +58,13 @@ halo_open(PyObject *object, PyObject *args)
     wm_error_t err;
     int code, periodic[WM_HALO_DIMS], corners;
     long long low[WM_HALO_DIMS], high[WM_HALO_DIMS];
-    long long told[WM_HALO_DIMS] = {0};
+    long long told[WM_HALO_DIMS] = {0}, lines;
     int64_t cells[WM_HALO_DIMS];
-    if (!PyArg_ParseTuple(args, "Oii(iii)(ppp)(LLL)(LLL)pO:_open", &comm,
+    if (!PyArg_ParseTuple(args, "Oii(iii)(ppp)(LLL)(LLL)pOL:_open", &comm,
                           &self->rank, &s.ndim, &s.dims[0], &s.dims[1],
                           &s.dims[2], &periodic[0], &periodic[1], &periodic[2],
                           &low[0], &low[1], &low[2], &high[0], &high[1],
-                          &high[2], &corners, &block)
+                          &high[2], &corners, &block, &lines)
         || (block != Py_None
             && !PyArg_ParseTuple(block, "LLL:_open", &told[0], &told[1],
                                  &told[2]))
@@ -82,7 +80,7 @@ halo_open(PyObject *object, PyObject *args)
     s.corners = corners != 0;
     self->shape = s;
     WM_PY_UNLOCKED(code = open_attached(handle, &s,
-                                        block != Py_None ? cells : NULL,
+                                        block != Py_None ? cells : NULL, lines,
                                         &self->halo, &err));
     return wm_py_none(code, &err);
 }
@@ -148,8 +146,8 @@ halo_copies(PyObject *object, PyObject *args)
 static void
 call_release(call_t *call)
 {
-    while (call->count > 0)
-        wm_py_view_release(&call->views[--call->count]);
+    while (call->call.count > 0)
+        wm_py_view_release(&call->views[--call->call.count]);
 }
 
 // Reads stream=.
@@ -169,7 +167,8 @@ read_keywords(call_t *call, PyObject *const *values, PyObject *names)
     return call->stream_object == Py_None
                ? 0
                : wm_py_stream_from_object(call->stream_object, "stream",
-                                          &call->device, &call->stream);
+                                          &call->call.device,
+                                          &call->call.stream);
 }
 
 static int
@@ -185,7 +184,7 @@ read_fields(call_t *call, PyObject *const *objects, Py_ssize_t given)
         PyOS_snprintf(name, sizeof name, "fields[%d]", i);
         if (wm_py_view_parse(objects[i], true, name, &call->views[i]) < 0)
             return -1;
-        ++call->count;
+        ++call->call.count;
         call->fields[i] = (wm_halo_field_t){
             .array = &call->views[i].array,
             .memory = &call->views[i].memory,
@@ -196,14 +195,16 @@ read_fields(call_t *call, PyObject *const *objects, Py_ssize_t given)
 }
 
 static int
-call_read(call_t *call, PyObject *const *args, Py_ssize_t given,
-          PyObject *names)
+call_read(call_t *call, wm_halo_step_t step, PyObject *const *args,
+          Py_ssize_t given, PyObject *names)
 {
-    call->set = NULL;
-    call->op = WM_HALO_EXCHANGE;
-    call->count = 0;
-    call->device = -1;
     call->stream_object = Py_None;
+    call->call = (wm_halo_call_t){
+        .step = step,
+        .fields = call->fields,
+        .op = WM_HALO_EXCHANGE,
+        .device = -1,
+    };
     return read_keywords(call, args + given, names) < 0
                    || read_fields(call, args, given) < 0
                ? -1
@@ -248,30 +249,34 @@ refuse_freed(void)
     return NULL;
 }
 
-typedef int (*enqueue_t)(wm_halo_t *halo, const wm_halo_set_t *set,
-                         const wm_halo_field_t *fields, int device,
-                         CUstream stream, wm_error_t *err);
-
-// Meets the other ranks, also after an exception, which they are told, and
-// enqueues a call. *set becomes NULL after an error.
-static int
-find_and_enqueue(wm_halo_t *halo, const call_t *call, enqueue_t enqueue,
-                 int code, wm_halo_set_t **set, wm_error_t *err)
+// Frees the halo; `drop`: does not wait for an exchange that is under way.
+static void
+close_halo(wm_py_halo_t *self, bool drop)
 {
-    code = wm_halo_find_set(halo, call->fields, call->count, call->op,
-                            call->device, call->stream, code, set, err);
-    if (code < 0 || wm_halo_set_by_messages(*set))
-        return code;
-    return enqueue(halo, *set, call->fields, call->device, call->stream, err);
+    wm_halo_t *halo = self->halo;
+    self->halo = NULL;
+    // After MPI's end, and in a forked child, nothing can be given back.
+    if (halo != NULL && wm_engine_check(NULL) == 0)
+        WM_PY_UNLOCKED((drop ? wm_halo_drop : wm_halo_free)(halo));
 }
 
-// Makes a call. Returns Py_NotImplemented, borrowed, if messages serve it.
-static PyObject *
-run_call(wm_py_halo_t *self, call_t *call, int code, enqueue_t enqueue)
+// Ends a call. The last one frees the halo if free() was called meanwhile.
+static void
+end_call(wm_py_halo_t *self)
 {
-    wm_halo_set_t *set = NULL;
+    if (--self->calls == 0 && self->freed)
+        close_halo(self, false);
+}
+
+// Makes a call with the other ranks, which are told of an exception; it stays.
+// Returns Py_NotImplemented, borrowed, if messages serve the call.
+static PyObject *
+run_call(wm_py_halo_t *self, const call_t *call, int code,
+         wm_halo_found_t *found)
+{
     wm_error_t err;
     bool raised = code < 0;
+    *found = (wm_halo_found_t){.by_messages = true};
     if (self->halo == NULL)
         return raised ? NULL : Py_NotImplemented;
     code = raised ? describe(&err) : 0;
@@ -280,26 +285,28 @@ run_call(wm_py_halo_t *self, call_t *call, int code, enqueue_t enqueue)
         .collective = true,
         .type = MPI_DATATYPE_NULL,
     };
+    ++self->calls;
     WM_PY_UNLOCKED(
-        code = find_and_enqueue(self->halo, call, enqueue, code, &set, &err));
+        code = wm_halo_meet(self->halo, &call->call, code, found, &err));
+    end_call(self);
     if (raised)
         return NULL;
-    call->set = set;
-    if (code == 0 && wm_halo_set_by_messages(set))
+    if (code == 0 && found->by_messages)
         return Py_NotImplemented;
     return wm_py_none(code, &err);
 }
 
 static PyObject *
 make_call(PyObject *object, PyObject *const *args, Py_ssize_t given,
-          PyObject *names, bool whole, enqueue_t enqueue)
+          PyObject *names, bool whole, wm_halo_step_t step)
 {
     wm_py_halo_t *self = (wm_py_halo_t *)object;
+    wm_halo_found_t found;
     call_t call;
     if (self->freed)
         return refuse_freed();
-    int code = call_read(&call, args, given, names);
-    PyObject *result = run_call(self, &call, code, enqueue);
+    int code = call_read(&call, step, args, given, names);
+    PyObject *result = run_call(self, &call, code, &found);
     if (result == Py_NotImplemented)
         result = whole ? by_messages(object, &call, given)
                        : Py_NewRef(Py_NotImplemented);
@@ -325,7 +332,7 @@ static PyObject *
 halo_exchange(PyObject *object, PyObject *const *args, Py_ssize_t given,
               PyObject *names)
 {
-    return make_call(object, args, given, names, true, wm_halo_enqueue);
+    return make_call(object, args, given, names, true, WM_HALO_ENQUEUE);
 }
 
 PyDoc_STRVAR(
@@ -340,20 +347,21 @@ halo_reduce(PyObject *object, PyObject *const *args, Py_ssize_t given,
 {
     wm_py_halo_t *self = (wm_py_halo_t *)object;
     MPI_Op op = MPI_OP_NULL;
+    wm_halo_found_t found;
     call_t call;
     if (self->freed)
         return refuse_freed();
     if (given < 1)
         return wm_py_fail(PyExc_TypeError, "op: give an operation"), NULL;
-    int code = call_read(&call, args + 1, given - 1, names);
+    int code = call_read(&call, WM_HALO_ENQUEUE, args + 1, given - 1, names);
     if (code == 0)
         code = wm_py_mpi_op(args[0], "op", &op);
     if (code == 0 && !wm_reducible_reduces(op))
         code = wm_py_fail(PyExc_ValueError,
                           "op: it reduces nothing: give an operation such as "
                           "MPI.SUM");
-    call.op = wm_reducible_op(op);
-    PyObject *result = run_call(self, &call, code, wm_halo_enqueue);
+    call.call.op = wm_reducible_op(op);
+    PyObject *result = run_call(self, &call, code, &found);
     Py_XINCREF(result == Py_NotImplemented ? result : NULL);
     call_release(&call);
     return result;
@@ -368,40 +376,31 @@ static PyObject *
 halo_begin(PyObject *object, PyObject *const *args, Py_ssize_t given,
            PyObject *names)
 {
-    return make_call(object, args, given, names, false, wm_halo_start);
+    return make_call(object, args, given, names, false, WM_HALO_START);
 }
 
 // Makes a call with fields that are known, without the other ranks.
 static PyObject *
 call_known(PyObject *object, uint32_t id, PyObject *const *args,
-           Py_ssize_t given, PyObject *names, enqueue_t enqueue)
+           Py_ssize_t given, PyObject *names, wm_halo_step_t step)
 {
     wm_py_halo_t *self = (wm_py_halo_t *)object;
+    wm_halo_found_t found = {.by_messages = true};
     PyObject *result = NULL;
     wm_error_t err;
     call_t call;
     if (self->freed)
         return refuse_freed();
-    int code = call_read(&call, args, given, names);
+    int code = call_read(&call, step, args, given, names);
     if (code == 0 && self->halo != NULL) {
-        call.set = id == 0 ? wm_halo_find(self->halo, call.fields, call.count,
-                                          WM_HALO_EXCHANGE)
-                           : wm_halo_find_by_id(self->halo, id, call.fields,
-                                                call.count);
-        if (call.set == NULL)
-            code = wm_py_fail(
-                PyExc_RuntimeError,
-                "fields: an array has other memory, or another shape, than "
-                "when the plan was made, or the exchange began: make a new "
-                "one");
-    }
-    if (code == 0 && (call.set == NULL || wm_halo_set_by_messages(call.set)))
-        result = by_messages(object, &call, given);
-    else if (code == 0) {
-        WM_PY_UNLOCKED(code = enqueue(self->halo, call.set, call.fields,
-                                      call.device, call.stream, &err));
+        ++self->calls;
+        WM_PY_UNLOCKED(
+            code = wm_halo_repeat(self->halo, &call.call, id, &found, &err));
+        end_call(self);
         result = wm_py_none(code, &err);
     }
+    if (code == 0 && found.by_messages)
+        Py_XSETREF(result, by_messages(object, &call, given));
     call_release(&call);
     return result;
 }
@@ -418,7 +417,7 @@ halo_replay(PyObject *object, PyObject *const *args, Py_ssize_t given,
     if (given < 1 || wm_py_argument_int(args[0], "plan", &id) < 0)
         return NULL;
     return call_known(object, (uint32_t)id, args + 1, given - 1, names,
-                      wm_halo_enqueue);
+                      WM_HALO_ENQUEUE);
 }
 
 PyDoc_STRVAR(halo_end_doc,
@@ -429,62 +428,44 @@ static PyObject *
 halo_end(PyObject *object, PyObject *const *args, Py_ssize_t given,
          PyObject *names)
 {
-    return call_known(object, 0, args, given, names, wm_halo_finish);
+    return call_known(object, 0, args, given, names, WM_HALO_FINISH);
 }
 
 PyDoc_STRVAR(halo_prepare_doc,
              "_prepare($self, /, *fields)\n--\n\n"
              "Make the set of the fields of a plan; return its number.");
 
-static int
-nothing(wm_halo_t *Py_UNUSED(halo), const wm_halo_set_t *Py_UNUSED(set),
-        const wm_halo_field_t *Py_UNUSED(fields), int Py_UNUSED(device),
-        CUstream Py_UNUSED(stream), wm_error_t *Py_UNUSED(err))
-{
-    return 0;
-}
-
 static PyObject *
 halo_prepare(PyObject *object, PyObject *const *args, Py_ssize_t given,
              PyObject *names)
 {
     wm_py_halo_t *self = (wm_py_halo_t *)object;
+    wm_halo_found_t found;
     call_t call;
     if (self->freed)
         return refuse_freed();
-    int code = call_read(&call, args, given, names);
-    PyObject *result = run_call(self, &call, code, nothing);
-    if (result == Py_NotImplemented)
-        result = PyLong_FromUnsignedLong(wm_halo_set_keep(call.set));
-    else if (result != NULL)
-        Py_SETREF(result, PyLong_FromUnsignedLong(wm_halo_set_keep(call.set)));
+    int code = call_read(&call, WM_HALO_PREPARE, args, given, names);
+    PyObject *result = run_call(self, &call, code, &found);
+    Py_XINCREF(result == Py_NotImplemented ? result : NULL);
+    if (result != NULL)
+        Py_SETREF(result, PyLong_FromUnsignedLong(found.id));
     call_release(&call);
     return result;
-}
-
-// Frees the halo; `drop`: does not wait for an exchange that is under way.
-static void
-close_halo(wm_py_halo_t *self, bool drop)
-{
-    wm_halo_t *halo = self->halo;
-    self->halo = NULL;
-    // After MPI's end, and in a forked child, nothing can be given back.
-    if (halo != NULL && wm_engine_check(NULL) == 0)
-        WM_PY_UNLOCKED((drop ? wm_halo_drop : wm_halo_free)(halo));
 }
 
 PyDoc_STRVAR(halo_free_doc,
              "free($self, /)\n--\n\n"
              "Release the memory of the halo; local.\n\n"
-             "Waits for the exchanges that were begun here. No graph with an\n"
-             "exchange is launched any more, on any rank.");
+             "Waits for the exchanges that were begun here. Graphs with an\n"
+             "exchange keep the memory until they are destroyed.");
 
 static PyObject *
 halo_free(PyObject *object, PyObject *Py_UNUSED(unused))
 {
     wm_py_halo_t *self = (wm_py_halo_t *)object;
     self->freed = true;
-    close_halo(self, false);
+    ++self->calls;
+    end_call(self);
     Py_RETURN_NONE;
 }
 
@@ -495,20 +476,6 @@ halo_dealloc(PyObject *object)
     close_halo((wm_py_halo_t *)object, true);
     type->tp_free(object);
     Py_DECREF(type);
-}
-
-PyDoc_STRVAR(halo_set_lines_limit_doc,
-             "_set_lines_limit(nbytes, /)\n--\n\n"
-             "Set the bytes of ghosts up to which exchanges are by LL lines.");
-
-static PyObject *
-halo_set_lines_limit(PyObject *Py_UNUSED(self), PyObject *nbytes)
-{
-    size_t limit = PyLong_AsSize_t(nbytes);
-    if (limit == (size_t)-1 && PyErr_Occurred())
-        return NULL;
-    wm_halo_set_lines_limit(limit);
-    Py_RETURN_NONE;
 }
 
 PyDoc_STRVAR(halo_count_doc,
@@ -522,8 +489,6 @@ halo_count(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(unused))
 }
 
 static PyMethodDef methods[] = {
-    {"_set_lines_limit", halo_set_lines_limit, METH_O | METH_STATIC,
-     halo_set_lines_limit_doc},
     {"_count", halo_count, METH_NOARGS, halo_count_doc},
     {"_open", halo_open, METH_VARARGS, halo_open_doc},
     {"_copies", halo_copies, METH_VARARGS, halo_copies_doc},
