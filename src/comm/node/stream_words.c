@@ -162,14 +162,39 @@ wm_graph_words_enqueue_round(const wm_barrier_t *barrier, int device,
     return wm_word_batch(device, stream, ops, count, err);
 }
 
+// Enqueues the operations of an epoch from `first` to `last`: the arrival is
+// the first one.
+static int
+enqueue_epoch(const wm_barrier_t *barrier, int device, CUstream stream,
+              uint32_t number, int first, int last, wm_error_t *err)
+{
+    wm_word_op_t ops[WM_BARRIER_RANKS];
+    (void)add_epoch(barrier, offsetof(wm_barrier_row_t, epochs), number, ops);
+    return wm_word_batch(device, stream, ops + first, last - first, err);
+}
+
+int
+wm_graph_words_enqueue_arrive(const wm_barrier_t *barrier, int device,
+                              CUstream stream, uint32_t number,
+                              wm_error_t *err)
+{
+    return enqueue_epoch(barrier, device, stream, number, 0, 1, err);
+}
+
+int
+wm_graph_words_enqueue_wait(const wm_barrier_t *barrier, int device,
+                            CUstream stream, uint32_t number, wm_error_t *err)
+{
+    return enqueue_epoch(barrier, device, stream, number, 1, barrier->size,
+                         err);
+}
+
 int
 wm_graph_words_enqueue_epoch(const wm_barrier_t *barrier, int device,
                              CUstream stream, uint32_t number, wm_error_t *err)
 {
-    wm_word_op_t ops[WM_BARRIER_RANKS];
-    int count = add_epoch(barrier, offsetof(wm_barrier_row_t, epochs), number,
-                          ops);
-    return wm_word_batch(device, stream, ops, count, err);
+    return enqueue_epoch(barrier, device, stream, number, 0, barrier->size,
+                         err);
 }
 
 // Added to the promised value: beyond the value of any stream, and of a rank

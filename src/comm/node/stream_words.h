@@ -76,11 +76,19 @@ void
 wm_graph_words_begin(const wm_barrier_t *barrier);
 
 // Enqueue a round, which the streams of all ranks pass, and then count epochs
-// from 0 on; and epoch `number`, from 1 on, at which the stream waits for all
-// others. The streams of each rank must do so in the same order.
+// from 0 on; the arrival at epoch `number`, from 1 on; the wait until all
+// others have arrived there, or later; and both. The streams of each rank must
+// do so in the same order.
 WM_MUST_CHECK int
 wm_graph_words_enqueue_round(const wm_barrier_t *barrier, int device,
                              CUstream stream, wm_error_t *err);
+WM_MUST_CHECK int
+wm_graph_words_enqueue_arrive(const wm_barrier_t *barrier, int device,
+                              CUstream stream, uint32_t number,
+                              wm_error_t *err);
+WM_MUST_CHECK int
+wm_graph_words_enqueue_wait(const wm_barrier_t *barrier, int device,
+                            CUstream stream, uint32_t number, wm_error_t *err);
 WM_MUST_CHECK int
 wm_graph_words_enqueue_epoch(const wm_barrier_t *barrier, int device,
                              CUstream stream, uint32_t number,

@@ -218,5 +218,6 @@ wm_fragmented_coll_enqueue(wm_symm_t *symm, const wm_coll_desc_t *desc,
     int code = wm_symm_begin_turn(symm, err);
     for (; coll.index < fragments && code == 0; ++coll.index)
         code = fragmented_follow(&coll, err);
-    return code < 0 ? code : wm_symm_leave_turn(symm, err);
+    return code < 0 ? code
+                    : wm_symm_leave_turn(symm, desc->shape->varies, err);
 }

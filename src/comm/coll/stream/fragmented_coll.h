@@ -15,8 +15,7 @@ WM_MUST_CHECK int
 wm_fragmented_coll_count(wm_symm_t *symm, const wm_coll_desc_t *desc,
                          size_t *fragments, wm_error_t *err);
 
-// Enqueues a call that was begun (wm_symm_begin). All ranks give the same
-// number of fragments in a graph.
+// Enqueues a call that was begun (wm_symm_begin).
 WM_MUST_CHECK int
 wm_fragmented_coll_enqueue(wm_symm_t *symm, const wm_coll_desc_t *desc,
                            size_t fragments, wm_error_t *err);

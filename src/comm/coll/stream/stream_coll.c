@@ -172,20 +172,18 @@ stream_coll_refuse(wm_symm_t *symm, const wm_coll_desc_t *desc, int code)
         stream = CU_STREAM_LEGACY; // the legacy stream always exists
     if (wm_symm_begin(symm, desc, stream, NULL) == 0) {
         if (desc != NULL)
-            code = wm_symm_leave_turn(symm, NULL);
+            code = wm_symm_leave_turn(symm, false, NULL);
         (void)!wm_symm_finish(symm, code, NULL);
     }
     if (ours)
         wm_stream_release(device, stream);
 }
 
-// Ranks exchange this on the host when a call is captured. A replay checks
-// nothing: if ranks replay different calls, their streams wait for ever.
+// What ranks compare on the host when the first call of a communicator is
+// captured.
 typedef struct {
     int kind;       // wm_coll_kind_t
-    bool first;     // the first call of its capture
     uint64_t asked; // hash of the arguments that must be alike on all ranks
-    uint64_t fragments;
 } captured_t;
 
 static int
@@ -206,72 +204,55 @@ compare_captured(const captured_t *mine, const captured_t *other, int rank,
                             "gave other counts, types, op or root than this "
                             "rank in %s: all must give the same",
                             rank, name);
-    if (mine->first != other->first)
-        return wm_error_set(err, WM_ERR_VALUE, 0,
-                            "the ranks' graphs differ: rank %d captures this "
-                            "%s and the call before it into %s, this rank "
-                            "into %s: all must capture the same calls into a "
-                            "graph",
-                            rank, name,
-                            other->first ? "two graphs" : "one graph",
-                            mine->first ? "two" : "one");
     return 0;
-}
-
-// Exchanges the call of this rank; `code` is 0 or its error, then `err` is
-// written. Raises on all ranks if one has failed or if the calls differ. On
-// success `fragments` is the maximum over all ranks.
-static int
-exchange_captured(wm_comm_t *comm, captured_t *captured, int code,
-                  wm_error_t *err)
-{
-    const captured_t mine = *captured;
-    int exchanged = wm_preflight_tell(comm, WM_COLL_CAPTURED, code, err);
-    if (exchanged == 0)
-        exchanged = wm_preflight_share(comm, &mine, sizeof mine, err);
-    for (int rank = 0; rank < comm->size && exchanged == 0; ++rank) {
-        const captured_t other = *(const captured_t *)wm_preflight_data(
-            comm->barrier, rank);
-        if (other.fragments > captured->fragments)
-            captured->fragments = other.fragments;
-        exchanged = other.fragments > WM_SYMM_STEPS
-                        ? wm_comm_damaged(comm, rank, err)
-                        : compare_captured(&mine, &other, rank, err);
-    }
-    return exchanged;
-}
-
-// Puts a call into a graph. All ranks compare it before that, and confirm it
-// after that, or all raise.
-static int
-capture(run_t *run, int code, wm_error_t *err)
-{
-    captured_t captured = {
-        .first = run->symm->capture != run->capture,
-    };
-    if (code == 0) {
-        captured.kind = (int)run->desc.call->kind;
-        captured.asked = wm_coll_desc_hash(&run->desc);
-        captured.fragments = run->fragments;
-    }
-    code = exchange_captured(run->desc.comm, &captured, code, err);
-    if (code < 0)
-        return code;
-    run->fragments = captured.fragments;
-    code = wm_symm_begin_captured(run->symm, run->capture, run->desc.stream,
-                                  err);
-    if (code == 0)
-        code = wm_symm_finish(run->symm, stream_coll_enqueue(run, err), err);
-    code = wm_preflight_tell(run->desc.comm, WM_COLL_CAPTURED, code, err);
-    if (code < 0)
-        run->symm->capture = 0;
-    return code;
 }
 
 static const char *
 name_of(const wm_coll_t *call)
 {
     return call != NULL ? wm_call_name(call->kind) : "a refused call";
+}
+
+// Meets the other ranks before the first captured call of a communicator,
+// which makes symmetric memory for graphs: all raise if one has failed
+// (`code`; then `err` is written), or if the calls differ. Later calls meet
+// nobody, so that a rank may capture again alone.
+static int
+meet_captured(wm_comm_t *comm, const wm_coll_desc_t *desc, int code,
+              wm_error_t *err)
+{
+    wm_error_t other;
+    captured_t mine = {.kind = -1};
+    int met = 0;
+    if (code == 0)
+        mine = (captured_t){(int)desc->call->kind, wm_coll_desc_hash(desc)};
+    if (comm->symm != NULL)
+        met = wm_symm_arrive_captured(comm->symm, name_of(desc->call),
+                                      code == 0 ? err : &other);
+    if (met < 0)
+        return code < 0 ? code : met;
+    code = wm_preflight_tell(comm, WM_COLL_CAPTURED, code, err);
+    if (code == 0)
+        code = wm_preflight_share(comm, &mine, sizeof mine, err);
+    for (int rank = 0; rank < comm->size && code == 0; ++rank)
+        code = compare_captured(
+            &mine,
+            (const captured_t *)wm_preflight_data(comm->barrier, rank), rank,
+            err);
+    return code < 0 ? code
+                    : wm_symm_make(comm, desc->device, true, code, err);
+}
+
+// Puts a call into a graph. Other ranks do not hear of a failure: theirs have
+// the call, and ours has not.
+static int
+capture(run_t *run, wm_error_t *err)
+{
+    int code = wm_symm_begin_captured(run->symm, run->capture,
+                                      run->desc.stream, err);
+    return code < 0
+               ? code
+               : wm_symm_finish(run->symm, stream_coll_enqueue(run, err), err);
 }
 
 // Names the call, for reports about waiting for other ranks on the host.
@@ -318,22 +299,14 @@ wm_stream_coll_call(wm_comm_t *comm, const wm_coll_t *call,
                  .stream = on->stream},
         .capture = on->capture,
     };
-    wm_error_t other;
     int code = call == NULL ? err->code : 0;
     if (code == 0)
         code = wm_coll_desc_fill(&run.desc, err);
-    if (run.capture != 0)
-        name_wait(call, "captured into a graph");
-    if (run.capture != 0 && comm->symm != NULL) {
-        int alike = wm_symm_arrive_captured(comm->symm, name_of(call),
-                                            code == 0 ? err : &other);
-        if (alike < 0)
-            return code < 0 ? code : alike;
-    }
     if (run.capture != 0 && comm->graph_symm == NULL) {
-        int made = wm_symm_make(comm, on->device, true, code, err);
-        if (made < 0)
-            return made;
+        name_wait(call, "the first captured into a graph");
+        code = meet_captured(comm, &run.desc, code, err);
+        if (code < 0)
+            return code;
     }
     run.symm = run.capture != 0 ? comm->graph_symm : comm->symm;
     if (code == 0 && on->device != run.symm->device)
@@ -346,7 +319,10 @@ wm_stream_coll_call(wm_comm_t *comm, const wm_coll_t *call,
     if (code == 0)
         code = wm_fragmented_coll_count(run.symm, &run.desc, &run.fragments,
                                         err);
-    code = run.capture != 0 ? capture(&run, code, err) : give(&run, code, err);
+    if (run.capture == 0)
+        code = give(&run, code, err);
+    else if (code == 0)
+        code = capture(&run, err);
     bool on_host = run.symm->memory->on_host;
     if (code == 0)
         wm_stat_add(

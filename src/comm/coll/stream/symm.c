@@ -9,6 +9,7 @@
 
 #define HALF_ALIGN ((size_t)1 << 20)
 #define ENDED WM_SYMM_ENDED
+#define MOST_TURNS 4096 // of a graph, between two rounds
 
 int
 wm_symm_begin(wm_symm_t *symm, const wm_coll_desc_t *desc, CUstream stream,
@@ -65,22 +66,29 @@ wm_symm_begin_captured(wm_symm_t *symm, uint64_t capture, CUstream stream,
         symm->capture = capture;
         symm->turns = 0;
     }
-    int code = wm_symm_follow_captured(symm, first, stream, err);
+    int code = wm_symm_find_dead(symm, err);
+    if (code == 0)
+        code = wm_symm_follow_captured(symm, first, stream, err);
     return code < 0 ? wm_symm_finish(symm, code, err) : 0;
 }
 
-// Takes a turn in a graph. All ranks know how many fragments the call before
-// had, so only the first call waits.
+// Takes a turn in a graph, whose turns count from a round on. Words of a turn
+// are below poison.
 static int
 take_turn_captured(wm_symm_t *symm, wm_error_t *err)
 {
-    bool first = symm->turns++ == 0;
-    symm->turn = first ? 0 : symm->turn + (uint32_t)symm->fragments;
-    if (!first)
-        return 0;
-    symm->epochs = 0;
-    return wm_graph_words_enqueue_round(symm->barrier, symm->device,
-                                        symm->stream, err);
+    bool again = symm->turns % MOST_TURNS == 0;
+    if (again)
+        symm->turns = 0;
+    uint32_t last = symm->turns++;
+    symm->turn = symm->turns;
+    return again ? wm_graph_words_enqueue_round(symm->barrier, symm->device,
+                                                symm->stream, err)
+           : symm->fragments > 1 // it used this half, too
+               ? wm_graph_words_enqueue_wait(symm->barrier, symm->device,
+                                             symm->stream,
+                                             (last << 16) + ENDED, err)
+               : 0;
 }
 
 int
@@ -111,7 +119,9 @@ wm_symm_step(wm_symm_t *symm, uint32_t step, wm_error_t *err)
 {
     if (symm->captured)
         return wm_graph_words_enqueue_epoch(symm->barrier, symm->device,
-                                            symm->stream, ++symm->epochs, err);
+                                            symm->stream,
+                                            (symm->turns << 16) + step + 1,
+                                            err);
     int code = wm_symm_arrive(symm, step + 1, err);
     return code < 0
                ? code
@@ -119,9 +129,16 @@ wm_symm_step(wm_symm_t *symm, uint32_t step, wm_error_t *err)
 }
 
 int
-wm_symm_leave_turn(wm_symm_t *symm, wm_error_t *err)
+wm_symm_leave_turn(wm_symm_t *symm, bool varies, wm_error_t *err)
 {
-    return symm->captured ? 0 : wm_symm_arrive(symm, ENDED, err);
+    if (!symm->captured)
+        return wm_symm_arrive(symm, ENDED, err);
+    return varies || symm->fragments > 1
+               ? wm_graph_words_enqueue_arrive(symm->barrier, symm->device,
+                                               symm->stream,
+                                               (symm->turns << 16) + ENDED,
+                                               err)
+               : 0;
 }
 
 int
@@ -189,7 +206,9 @@ wm_symm_finish(wm_symm_t *symm, int code, wm_error_t *err)
 {
     if (code == 0 && symm->captured)
         code = wm_event_record(symm->device, symm->ended, symm->stream, err);
-    if (code < 0 && !symm->captured) {
+    if (code < 0 && symm->captured)
+        symm->capture = 0;
+    else if (code < 0) {
         uint32_t call = symm->signatures.calls;
         wm_symm_set_lost(symm);
         wm_signatures_fail(&symm->signatures, call, WM_SIGNATURES_REFUSED);

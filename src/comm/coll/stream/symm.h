@@ -45,8 +45,8 @@ WM_MUST_CHECK int
 wm_symm_begin(wm_symm_t *symm, const wm_coll_desc_t *desc, CUstream stream,
               wm_error_t *err);
 
-// Begins a call of a capture (wm_stream_capture). All ranks have compared the
-// call and its number of fragments before.
+// Begins a call of a capture (wm_stream_capture). Nobody else need capture it
+// at this time.
 WM_MUST_CHECK int
 wm_symm_begin_captured(wm_symm_t *symm, uint64_t capture, CUstream stream,
                        wm_error_t *err);
@@ -64,9 +64,10 @@ wm_symm_at(wm_symm_t *symm, int rank, size_t fragment);
 WM_MUST_CHECK int
 wm_symm_step(wm_symm_t *symm, uint32_t step, wm_error_t *err);
 
-// Enqueues the arrival at the end of the fragments.
+// Enqueues the arrival at the end of the fragments, where others may wait for
+// it: in a graph where ranks `varies` in their number, or there are several.
 WM_MUST_CHECK int
-wm_symm_leave_turn(wm_symm_t *symm, wm_error_t *err);
+wm_symm_leave_turn(wm_symm_t *symm, bool varies, wm_error_t *err);
 
 // Enqueues the call as a kernel by LL, LL128 or Simple. Not a barrier.
 WM_MUST_CHECK int
@@ -114,7 +115,7 @@ wm_symm_find_failure(wm_symm_t *symm, wm_error_t *err);
 WM_MUST_CHECK int
 wm_symm_find_failures(wm_error_t *err);
 
-// Waits until all ranks capture a call. Called before the capture; `symm` is
+// Waits until all ranks capture their first call. Called before that; `symm` is
 // that of calls that are not captured. Raises on all ranks if one makes the
 // call without a capture.
 WM_MUST_CHECK int

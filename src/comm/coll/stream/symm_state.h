@@ -17,7 +17,7 @@ struct wm_symm {
     wm_symm_t *next; // next in the list of those without captures
     pthread_mutex_t lock;
     wm_comm_t *comm;
-    wm_barrier_t *barrier; // words count calls << 16 | steps; epochs in graphs
+    wm_barrier_t *barrier; // words count calls (in graphs turns) << 16 | steps
     bool captured;         // its calls are captured
     int device, rank, size;
     wm_symm_memory_t *memory;
@@ -32,8 +32,7 @@ struct wm_symm {
     wm_kernel_coll_t kernels;   // state of the kernels
     uint32_t turn;              // its parity is the half of the next fragment
     uint64_t capture;           // of the last call; 0: forgotten
-    uint32_t turns;             // turns taken so far, in its graph or in all
-    uint32_t epochs;            // epochs of its graph so far
+    uint32_t turns;             // turns taken so far: all; since a round
     size_t fragments;           // fragments of the last call that took a turn
     wm_block_t **copies;        // memory that graphs read
     size_t copied;
