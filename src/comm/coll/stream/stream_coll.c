@@ -236,11 +236,9 @@ meet_captured(wm_comm_t *comm, const wm_coll_desc_t *desc, int code,
         code = wm_preflight_share(comm, &mine, sizeof mine, err);
     for (int rank = 0; rank < comm->size && code == 0; ++rank)
         code = compare_captured(
-            &mine,
-            (const captured_t *)wm_preflight_data(comm->barrier, rank), rank,
-            err);
-    return code < 0 ? code
-                    : wm_symm_make(comm, desc->device, true, code, err);
+            &mine, (const captured_t *)wm_preflight_data(comm->barrier, rank),
+            rank, err);
+    return code < 0 ? code : wm_symm_make(comm, desc->device, true, code, err);
 }
 
 // Puts a call into a graph. Other ranks do not hear of a failure: theirs have

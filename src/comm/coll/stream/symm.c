@@ -118,10 +118,9 @@ int
 wm_symm_step(wm_symm_t *symm, uint32_t step, wm_error_t *err)
 {
     if (symm->captured)
-        return wm_graph_words_enqueue_epoch(symm->barrier, symm->device,
-                                            symm->stream,
-                                            (symm->turns << 16) + step + 1,
-                                            err);
+        return wm_graph_words_enqueue_epoch(
+            symm->barrier, symm->device, symm->stream,
+            (symm->turns << 16) + step + 1, err);
     int code = wm_symm_arrive(symm, step + 1, err);
     return code < 0
                ? code
@@ -133,12 +132,10 @@ wm_symm_leave_turn(wm_symm_t *symm, bool varies, wm_error_t *err)
 {
     if (!symm->captured)
         return wm_symm_arrive(symm, ENDED, err);
-    return varies || symm->fragments > 1
-               ? wm_graph_words_enqueue_arrive(symm->barrier, symm->device,
-                                               symm->stream,
-                                               (symm->turns << 16) + ENDED,
-                                               err)
-               : 0;
+    return varies || symm->fragments > 1 ? wm_graph_words_enqueue_arrive(
+               symm->barrier, symm->device, symm->stream,
+               (symm->turns << 16) + ENDED, err)
+                                         : 0;
 }
 
 int

@@ -115,8 +115,8 @@ wm_symm_find_failure(wm_symm_t *symm, wm_error_t *err);
 WM_MUST_CHECK int
 wm_symm_find_failures(wm_error_t *err);
 
-// Waits until all ranks capture their first call. Called before that; `symm` is
-// that of calls that are not captured. Raises on all ranks if one makes the
+// Waits until all ranks capture their first call. Called before that; `symm`
+// is that of calls that are not captured. Raises on all ranks if one makes the
 // call without a capture.
 WM_MUST_CHECK int
 wm_symm_arrive_captured(wm_symm_t *symm, const char *name, wm_error_t *err);
