@@ -96,7 +96,7 @@ def test_values(comm, stream, call):
 
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__name__)
 def test_one_rank_captures_again_alone(comm, stream, call):
-    """With other buffers, between two replays: the others keep their graphs."""
+    """With other buffers, between replays; the others keep their graphs."""
     channel, graph = comm.on(stream), None
     for turn in range(comm.size + 1):
         if turn in (0, comm.rank + 1):
@@ -351,7 +351,7 @@ def test_an_array_of_another_capture(fresh, stream):
 
 
 def test_what_cannot_be_captured(fresh, stream):
-    """The capture and the communicator go on; none but the first asks others."""
+    """The capture and the communicator go on; the first call asks others."""
     channel = fresh.on(stream)
     a, b = wm.zeros(SIZE, "int32"), wm.zeros(SIZE, "int32")
     last = fresh.rank == fresh.size - 1
