@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/coll/stream/symm_state.h"
 
-#include <stdlib.h>
-
+#include "comm/coll/stream/graph_memory.h"
 #include "comm/node/stream_words.h"
 #include "cuda/event.h"
 #include "cuda/lock.h"
@@ -142,15 +141,8 @@ int
 wm_symm_keep(wm_symm_t *symm, wm_block_t *memory, wm_error_t *err)
 {
     CUevent event = NULL;
-    if (symm->captured) {
-        wm_block_t **more = realloc(symm->copies,
-                                    (symm->copied + 1) * sizeof(*more));
-        if (more == NULL)
-            return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
-        symm->copies = more;
-        symm->copies[symm->copied++] = memory;
-        return 0;
-    }
+    if (symm->captured)
+        return wm_graph_memory_keep(symm->device, symm->stream, memory, err);
     int code = wm_event_acquire(symm->device, &event, err);
     if (code == 0)
         code = wm_event_record(symm->device, event, symm->stream, err);

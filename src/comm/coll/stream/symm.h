@@ -74,8 +74,8 @@ WM_MUST_CHECK int
 wm_symm_enqueue_kernel(wm_symm_t *symm, const wm_coll_desc_t *desc,
                        wm_error_t *err);
 
-// Frees memory of the call when the stream has passed the work so far. For a
-// graph, which may run at any time, frees it together with `symm`.
+// Frees memory of the call when the stream has passed the work so far, or when
+// the graph is gone.
 WM_MUST_CHECK int
 wm_symm_keep(wm_symm_t *symm, wm_block_t *memory, wm_error_t *err);
 

@@ -9,6 +9,7 @@
 #include "comm/coll/direct/preflight.h"
 #include "comm/coll/direct/symm_group.h"
 #include "comm/coll/call/coll_wait.h"
+#include "comm/coll/stream/graph_memory.h"
 #include "comm/coll/stream/stream_failure.h"
 #include "comm/coll/direct/direct.h"
 #include "comm/coll/stream/symm_state.h"
@@ -133,9 +134,7 @@ symm_discard(wm_symm_t *symm)
     wm_kernel_coll_close(&symm->kernels);
     wm_signatures_close(&symm->signatures);
     wm_symm_memory_free(symm->memory);
-    for (size_t i = 0; i < symm->copied; ++i)
-        wm_block_free(symm->copies[i], 0, NULL, NULL);
-    free(symm->copies);
+    wm_graph_marks_leave(symm);
     if (symm->ended != NULL)
         wm_event_destroy(symm->device, symm->ended);
     pthread_mutex_destroy(&symm->lock);

@@ -34,8 +34,6 @@ struct wm_symm {
     uint64_t capture;           // of the last call; 0: forgotten
     uint32_t turns;             // turns taken so far: all; since a round
     size_t fragments;           // fragments of the last call that took a turn
-    wm_block_t **copies;        // memory that graphs read
-    size_t copied;
     // The failure, as it was raised; code 0: none. With one, the next call
     // recovers.
     wm_error_t lost;

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// What collectives need as long as graphs may run that have them: copies of
+// data with gaps and, with WARPMPI_CHECK, marks. A mark is a hash of a captured
+// call. Each replay gives it to all ranks before the call, so that they see
+// that they replay different calls. Any thread, no lock of a caller's needed.
+#ifndef WM_COMM_COLL_STREAM_GRAPH_MEMORY_H
+#define WM_COMM_COLL_STREAM_GRAPH_MEMORY_H
+
+#include <stdbool.h>
+
+#include "cuda/memory.h"
+
+// Keeps a block until the graph is gone into which the stream is captured. If
+// this fails, the block stays for good.
+WM_MUST_CHECK int
+wm_graph_memory_keep(int device, CUstream stream, wm_block_t *block,
+                     wm_error_t *err);
+
+// Makes the words of a captured call of `owner`: the mark of this rank, not 0,
+// and after it a word for the mark of each rank, 0 until a replay has it.
+WM_MUST_CHECK int
+wm_graph_marks_new(const void *owner, int device, CUstream stream,
+                   uint64_t mark, int size, uint64_t **words, wm_error_t *err);
+
+// Finds a rank of which a replay had another mark than ours: *marks are ours
+// and its.
+bool
+wm_graph_marks_differ(const void *owner, int *rank, uint64_t marks[2]);
+
+// The owner ends: its marks are compared no more.
+void
+wm_graph_marks_leave(const void *owner);
+
+#endif
