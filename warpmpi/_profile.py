@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import warpmpi as wm
 
-from . import _core, _install
+from . import _comm, _core, _install
 
 __all__ = ["CallTimes", "Profile", "profile"]
 
@@ -64,6 +64,8 @@ def _types() -> Iterator[tuple[str, type]]:
     """Give our communicating types, and their names."""
     for name in _TYPES:
         yield name, getattr(wm, name)
+    for type_, of_hosts in _comm._OF_HOSTS.items():  # of jobs without GPUs
+        yield type_.__name__, of_hosts
     for name, (module, given) in _GIVEN.items():
         found = importlib.import_module(f"warpmpi.{module}")
         yield name, getattr(found, given)

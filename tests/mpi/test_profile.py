@@ -10,6 +10,7 @@ import pytest
 from mpi4py import MPI
 
 import cases
+import ranks
 import warpmpi as wm
 
 gpu = pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU")
@@ -128,6 +129,27 @@ def test_calls_are_timed(comm):
     assert calls[first].microseconds == max(
         took.microseconds for took in calls.values()
     )
+
+
+# Calls that are MPI's own, as no rank has a GPU.
+OF_HOSTS = """
+    from mpi4py import MPI
+    import warpmpi as wm
+
+    comm, one = wm.Comm(MPI.COMM_WORLD), wm.ones(1)
+    with wm.profile() as calls:
+        comm.Sendrecv(one, comm.rank, recvbuf=wm.zeros(1), source=comm.rank)
+        comm.Dup().Barrier()
+    comm.Barrier()
+    assert sorted(calls) == ["Comm.Barrier", "Comm.Dup", "Comm.Sendrecv"]
+    assert all(took.calls == 1 for took in calls.values())
+"""
+
+
+@pytest.mark.programs
+def test_calls_without_gpus_are_timed(tmp_path):
+    no_gpu = {"WARPMPI_CUDA_DRIVER": "", "CUDA_VISIBLE_DEVICES": ""}
+    ranks.run_text(tmp_path, OF_HOSTS, ranks=1, **no_gpu)
 
 
 @pytest.mark.ranks(2)

@@ -20,7 +20,7 @@
 
 #define LOOK_US 100000
 // Set in all bytes of a dead rank's counters: no wait is for as much, also if
-// it adds up the words of all ranks.
+// it adds up the words of up to 127 ranks.
 #define POISON 1
 
 // Whoever changes the list has both the engine lock and list_lock, whoever
