@@ -6,9 +6,9 @@
 Cases: host (NumPy arrays, wm.Comm beside plain mpi4py), rate (64 short messages
 in flight), column (strided beside contiguous), pool (memory that CUDA IPC does
 not export), both-ways, one-gpu (two ranks on one GPU), rows (Warp's arrays from
-its pool, exchanged by Sendrecv, beside an empty kernel). Writes PREFIX.jsonl and
-PREFIX.log and prints a table. Times are medians of several repeats; the data of
-each case are checked.
+its pool, exchanged by Sendrecv, beside an empty kernel), graph (messages of a CUDA
+graph, beside bare kernels). Writes PREFIX.jsonl and PREFIX.log and prints a table. Times
+are medians of several repeats; the data of each case are checked.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ from typing import Any
 
 import harness
 import numpy as np
-from p2p_paths import cupy_on_own_gpu
+from coll_paths import GRAPH_CALLS, capture
+from graph_paths import Bare, Messages
+from p2p_paths import cupy_on, cupy_on_own_gpu
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -288,6 +290,29 @@ def rows(bench: Bench) -> None:
         bench.measure("rows empty kernel", 0, launch_and_wait())
 
 
+def graph(bench: Bench) -> None:
+    """Captured messages one way after the other, and both ways; beside bare kernels."""
+    cupy = cupy_on(bench.wm.get_device())
+    stream, launches = cupy.cuda.Stream(non_blocking=True), 10
+    for nbytes in (8, 4 * KIB, 64 * KIB, MIB, 256 * MIB):
+        for name, make in (("warpmpi", Messages), ("bare kernels", Bare)):
+            way = make(bench, cupy, stream, nbytes)
+            order = [way.send, way.receive][:: 1 - 2 * bench.world.rank]
+            for kind, calls in (("ping-pong", order), ("both ways", [way.both])):
+                launch = capture(stream, lambda calls=calls: [call() for call in calls])
+
+                def turn(launch: Callable[[], None] = launch) -> None:
+                    for _ in range(launches):
+                        launch()
+                    stream.synchronize()
+
+                messages = launches * GRAPH_CALLS * len(calls)
+                bench.measure(f"graph {name}, {kind}", nbytes, turn, messages)
+            expect(cupy.asnumpy(way.got), 1 + bench.peer)
+            bench.world.Barrier()
+            del way, order, calls, launch, turn
+
+
 CASES: dict[str, Callable[[Bench], None]] = {
     "host": host,
     "rate": rate,
@@ -296,6 +321,7 @@ CASES: dict[str, Callable[[Bench], None]] = {
     "both-ways": both_ways,
     "one-gpu": one_gpu,
     "rows": rows,
+    "graph": graph,
 }
 
 
@@ -357,6 +383,12 @@ def judge(results: harness.Results) -> None:
         ("one GPU local copy", large),
         0.8,
     )
+    for kind in ("ping-pong", "both ways"):
+        of_graph = [found.get((f"graph warpmpi, {kind}", n)) for n in (8, 4 * KIB, 64 * KIB)]
+        known = None not in of_graph
+        text = f"messages of a graph to 64 KiB, {kind}, in at most 6 us"
+        said = f"{text}: {max(of_graph)}" if known else text
+        harness.verdict(said, max(of_graph) <= 6 if known else None)
     # 14 us where an empty kernel took 7.8: hosts differ more than GPUs.
     worst = max((us for (op, _), us in found.items() if op == "rows Sendrecv"), default=None)
     kernel = found.get(("rows empty kernel", 0))

@@ -7,8 +7,9 @@
 Rank 0 reads and writes the memory of rank 1; all ranks make the calls that synchronize.
 Writes PREFIX.jsonl and PREFIX.log, and prints a table of each operation, and ratios. A
 time is that of the call and of all that is waited for in it, the median over blocks of
-calls; of a message, and of a put with a signal, one way of a ping-pong. The data of each
-row are checked before they are timed, where the operation shows them.
+calls; of a message, and of a put with a signal, one way of a ping-pong; where kernels
+signal, a turn of many in one launch. The data of each row are checked before they are
+timed, where the operation shows them.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from typing import Any
 
 import harness
 from coll_paths import LeftOut
-from rma_paths import LARGEST, WAYS, Row, Way, nothing
+from rma_paths import KERNEL_COPY, LARGEST, WAYS, Row, Way, nothing
 
 KIB, MIB = 1 << 10, 1 << 20
 SIZES = [8, 4 * KIB, 64 * KIB, MIB, 16 * MIB, 256 * MIB]
 QUICK_SIZES = [8, 64 * KIB, 256 * MIB]
-# Operation, way and bytes (None: all) over operation and way, and what is asked for.
-RATIOS = [
+# Operation and way over operation and way (None: microseconds), bytes, and what is asked for.
+RATIOS: list[tuple[str, str, str | None, str | None, int, str]] = [
     ("Put, Flush", "warpmpi", "Send", "warpmpi", 8, "at most 1.0"),
     ("Get, Flush", "warpmpi", "Send", "warpmpi", 8, "at most 1.0"),
     ("copy", "bare", "Put, Flush", "warpmpi", 256 * MIB, "at least 0.97"),
@@ -34,6 +35,9 @@ RATIOS = [
     ("add", "bare", "Accumulate, Flush", "warpmpi", 256 * MIB, "at least 0.8"),
     ("Fence", "warpmpi", "Barrier", "warpmpi", 0, "at most 1.2"),
     ("Lock, Unlock", "warpmpi", "Barrier", "warpmpi", 0, "at most 1.2"),
+    ("put, signal, wait, and back, in kernels", "warpmpi-shared", None, None, 8, "at most 3 us"),
+    ("copy", "bare", "copy to the peer", "warpmpi-shared", 256 * MIB, "at least 0.97"),
+    (KERNEL_COPY, "bare", KERNEL_COPY, "warpmpi-shared", 256 * MIB, "at least 0.97"),
     ("Put, Flush", "warpmpi", "Put, Flush", "nvshmem", 8, "below 1"),
     ("put, signal, wait", "warpmpi-shared", "put, signal, wait", "nvshmem", 8, "below 1"),
     ("put, signal, wait", "warpmpi-shared", "put, signal, wait", "nccl", 8, "below 1"),
@@ -69,7 +73,7 @@ def work(args: argparse.Namespace) -> None:
     harness.give_up_after(args.timeout - 3)
     from mpi4py import MPI
 
-    world = MPI.COMM_WORLD
+    world, Way.room = MPI.COMM_WORLD, max(args.sizes)
     way, error = harness.together(world, functools.partial(WAYS[args.worker][0], world))
     if error:
         kind, _, why = error.partition(": ")
@@ -127,9 +131,11 @@ def ratios(found: Figures) -> None:
     """What is asked for, and what was reached."""
     rows = []
     for op, impl, other, rival, nbytes, asked in RATIOS:
-        a, b = (found.get((name, nbytes), {}) for name in (op, other))
-        if impl in a and rival in b:
-            size = f", {harness.size_text(nbytes)}" if nbytes else ""
+        a, b = (found.get((name, nbytes), {}) for name in (op, other or op))
+        size = f", {harness.size_text(nbytes)}" if nbytes else ""
+        if impl in a and rival is None:
+            rows.append([f"{op} of {impl}{size}", f"{a[impl]:.2f}", asked])
+        elif impl in a and rival in b:
             text = f"{op} of {impl} / {other} of {rival}{size}"
             rows.append([text, f"{a[impl] / b[rival]:.2f}", asked])
     for (op, nbytes), row in sorted(found.items()):
@@ -139,7 +145,7 @@ def ratios(found: Figures) -> None:
             rows.append([f"NumPy: {op}{size}: warpmpi / mpi4py", f"{ratio:.2f}", HOST_RATIO])
     if rows:
         print()
-        harness.table(["ratio", "is", "asked for"], rows)
+        harness.table(["ratio, or us", "is", "asked for"], rows)
 
 
 def parse_arguments() -> argparse.Namespace:

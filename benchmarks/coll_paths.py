@@ -161,8 +161,7 @@ class Warpmpi(Way):
             return None
         if importlib.util.find_spec("cupy") is None:
             raise LeftOut("CuPy, which captures the graph, is not installed")
-        cupy = importlib.import_module("cupy")
-        cupy.cuda.Device(self.device.ordinal).use()
+        cupy = p2p_paths.cupy_on(self.device)
         self.stream = cupy.cuda.Stream(non_blocking=True)
         call = self.on(self.stream, op, n)
         call()  # so that nothing is left to be set up

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import harness
 import numpy as np
 from coll_paths import LeftOut, capture
-from p2p_paths import library_version, pinned
+from p2p_paths import cupy_on, library_version, pinned
 
 PRIME = 1021  # ghosts differ from edges, on every side
 STRIDES = 7, 131, 17
@@ -155,8 +155,7 @@ class OwnArrays(Way):
         if self.device.is_cuda:
             self.stream = self.wm.Stream(self.device)
             if importlib.util.find_spec("cupy"):
-                self.cupy = importlib.import_module("cupy")
-                self.cupy.cuda.Device(self.device.ordinal).use()
+                self.cupy = cupy_on(self.device)
                 # The current one, as programs have it. On another one an exchange
                 # is also ordered behind the current one, which is two more calls.
                 self.stream = self.cupy.cuda.Stream(non_blocking=True)

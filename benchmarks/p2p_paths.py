@@ -61,6 +61,13 @@ def cupy_on_own_gpu(world: Any) -> Any:
     return cupy
 
 
+def cupy_on(device: Any) -> Any:
+    """CuPy, with a device of warpmpi's as the current one."""
+    cupy = importlib.import_module("cupy")
+    cupy.cuda.Device(device.ordinal).use()
+    return cupy
+
+
 def pinned(cupy: Any, nbytes: int) -> np.ndarray:
     return np.frombuffer(cupy.cuda.alloc_pinned_memory(nbytes), np.uint8, nbytes)
 
@@ -136,8 +143,7 @@ class WarpmpiCupy(Warpmpi):
     """The same calls with CuPy's arrays."""
 
     def arrays(self, data):
-        cupy = importlib.import_module("cupy")
-        cupy.cuda.Device(self.device.ordinal).use()
+        cupy = cupy_on(self.device)
         a = cupy.asarray(data)
         return a, cupy.zeros_like(a)
 

@@ -19,10 +19,13 @@ import nccl_ctypes
 import numpy as np
 from coll_paths import LeftOut
 from harness import Call
-from p2p_paths import cupy_on_own_gpu, library_version
+from p2p_paths import cupy_on, cupy_on_own_gpu, library_version
 
 TARGET = 1  # the rank whose memory it is
 LARGEST = 1 << 28
+LONG = 1 << 20  # bytes from which copies by kernels are measured
+KERNEL_COPY = "copy by a kernel"
+TURNS = 1000  # of a signal between kernels
 
 
 def nothing() -> None:
@@ -40,6 +43,8 @@ class Row(NamedTuple):
 
 class Way:
     """One library; `world` is mpi4py's communicator of its ranks."""
+
+    room = LARGEST  # bytes of the memory
 
     def __init__(self, world: Any):
         self.world, self.rank = world, world.rank
@@ -74,7 +79,7 @@ class Windows(Way):
     def open(self, windows: Any, comm: Any, memory: Any, host: Any) -> None:
         """windows: MPI.Win or ours. memory: makes an array of NumPy's; host: gives it back."""
         self.memory, self.host, self.messages = memory, host, comm
-        self.part, self.win = self.make(windows, LARGEST if self.rank == TARGET else 8)
+        self.part, self.win = self.make(windows, self.room if self.rank == TARGET else 8)
         self.win.Lock_all()
 
     def make(self, windows: Any, nbytes: int) -> tuple[Any, Any]:
@@ -185,7 +190,7 @@ class WarpmpiCupy(Warpmpi):
     def __init__(self, world):
         if not importlib.util.find_spec("cupy"):
             raise LeftOut("CuPy is not installed")
-        self.cupy = cupy_on_own_gpu(world)
+        self.cupy = cupy_on(importlib.import_module("warpmpi").get_device())
         super().__init__(world)
         self.host = lambda array: array.get()
 
@@ -222,6 +227,30 @@ class Mpi4py(HostMemory):
         self.open(MPI.Win, world, lambda data: data, np.asarray)
 
 
+COPY = r"""
+extern "C" __global__ void copy(const uint4 *from, uint4 *to, long long n)
+{
+    for (long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x; i < n;
+         i += (long long)gridDim.x * blockDim.x)
+        to[i] = from[i];
+}
+"""
+
+
+def kernel_copy(cupy: Any, stream: Any, to: int, source: int, nbytes: int) -> Call:
+    """A copy by a kernel on all multiprocessors, and the wait for it."""
+    copy = cupy.RawKernel(COPY, "copy")
+    blocks = 4 * cupy.cuda.Device().attributes["MultiProcessorCount"]
+    args = np.uint64(source), np.uint64(to), np.int64(nbytes // 16)
+
+    def call() -> None:
+        with stream:
+            copy((blocks,), (512,), args)
+        stream.synchronize()
+
+    return call
+
+
 class Bare(Way):
     """Copies and sums in a GPU's own memory, and a wait for each."""
 
@@ -249,6 +278,9 @@ class Bare(Way):
 
         yield Row("copy", self.only_origin(copy), lambda: self.rank != 0 or bool(a.all()))
         yield Row("add", self.only_origin(add))
+        if nbytes >= LONG:
+            by_kernel = kernel_copy(cupy, stream, a.data.ptr, b.data.ptr, nbytes)
+            yield Row(KERNEL_COPY, self.only_origin(by_kernel))
 
     def about(self):
         return f"CuPy {self.cupy.__version__}"
@@ -260,11 +292,9 @@ class Signals(Way):
     def __init__(self, world):
         if not importlib.util.find_spec("cupy"):
             raise LeftOut("CuPy is not installed")
-        if world.size != 2:
-            raise LeftOut("measured between two ranks")
         super().__init__(world)
         self.cupy = cupy_on_own_gpu(world)
-        self.peer = 1 - self.rank
+        self.peer = self.rank ^ 1  # ranks 0 and 1 measure; others look on
 
     def wait(self) -> None:
         raise NotImplementedError
@@ -284,20 +314,39 @@ class Signals(Way):
                 self.put(nbytes)
             self.wait()
 
-        yield Row("put, signal, wait", ping_pong, messages=2)
+        yield Row("put, signal, wait", ping_pong if self.rank < 2 else nothing, messages=2)
+
+
+PING = r"""
+#include <warpmpi/shared.cuh>
+
+extern "C" __global__ void ping(const wm_shared_t *a, int peer, int rank, int turns)
+{
+    volatile long long *theirs = (volatile long long *)wm_shared_pointer(a, peer);
+    for (int turn = 1; turn <= turns; ++turn) {
+        if (rank > 0)
+            wm_shared_wait(a, 1, 1);
+        *theirs = turn;
+        wm_shared_signal(a, peer, 1, 1);
+        if (rank == 0)
+            wm_shared_wait(a, 1, 1);
+    }
+}
+"""
 
 
 class Shared(Signals):
-    """wm.SharedArray: CuPy copies into the other rank's array."""
+    """wm.SharedArray: CuPy copies into the other rank's array, or kernels store there."""
 
     def __init__(self, world):
         super().__init__(world)
         wm = self.wm = importlib.import_module("warpmpi")
+        cupy_on(wm.get_device())
         self.stream = self.cupy.cuda.Stream(non_blocking=True)
         self.wait = self.stream.synchronize
-        self.array = wm.shared_empty(LARGEST, "u1", comm=wm.Comm(world), like="cupy")
-        self.into = self.array.peer(self.peer).data
-        self.source = self.cupy.zeros(LARGEST, "u1")
+        self.array = wm.shared_empty(self.room, "u1", comm=wm.Comm(world), like="cupy")
+        self.into = self.array.peer(self.peer % world.size).data
+        self.source = self.cupy.zeros(self.room, "u1")
         self.cupy.cuda.runtime.deviceSynchronize()
 
     def put(self, nbytes):
@@ -306,6 +355,39 @@ class Shared(Signals):
 
     def await_signal(self):
         self.array.wait(0, stream=self.stream)
+
+    def calls(self, nbytes):
+        yield from super().calls(nbytes)
+        if nbytes == 8:
+            yield self.in_kernels()
+        if nbytes >= LONG:
+            to, source = self.into.ptr, self.source.data.ptr
+            by_kernel = kernel_copy(self.cupy, self.stream, to, source, nbytes)
+            yield Row(KERNEL_COPY, self.only_origin(by_kernel))
+
+            def copy() -> None:
+                self.into.copy_from_device_async(self.source.data, nbytes, self.stream)
+                self.wait()
+
+            yield Row("copy to the peer", self.only_origin(copy))
+
+    def in_kernels(self) -> Row:
+        """Both kernels are one launch: each turn is there and back."""
+        options = (f"-I{self.wm.include_dir()}", "-std=c++17")
+        kernel = self.cupy.RawKernel(PING, "ping", options)
+        numbers = map(np.int32, (self.peer, self.rank, TURNS))
+        args = np.uint64(self.array.handle), *numbers
+
+        def ping() -> None:
+            with self.stream:
+                kernel((1,), (1,), args)
+            self.wait()
+
+        def right() -> bool:
+            return self.rank > 1 or int(self.array.array[:8].view("i8")[0]) == TURNS
+
+        name = "put, signal, wait, and back, in kernels"
+        return Row(name, ping if self.rank < 2 else nothing, right, TURNS)
 
     def synchronizations(self):
         def barrier() -> None:
@@ -404,7 +486,7 @@ class Nccl(Signals):
 
     def registered(self) -> tuple[ctypes.c_void_p, ctypes.c_void_p]:
         """Memory of NCCL's, and its window. Collective."""
-        lib, size = self.nccl.lib, ctypes.c_size_t(LARGEST)
+        lib, size = self.nccl.lib, ctypes.c_size_t(self.room)
         memory, window = ctypes.c_void_p(), ctypes.c_void_p()
         self.nccl.check(lib.ncclMemAlloc(ctypes.byref(memory), size))
         register = lib.ncclCommWindowRegister
