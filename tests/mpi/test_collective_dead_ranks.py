@@ -2,23 +2,14 @@
 """A rank dies before or inside the others' collectives of GPU memory."""
 
 import os
-import shutil
 
 import pytest
-from mpi4py import MPI
 
-import ranks
+import dying
 
-# Open MPI 5 has ULFM built in; others' launchers end all ranks.
 pytestmark = [
     pytest.mark.programs,
-    pytest.mark.skipif(
-        not MPI.Get_library_version().startswith("Open MPI v5")
-        or not (
-            os.environ.get("WARPMPI_TEST_MPIRUN") or shutil.which("mpirun")
-        ),
-        reason="needs Open MPI 5",
-    ),
+    dying.needs_ulfm,
     pytest.mark.skipif(
         "WARPMPI_CUDA_DRIVER" not in os.environ,
         reason="needs the simulated driver",
@@ -29,14 +20,6 @@ pytestmark = [
 # of its own. The last rank dies before it makes any, or inside all, as what
 # it sends is never ready.
 PROGRAM = """
-    import ctypes, faulthandler, os, signal, sys, threading, time
-    sys.path.insert(0, "tests")
-    import numpy as np
-    from mpi4py import MPI
-    import cases, graphs, kinds
-    import warpmpi as wm
-
-    faulthandler.dump_traceback_later(70, exit=True)
     form, how, strict = sys.argv[1], sys.argv[2], sys.argv[3] == "strict"
     world = wm.Comm(MPI.COMM_WORLD)
     n, last = world.size, world.rank == world.size - 1
@@ -116,7 +99,6 @@ PROGRAM = """
         thread.join()
     print("told" if not wrong else wrong, flush=True)
     time.sleep(1)
-    os._exit(0)  # where one has died Open MPI's own end hangs now and then
 """
 
 HOST = {"SIMCUDA_IPC": "0"}  # MPI's own errors, and what it can end it does
@@ -141,15 +123,13 @@ WAYS = [
     ],
 )
 def test_all_hear_of_it(tmp_path, form, how, size, settings):
-    printed = ranks.run_text(
+    printed = dying.run_text(
         tmp_path,
         PROGRAM,
         form,
         how,
         "lenient" if settings else "strict",
         ranks=size,
-        flags=("--with-ft", "ulfm"),
-        died=True,
         timeout=100,
         **settings,
     )

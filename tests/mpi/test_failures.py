@@ -2,25 +2,14 @@
 """Ranks that die and communicators that are revoked, as MPI tells it."""
 
 import os
-import shutil
 
 import pytest
-from mpi4py import MPI
 
+import dying
 import ranks
 import warpmpi as wm
 
-# Open MPI 5 has ULFM built in; others' launchers end all ranks.
-pytestmark = [
-    pytest.mark.programs,
-    pytest.mark.skipif(
-        not MPI.Get_library_version().startswith("Open MPI v5")
-        or not (
-            os.environ.get("WARPMPI_TEST_MPIRUN") or shutil.which("mpirun")
-        ),
-        reason="needs Open MPI 5",
-    ),
-]
+pytestmark = [pytest.mark.programs, dying.needs_ulfm]
 
 PROGRAM = '''
     import ctypes, os, signal, sys, time

@@ -1,38 +1,20 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A rank dies, and kernels of halo exchanges of the others wait for it."""
 
-import os
-import shutil
-
 import pytest
-from mpi4py import MPI
 
-import ranks
+import dying
 import warpmpi as wm
 
-# Open MPI 5 has ULFM built in; others' launchers end all ranks.
 pytestmark = [
     pytest.mark.programs,
-    pytest.mark.skipif(
-        not MPI.Get_library_version().startswith("Open MPI v5")
-        or not (
-            os.environ.get("WARPMPI_TEST_MPIRUN") or shutil.which("mpirun")
-        ),
-        reason="needs Open MPI 5",
-    ),
+    dying.needs_ulfm,
     pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU"),
 ]
 
 # The last rank dies, or revokes, before it replays; the others' graphs and
 # plans wait for it.
 PROGRAM = """
-    import faulthandler, os, signal, sys, time
-    sys.path.insert(0, "tests")
-    from mpi4py import MPI
-    import graphs
-    import warpmpi as wm
-
-    faulthandler.dump_traceback_later(60, exit=True)
     how, world = sys.argv[1], MPI.COMM_WORLD
     world.Set_errhandler(MPI.ERRORS_RETURN)
     cart = world.Create_cart([world.size], periods=[True])
@@ -70,7 +52,6 @@ PROGRAM = """
         assert ("PROC_FAILED" if how == "dies" else "REVOKED") in name, name
     halo.free()
     print("told", flush=True)
-    os._exit(0)  # where one has died Open MPI's own end hangs now and then
 """
 
 
@@ -84,15 +65,11 @@ PROGRAM = """
     ],
 )
 def test_graphs_and_plans_go_on(tmp_path, how, size, settings):
-    if settings and "WARPMPI_CUDA_DRIVER" not in os.environ:
-        pytest.skip("needs the simulated driver")
-    printed = ranks.run_text(
+    printed = dying.run_text(
         tmp_path,
         PROGRAM,
         how,
         ranks=size,
-        flags=("--with-ft", "ulfm"),
-        died=True,
         timeout=100,
         **settings,
     )

@@ -1,36 +1,18 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A rank dies, and streams, graphs and hosts of the others wait for it."""
 
-import os
-import shutil
-
 import pytest
-from mpi4py import MPI
 
-import ranks
+import dying
 import warpmpi as wm
 
-# Open MPI 5 has ULFM built in; others' launchers end all ranks.
 pytestmark = [
     pytest.mark.programs,
-    pytest.mark.skipif(
-        not MPI.Get_library_version().startswith("Open MPI v5")
-        or not (
-            os.environ.get("WARPMPI_TEST_MPIRUN") or shutil.which("mpirun")
-        ),
-        reason="needs Open MPI 5",
-    ),
+    dying.needs_ulfm,
     pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU"),
 ]
 
 PROGRAM = """
-    import faulthandler, os, signal, sys, time
-    sys.path.insert(0, "tests")
-    from mpi4py import MPI
-    import graphs
-    import warpmpi as wm
-
-    faulthandler.dump_traceback_later(60, exit=True)
     how = sys.argv[1]
     world = wm.Comm(MPI.COMM_WORLD)
     world.Set_errhandler(MPI.ERRORS_RETURN)
@@ -89,7 +71,6 @@ PROGRAM = """
         stream.synchronize()
     print("again", flush=True)
     comm.Barrier()
-    os._exit(0)  # where one has died Open MPI's own end hangs now and then
 """
 
 
@@ -104,15 +85,11 @@ PROGRAM = """
     ],
 )
 def test_waits_end(tmp_path, how, size, settings):
-    if settings and "WARPMPI_CUDA_DRIVER" not in os.environ:
-        pytest.skip("needs the simulated driver")
-    printed = ranks.run_text(
+    printed = dying.run_text(
         tmp_path,
         PROGRAM,
         how,
         ranks=size,
-        flags=("--with-ft", "ulfm"),
-        died=True,
         timeout=90,
         **settings,
     )

@@ -1,25 +1,14 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A rank dies, and streams and graphs of the others wait for it."""
 
-import os
-import shutil
-
 import pytest
-from mpi4py import MPI
 
-import ranks
+import dying
 import warpmpi as wm
 
-# Open MPI 5 has ULFM built in; others' launchers end all ranks.
 pytestmark = [
     pytest.mark.programs,
-    pytest.mark.skipif(
-        not MPI.Get_library_version().startswith("Open MPI v5")
-        or not (
-            os.environ.get("WARPMPI_TEST_MPIRUN") or shutil.which("mpirun")
-        ),
-        reason="needs Open MPI 5",
-    ),
+    dying.needs_ulfm,
     pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU"),
 ]
 
@@ -28,14 +17,6 @@ pytestmark = [
 # rank dies, or revokes all of them, before it gives its streams any, or once
 # it has and they have not come there.
 PROGRAM = """
-    import ctypes, faulthandler, os, signal, sys, time
-    sys.path.insert(0, "tests")
-    import numpy as np
-    from mpi4py import MPI
-    import graphs, kinds
-    import warpmpi as wm
-
-    faulthandler.dump_traceback_later(90, exit=True)
     how, first = sys.argv[1], int(sys.argv[2])
     device, world = wm.get_device(), wm.Comm(MPI.COMM_WORLD)
     world.Set_errhandler(MPI.ERRORS_RETURN)
@@ -142,7 +123,6 @@ PROGRAM = """
     assert (b.numpy() == comm.size).all()
     print("again", flush=True)
     comm.Barrier()
-    os._exit(0)  # where one has died Open MPI's own end hangs now and then
 """
 
 
@@ -171,16 +151,12 @@ SETTINGS = (
     ],
 )
 def test_streams_and_graphs_go_on(tmp_path, how, first, size, settings):
-    if settings and "WARPMPI_CUDA_DRIVER" not in os.environ:
-        pytest.skip("needs the simulated driver")
-    printed = ranks.run_text(
+    printed = dying.run_text(
         tmp_path,
         PROGRAM,
         how,
         first,
         ranks=size,
-        flags=("--with-ft", "ulfm"),
-        died=True,
         timeout=120,
         **settings,
     )
@@ -191,13 +167,6 @@ def test_streams_and_graphs_go_on(tmp_path, how, first, size, settings):
 # Messages of a graph, short and long, of which the last rank never does its
 # part; for one, it has not even begun.
 MESSAGES = """
-    import faulthandler, os, signal, sys, time
-    sys.path.insert(0, "tests")
-    from mpi4py import MPI
-    import graphs
-    import warpmpi as wm
-
-    faulthandler.dump_traceback_later(60, exit=True)
     world = wm.Comm(MPI.COMM_WORLD)
     comm = wm.Comm(MPI.COMM_WORLD.Dup())
     comm.Set_errhandler(MPI.ERRORS_RETURN)
@@ -226,19 +195,16 @@ MESSAGES = """
         print("told", flush=True)
     assert time.monotonic() - begun < 30
     made[0].free()
-    os._exit(0)
 """
 
 
 @pytest.mark.parametrize("when", ["later", "at once"])
 @pytest.mark.parametrize("size", [100, 100_000])
 def test_messages_in_graphs_end(tmp_path, size, when):
-    printed = ranks.run_text(
+    printed = dying.run_text(
         tmp_path,
         MESSAGES,
         size,
         when,
-        flags=("--with-ft", "ulfm"),
-        died=True,
     )
     assert printed.count("told") == 1
