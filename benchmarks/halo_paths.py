@@ -151,15 +151,16 @@ class OwnArrays(Way):
         self.world = self.comm  # whose Create_cart gives ours
         self.device = self.wm.get_device()
         self.cupy = None
-        self.stream = None
+        self.stream = self.named = None
         if self.device.is_cuda:
-            self.stream = self.wm.Stream(self.device)
+            self.stream = self.named = self.wm.Stream(self.device)
             if importlib.util.find_spec("cupy"):
                 self.cupy = cupy_on(self.device)
                 # The current one, as programs have it. On another one an exchange
                 # is also ordered behind the current one, which is two more calls.
                 self.stream = self.cupy.cuda.Stream(non_blocking=True)
                 self.stream.use()
+                self.named = None  # so no call needs to name it
 
     def upload(self, block):
         if self.cupy:
@@ -179,11 +180,11 @@ class Halo(OwnArrays):
 
     def connect(self, case):
         self.halo = self.wm.Halo(self.cart, width=case.width, corners=case.corners)
-        self.halo.exchange(self.block, stream=self.stream)
+        self.halo.exchange(self.block, stream=self.named)
         self.wait()
 
     def exchange(self):
-        self.halo.exchange(self.block, stream=self.stream)
+        self.halo.exchange(self.block, stream=self.named)
 
     def wait(self):
         if self.stream:
@@ -207,7 +208,7 @@ class Plan(Halo):
         self.plan = self.halo.plan(self.block)
 
     def exchange(self):
-        self.plan(stream=self.stream)
+        self.plan(stream=self.named)
 
 
 class Slices(OwnArrays):
