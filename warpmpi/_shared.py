@@ -253,13 +253,17 @@ class SharedArray:
     def pointers(self) -> _core.Array:
         """The addresses of all ranks' arrays, by rank, for kernels.
 
-        A read-only int64 array in the memory of this rank's GPU.
+        A read-only int64 array of the communicator's size, in the memory of
+        this rank's GPU.
         """
         return self._memory._table()  # type: ignore[no-any-return]
 
     @property
     def handle(self) -> int:
-        """What the device functions of warpmpi/shared.cuh are given."""
+        """What the device functions of warpmpi/shared.cuh are given.
+
+        The address of a structure in memory that this rank's GPU reaches.
+        """
         return self._memory._handle  # type: ignore[no-any-return]
 
     @property

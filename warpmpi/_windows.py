@@ -173,13 +173,14 @@ def create(
 ) -> Any:
     """Make a window over arrays; of GPUs, of the host, or None. Collective.
 
-    memory: a contiguous array, by which others access this rank's memory:
-    device memory that CUDA IPC exports, as that of wm.empty() and of CuPy's
-    pool, or host memory. disp_unit: bytes of a displacement in the calls that
-    access it. info, comm: as MPI. The ranks with GPU memory are on one host.
+    memory: a contiguous array, of a GPU or of the host, which others access
+    and the window keeps. disp_unit: bytes of a displacement in the calls that
+    access it. info, comm: as MPI. GPUs of the same host access GPU memory
+    that CUDA IPC exports, as that of wm.empty() and of CuPy's pool; the engine
+    of this rank serves other memory, and ranks of other hosts.
 
-    Raises, on all ranks: ValueError for memory that other processes cannot
-    map, or that is not contiguous, and what MPI raises.
+    If one rank fails, all raise: for memory that is not contiguous ValueError
+    (BufferError, if it is host memory).
     """
     making = _Making(cls, "Create", disp_unit, info, comm)
 
@@ -426,9 +427,9 @@ class _Methods:
     def Attach(self: Any, memory: Any) -> None:
         """Attach an array to a window of Create_dynamic.
 
-        memory: a contiguous GPU array whose memory other processes can map,
-        or host memory. The window keeps the array until Detach or Free.
-        Raises ValueError for GPU memory that cannot be mapped.
+        memory: a contiguous array, of a GPU or of the host. The window keeps
+        the array until Detach or Free. Raises ValueError for an array that
+        is not contiguous, and MemoryError beyond 256 GPU arrays of a process.
         """
         if self._made is None:
             STAGED["Attach"](self, memory)

@@ -395,8 +395,13 @@ static PyMethodDef window_methods[] = {
 };
 #undef X
 
-PyDoc_STRVAR(window_doc, "Win(win=None)\n--\n\n"
-                         "A window of MPI whose memory may be GPU memory.");
+PyDoc_STRVAR(
+    window_doc,
+    "Win(win=None)\n--\n\n"
+    "A window of MPI whose memory may be GPU memory.\n\n"
+    "Made by Create, Allocate, Allocate_shared or Create_dynamic. It has the\n"
+    "calls of MPI.Win, which take arrays in any memory, of any library; on()\n"
+    "gives its calls on a stream. A window of host memory is MPI's own.");
 
 static PyType_Slot window_slots[] = {
     {Py_tp_doc, (void *)window_doc},

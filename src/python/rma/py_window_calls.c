@@ -379,11 +379,11 @@ TRANSFER(Rget, WM_WINDOW_GET, true)
 const char wm_py_window_Accumulate_doc[] = PyDoc_STR(
     "Accumulate($self, /, origin, target_rank, target=None, "
     "op=None)\n--\n\n"
-    "Combine the memory of a rank with an array, element by element, by an\n"
-    "operation of MPI's (op; None: MPI.SUM), also MPI.REPLACE. Several ranks "
-    "may do so at the\n"
-    "same time: each element is updated at once. Arguments and errors as\n"
-    "Put.");
+    "Combine the memory of a rank with an array, element by element.\n\n"
+    "op: an operation of MPI's, also MPI.REPLACE; None: MPI.SUM. Several\n"
+    "ranks may do so at the same time: each element is updated at once. Other\n"
+    "arguments and errors as Put; MPI.Exception (ERR_OP) for an operation\n"
+    "that MPI does not have for the elements.");
 ACCUMULATE(Accumulate, false)
 
 const char wm_py_window_Raccumulate_doc[] = PyDoc_STR(
@@ -408,7 +408,8 @@ GET_ACCUMULATE(Rget_accumulate, true)
 const char wm_py_window_Fetch_and_op_doc[] = PyDoc_STR(
     "Fetch_and_op($self, /, origin, result, target_rank, target_disp=0, "
     "op=None)\n--\n\n"
-    "Do as Get_accumulate with one element, at a displacement.");
+    "Do as Get_accumulate with one element, at a displacement in units of\n"
+    "the target's disp_unit. Raises ValueError for arrays of other sizes.");
 CALL(Fetch_and_op,
      .names = {"origin", "result", "target_rank", "target_disp", "op"},
      .count = 5, .required = 3, .kind = WM_WINDOW_UPDATE, .result = 1,
@@ -418,7 +419,9 @@ const char wm_py_window_Compare_and_swap_doc[] = PyDoc_STR(
     "Compare_and_swap($self, /, origin, compare, result, target_rank, "
     "target_disp=0)\n--\n\n"
     "Replace one element by origin if it equals compare; result gets the\n"
-    "element as it was before. Elements have 1, 2, 4 or 8 bytes.");
+    "element as it was before. The three are arrays of one element, which\n"
+    "has 1, 2, 4 or 8 bytes. target_disp is in units of the target's\n"
+    "disp_unit. Errors as Put; ValueError for arrays of other sizes.");
 CALL(Compare_and_swap,
      .names = {"origin", "compare", "result", "target_rank", "target_disp"},
      .count = 5, .required = 4, .kind = WM_WINDOW_UPDATE, .compare = 1,
