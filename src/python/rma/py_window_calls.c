@@ -381,9 +381,9 @@ const char wm_py_window_Accumulate_doc[] = PyDoc_STR(
     "op=None)\n--\n\n"
     "Combine the memory of a rank with an array, element by element.\n\n"
     "op: an operation of MPI's, also MPI.REPLACE; None: MPI.SUM. Several\n"
-    "ranks may do so at the same time: each element is updated at once. Other\n"
-    "arguments and errors as Put; MPI.Exception (ERR_OP) for an operation\n"
-    "that MPI does not have for the elements.");
+    "ranks may do so at the same time: each element is updated at once.\n"
+    "Other arguments and errors as Put; MPI.Exception (ERR_OP) for an\n"
+    "operation that MPI does not have for the elements.");
 ACCUMULATE(Accumulate, false)
 
 const char wm_py_window_Raccumulate_doc[] = PyDoc_STR(
