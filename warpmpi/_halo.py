@@ -170,6 +170,7 @@ class Halo(_core.HaloCalls):
                 )
         self._width = read_width(width, ndim)
         self._corners = bool(corners)
+        self._found: dict[tuple[int, ...], list[Copy]] = {}  # by points
         self._shape: tuple[int, ...] | None = shape
 
     @property
@@ -233,7 +234,7 @@ class Halo(_core.HaloCalls):
 
     def _reduce_by_messages(self, fields: tuple[Any, ...], op: MPI.Op) -> None:
         views = [_core.asarray(field) for field in fields]
-        plans = [self._copies_of(view) for view in views]
+        plans = [self._copies_of(view.shape) for view in views]
         comm = self._channel()
         edges, requests, sent = [], [], []
         for index, (view, plan) in enumerate(zip(views, plans, strict=True)):
@@ -274,11 +275,15 @@ class Halo(_core.HaloCalls):
         MPI.Request.Waitall(self._send(fields, stream))
 
     def _send(self, fields: tuple[Any, ...], stream: Any) -> list[MPI.Request]:
-        views = [_core.asarray(field) for field in fields]
-        plans = [self._copies_of(view) for view in views]
+        views: list[Any] = [_core.asarray(field) for field in fields]
+        plans = [self._copies_of(view.shape) for view in views]
         channel: Any = self._channel()
         if stream is not None and views[0].device.is_cuda:
             channel = channel.on(stream)
+        views = [  # NumPy's arrays go to MPI at once
+            field if type(field) is np.ndarray else view
+            for field, view in zip(fields, views, strict=True)
+        ]
         received, sent = [], []
         for index, (view, plan) in enumerate(zip(views, plans, strict=True)):
             for direction, neighbor, edge, ghosts in plan:
@@ -293,17 +298,19 @@ class Halo(_core.HaloCalls):
         self._count()
         return requests
 
-    def _copies_of(self, view: _core.Array) -> list[Copy]:
+    def _copies_of(self, shape: tuple[int, ...]) -> list[Copy]:
         ndim = len(self._dims)
-        points = view.shape[:ndim]
-        block = points if self._shape is None else self._shape
-        stagger = tuple(n - m for n, m in zip(points, block, strict=True))
-        return [
-            (direction, neighbor, slices(edge, ndim), slices(ghosts, ndim))
-            for direction, neighbor, edge, ghosts in self._copies(
-                padded(points, 1), padded(stagger, 0)
-            )
-        ]
+        points = shape[:ndim]
+        if points not in self._found:
+            block = points if self._shape is None else self._shape
+            stagger = tuple(n - m for n, m in zip(points, block, strict=True))
+            self._found[points] = [
+                (direction, neighbor, slices(edge, ndim), slices(ghosts, ndim))
+                for direction, neighbor, edge, ghosts in self._copies(
+                    padded(points, 1), padded(stagger, 0)
+                )
+            ]
+        return self._found[points]
 
 
 class Exchange:
