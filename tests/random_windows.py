@@ -11,6 +11,7 @@ sides have gaps, and are freed at once.
 """
 
 import random
+import sys
 import time
 
 import numpy as np
@@ -19,7 +20,6 @@ from mpi4py import MPI
 import kinds
 import random_ranks as lives
 import warpmpi as wm
-from random_targets import main, operations, performed
 
 TYPES = {
     "i1": MPI.INT8_T,
@@ -37,6 +37,30 @@ THREADED = MPI.Query_thread() == MPI.THREAD_MULTIPLE
 EPOCHS = ["fence", "post", *(["lock", "lock all"] if THREADED else [])]
 CALLS = 6  # of a rank, in an epoch
 ON_GPU = [kind for kind in kinds.KINDS if kind not in ("host", "pinned")]
+
+
+def operations(dtype):
+    some = ["SUM", "REPLACE", "NO_OP", "PROD"]
+    if dtype[0] in "iu":
+        some += ["MAX", "MIN", "BAND", "BXOR"]
+    elif dtype[0] == "f":
+        some += ["MAX", "MIN"]
+    return some
+
+
+def performed(op, target, given):
+    """What elements become."""
+    with np.errstate(all="ignore"):
+        return {
+            "SUM": lambda: target + given,
+            "PROD": lambda: target * given,
+            "REPLACE": lambda: given,
+            "NO_OP": lambda: target,
+            "MAX": lambda: np.maximum(target, given),
+            "MIN": lambda: np.minimum(target, given),
+            "BAND": lambda: target & given,
+            "BXOR": lambda: target ^ given,
+        }[op]()
 
 
 class Block:
@@ -308,5 +332,40 @@ def run(comm, seed, first, count, used=kinds.KINDS, watched=None):
             ) from error
 
 
+class Watched:
+    def __init__(self, rank):
+        self.rank, self.where = rank, "the beginning"
+        self.seen = time.monotonic()
+
+
+def parse(argv):
+    parser = lives.parser(__doc__)
+    add = parser.add_argument
+    add("--seed", type=int, default=1)
+    add("--first", type=int, default=0, help="plan to begin with")
+    add("--plans", type=int, default=100)
+    lives.options(add)
+    return parser.parse_args(argv)
+
+
+def main():
+    """Make the plans that the words of the command line ask for."""
+    options, world = parse(sys.argv[1:]), MPI.COMM_WORLD
+    lives.place(world.rank, options.apart)
+    comm, watched = wm.Comm(world), Watched(world.rank)
+    if options.patience:
+        lives.watch(watched, options.patience)
+    began, done = time.monotonic(), 0
+    for turn in range(options.first, options.first + options.plans):
+        over = time.monotonic() - began > options.seconds > 0
+        if world.bcast(over):
+            break
+        run(comm, options.seed, turn, 1, watched=watched)
+        done += 1
+    watched.seen = float("inf")
+    if world.rank == 0:
+        print(f"{done} plans, every one right, on {world.size} ranks")
+
+
 if __name__ == "__main__":
-    lives.main(lambda: main(__doc__, run))
+    lives.main(main)

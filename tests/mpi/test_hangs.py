@@ -209,23 +209,6 @@ HANGS = {
         """,
         (": Waitany has waited ", "for a message from rank 0 with tag 4"),
     ),
-    "lock of a window": (
-        """
-        sys.path.insert(0, "tests")
-        from random_targets import Target
-        target = Target(comm, np.zeros(4))
-        if comm.rank == 0:
-            target.lock(0)
-        comm.Barrier()
-        if comm.rank == 0:
-            later(target.unlock, 0).join()
-        else:
-            target.lock(0)
-            target.unlock(0)
-        target.close()
-        """,
-        (": Wait has waited ", "for rank 0 to perform Lock of a window"),
-    ),
 }
 
 
@@ -283,6 +266,29 @@ def test_a_long_wait_says_who_waits_for_whom(tmp_path, name):
     printed = run(tmp_path, body, name, wanted=told, count=count)
     lines = [line for line in printed.splitlines() if "warpmpi: " in line]
     assert any(all(part in line for part in told) for line in lines), printed
+
+
+@pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU")
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_a_lock_of_a_window_says_who_waits(tmp_path, hosts):
+    body = f"""
+        os.environ["WARPMPI_HOST"] = f"host {{plain.rank % {hosts}}}"
+        comm = wm.Comm(plain)
+        win = wm.Win.Create(wm.zeros(4), 8, comm=comm)
+        if comm.rank == 0:
+            win.Lock(0)
+        comm.Barrier()
+        if comm.rank == 0:
+            later(win.Unlock, 0).join()
+        else:
+            win.Lock(0)
+            win.Unlock(0)
+        win.Free()
+    """
+    served = "for rank 0 to perform Lock of a window" if hosts == 2 else ""
+    wanted = (": Lock has waited ", served)
+    printed = run(tmp_path, body, "wrap", wanted=wanted)
+    assert all(part in printed for part in wanted), printed
 
 
 @pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU")

@@ -88,7 +88,7 @@ add_call(wm_words_t *words, const wm_hang_t *hang, const wm_op_t *op,
     wm_words_add(words, "%s has waited %.*f s ", call->name,
                  now - hang->began < 9500000,
                  (double)(now - hang->began) / 1e6);
-    if (call->collective) {
+    if (call->collective && wm_op_about(op).performs == NULL) {
         wm_words_add(words, "for the other ranks");
         wm_report_size(words, call->nbytes > 0, call->nbytes, call->type);
     }

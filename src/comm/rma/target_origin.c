@@ -280,6 +280,9 @@ target_check_op(const wm_target_t *target, const wm_target_op_t *what,
         return wm_error_set(err, WM_ERR_MPI, MPI_ERR_OP,
                             "op: MPI has no such operation for elements of "
                             "this datatype");
+    if (updates
+        && wm_update_check(what->parts, what->count, what->type, err) < 0)
+        return err->code;
     size_t size = updates ? wm_reducible_size(what->type) : 1;
     if (what->nbytes % size != 0)
         return wm_error_set(err, WM_ERR_MPI, MPI_ERR_TYPE,
@@ -292,8 +295,7 @@ target_check_op(const wm_target_t *target, const wm_target_op_t *what,
                             "Compare_and_swap takes one element of at most "
                             "%d bytes",
                             WM_TARGET_COMPARED);
-    return updates ? wm_update_check(what->parts, what->count, what->type, err)
-                   : 0;
+    return 0;
 }
 
 static void

@@ -175,25 +175,48 @@ serving_send(wm_serving_t *serving, const wm_buffer_t *from, wm_error_t *err)
                          &serving->sending, err);
 }
 
-// Refuses the operation: takes what comes, and tells the origin.
+static void
+serving_end_alone(wm_serving_t *serving)
+{
+    if (serving->alone)
+        wm_target_lock_leave_update(&serving->target->locking);
+    serving->alone = false;
+}
+
+// Goes on with an operation that was refused, when nothing uses its memory any
+// more: takes what comes, and tells the origin.
+static int
+serving_settle(wm_serving_t *serving, wm_error_t *err)
+{
+    static const wm_buffer_t none = {.memory = {.device = -1}};
+    wm_target_t *target = serving->target;
+    bool idle = true;
+    if (serving->state == SERVING_UPDATES && serving->update.device >= 0
+        && wm_stream_spin(target->device, target->stream, 1, &idle, NULL) == 0
+        && !idle)
+        return 0;
+    serving_end_alone(serving);
+    if (serving_has_result(serving) && serving->sending == NULL) {
+        wm_envelope_t envelope = serving_envelope(serving, WM_TARGET_RESULT);
+        wm_send_failure(&target->comm, &envelope, serving->reply.text);
+    }
+    bool discards = serving_has_payload(serving) && serving->receiving == NULL
+                    && serving_receive(serving, &none, err) == 0;
+    return discards ? 0 : serving_reply(serving, err);
+}
+
+// Refuses the operation.
 static int
 serving_refuse(wm_serving_t *serving, const wm_error_t *why, wm_error_t *err)
 {
-    static const wm_buffer_t none = {.memory = {.device = -1}};
     wm_target_reply_t *reply = &serving->reply;
     if (serving->state == SERVING_REPLIES)
         return wm_error_set(err, why->code, why->detail, "%s", why->text);
     reply->code = why->code;
     reply->detail = why->detail;
     wm_error_cut(why->text, sizeof reply->text, reply->text);
-    if (serving_has_result(serving) && serving->sending == NULL) {
-        wm_envelope_t envelope = serving_envelope(serving, WM_TARGET_RESULT);
-        wm_send_failure(&serving->target->comm, &envelope, reply->text);
-    }
     serving->refused = true;
-    bool discards = serving_has_payload(serving) && serving->receiving == NULL
-                    && serving_receive(serving, &none, err) == 0;
-    return discards ? 0 : serving_reply(serving, err);
+    return serving_settle(serving, err);
 }
 
 // The memory of the target, as the buffer of a message.
@@ -372,14 +395,6 @@ serving_start(wm_serving_t *serving, wm_error_t *err)
     return code < 0 ? code : serving_begin(serving, err);
 }
 
-static void
-serving_end_alone(wm_serving_t *serving)
-{
-    if (serving->alone)
-        wm_target_lock_leave_update(&serving->target->locking);
-    serving->alone = false;
-}
-
 // Enqueues the update, or does it; takes the right to update alone first,
 // where that is needed.
 static int
@@ -547,7 +562,8 @@ serving_advance(wm_serving_t *serving, wm_error_t *err)
     case SERVING_MOVES:
         return serving_moved(serving, err);
     case SERVING_UPDATES:
-        return serving_update(serving, err);
+        return serving->refused ? serving_settle(serving, err)
+                                : serving_update(serving, err);
     case SERVING_LOCKS:
         return serving->request.kind == WM_TARGET_UNLOCK
                    ? serving_unlock(serving, err)
@@ -567,10 +583,8 @@ serving_step(wm_op_t *op)
     wm_serving_t *serving = (wm_serving_t *)op;
     wm_target_rank_t *of = &serving->target->ranks[serving->source];
     int code = serving_advance(serving, &err);
-    if (code < 0) {
-        serving_end_alone(serving);
+    if (code < 0)
         code = serving_refuse(serving, &err, &again);
-    }
     if (code == 0)
         return false;
     WM_LIST_REMOVE(of->served, of->newest, serving);

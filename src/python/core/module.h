@@ -61,7 +61,6 @@
     X(parts)                                                                  \
     X(pickle)                                                                 \
     X(runs)                                                                   \
-    X(target)                                                                 \
     X(staged)                                                                 \
     X(shared)                                                                 \
     X(dispatch)
