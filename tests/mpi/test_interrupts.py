@@ -248,6 +248,53 @@ def test_between_two_ranks(comm, world, interrupt, name, kind):
         world.Barrier()
 
 
+@pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU")
+@pytest.mark.ranks(2)
+def test_locks_of_windows(comm, interrupt, world):
+    """An abandoned place in the queue holds nobody up."""
+    win = wm.Win.Create(wm.zeros(4, "int32"), 4, comm=comm)
+    if comm.rank == 0:
+        win.Lock(0)
+    world.Barrier()
+    if comm.rank == 1:
+        for _ in range(2):
+            interrupt(lambda: win.Lock(0))
+        interrupt(lambda: win.Lock_all())
+    world.Barrier()
+    if comm.rank == 0:
+        win.Unlock(0)
+    for kind in (MPI.LOCK_EXCLUSIVE, MPI.LOCK_SHARED):
+        win.Lock(0, kind)
+        win.Put(wm.full(4, 1, "int32"), 0)
+        win.Unlock(0)
+    win.Free()
+
+
+@pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU")
+@pytest.mark.ranks(2)
+def test_epochs_of_windows(comm, interrupt, world):
+    """The call can be made again."""
+    memory = wm.zeros(4, "int32")
+    win = wm.Win.Create(memory, 4, comm=comm)
+    if comm.rank < 2:
+        group = comm.Get_group().Incl([1 - comm.rank])
+    if comm.rank == 0:
+        interrupt(lambda: win.Start(group))
+        world.send(None, 1)
+        win.Start(group)
+        win.Put(wm.full(4, 3, "int32"), 1)
+        world.recv(source=1)
+        win.Complete()
+    elif comm.rank == 1:
+        world.recv(source=0)
+        win.Post(group)
+        interrupt(win.Wait)
+        world.send(None, 0)
+        win.Wait()
+        assert memory.numpy().tolist() == [3] * 4
+    win.Free()
+
+
 def test_a_keyboard_interrupt(comm):
     """Python's own handler, and the rank goes on."""
     old = signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -302,6 +302,7 @@ wm_window_open(wm_comm_t *comm, const wm_window_given_t *given,
     window->size = comm->size;
     window->words = -1;
     window->dynamic = given->dynamic;
+    window->interrupted = given->interrupted;
     pthread_mutex_init(&window->lock, NULL);
     window->device = given->on_device && given->nbytes > 0
                          ? given->memory.device

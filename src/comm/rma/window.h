@@ -74,7 +74,9 @@ typedef struct wm_window_request wm_window_request_t; // window_request.h
 typedef struct {
     pthread_mutex_t lock;
     wm_comm_t *comm;
-    int device; // of its stream; -1: this process has no GPU
+    bool (*interrupted)(wm_op_t *op); // asked by waits for other ranks; NULL
+    atomic_int passing; // abandoned tickets of locks, which the engine passes
+    int device;         // of its stream; -1: this process has no GPU
     CUstream stream;
     bool opened;        // the stream was taken
     wm_signal_t signal; // word NULL: none
@@ -113,6 +115,7 @@ typedef struct {
     size_t nbytes;
     wm_pointer_t memory; // of `data`, if not empty
     int64_t unit;
+    bool (*interrupted)(wm_op_t *op);
 } wm_window_given_t;
 
 // Opens a window. Collective; if one rank fails, all raise. The window borrows

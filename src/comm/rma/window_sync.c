@@ -3,6 +3,7 @@
 
 #include "comm/coll/call/coll_wait.h"
 #include "comm/coll/direct/preflight.h"
+#include "comm/comm/failure.h"
 #include "comm/engine/engine.h"
 #include "comm/rma/window_run.h"
 
@@ -96,14 +97,23 @@ wm_window_fence(wm_window_t *window, bool begins, int code, wm_error_t *err)
     return code;
 }
 
-int
-wm_window_end(wm_window_t *window, int code, wm_error_t *err)
+static int
+look_at_passing(void *context, wm_error_t *err)
 {
-    if (code == 0)
-        code = window->posted ? sync_fail(err, "Free", "Post has no Wait yet")
+    const wm_window_t *window = context;
+    (void)err;
+    return atomic_load(&window->passing) == 0;
+}
+
+int
+wm_window_end(wm_window_t *window, wm_error_t *err)
+{
+    int code = window->posted ? sync_fail(err, "Free", "Post has no Wait yet")
                               : check_free(window, "Free", err);
     if (code == 0)
         code = wm_window_complete(window, err);
+    if (code == 0)
+        code = wm_coll_wait(window->comm, look_at_passing, window, 1, err);
     return sync_all_ranks(window, "Free", code, err);
 }
 
@@ -121,6 +131,52 @@ look_at_lock(void *context, wm_error_t *err)
     const asked_t *asked = context;
     (void)err;
     return wm_window_lock_try(asked->words, asked->ticket, asked->exclusive);
+}
+
+// The ticket of a wait for a lock that was interrupted, or has failed. The
+// engine takes the lock and gives it back, so that others get it.
+typedef struct {
+    wm_op_t op;
+    wm_window_t *window;
+    asked_t asked;
+    unsigned looks;
+} passing_t;
+
+static bool
+passing_step(wm_op_t *op)
+{
+    passing_t *passing = (passing_t *)op;
+    wm_error_t err;
+    bool taken = look_at_lock(&passing->asked, &err) != 0;
+    if (taken)
+        wm_window_lock_leave(passing->asked.words, passing->asked.exclusive);
+    else if (!wm_failure_is_due(&passing->looks)
+             || wm_failure_look_at_all(op->comm, &err) == 0)
+        return false;
+    atomic_fetch_sub(&passing->window->passing, 1);
+    return true;
+}
+
+static const wm_op_kind_t passing_kind = {.step = passing_step};
+
+// Abandons a ticket. Without memory, waits for it.
+static void
+pass_ticket(wm_window_t *window, const asked_t *asked)
+{
+    passing_t *passing = wm_op_new(&passing_kind, sizeof *passing,
+                                   window->comm);
+    if (passing == NULL) {
+        while (
+            !wm_window_lock_try(asked->words, asked->ticket, asked->exclusive))
+            wm_engine_step();
+        wm_window_lock_leave(asked->words, asked->exclusive);
+        return;
+    }
+    passing->window = window;
+    passing->asked = *asked;
+    atomic_fetch_add(&window->passing, 1);
+    wm_engine_add(&passing->op);
+    wm_op_release(&passing->op);
 }
 
 // Fails if the engine of another rank serves its part, and there is no thread
@@ -158,8 +214,11 @@ take_part(wm_window_t *window, int target, bool exclusive, bool checked,
     }
     else if (checked) {
         asked.ticket = wm_window_lock_ask(part->words);
-        code = wm_coll_wait(window->comm, look_at_lock, &asked,
-                            WM_LOOKS_AT_WORDS, err);
+        code = wm_coll_wait_unless(window->comm, look_at_lock, &asked,
+                                   WM_LOOKS_AT_WORDS, window->interrupted,
+                                   err);
+        if (code < 0)
+            pass_ticket(window, &asked);
     }
     if (code == 0)
         part->held = !checked && part->words != NULL ? WM_WINDOW_UNCHECKED
@@ -361,10 +420,13 @@ wm_window_start(wm_window_t *window, const int *ranks, int count,
         window->epochs->neighbors[i].is_accessed = window->parts[i].started;
     code = window->epochs == NULL
                ? hear_ranks(window, WM_TARGET_POSTED, err)
-               : wm_coll_wait(window->comm, look_at_start, window,
-                              WM_LOOKS_AT_WORDS, err);
-    window->started = true;
-    window->fenced = false;
+               : wm_coll_wait_unless(window->comm, look_at_start, window,
+                                     WM_LOOKS_AT_WORDS, window->interrupted,
+                                     err);
+    window->started = code != WM_ERR_PYTHON;
+    window->fenced &= !window->started;
+    for (int i = 0; i < count && !window->started; ++i)
+        window->parts[ranks[i]].started = false;
     return code;
 }
 
@@ -403,8 +465,11 @@ wm_window_wait(wm_window_t *window, bool *ended, wm_error_t *err)
     if (targets)
         code = hear_ranks(window, WM_TARGET_COMPLETED, err);
     else if (ended == NULL)
-        code = wm_coll_wait(window->comm, look_at_end, window,
-                            WM_LOOKS_AT_WORDS, err);
+        code = wm_coll_wait_unless(window->comm, look_at_end, window,
+                                   WM_LOOKS_AT_WORDS, window->interrupted,
+                                   err);
+    if (code == WM_ERR_PYTHON)
+        return code;
     for (int i = 0; i < window->size; ++i)
         window->parts[i].posted = false;
     window->posted = false;

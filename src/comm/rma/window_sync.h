@@ -25,8 +25,8 @@ wm_window_check_held(const wm_window_t *window, int target, const char *call,
 WM_MUST_CHECK int
 wm_window_fence(wm_window_t *window, bool begins, int code, wm_error_t *err);
 
-// Waits for the lock of a rank's part. `checked` is false if no other rank
-// wants it.
+// Waits for the lock of a rank's part, unless interrupted: WM_ERR_PYTHON then.
+// `checked` is false if no other rank wants it.
 WM_MUST_CHECK int
 wm_window_lock_part(wm_window_t *window, int target, bool exclusive,
                     bool checked, wm_error_t *err);
@@ -41,7 +41,8 @@ wm_window_unlock_all(wm_window_t *window, wm_error_t *err);
 
 // The `count` ranks of a group access this rank's part (post), or are accessed
 // (start). wm_window_wait() waits for those that were posted to; with
-// `ended`, it only asks, and tells there.
+// `ended`, it only asks, and tells there. Both waits may be interrupted, if
+// all ranks are on one host: WM_ERR_PYTHON, and they can be repeated.
 WM_MUST_CHECK int
 wm_window_post(wm_window_t *window, const int *ranks, int count,
                wm_error_t *err);
@@ -67,6 +68,6 @@ wm_window_fence_on(wm_window_t *window, bool begins, int device,
 // Checks that no epoch is open, on all ranks, before the window is freed.
 // Collective; if one rank has an epoch, all raise, and the window stays.
 WM_MUST_CHECK int
-wm_window_end(wm_window_t *window, int code, wm_error_t *err);
+wm_window_end(wm_window_t *window, wm_error_t *err);
 
 #endif

@@ -16,8 +16,8 @@
 #include "python/request/requests.h"
 #include "python/request/stock.h"
 
-static bool
-interrupted(wm_op_t *op)
+bool
+wm_py_interrupted(wm_op_t *op)
 {
     if (!Py_IsInitialized()) // a thread may outlive it
         return false;
@@ -32,7 +32,7 @@ interrupted(wm_op_t *op)
 int
 wm_py_wait_unlocked(wm_op_t *op, MPI_Status *status, wm_error_t *err)
 {
-    int code = wm_op_wait(op, interrupted, err);
+    int code = wm_op_wait(op, wm_py_interrupted, err);
     if (status != NULL && code != WM_ERR_PYTHON && atomic_load(&op->done))
         wm_request_status(op, status);
     return code;

@@ -112,6 +112,11 @@ wm_py_wait(wm_op_t *op, MPI_Status *status);
 WM_MUST_CHECK int
 wm_py_wait_unlocked(wm_op_t *op, MPI_Status *status, wm_error_t *err);
 
+// Asked by such waits, without the GIL: returns true, with an exception, if a
+// signal's handler has raised.
+bool
+wm_py_interrupted(wm_op_t *op);
+
 int
 wm_py_waited(int code, wm_error_t *err);
 

@@ -7,6 +7,7 @@
 #include "comm/rma/window_run.h"
 #include "comm/rma/window_sync.h"
 #include "python/message/channel.h"
+#include "python/request/py_request.h"
 #include "python/view/view.h"
 
 #define MOST_WORDS 16 // of a call, its window included
@@ -163,6 +164,7 @@ window_open(PyObject *object, PyObject *args)
         return NULL;
     wm_window_given_t given = {
         .unit = unit,
+        .interrupted = wm_py_interrupted,
         .dynamic = PyUnicode_CompareWithASCIIString(made, "Create_dynamic")
                    == 0,
     };
@@ -229,9 +231,11 @@ window_end(PyObject *object, PyObject *Py_UNUSED(unused))
         return NULL;
     if (window == NULL)
         Py_RETURN_NONE;
-    wm_lock(&window->lock);
-    WM_PY_UNLOCKED(code = wm_window_end(window, 0, &err));
-    pthread_mutex_unlock(&window->lock);
+    WM_PY_UNLOCKED({
+        wm_lock(&window->lock);
+        code = wm_window_end(window, &err);
+        pthread_mutex_unlock(&window->lock);
+    });
     if (code < 0)
         return wm_py_raise(&err);
     PyObject *comm = Py_NewRef(self->comm);

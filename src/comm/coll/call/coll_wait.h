@@ -20,4 +20,13 @@ WM_MUST_CHECK int
 wm_coll_wait(wm_comm_t *comm, int (*look)(void *context, wm_error_t *err),
              void *context, int looks, wm_error_t *err);
 
+// Does the same, and asks `interrupted` (NULL: nobody) as wm_op_wait() does.
+// Returns WM_ERR_PYTHON if the wait was interrupted: then no look has returned
+// 1, and none follows.
+WM_MUST_CHECK int
+wm_coll_wait_unless(wm_comm_t *comm,
+                    int (*look)(void *context, wm_error_t *err), void *context,
+                    int looks, bool (*interrupted)(wm_op_t *op),
+                    wm_error_t *err);
+
 #endif
