@@ -5,10 +5,11 @@
 #include <string.h>
 
 #include "comm/coll/direct/coll_gather.h"
-#include "comm/coll/direct/preflight.h"
 #include "comm/engine/engine.h"
 #include "comm/rma/window_attach.h"
 #include "comm/rma/window_run.h"
+
+#define CALL "MPI.Win"
 
 // The data that each rank tells all others, and behind it the index of its
 // epoch words for each rank.
@@ -17,9 +18,8 @@ typedef struct {
     CUuuid device; // of its GPU
     uint64_t nbytes;
     int64_t unit;
-    int32_t code, words;
+    int32_t words;
     uint8_t on_device, exported, has_epochs;
-    char text[160];
 } published_t;
 
 static size_t
@@ -203,8 +203,8 @@ own_leave_update(void *context)
 
 // Makes the target if some rank does not reach all parts by itself.
 static int
-window_expose(wm_window_t *window, const wm_window_given_t *given, int code,
-              wm_error_t *err)
+window_expose(wm_window_t *window, const wm_window_given_t *given,
+              uint8_t *reached, int code, wm_error_t *err)
 {
     wm_window_part_t *own = &window->parts[window->comm->rank];
     const wm_target_lock_t lock = {own_ask,          own_take,
@@ -215,72 +215,37 @@ window_expose(wm_window_t *window, const wm_window_given_t *given, int code,
         .nbytes = given->nbytes,
         .memory = given->memory,
     };
-    wm_preflight_t preflight = {
-        .call = WM_COLL_BARRIER,
-        .code = code,
-        .all = code == 0 && window_reaches_all(window),
-    };
-    int told = wm_preflight_run(window->comm, &preflight, err);
-    if (code < 0 || told < 0)
-        return code < 0 ? code : told;
-    return preflight.all != 0
-               ? 0
-               : wm_target_expose(window->comm,
-                                  given->nbytes > 0 ? &memory : NULL, &lock,
-                                  &window->target, err);
-}
-
-// Returns the error of a rank that has failed.
-static int
-find_failed(const wm_window_t *window, char *all, wm_error_t *err)
-{
-    for (int rank = 0; rank < window->size; ++rank) {
-        const published_t *its = published_of(all, window->size, rank);
-        if (its->code < 0)
-            return wm_error_set(
-                err, its->code > WM_ERR_PYTHON ? its->code : WM_ERR_STATE, 0,
-                "%s failed in the creation of this window: %.150s",
-                wm_comm_name(window->comm, rank).text, its->text);
-    }
-    return 0;
+    uint8_t mine = code == 0 && window_reaches_all(window);
+    code = wm_coll_exchange(window->comm, CALL, code, &mine, sizeof mine,
+                            reached, err);
+    if (code < 0 || memchr(reached, 0, (size_t)window->size) == NULL)
+        return code;
+    return wm_target_expose(window->comm, given->nbytes > 0 ? &memory : NULL,
+                            &lock, &window->target, err);
 }
 
 static int
 window_exchange(wm_window_t *window, const wm_window_given_t *given,
                 char *memory, wm_error_t *err)
 {
-    wm_error_t why;
     int size = window->size, code = given->code;
     size_t each = window_published_bytes(size);
     published_t *mine = published_of(memory, size, size);
     mine->nbytes = given->nbytes;
     mine->unit = given->unit;
     mine->on_device = given->on_device;
-    wm_engine_lock();
-    if (code == 0) {
-        code = window_describe(window, given, mine, &why);
-        if (code < 0)
-            wm_error_cut(why.text, sizeof mine->text, mine->text);
-    }
-    else if (given->text != NULL)
-        wm_error_cut(given->text, sizeof mine->text, mine->text);
-    mine->code = code;
-    wm_engine_unlock();
-    int gathered = wm_coll_gather(window->comm, mine, each, memory, err);
-    if (gathered < 0)
-        return gathered;
-    if (code < 0) {
-        if (given->code == 0)
-            *err = why;
-        else
-            (void)wm_error_set(err, code, 0, "%.150s", mine->text);
-        return code;
-    }
-    code = find_failed(window, memory, err);
     if (code < 0)
-        return code; // as all ranks
+        (void)wm_error_set(err, code, 0, "%s", given->text);
+    else {
+        wm_engine_lock();
+        code = window_describe(window, given, mine, err);
+        wm_engine_unlock();
+    }
+    code = wm_coll_exchange(window->comm, CALL, code, mine, each, memory, err);
+    if (code < 0)
+        return code;
     code = window_learn(window, given, memory, err);
-    return window_expose(window, given, code, err);
+    return window_expose(window, given, (uint8_t *)memory, code, err);
 }
 
 int
@@ -295,8 +260,8 @@ wm_window_open(wm_comm_t *comm, const wm_window_given_t *given,
         free(window);
         free(memory);
         wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
-        (void)!wm_preflight_tell(comm, WM_COLL_BARRIER, WM_ERR_MEMORY, NULL);
-        return WM_ERR_MEMORY;
+        return wm_coll_exchange(comm, CALL, WM_ERR_MEMORY, NULL,
+                                window_published_bytes(comm->size), NULL, err);
     }
     window->comm = comm;
     window->size = comm->size;
