@@ -39,41 +39,6 @@ wm_ll_prepare(int device, wm_error_t *err)
     return code;
 }
 
-// Waits for the work on a stream, unless it failed, and releases the stream.
-static int
-end_work(int device, CUstream stream, int code, wm_error_t *err)
-{
-    if (code == 0)
-        code = wm_stream_synchronize(device, stream, err);
-    wm_stream_release(device, stream);
-    return code;
-}
-
-int
-wm_ll_clear(int device, char *memory, size_t size, wm_error_t *err)
-{
-    CUstream stream;
-    int code = wm_stream_acquire(device, &stream, err);
-    if (code < 0)
-        return code;
-    code = WM_CU_ON(device, err, MemsetD8Async, (CUdeviceptr)memory, 0, size,
-                    stream);
-    return end_work(device, stream, code, err);
-}
-
-int
-wm_ll_introduce(int device, wm_ll_own_t *own, const wm_ll_rank_t *ranks,
-                int size, wm_error_t *err)
-{
-    CUstream stream;
-    int code = wm_stream_acquire(device, &stream, err);
-    if (code < 0)
-        return code;
-    code = wm_memory_copy(device, (char *)own->ranks, ranks,
-                          (size_t)size * sizeof *ranks, stream, err);
-    return end_work(device, stream, code, err);
-}
-
 static uint64_t
 lines_of(const wm_ll_side_t *side, bool ll128)
 {

@@ -29,17 +29,6 @@ wm_ll_room(const wm_ll_t *ll, int size);
 WM_MUST_CHECK int
 wm_ll_prepare(int device, wm_error_t *err);
 
-// Zeroes LL buffers, eager LL buffers, or their state, and waits until this is
-// done. Called before any rank writes there.
-WM_MUST_CHECK int
-wm_ll_clear(int device, char *memory, size_t size, wm_error_t *err);
-
-// Writes the table of all ranks for this rank's kernels, and waits until this
-// is done. Called before the first kernel.
-WM_MUST_CHECK int
-wm_ll_introduce(int device, wm_ll_own_t *own, const wm_ll_rank_t *ranks,
-                int size, wm_error_t *err);
-
 // Enqueues a kernel. The caller fills `params`, except first, buffer_bytes,
 // unit and op. `type` and `op` say how the kernel reduces, if it does;
 // wm_reduce_takes() is true for them. `overlaid`: the kernel may write over

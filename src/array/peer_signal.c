@@ -34,39 +34,6 @@ wm_peer_signal_prepare(int device, wm_error_t *err)
     return 0;
 }
 
-static int
-end_writes(int device, CUstream stream, int code, wm_error_t *err)
-{
-    if (code == 0)
-        code = wm_stream_synchronize(device, stream, err);
-    wm_stream_release(device, stream);
-    return code;
-}
-
-int
-wm_peer_signal_write(int device, void *dst, const void *src, size_t nbytes,
-                     wm_error_t *err)
-{
-    CUstream stream;
-    int code = wm_stream_acquire(device, &stream, err);
-    if (code < 0)
-        return code;
-    code = wm_memory_copy(device, dst, src, nbytes, stream, err);
-    return end_writes(device, stream, code, err);
-}
-
-int
-wm_peer_signal_clear(int device, void *dst, size_t nbytes, wm_error_t *err)
-{
-    CUstream stream;
-    int code = wm_stream_acquire(device, &stream, err);
-    if (code < 0)
-        return code;
-    code = WM_CU_ON(device, err, MemsetD8Async, (CUdeviceptr)dst, 0, nbytes,
-                    stream);
-    return end_writes(device, stream, code, err);
-}
-
 int
 wm_peer_signal_poison(int device, void *dst, int byte, size_t nbytes,
                       wm_error_t *err)

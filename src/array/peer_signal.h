@@ -14,14 +14,6 @@
 WM_MUST_CHECK int
 wm_peer_signal_prepare(int device, wm_error_t *err);
 
-// Writes bytes that the host has into memory that the device reaches, or sets
-// all bytes there, and waits for that.
-WM_MUST_CHECK int
-wm_peer_signal_write(int device, void *dst, const void *src, size_t nbytes,
-                     wm_error_t *err);
-WM_MUST_CHECK int
-wm_peer_signal_clear(int device, void *dst, size_t nbytes, wm_error_t *err);
-
 // Sets all bytes on a stream of ours, and does not wait.
 WM_MUST_CHECK int
 wm_peer_signal_poison(int device, void *dst, int byte, size_t nbytes,

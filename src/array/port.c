@@ -131,22 +131,6 @@ wm_port_launch(int device, const wm_port_work_t *works, int count,
                                       (uint32_t)threads, &params, stream, err);
 }
 
-// Copies between a port and host memory, on a stream of ours.
-static int
-port_access(int device, void *dst, const void *src, size_t nbytes,
-            wm_error_t *err)
-{
-    CUstream stream;
-    int code = wm_stream_acquire(device, &stream, err);
-    if (code < 0)
-        return code;
-    code = wm_memory_copy(device, dst, src, nbytes, stream, err);
-    if (code == 0)
-        code = wm_stream_synchronize(device, stream, err);
-    wm_stream_release(device, stream);
-    return code;
-}
-
 // Returns true if no block is behind the first one in short messages, whose
 // blocks leave one by one.
 static bool
@@ -165,8 +149,8 @@ wm_port_look(int device, const wm_port_t *port, bool *quiet, uint32_t *passed,
              wm_error_t *err)
 {
     wm_port_t copy;
-    int code = port_access(device, &copy, port, offsetof(wm_port_t, heard),
-                           err);
+    int code = wm_memory_copy_now(device, &copy, port,
+                                  offsetof(wm_port_t, heard), err);
     if (code < 0)
         return code;
     *quiet = copy.active == copy.left && has_left(&copy);
@@ -178,5 +162,6 @@ int
 wm_port_close(int device, wm_port_t *port, wm_error_t *err)
 {
     static const uint32_t closed = 1;
-    return port_access(device, &port->closed, &closed, sizeof closed, err);
+    return wm_memory_copy_now(device, &port->closed, &closed, sizeof closed,
+                              err);
 }

@@ -171,19 +171,21 @@ wm_memory_map(int device, const CUipcMemHandle *handle, void **ptr,
 void
 wm_memory_unmap(int device, void *ptr);
 
-// Page-locks foreign host memory (a shared segment) for all devices.
+// Page-lock foreign host memory (a shared segment) for all devices, and end
+// that, when no work on the memory is left.
 WM_MUST_CHECK int
 wm_host_register(int device, void *ptr, size_t size, wm_error_t *err);
-
-// Ends that. No work on the memory is left.
 void
 wm_host_unregister(int device, void *ptr);
 
-// Enqueues a contiguous copy between any two addresses that the device can
-// reach.
+// Enqueue a contiguous copy between any two addresses that the device can
+// reach, or make one on a stream of ours and wait; there `src` NULL clears.
 WM_MUST_CHECK int
 wm_memory_copy(int device, void *dst, const void *src, size_t size,
                CUstream stream, wm_error_t *err);
+WM_MUST_CHECK int
+wm_memory_copy_now(int device, void *dst, const void *src, size_t size,
+                   wm_error_t *err);
 
 void
 wm_memory_stats(wm_memory_stats_t *stats);

@@ -209,3 +209,22 @@ wm_memory_copy(int device, void *dst, const void *src, size_t size,
                          MemcpyAsync, (CUdeviceptr)dst, (CUdeviceptr)src, size,
                          stream);
 }
+
+int
+wm_memory_copy_now(int device, void *dst, const void *src, size_t size,
+                   wm_error_t *err)
+{
+    CUstream stream;
+    int code = wm_stream_acquire(device, &stream, err);
+    if (code < 0)
+        return code;
+    if (src != NULL)
+        code = wm_memory_copy(device, dst, src, size, stream, err);
+    else
+        code = WM_CU_ON(device, err, MemsetD8Async, (CUdeviceptr)dst, 0, size,
+                        stream);
+    if (code == 0)
+        code = wm_stream_synchronize(device, stream, err);
+    wm_stream_release(device, stream);
+    return code;
+}

@@ -117,6 +117,16 @@ symm_memory_export(const wm_symm_memory_t *symm, const char *own, told_t *told)
 }
 
 static int
+clear_all(const wm_symm_memory_t *symm, char *memory, wm_error_t *err)
+{
+    if (!symm->on_host)
+        return wm_memory_copy_now(symm->device, memory, NULL, symm->nbytes,
+                                  err);
+    memset(memory, 0, symm->nbytes);
+    return 0;
+}
+
+static int
 symm_memory_prepare(wm_symm_memory_t *symm, const wm_symm_group_t *group,
                     wm_symm_memory_clear_t clear, told_t *told,
                     wm_error_t *err)
@@ -128,7 +138,8 @@ symm_memory_prepare(wm_symm_memory_t *symm, const wm_symm_group_t *group,
     if (code == 0)
         code = symm_memory_allocate(symm, group, told, &own, err);
     if (code == 0)
-        code = clear(symm, own, err);
+        code = clear != NULL ? clear(symm, own, err)
+                             : clear_all(symm, own, err);
     if (code < 0)
         return code;
     told->has_gpu = device != NULL;

@@ -51,7 +51,7 @@ typedef struct {
     } ranks[];
 } wm_symm_memory_t;
 
-// Clears memory before others see it.
+// Clears memory before others see it; NULL: all becomes zero.
 typedef int (*wm_symm_memory_clear_t)(const wm_symm_memory_t *symm,
                                       char *memory, wm_error_t *err);
 

@@ -3,7 +3,6 @@
 
 #include <stdlib.h>
 
-#include "array/ll.h"
 #include "comm/engine/engine.h"
 #include "comm/link/link.h"
 
@@ -69,7 +68,7 @@ make_port(wm_captured_t *end, wm_error_t *err)
     if (code < 0)
         return code;
     end->port = wm_block_pointer(end->block);
-    return wm_ll_clear(end->device, (char *)end->port, size, err);
+    return wm_memory_copy_now(end->device, end->port, NULL, size, err);
 }
 
 static int

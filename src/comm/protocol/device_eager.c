@@ -47,7 +47,7 @@ device_eager_make(int device, device_buffers_t *buffers, wm_error_t *err)
     if (code < 0)
         return code;
     char *memory = wm_block_pointer(block);
-    code = wm_ll_clear(device, memory, size, err);
+    code = wm_memory_copy_now(device, memory, NULL, size, err);
     if (code < 0) {
         wm_block_free(block, 0, NULL, NULL);
         return code;

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "array/ll.h"
 #include "comm/coll/direct/symm_group.h"
 #include "comm/rma/halo_making.h"
 
@@ -214,12 +213,6 @@ make_tasks(wm_halo_making_t *making, wm_error_t *err)
     return code;
 }
 
-static int
-clear(const wm_symm_memory_t *symm, char *memory, wm_error_t *err)
-{
-    return wm_ll_clear(symm->device, memory, symm->nbytes, err);
-}
-
 int
 wm_halo_make_lines(wm_halo_making_t *making, bool *unreached, wm_error_t *err)
 {
@@ -227,7 +220,7 @@ wm_halo_make_lines(wm_halo_making_t *making, bool *unreached, wm_error_t *err)
     int rank = halo->comm->rank;
     size_t nbytes = 2 * half_of(making, rank);
     const wm_symm_group_t group = wm_symm_group_of(halo->comm, "wm.Halo", 0);
-    int code = wm_symm_memory_make(&group, halo->device, false, nbytes, clear,
+    int code = wm_symm_memory_make(&group, halo->device, false, nbytes, NULL,
                                    &making->set->lines, unreached, err);
     if (code < 0 || *unreached)
         return code;

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "array/kernels.h"
-#include "array/ll.h"
 #include "comm/coll/direct/coll_gather.h"
 #include "comm/coll/direct/preflight.h"
 #include "comm/coll/direct/symm_group.h"
@@ -276,12 +275,6 @@ wm_halo_free(wm_halo_t *halo)
 
 // --- what the GPUs need ---------------------------------------------------
 
-static int
-clear(const wm_symm_memory_t *symm, char *memory, wm_error_t *err)
-{
-    return wm_ll_clear(symm->device, memory, symm->nbytes, err);
-}
-
 typedef struct {
     int code;
     int words[WM_HALO_PEERS]; // by neighbour
@@ -371,7 +364,7 @@ make_counters(wm_halo_t *halo, int device, bool *unreached, wm_error_t *err)
         code = make_abort(halo, err);
     code = wm_preflight_tell(comm, WM_COLL_BARRIER, code, err);
     if (code == 0)
-        code = wm_symm_memory_make(&group, device, false, nbytes, clear,
+        code = wm_symm_memory_make(&group, device, false, nbytes, NULL,
                                    &halo->counters, unreached, err);
     return code;
 }

@@ -362,17 +362,10 @@ wm_halo_upload(wm_halo_set_t *set, int device, const wm_halo_task_t *tasks,
                size_t count, wm_error_t *err)
 {
     size_t nbytes = count * sizeof *tasks;
-    CUstream stream;
     int code = wm_block_alloc(device, nbytes, &set->table, err);
     if (code == 0)
-        code = wm_stream_acquire(device, &stream, err);
-    if (code < 0)
-        return code;
-    code = wm_memory_copy(device, wm_block_pointer(set->table), tasks, nbytes,
-                          stream, err);
-    if (code == 0)
-        code = wm_stream_synchronize(device, stream, err);
-    wm_stream_release(device, stream);
+        code = wm_memory_copy_now(device, wm_block_pointer(set->table), tasks,
+                                  nbytes, err);
     if (code == 0)
         set->params.tasks = wm_block_pointer(set->table);
     return code;

@@ -66,16 +66,6 @@ counters_at(const wm_shared_array_t *array, int rank)
                                         + array->counters);
 }
 
-// All is zero before others see it.
-static int
-shared_array_clear(const wm_symm_memory_t *symm, char *memory, wm_error_t *err)
-{
-    if (!symm->on_host)
-        return wm_peer_signal_clear(symm->device, memory, symm->nbytes, err);
-    memset(memory, 0, symm->nbytes);
-    return 0;
-}
-
 // Writes the tables into our own memory.
 static int
 shared_array_introduce(wm_shared_array_t *array, wm_error_t *err)
@@ -103,7 +93,7 @@ shared_array_introduce(wm_shared_array_t *array, wm_error_t *err)
     if (array->on_host)
         memcpy(own, head, nbytes);
     else
-        code = wm_peer_signal_write(array->device, own, head, nbytes, err);
+        code = wm_memory_copy_now(array->device, own, head, nbytes, err);
     free(head);
     return code;
 }
@@ -141,8 +131,7 @@ map_memory(wm_shared_array_t *array, wm_comm_t *comm, const char *call,
     wm_symm_group_t group = wm_symm_group_of(comm, call, array->head);
     group.has_files = true;
     return wm_symm_memory_make(&group, array->device, on_host, array->nbytes,
-                               shared_array_clear, &array->memory, unreached,
-                               err);
+                               NULL, &array->memory, unreached, err);
 }
 
 // Makes the memory: the GPUs', or the host's where a rank has no GPU, or does

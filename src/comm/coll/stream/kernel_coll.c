@@ -29,10 +29,11 @@ wm_kernel_coll_clear(const wm_symm_memory_t *symm, char *memory,
         memset(memory, 0, symm->nbytes);
         return 0;
     }
-    int code = wm_ll_clear(symm->device, memory, WM_SIMPLE_HEAD, err);
+    int code = wm_memory_copy_now(symm->device, memory, NULL, WM_SIMPLE_HEAD,
+                                  err);
     return code < 0 ? code
-                    : wm_ll_clear(symm->device, memory + simple,
-                                  symm->nbytes - simple, err);
+                    : wm_memory_copy_now(symm->device, memory + simple, NULL,
+                                         symm->nbytes - simple, err);
 }
 
 int
@@ -52,10 +53,11 @@ open_own(wm_kernel_coll_t *kernels, int device, const wm_ll_rank_t *ranks,
         return code;
     char *own = wm_block_pointer(kernels->block);
     kernels->own = (wm_kernel_coll_own_t *)(void *)own;
-    code = wm_ll_clear(device, own, nbytes, err);
+    code = wm_memory_copy_now(device, own, NULL, nbytes, err);
     return code < 0
                ? code
-               : wm_ll_introduce(device, &kernels->own->ll, ranks, size, err);
+               : wm_memory_copy_now(device, (char *)kernels->own->ll.ranks,
+                                    ranks, (size_t)size * sizeof *ranks, err);
 }
 
 // Returns the blocks of 512 threads that run at once on all GPUs, for the
