@@ -7,14 +7,6 @@
 #include "kernels/ll.h"
 #include "kernels/peer_sync.h"
 
-// A thread reads the words of the other ranks once in this many polls. On the
-// host one thread waits for all.
-#ifdef __CUDACC__
-#define WM_LOOKS 2048
-#else
-#define WM_LOOKS 1
-#endif
-
 // Returns a rank's row. A few rows are kernel parameters and need no load; two
 // returns keep the compiler from selecting an address.
 WM_DEVICE wm_ll_rank_t

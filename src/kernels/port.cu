@@ -3,8 +3,7 @@
 #include "kernels/peer_sync.h"
 
 #define PORT_UNITS 4       // units of a copy that a thread has under way
-#define PORT_LOOKS 256     // failed polls before a look at the stop word
-#define PORT_BEAT 65536    // before the host is told, some 50 ms
+#define PORT_BEAT 65536    // polls before the host is told, some 50 ms
 #define PORT_STOPPED 65536 // in the count of blocks: one that has stopped
 
 // Results of an attempt.
@@ -13,12 +12,6 @@ enum { PORT_WAITS, PORT_GOES, PORT_STOPS };
 struct alignas(16) port_wide_t {
     uint64_t part[2];
 };
-
-WM_DEVICE bool
-port_reached(const uint32_t *word, uint32_t value)
-{
-    return (int32_t)(wm_load_acquire(word) - value) >= 0;
-}
 
 WM_DEVICE bool
 port_sends(const wm_port_op_t &op)
@@ -135,52 +128,51 @@ port_move(const wm_port_op_t &op, const wm_port_place_t *place,
         port_copy_units<uint8_t>(dst, src, nbytes, thread, threads, far);
 }
 
-#ifdef __CUDACC__
-#define PORT_PATIENT true
-#else
-#define PORT_PATIENT false // another operation may have to come first
-#endif
-
-// Looks now and then if the wait is over in vain, and tells the host rarely
-// that it goes on.
-WM_DEVICE int
-port_look_at_stop(const wm_port_op_t &op, uint32_t looks)
+// Returns true if the wait is over in vain, and tells the host rarely that it
+// goes on.
+WM_DEVICE bool
+port_stops(const wm_port_op_t &op, uint32_t looks)
 {
-    if (PORT_PATIENT && looks % PORT_LOOKS != 0)
-        return PORT_WAITS;
-    if (!PORT_PATIENT)
-        wm_store_system(&op.late->beat, op.late->beat + 1);
-    else if (looks % PORT_BEAT == 0)
-        wm_store_system(&op.late->beat, looks / PORT_BEAT);
-    return wm_load_system(&op.late->stop) != 0 ? PORT_STOPS : PORT_WAITS;
+    if (looks % PORT_BEAT == 0)
+        wm_store_system(&op.late->beat, wm_load_system(&op.late->beat) + 1);
+    return wm_is_stopped(&op.late->stop, looks);
 }
 
-// Waits until a word has reached a value. On the host looks once.
+// Waits until has_come() is true. On the host looks once, as another operation
+// may have to come first.
+template <typename come_t>
+WM_DEVICE int
+port_await_until(const wm_port_op_t &op, const come_t &has_come)
+{
+#ifdef __CUDACC__
+    return wm_await(has_come,
+                    [&](uint32_t looks) { return port_stops(op, looks); })
+               ? PORT_GOES
+               : PORT_STOPS;
+#else
+    return has_come()          ? PORT_GOES
+           : port_stops(op, 0) ? PORT_STOPS
+                               : PORT_WAITS;
+#endif
+}
+
 WM_DEVICE int
 port_await(const wm_port_op_t &op, const uint32_t *word, uint32_t value)
 {
-    for (uint32_t looks = 1;; looks++) {
-        if (port_reached(word, value))
-            return PORT_GOES;
-        const int result = port_look_at_stop(op, looks);
-        if (result != PORT_WAITS || !PORT_PATIENT)
-            return result;
-    }
+    return port_await_until(
+        op, [=] { return wm_has_reached(word, value); });
 }
 
-// Takes a line, likewise.
 WM_DEVICE int
 port_await_line(const wm_port_op_t &op, const char *line, uint32_t number,
                 wm_line_t *read)
 {
-    for (uint32_t looks = 1;; looks++) {
-        *read = wm_load_line(line);
-        if (read->flags[0] == number && read->flags[1] == number)
-            return PORT_GOES;
-        const int result = port_look_at_stop(op, looks);
-        if (result != PORT_WAITS || !PORT_PATIENT)
-            return result;
-    }
+    return port_await_until(
+        op,
+        [=] {
+            *read = wm_load_line(line);
+            return read->flags[0] == number && read->flags[1] == number;
+        });
 }
 
 // Returns the facts about the other end, where they are now.
@@ -439,13 +431,13 @@ port_decide(const wm_port_op_t &op, const wm_port_place_t *place,
         if (op.port->early || port_is_closed(op))
             return PORT_STOPS;
         if (wm_load_acquire(&place->matched) != 0
-            && port_reached(port_condition(op, place, number, &value),
-                            value)) {
+            && wm_has_reached(port_condition(op, place, number, &value),
+                              value)) {
             op.port->active = number;
             return PORT_GOES;
         }
         if (wm_load_acquire(&op.port->others) == required
-            || port_look_at_stop(op, looks) == PORT_STOPS)
+            || port_stops(op, looks))
             return PORT_STOPS;
     }
 }
