@@ -684,6 +684,47 @@ def test_a_gpu_that_is_shared(tmp_path, mps):
     assert printed.split() == ["passed" if mps else "told"] * 2
 
 
+REFUSED = """
+    import sys
+    sys.path.insert(0, "tests")
+    import mpi4py
+    mpi4py.rc.thread_level = "funneled"  # only calls look at messages
+    from mpi4py import MPI
+    import graphs
+    import warpmpi as wm
+
+    world, comm = MPI.COMM_WORLD, wm.Comm(MPI.COMM_WORLD)
+    stream, a = wm.Stream(wm.get_device()), wm.zeros(100 + comm.rank, "u1")
+
+    def run(call, peer, error, text=None):
+        with graphs.capture(stream) as captured:
+            call(a, peer)
+        world.Barrier()
+        if comm.rank == 1:
+            world.Barrier()
+        else:
+            comm.Iprobe()
+        captured[0].launch(stream)
+        try:
+            stream.synchronize()
+        except error as raised:
+            known = text in str(raised)
+            print("told" if known else raised, flush=True)
+        captured[0].free()
+
+    if comm.rank == 0:
+        run(comm.on(stream).Recv, 1, MPI.Exception, "TRUNCATE")
+        run(comm.on(stream).Recv, MPI.PROC_NULL, ())  # closes the first one
+    else:
+        run(comm.on(stream).Send, 0, RuntimeError, "cannot receive")
+"""
+
+
+@pytest.mark.programs
+def test_the_cause_is_told_though_the_receiver_has_gone(tmp_path):
+    assert ranks.run_text(tmp_path, REFUSED).split() == ["told"] * 2
+
+
 LOST = """
     import sys
     sys.path.insert(0, "tests")

@@ -147,6 +147,30 @@ match_answer(wm_captured_t *end, wm_peer_t *peer, wm_port_words_t *its,
     atomic_store(&end->its->answered, 1);
 }
 
+static int
+match_meet(wm_captured_t *end, wm_peer_t *peer, const captured_hello_t *hello,
+           wm_port_answer_t *answer, wm_error_t *err)
+{
+    wm_port_place_t place = {0};
+    char *port = NULL;
+    bool alone = is_alone(end, peer, hello);
+    answer->refused = alone ? WM_PORT_ALONE : WM_PORT_FITS_NOT;
+    int code = check_gpu(end, alone, err);
+    if (code == 0)
+        code = check_fit(end, hello, err);
+    if (code == 0)
+        code = match_map(end, peer, &hello->port, WM_PORT_BYTES, 0, &port,
+                         err);
+    if (code == 0)
+        code = match_describe(end, hello, &place, answer, err);
+    if (code < 0)
+        return code;
+    answer->refused = 0;
+    place.tells = ((wm_port_t *)(void *)port)->heard;
+    match_tell_kernels(end, &place);
+    return 0;
+}
+
 // Meets a sender. An end that is closed still takes its sender from those of
 // later messages.
 static void
@@ -154,9 +178,7 @@ match_sender(wm_captured_t *end, int rank, const captured_hello_t *hello)
 {
     wm_error_t err;
     wm_peer_t *peer = end->comm->peers[rank];
-    wm_port_place_t place = {0};
-    wm_port_answer_t answer = {.slots = 0};
-    char *port = NULL;
+    wm_port_answer_t answer = {.refused = end->closed ? 0 : WM_PORT_FITS_NOT};
     end->rank = rank;
     end->tag = hello->tag;
     end->matched = true;
@@ -171,25 +193,10 @@ match_sender(wm_captured_t *end, int rank, const captured_hello_t *hello)
         __atomic_store_n(&end->own->late.stop, 1, __ATOMIC_RELEASE);
         return; // the sender has given up
     }
-    if (code == 0 && !end->closed) {
-        answer.alone = is_alone(end, peer, hello);
-        code = check_gpu(end, answer.alone, &err);
-        if (code == 0)
-            code = check_fit(end, hello, &err);
-        if (code == 0)
-            code = match_map(end, peer, &hello->port, WM_PORT_BYTES, 0, &port,
-                             &err);
-        if (code == 0)
-            code = match_describe(end, hello, &place, &answer, &err);
-    }
-    if (code < 0) {
-        answer.slots = 0;
+    if (code == 0 && !end->closed)
+        code = match_meet(end, peer, hello, &answer, &err);
+    if (code < 0)
         match_fail(end, &err);
-    }
-    else if (!end->closed) {
-        place.tells = ((wm_port_t *)(void *)port)->heard;
-        match_tell_kernels(end, &place);
-    }
     if (reached)
         match_answer(end, peer, its, &answer);
 }
@@ -271,9 +278,9 @@ read_answer(wm_captured_t *end, wm_error_t *err)
     const wm_port_answer_t answer = end->own->answer;
     wm_peer_t *peer = end->comm->peers[end->rank];
     char *port = NULL, *target = NULL;
-    if (answer.alone)
+    if (answer.refused == WM_PORT_ALONE)
         return check_gpu(end, true, err);
-    if (answer.slots == 0)
+    if (answer.refused != 0)
         return wm_error_set(err, WM_ERR_STATE, 0,
                             "rank %d cannot receive the message in a CUDA "
                             "graph: its error says why",
@@ -311,7 +318,9 @@ wm_captured_look_for_answer(wm_captured_t *end)
     if (end->receives || end->matched || !atomic_load(&end->own->answered))
         return;
     // A receiver that is closed already is no error before a replay.
-    bool closed = end->closed || atomic_load(&end->own->closed) != 0;
+    bool closed = end->closed
+                  || (atomic_load(&end->own->closed) != 0
+                      && end->own->answer.refused == 0);
     int code = closed ? WM_ERR_STATE : read_answer(end, &err);
     if (code == 0)
         return;
