@@ -246,9 +246,10 @@ MET = """
 
     cart = wm.Comm(MPI.COMM_WORLD).Create_cart([2])
     wm.shared_zeros(3, comm=cart)
+    halo = wm.Halo(cart)
     try:
         if cart.rank == 1 and sys.argv[1] == "halo":
-            wm.Halo(cart).exchange(wm.zeros(5))
+            halo.exchange(wm.zeros(5))
         elif cart.rank == 1 and sys.argv[1] == "barrier":
             cart.Barrier()
         elif cart.rank == 1:

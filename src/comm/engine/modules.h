@@ -28,8 +28,7 @@
     X(partitioned)    /* message/partitioned.c */                             \
     X(nonblocking)    /* coll/run/nonblocking.c */                            \
     X(coll_engines)   /* coll/run/coll_engines.c */                           \
-    X(shared_list)    /* rma/shared_list.c */                                 \
-    X(halo_list)      /* rma/halo_list.c */                                   \
+    X(waiter)         /* rma/waiter.c */                                      \
     X(unexpected)     /* message/unexpected.c */
 
 typedef struct {

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "comm/coll/direct/preflight.h"
-#include "comm/comm/failure.h"
 #include "comm/engine/stats.h"
 #include "comm/rma/halo_state.h"
 #include "cuda/lock.h"
@@ -150,19 +149,6 @@ compare_sets(const wm_halo_t *halo, uint32_t id, bool *same, wm_error_t *err)
     return code;
 }
 
-static int
-check_usable(const wm_halo_t *halo, wm_error_t *err)
-{
-    uint32_t dead = halo->abort != NULL ? atomic_load(halo->abort) : 0;
-    if (dead != 0)
-        return wm_failure_set(halo->comm, (int)dead - 1, err);
-    return !atomic_load(&halo->orphaned)
-               ? 0
-               : wm_error_set(err, WM_ERR_STATE, 0,
-                              "the communicator of this halo was "
-                              "freed: make a new wm.Halo");
-}
-
 // Refuses a stream of another device than that of the fields.
 static int
 check_stream(const wm_halo_call_t *call, wm_error_t *err)
@@ -194,7 +180,7 @@ meet_lock_held(wm_halo_t *halo, const wm_halo_call_t *call, int code,
     CUstream stream;
     uint64_t capture = 0;
     bool same = found != NULL;
-    if (check_usable(halo, &unusable) < 0) {
+    if (wm_waiter_check(&halo->waiter, &unusable) < 0) {
         *err = code < 0 ? *err : unusable;
         return err->code;
     }
@@ -313,7 +299,7 @@ launch(wm_halo_t *halo, const wm_halo_set_t *set, CUstream stream,
        bool captured, wm_error_t *err)
 {
     int device = halo->device;
-    int code = check_usable(halo, err);
+    int code = wm_waiter_check(&halo->waiter, err);
     if (code == 0 && halo->epochs != NULL)
         code = wm_epochs_enqueue(halo->epochs,
                                  WM_EPOCHS_POST | WM_EPOCHS_START, device,
@@ -367,7 +353,8 @@ enqueue_ordered(wm_halo_t *halo, const wm_halo_set_t *set, CUstream stream,
                 uint64_t capture, wm_error_t *err)
 {
     bool captured = capture != 0;
-    int code = captured ? wm_halo_keep(halo, stream, capture, err)
+    int code = captured ? wm_waiter_keep(&halo->waiter, halo->device, stream,
+                                         capture, err)
                         : follow_last(halo, stream, err);
     if (code == 0)
         code = launch(halo, set, stream, captured, err);

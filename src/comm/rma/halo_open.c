@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The beginning and the end of a halo: its counters, and the end of the work
-// that was enqueued last.
+// The beginning and the end of a halo: its counters, the end of the work that
+// was enqueued last, and what it is as a waiter.
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,14 +8,12 @@
 #include "comm/coll/direct/coll_gather.h"
 #include "comm/coll/direct/preflight.h"
 #include "comm/coll/direct/symm_group.h"
+#include "comm/diagnostics/hang.h"
+#include "comm/diagnostics/report.h"
 #include "comm/engine/engine.h"
 #include "comm/rma/halo_state.h"
-#include "cuda/capture.h"
 #include "cuda/lock.h"
 #include "cuda/word.h"
-
-static void
-free_dropped(void);
 
 static void
 find_peers(wm_halo_t *halo)
@@ -36,13 +34,12 @@ wm_halo_new(wm_comm_t *comm, const wm_halo_shape_t *shape,
             const int64_t *block, int64_t lines, wm_halo_t **made,
             wm_error_t *err)
 {
-    free_dropped();
+    wm_waiters_collect();
     wm_halo_t *halo = calloc(1, sizeof *halo);
     if (halo == NULL)
         return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
     pthread_mutex_init(&halo->lock, NULL);
     pthread_mutex_init(&halo->end_lock, NULL);
-    wm_comm_retain(comm);
     halo->comm = comm;
     halo->shape = *shape;
     halo->device = -1;
@@ -51,6 +48,7 @@ wm_halo_new(wm_comm_t *comm, const wm_halo_shape_t *shape,
     if (halo->told)
         memcpy(halo->block, block, sizeof halo->block);
     find_peers(halo);
+    wm_waiter_add(&halo->waiter, &wm_halo_class, comm);
     *made = halo;
     return 0;
 }
@@ -78,16 +76,16 @@ wm_halo_set_free(wm_halo_set_t *set)
 static void
 close_counters(wm_halo_t *halo)
 {
-    wm_halo_list_remove(halo);
-    wm_engine_lock();
+    wm_engine_lock(); // a look may be about to write the flag
+    _Atomic uint32_t *abort = halo->abort;
+    halo->abort = NULL;
     wm_epochs_free(halo->epochs);
     wm_engine_unlock();
     wm_symm_memory_free(halo->counters);
-    if (halo->abort != NULL)
-        wm_pinned_free((void *)halo->abort);
+    if (abort != NULL)
+        wm_pinned_free((void *)abort);
     halo->epochs = NULL;
     halo->counters = NULL;
-    halo->abort = NULL;
     halo->device = -1;
 }
 
@@ -181,50 +179,71 @@ wm_halo_has_ended(wm_halo_t *halo)
     return code < 0 || ended; // nothing waits after an error of the driver
 }
 
+void
+wm_halo_drop(wm_halo_t *halo)
+{
+    if (halo == NULL)
+        return;
+    wm_waiter_drop(&halo->waiter);
+    wm_waiters_collect();
+}
+
+void
+wm_halo_free(wm_halo_t *halo)
+{
+    if (halo != NULL)
+        wm_halo_wait(halo);
+    wm_halo_drop(halo);
+}
+
+// --- the halo as a waiter -------------------------------------------------
+
+static bool
+halo_has_ended(wm_waiter_t *waiter)
+{
+    return wm_halo_has_ended((wm_halo_t *)waiter);
+}
+
+// Reports, once, an exchange that has not ended for long: no thread may be
+// waiting for it that would say so.
 static void
-graph_ended(void *object)
+halo_report(wm_waiter_t *waiter, int64_t now, int64_t limit)
 {
-    atomic_fetch_sub(&((wm_halo_t *)object)->graphs, 1);
-}
-
-int
-wm_halo_keep(wm_halo_t *halo, CUstream stream, uint64_t capture,
-             wm_error_t *err)
-{
-    if (halo->captured == capture)
-        return 0;
-    atomic_fetch_add(&halo->graphs, 1);
-    int code = wm_capture_keep(halo->device, stream, halo, graph_ended, err);
-    if (code == 0)
-        halo->captured = capture;
-    return code;
-}
-
-static pthread_mutex_t dropped_lock = PTHREAD_MUTEX_INITIALIZER;
-static wm_halo_t *dropped; // dropped_lock
-
-// Takes those out of the list that have ended.
-static wm_halo_t *
-take_ended(void)
-{
-    wm_halo_t *ended = NULL, *halo;
-    wm_lock(&dropped_lock);
-    for (wm_halo_t **link = &dropped; (halo = *link) != NULL;) {
-        if (atomic_load(&halo->graphs) > 0 || !wm_halo_has_ended(halo)) {
-            link = &halo->dropped;
-            continue;
-        }
-        *link = halo->dropped;
-        halo->dropped = ended;
-        ended = halo;
+    wm_halo_t *halo = (wm_halo_t *)waiter;
+    uint64_t ticket = atomic_load(&halo->tickets);
+    wm_words_t words = {.length = 0};
+    if (!wm_halo_is_busy(halo) || ticket != halo->seen) {
+        halo->seen = ticket;
+        halo->since = now;
+        return;
     }
-    pthread_mutex_unlock(&dropped_lock);
-    return ended;
+    if (now - halo->since < limit || halo->reported == ticket
+        || wm_halo_has_ended(halo))
+        return;
+    halo->reported = ticket;
+    wm_words_add(&words,
+                 "%s: an exchange of a wm.Halo has not ended for %d s: its "
+                 "stream has other work before it, or the stream of a "
+                 "neighbour has not come to this exchange; all ranks make "
+                 "the same exchanges, and replay plans and graphs equally "
+                 "often",
+                 wm_hang_who(), (int)((now - halo->since) / 1000000));
+    wm_words_print(&words);
+}
+
+static bool
+halo_end_waits(wm_waiter_t *waiter, int rank)
+{
+    wm_halo_t *halo = (wm_halo_t *)waiter;
+    if (halo->abort != NULL)
+        atomic_store(halo->abort, 1 + (uint32_t)rank);
+    return halo->abort != NULL;
 }
 
 static void
-free_now(wm_halo_t *halo)
+halo_free(wm_waiter_t *waiter)
 {
+    wm_halo_t *halo = (wm_halo_t *)waiter;
     wm_halo_set_t *next;
     for (wm_halo_set_t *set = halo->sets; set != NULL; set = next) {
         next = set->next;
@@ -237,41 +256,18 @@ free_now(wm_halo_t *halo)
     if (halo->ended != NULL)
         wm_event_release(halo->device, halo->ended);
     close_counters(halo);
-    wm_comm_release(halo->comm);
     pthread_mutex_destroy(&halo->lock);
     pthread_mutex_destroy(&halo->end_lock);
     free(halo);
 }
 
-static void
-free_dropped(void)
-{
-    wm_halo_t *ended = take_ended(), *next;
-    for (; ended != NULL; ended = next) {
-        next = ended->dropped;
-        free_now(ended);
-    }
-}
-
-void
-wm_halo_drop(wm_halo_t *halo)
-{
-    if (halo == NULL)
-        return;
-    wm_lock(&dropped_lock);
-    halo->dropped = dropped;
-    dropped = halo;
-    pthread_mutex_unlock(&dropped_lock);
-    free_dropped();
-}
-
-void
-wm_halo_free(wm_halo_t *halo)
-{
-    if (halo != NULL)
-        wm_halo_wait(halo);
-    wm_halo_drop(halo);
-}
+const wm_waiter_class_t wm_halo_class = {
+    .name = "halo",
+    .has_ended = halo_has_ended,
+    .report = halo_report,
+    .end_waits = halo_end_waits,
+    .free = halo_free,
+};
 
 // --- what the GPUs need ---------------------------------------------------
 
@@ -387,9 +383,5 @@ wm_halo_open_counters(wm_halo_t *halo, int device, bool *unreached,
         code = connect_words(halo, err);
     if (code < 0)
         close_counters(halo); // they are made anew next time
-    else if (halo->counters != NULL) {
-        wm_halo_list_add(halo);
-        wm_engine_notify(); // it looks for dead ranks
-    }
     return code;
 }

@@ -9,6 +9,7 @@
 #include "array/reduce.h"
 #include "comm/node/symm_memory.h"
 #include "comm/rma/halo_exchange.h"
+#include "comm/rma/waiter.h"
 #include "comm/transfer/epochs.h"
 
 // An array, as a halo knows it again.
@@ -57,12 +58,9 @@ struct wm_halo_set {
 };
 
 struct wm_halo {
-    struct wm_halo *next;  // in the list; its lock
-    wm_comm_t *comm;       // retained
-    _Atomic bool orphaned; // its handle was freed
-    // Page-locked: 1 + a rank that has died, or the size if the communicator
-    // is revoked.
-    _Atomic uint32_t *abort;
+    wm_waiter_t waiter;
+    wm_comm_t *comm;         // the waiter's
+    _Atomic uint32_t *abort; // page-locked; not 0: kernels wait for nobody
     wm_halo_shape_t shape;
     bool told;                   // the cells of the block were
     int64_t block[WM_HALO_DIMS]; // its cells, ghosts included
@@ -84,9 +82,6 @@ struct wm_halo {
     CUstream asking; // where it is recorded; NULL: not made yet
     uint64_t noted;  // end_lock: the ticket that `ended` is recorded behind
     _Atomic uint64_t passed; // the last ticket that is known to have ended
-    _Atomic int graphs;      // that have exchanges
-    uint64_t captured;       // the last of these, as a capture
-    wm_halo_t *dropped;      // in the list of those that are to be freed
     // Of the list's looks: the ticket at the last one, the time of the first
     // look at it, and the ticket that was reported.
     uint64_t seen, reported;
@@ -104,18 +99,8 @@ wm_halo_open_counters(wm_halo_t *halo, int device, bool *unreached,
 void
 wm_halo_add_set(wm_halo_t *halo, wm_halo_set_t *set);
 
-// Make the list of halos (halo_list.c) know a halo, or forget it. Engine lock
-// not held.
-void
-wm_halo_list_add(wm_halo_t *halo);
-void
-wm_halo_list_remove(wm_halo_t *halo);
-
-// Keeps the halo, and all its sets, for the graph that the stream is captured
-// into.
-WM_MUST_CHECK int
-wm_halo_keep(wm_halo_t *halo, CUstream stream, uint64_t capture,
-             wm_error_t *err);
+// The halo as a waiter.
+extern const wm_waiter_class_t wm_halo_class;
 
 // Makes our own stream, unless it is there.
 WM_MUST_CHECK int

@@ -11,7 +11,6 @@
 #include "comm/coll/direct/coll_gather.h"
 #include "comm/coll/direct/preflight.h"
 #include "comm/coll/direct/symm_group.h"
-#include "comm/comm/failure.h"
 #include "comm/engine/engine.h"
 #include "comm/node/mapping.h"
 #include "comm/rma/shared_list.h"
@@ -241,7 +240,6 @@ shared_array_new(wm_comm_t *comm, const wm_shared_wish_t *wish,
     if (array == NULL)
         return NULL;
     int64_t *shapes = (int64_t *)(void *)((char *)array + before);
-    array->comm = comm;
     array->rank = comm->rank;
     array->size = comm->size;
     array->slots = wish->slots;
@@ -291,7 +289,7 @@ give_back(int index)
 static int
 shared_array_collect(wm_comm_t *comm, wm_error_t *err)
 {
-    wm_shared_arrays_collect();
+    wm_waiters_collect();
     wm_engine_lock();
     wm_preflight_t preflight = {
         .call = WM_COLL_MAKING,
@@ -315,7 +313,7 @@ shared_array_begin(wm_comm_t *comm, const wm_shared_wish_t *wish, told_t *all,
     told_t told;
     int code = shared_array_describe(wish, &told, err);
     // What this rank has dropped is known to all behind this.
-    wm_shared_arrays_collect();
+    wm_waiters_collect();
     code = wm_coll_exchange(comm, wish->call, code, &told, sizeof told, all,
                             err);
     if (code == 0)
@@ -360,7 +358,7 @@ shared_array_make(wm_comm_t *comm, const wm_shared_wish_t *wish,
     if (code == WM_ERR_MEMORY) {
         wm_error_t other;
         int told = shared_array_collect(comm, &other);
-        wm_shared_arrays_collect();
+        wm_waiters_collect();
         if (wish->device >= 0)
             wm_memory_trim(wish->device);
         if (told == 0 && shared_array_collect(comm, &other) == 0)
@@ -386,34 +384,21 @@ wm_shared_array_make(wm_comm_t *comm, const wm_shared_wish_t *wish,
         code = shared_array_make(comm, wish, all, made, err);
     free(all);
     if (code == 0)
-        wm_shared_list_add(*made);
+        wm_shared_list_add(*made, comm);
     return code;
-}
-
-// Finds the communicator for a call.
-static int
-shared_array_find(const wm_shared_array_t *array, wm_error_t *err)
-{
-    int dead = atomic_load(&array->dead);
-    if (atomic_load(&array->freed))
-        return wm_error_set(
-            err, WM_ERR_STATE, 0,
-            "the communicator of the shared array was freed: "
-            "its memory stays, but no rank can signal another");
-    return dead > 0 ? wm_failure_set(array->comm, dead - 1, err) : 0;
 }
 
 int
 wm_shared_array_arrive(wm_shared_array_t *array, const char *failure,
                        wm_error_t *err)
 {
-    int code = shared_array_find(array, err);
+    int code = wm_waiter_check(&array->waiter, err);
     if (code < 0)
         return code;
     if (failure != NULL)
         code = wm_error_set(err, WM_ERR_PYTHON, 0, "%s", failure);
-    return wm_coll_exchange(array->comm, "shared_full", code, NULL, 0, NULL,
-                            err);
+    return wm_coll_exchange(array->waiter.comm, "shared_full", code, NULL, 0,
+                            NULL, err);
 }
 
 int
@@ -494,7 +479,7 @@ check_counter(const wm_shared_array_t *array, int64_t rank, int64_t slot,
         return wm_error_set(err, WM_ERR_VALUE, 0,
                             "value: %lld is not one of 1 to 2**48 - 1",
                             (long long)value);
-    return shared_array_find(array, err);
+    return wm_waiter_check(&array->waiter, err);
 }
 
 // Waits on the host, for ranks without a GPU.
@@ -524,7 +509,7 @@ wait_on_host(const wm_shared_array_t *array, int first, int last,
              uint64_t value, bool takes, wm_error_t *err)
 {
     host_wait_t wait = {array, first, last, value};
-    int code = wm_coll_wait(array->comm, host_wait_look, &wait,
+    int code = wm_coll_wait(array->waiter.comm, host_wait_look, &wait,
                             WM_LOOKS_AT_WORDS, err);
     for (int counter = first; counter <= last && code == 0 && takes; ++counter)
         if (counter != array->slots + array->rank)
@@ -594,7 +579,7 @@ int
 wm_shared_array_barrier(wm_shared_array_t *array, CUstream stream,
                         wm_error_t *err)
 {
-    int code = shared_array_find(array, err);
+    int code = wm_waiter_check(&array->waiter, err);
     if (code < 0 || array->size == 1)
         return code;
     if (array->device < 0)

@@ -48,11 +48,6 @@ wm_shared_array_arrive(wm_shared_array_t *array, const char *failure,
 void
 wm_shared_array_drop(wm_shared_array_t *array);
 
-// Tells what this rank has dropped, and frees what all ranks have dropped and
-// no stream of ours uses any more. Waits for no rank.
-void
-wm_shared_arrays_collect(void);
-
 // Facts: the device (-1: the CPU), the number of slots, whether the memory is
 // the host's, and a rank's array as a bare description, whose memory is that
 // of this process.

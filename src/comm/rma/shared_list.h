@@ -1,32 +1,29 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The shared arrays of this process: their struct, the work on them that has
-// not ended, who has dropped which, and ranks that died (shared_list.c).
-// Private to this module.
+// not ended, and who has dropped which (shared_list.c). Private to this
+// module.
 #ifndef WM_COMM_RMA_SHARED_LIST_H
 #define WM_COMM_RMA_SHARED_LIST_H
 
+#include <pthread.h>
+
 #include "comm/rma/shared_array.h"
 #include "comm/rma/shared_work.h"
+#include "comm/rma/waiter.h"
 
 struct wm_shared_array {
-    struct wm_shared_array *next;    // in the list
-    struct wm_shared_array *dropped; // in the list of those just dropped
-    wm_comm_t *comm;                 // retained
+    wm_waiter_t waiter;
     int rank, size, slots, device;
     bool on_host;
     bool spins;             // kernels of all ranks run at once
-    bool is_dropped;        // by this rank; engine lock
-    bool published;         // the others know that
-    _Atomic bool freed;     // the user has freed the communicator
-    _Atomic int dead;       // a rank that has died, plus 1; 0: none
-    _Atomic int graphs;     // that have calls of the array
-    uint64_t captured;      // the last of these, as a capture; list_lock
+    bool published;         // the others know that this rank has dropped it
     size_t nbytes;          // of this rank's memory
     size_t head;            // bytes before the array itself
     size_t counters, words; // where our counters begin; how many words
     wm_symm_memory_t *memory;
-    wm_shared_t shared;    // as in memory
-    wm_shared_work_t work; // on the array; list_lock
+    wm_shared_t shared; // as in memory
+    pthread_mutex_t work_lock;
+    wm_shared_work_t work; // on the array; work_lock
     int index;             // of our drop word
     struct {
         wm_peer_t *peer;
@@ -47,7 +44,7 @@ wm_shared_list_give_back(int index);
 
 // Adds a new array. Engine lock not held.
 void
-wm_shared_list_add(wm_shared_array_t *array);
+wm_shared_list_add(wm_shared_array_t *array, wm_comm_t *comm);
 
 // Remembers work on the array that was enqueued, so that memory is not freed
 // before its end: by an event or, in a capture, until the graph is gone.

@@ -24,7 +24,7 @@
 typedef enum {
     SERVING_WAITS, // for earlier requests of its origin
     SERVING_LAYOUT,
-    SERVING_MOVES,   // the payload comes, or the result goes
+    SERVING_MOVES, // the payload comes, or the result goes
     SERVING_UPDATES,
     SERVING_LOCKS,
     SERVING_REPLIES,
@@ -235,11 +235,9 @@ static int
 serving_take(wm_serving_t *serving, wm_coll_memory_t *memory, size_t nbytes,
              wm_error_t *err)
 {
-    return wm_coll_memory_take(memory, nbytes,
-                               nbytes > ON_HOST_BYTES
-                                   ? wm_target_device(&serving->memory)
-                                   : -1,
-                               err);
+    return wm_coll_memory_take(
+        memory, nbytes,
+        nbytes > ON_HOST_BYTES ? wm_target_device(&serving->memory) : -1, err);
 }
 
 // Takes memory for an update, and begins to receive the payload.

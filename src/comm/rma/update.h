@@ -16,8 +16,8 @@
 // The target's memory, and memory of ours of equal size without gaps, which
 // CPU and device reach. Zeroed but for these.
 typedef struct {
-    int device; // of the target's memory; -1: host memory
-    char *dst;  // NULL: the target has gaps
+    int device;                // of the target's memory; -1: host memory
+    char *dst;                 // NULL: the target has gaps
     const wm_strided_t *parts; // of a target with gaps, with addresses
     int count;
     wm_reduce_type_t type; // by the numbers of reducible.h
