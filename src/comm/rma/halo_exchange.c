@@ -171,8 +171,8 @@ check_stream(const wm_halo_call_t *call, wm_error_t *err)
 
 // Finds the set with the other ranks, or makes it.
 static int
-meet_lock_held(wm_halo_t *halo, const wm_halo_call_t *call, int code,
-               wm_halo_set_t **set, wm_error_t *err)
+find_together(wm_halo_t *halo, const wm_halo_call_t *call, int code,
+              wm_halo_set_t **set, wm_error_t *err)
 {
     code = code < 0 ? code : check_stream(call, err);
     wm_halo_set_t *found = code < 0 ? NULL : find_set(halo, call);
@@ -448,12 +448,12 @@ take_step(wm_halo_t *halo, wm_halo_set_t *set, const wm_halo_call_t *call,
 }
 
 int
-wm_halo_meet(wm_halo_t *halo, const wm_halo_call_t *call, int code,
-             wm_halo_found_t *found, wm_error_t *err)
+wm_halo_run(wm_halo_t *halo, const wm_halo_call_t *call, int code,
+            wm_halo_found_t *found, wm_error_t *err)
 {
     wm_halo_set_t *set;
     wm_lock(&halo->lock);
-    code = meet_lock_held(halo, call, code, &set, err);
+    code = find_together(halo, call, code, &set, err);
     if (code == 0)
         code = take_step(halo, set, call, found, err);
     pthread_mutex_unlock(&halo->lock);

@@ -4,8 +4,9 @@
 // map are copied by one kernel of each rank, and the kernels of neighbours
 // order themselves (kernels/halo.h); other fields go by messages, which the
 // caller sends. Fields that are exchanged together are a set. All ranks make
-// its places known in the first exchange, and later ones meet nobody on the
-// host. Threads take turns in the calls of a halo. GIL released by the caller,
+// its places known in the first exchange. In later ones they only agree, at a
+// barrier, that all have the set; plans and captures have agreed before.
+// Threads take turns in the calls of a halo. GIL released by the caller,
 // engine lock not held.
 #ifndef WM_COMM_RMA_HALO_EXCHANGE_H
 #define WM_COMM_RMA_HALO_EXCHANGE_H
@@ -74,15 +75,15 @@ wm_halo_free(wm_halo_t *halo);
 void
 wm_halo_drop(wm_halo_t *halo);
 
-// Makes a call. Collective: on one host all ranks meet, and a rank that has
-// failed calls it, too (`code`, with `err`). If all know their fields as those
-// of one set, this takes a barrier; else the set is made: all ranks raise if
-// the fields of one do not fit those of its neighbours. An array is the same
-// if its memory, type, shape and strides are. In a capture a known set is
-// found without the others.
+// Makes a call. Collective: on one host all ranks take part, and a rank that
+// has failed calls it, too (`code`, with `err`). If all know their fields as
+// those of one set, this takes a barrier; else the set is made: all ranks
+// raise if the fields of one do not fit those of its neighbours. An array is
+// the same if its memory, type, shape and strides are. In a capture a known
+// set is found without the others.
 WM_MUST_CHECK int
-wm_halo_meet(wm_halo_t *halo, const wm_halo_call_t *call, int code,
-             wm_halo_found_t *found, wm_error_t *err);
+wm_halo_run(wm_halo_t *halo, const wm_halo_call_t *call, int code,
+            wm_halo_found_t *found, wm_error_t *err);
 
 // Makes a call with a set that all ranks know, without them: that with this
 // number, of a plan, or for 0 the newest one of the fields. Raises

@@ -134,7 +134,7 @@ wm_halo_has_ended(wm_halo_t *halo);
 void
 wm_halo_key_of(const wm_halo_field_t *field, wm_halo_key_t *key);
 
-// Makes a set (wm_halo_meet). Collective; a rank that has failed calls it,
+// Makes a set (wm_halo_run). Collective; a rank that has failed calls it,
 // too.
 WM_MUST_CHECK int
 wm_halo_register(wm_halo_t *halo, const wm_halo_call_t *call, int code,

@@ -42,13 +42,13 @@ wm_waiter_add(wm_waiter_t *waiter, const wm_waiter_class_t *class,
 int
 wm_waiter_check(const wm_waiter_t *waiter, wm_error_t *err)
 {
-    int failed = atomic_load(&waiter->failed);
+    int dead = atomic_load(&waiter->dead);
     if (atomic_load(&waiter->freed))
         return wm_error_set(err, WM_ERR_STATE, 0,
                             "the communicator of this %s was freed, so that "
-                            "no rank can meet another: make a new one",
+                            "no rank can reach another: make a new one",
                             waiter->class->name);
-    return failed > 0 ? wm_failure_set(waiter->comm, failed - 1, err) : 0;
+    return dead > 0 ? wm_failure_set(waiter->comm, dead - 1, err) : 0;
 }
 
 static void
@@ -175,16 +175,16 @@ waiter_waits(void)
 static void
 end_waits(wm_waiter_t *waiter, int rank)
 {
-    if (atomic_load(&waiter->failed) == 0
+    if (atomic_load(&waiter->dead) == 0
         && waiter->class->end_waits(waiter, rank))
-        atomic_store(&waiter->failed, 1 + rank);
+        atomic_store(&waiter->dead, 1 + rank);
 }
 
 static void
 look_for_dead(wm_waiter_t *waiter)
 {
     wm_comm_t *comm = waiter->comm;
-    if (atomic_load(&waiter->failed) > 0)
+    if (atomic_load(&waiter->dead) > 0)
         return;
     if (wm_failure_is_told())
         (void)!wm_failure_look_at_all(comm, NULL);

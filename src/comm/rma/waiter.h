@@ -40,7 +40,7 @@ struct wm_waiter {
     wm_comm_t *comm;           // retained
     _Atomic bool freed;        // the user has freed the communicator
     bool is_dropped;           // engine lock
-    _Atomic int failed;        // 1 + what end_waits() was called with; 0: none
+    _Atomic int dead;          // 1 + what end_waits() was called with; 0: none
     _Atomic int graphs;        // that have calls
     _Atomic uint64_t captured; // the last of these, as a capture
 };

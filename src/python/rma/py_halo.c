@@ -287,7 +287,7 @@ run_call(wm_py_halo_t *self, const call_t *call, int code,
     };
     ++self->calls;
     WM_PY_UNLOCKED(
-        code = wm_halo_meet(self->halo, &call->call, code, found, &err));
+        code = wm_halo_run(self->halo, &call->call, code, found, &err));
     end_call(self);
     if (raised)
         return NULL;
