@@ -17,6 +17,7 @@ from mpi4py import MPI
 
 import graphs
 import kinds
+import ranks
 import warpmpi as wm
 from stream_calls import CALLS, DTYPES, SIZES, Call, alltoallw_with_gaps
 from warpmpi import _core
@@ -581,6 +582,73 @@ def test_they_are_counted_when_they_are_captured(comm, stream):
     stream.synchronize()
     assert wm.stats()["ipc_collectives"] == before + 3
     captured[0].free()
+
+
+CHECKED = """
+    import sys
+    sys.path.insert(0, "tests")
+    from mpi4py import MPI
+    import graphs
+    import warpmpi as wm
+
+    comm = wm.Comm(MPI.COMM_WORLD)
+    stream = wm.Stream(wm.get_device())
+    channel, a, b = comm.on(stream), wm.zeros(1000, "i4"), wm.zeros(1000, "i4")
+
+    def make(*calls):
+        with graphs.capture(stream) as made:
+            for call in calls:
+                call()
+        return made[0]
+
+    def add(op=MPI.SUM, size=1000):
+        channel.Allreduce(a[:size], b[:size], op=op)
+
+    def copy(root=0):
+        channel.Bcast(a, root=root)
+
+    make(channel.Barrier).free()
+    one, other = {
+        "none": ([add, copy], [add, copy]),
+        "ops": ([copy, add], [copy, lambda: add(MPI.MAX)]),
+        "counts": ([copy, add], [copy, lambda: add(size=900)]),
+        "roots": ([add, copy], [add, lambda: copy(1)]),
+        "calls": ([add, copy], [copy, add]),
+        "numbers": ([add, copy], [add]),
+    }[sys.argv[1]]
+    graph = make(*(one if comm.rank == 0 else other))
+    raised = 0
+    try:
+        for _ in range(3):
+            graph.launch(stream)
+        stream.synchronize()
+    except RuntimeError as error:
+        raised += 1
+        assert "different collectives of CUDA graphs" in str(error), error
+        stream.synchronize()  # it is raised once
+        for again in (lambda: make(add), add):  # none goes on
+            try:
+                again()
+            except RuntimeError as error:
+                assert "different collectives" in str(error), error
+                raised += 1
+    print("raised", raised)
+    graph.free()
+"""
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize(
+    "what", ["none", "ops", "counts", "roots", "calls", "numbers"]
+)
+def test_checked_replays(tmp_path, what, count):
+    """Ranks whose graphs have other calls are told which, in all waits."""
+    printed = ranks.run_text(
+        tmp_path, CHECKED, what, ranks=count, WARPMPI_CHECK="1"
+    )
+    told = "raised 0" if what == "none" else "raised 3"
+    assert printed.splitlines() == [told] * count
 
 
 def in_use():

@@ -38,8 +38,11 @@ void
 wm_stream_word_leave_from(const wm_barrier_t *barrier, uint32_t from,
                           uint32_t value);
 
+#define WM_WORDS_DIFFER(size) ((size) + 1)
+
 // Poisons the words of a dead rank, so that no stream here waits for it nor,
-// in graphs, for any rank; `rank` == size: the communicator is revoked. Repeat
+// in graphs, for any rank; `rank` == size: the communicator is revoked, and
+// WM_WORDS_DIFFER(size): replays of graphs differ. Repeat
 // while it returns true: then a graph has passed an epoch, and others may
 // still write.
 bool

@@ -15,7 +15,7 @@ typedef struct kept {
     _Atomic bool gone; // the graph is gone
     wm_block_t *block; // NULL: none
     const void *owner; // of the marks; NULL: none
-    uint64_t *words;   // page-locked: ours, and those of `size` ranks
+    wm_graph_marks_t marks;
     int size;
 } kept_t;
 
@@ -55,8 +55,8 @@ graph_memory_collect(void)
         gone = kept->next;
         if (kept->block != NULL)
             wm_block_free(kept->block, 0, NULL, NULL);
-        if (kept->words != NULL)
-            wm_pinned_free(kept->words);
+        if (kept->marks.own != NULL)
+            wm_pinned_free(kept->marks.own);
         free(kept);
     }
 }
@@ -89,35 +89,39 @@ wm_graph_memory_keep(int device, CUstream stream, wm_block_t *block,
 
 int
 wm_graph_marks_new(const void *owner, int device, CUstream stream,
-                   uint64_t mark, int size, uint64_t **words, wm_error_t *err)
+                   uint64_t mark, int size, wm_graph_marks_t *marks,
+                   wm_error_t *err)
 {
-    kept_t kept = {.owner = owner, .size = size};
-    size_t nbytes = ((size_t)size + 1) * sizeof **words;
+    size_t nbytes = (2 * (size_t)size + 1) * sizeof mark;
     void *memory;
     int code = wm_pinned_alloc(nbytes, &memory, err);
     if (code < 0)
         return code;
-    kept.words = memset(memory, 0, nbytes);
-    kept.words[0] = mark;
-    *words = kept.words;
-    return graph_memory_add(device, stream, &kept, err);
+    uint64_t *words = memset(memory, 0, nbytes);
+    words[0] = mark;
+    *marks = (wm_graph_marks_t){words, words + 1, words + 1 + size};
+    return graph_memory_add(
+        device, stream,
+        &(kept_t){.owner = owner, .marks = *marks, .size = size}, err);
 }
 
 bool
-wm_graph_marks_differ(const void *owner, int *rank, uint64_t marks[2])
+wm_graph_marks_differ(const void *owner, int *rank, uint64_t *own,
+                      uint64_t *its)
 {
     bool differ = false;
     wm_lock(&list_lock);
-    for (const kept_t *kept = list; kept != NULL && !differ;
-         kept = kept->next)
+    for (const kept_t *kept = list; kept != NULL && !differ; kept = kept->next)
         for (int i = 0; kept->owner == owner && i < kept->size && !differ;
              ++i) {
-            uint64_t its = __atomic_load_n(&kept->words[1 + i],
-                                           __ATOMIC_ACQUIRE);
-            differ = its != 0 && its != kept->words[0];
+            uint64_t ever = __atomic_load_n(&kept->marks.ever[i],
+                                            __ATOMIC_ACQUIRE);
             *rank = i;
-            marks[0] = kept->words[0];
-            marks[1] = its;
+            *own = *kept->marks.own;
+            *its = __atomic_load_n(&kept->marks.last[i], __ATOMIC_RELAXED);
+            differ = (*its != 0 && *its != *own) || (ever & ~*own) != 0;
+            if (*its == *own)
+                *its = 0;
         }
     pthread_mutex_unlock(&list_lock);
     return differ;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // What collectives need as long as graphs may run that have them: copies of
-// data with gaps and, with WARPMPI_CHECK, marks. A mark is a hash of a captured
-// call. Each replay gives it to all ranks before the call, so that they see
-// that they replay different calls. Any thread, no lock of a caller's needed.
+// data with gaps and, with WARPMPI_CHECK, marks. A mark is a hash of a
+// captured call. Each replay gives it to all ranks before the call, so that
+// they see that they replay different calls. Any thread, no lock of a caller's
+// needed.
 #ifndef WM_COMM_COLL_STREAM_GRAPH_MEMORY_H
 #define WM_COMM_COLL_STREAM_GRAPH_MEMORY_H
 
@@ -16,16 +17,25 @@ WM_MUST_CHECK int
 wm_graph_memory_keep(int device, CUstream stream, wm_block_t *block,
                      wm_error_t *err);
 
-// Makes the words of a captured call of `owner`: the mark of this rank, not 0,
-// and after it a word for the mark of each rank, 0 until a replay has it.
+// The words of a captured call, page-locked and 0 at first: the mark of this
+// rank; those of all ranks in the last replay; and the bits that these ever
+// had, as another mark may be there only until the next replay.
+typedef struct {
+    uint64_t *own, *last, *ever;
+} wm_graph_marks_t;
+
+// Makes the words of a captured call of `owner` for `size` ranks; `mark` is
+// not 0.
 WM_MUST_CHECK int
 wm_graph_marks_new(const void *owner, int device, CUstream stream,
-                   uint64_t mark, int size, uint64_t **words, wm_error_t *err);
+                   uint64_t mark, int size, wm_graph_marks_t *marks,
+                   wm_error_t *err);
 
-// Finds a rank of which a replay had another mark than ours: *marks are ours
-// and its.
+// Finds a rank of which a replay had another mark than ours, *own. *its is
+// that mark; 0: not known any more.
 bool
-wm_graph_marks_differ(const void *owner, int *rank, uint64_t marks[2]);
+wm_graph_marks_differ(const void *owner, int *rank, uint64_t *own,
+                      uint64_t *its);
 
 // The owner ends: its marks are compared no more.
 void

@@ -10,6 +10,7 @@
 #include "comm/engine/stats.h"
 #include "comm/message/pattern.h"
 #include "comm/diagnostics/hang.h"
+#include "cuda/settings.h"
 #include "cuda/stream.h"
 
 typedef struct {
@@ -241,6 +242,45 @@ meet_captured(wm_comm_t *comm, const wm_coll_desc_t *desc, int code,
     return code < 0 ? code : wm_symm_make(comm, desc->device, true, code, err);
 }
 
+// With WARPMPI_CHECK puts a small call before the captured one, by which the
+// ranks get the marks of each other's calls in each replay.
+static int
+enqueue_marks(const run_t *run, wm_error_t *err)
+{
+    const wm_coll_desc_t *desc = &run->desc;
+    const wm_coll_t gather = {.kind = WM_COLL_ALLGATHER};
+    wm_graph_marks_t marks;
+    if (!wm_setting_is_on(WM_SETTING_CHECK))
+        return 0;
+    int code = wm_symm_mark_captured(run->symm, desc, &marks, err);
+    if (code < 0)
+        return code;
+    run_t check = {
+        .desc = {.call = &gather,
+                 .shape = wm_coll_shape(gather.kind),
+                 .comm = desc->comm,
+                 .device = desc->device,
+                 .stream = desc->stream,
+                 .sends = true,
+                 .receives = true,
+                 .source = (char *)marks.own,
+                 .target = (char *)marks.last},
+        .symm = run->symm,
+        .fragments = 1,
+    };
+    check.desc.out[0] = (wm_span_t){0, sizeof *marks.own};
+    for (int rank = 0; rank < desc->comm->size; ++rank)
+        check.desc.into[rank] = (wm_span_t){(size_t)rank * sizeof *marks.last,
+                                            sizeof *marks.last};
+    code = exchange(&check, err);
+    const void *sources[] = {marks.ever, marks.last};
+    return code < 0
+               ? code
+               : wm_reduce_launch(desc->device, WM_REDUCE_UINT64,
+                                  WM_REDUCE_BOR, marks.ever, sources, 2,
+                                  (size_t)desc->comm->size, desc->stream, err);
+}
+
 // Puts a call into a graph. Other ranks do not hear of a failure: theirs have
 // the call, and ours has not.
 static int
@@ -248,9 +288,12 @@ capture(run_t *run, wm_error_t *err)
 {
     int code = wm_symm_begin_captured(run->symm, run->capture,
                                       run->desc.stream, err);
-    return code < 0
-               ? code
-               : wm_symm_finish(run->symm, stream_coll_enqueue(run, err), err);
+    if (code < 0)
+        return code;
+    code = enqueue_marks(run, err);
+    if (code == 0)
+        code = stream_coll_enqueue(run, err);
+    return wm_symm_finish(run->symm, code, err);
 }
 
 // Names the call, for reports about waiting for other ranks on the host.

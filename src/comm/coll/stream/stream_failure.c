@@ -52,6 +52,8 @@ stream_failure_poison(wm_comm_t *comm)
     for (int rank = 0; rank < comm->size && has_symm(comm); ++rank)
         if (comm->peers[rank]->dead)
             moved |= wm_stream_words_poison(comm->barrier, rank);
+    if (comm->graph_symm != NULL)
+        moved |= wm_symm_end_replays(comm->graph_symm);
     if (comm->symm != NULL)
         wm_symm_release_peers(comm->symm);
     return moved;

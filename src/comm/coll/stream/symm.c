@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/coll/stream/symm_state.h"
 
-#include "comm/coll/stream/graph_memory.h"
 #include "comm/node/stream_words.h"
 #include "cuda/event.h"
 #include "cuda/lock.h"
@@ -63,7 +62,7 @@ wm_symm_begin_captured(wm_symm_t *symm, uint64_t capture, CUstream stream,
     bool first = symm->capture != capture;
     if (first) {
         symm->capture = capture;
-        symm->turns = 0;
+        symm->turns = symm->marks = 0;
     }
     int code = wm_symm_find_dead(symm, err);
     if (code == 0)

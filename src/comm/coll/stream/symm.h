@@ -11,6 +11,7 @@
 #ifndef WM_COMM_COLL_STREAM_SYMM_H
 #define WM_COMM_COLL_STREAM_SYMM_H
 
+#include "comm/coll/stream/graph_memory.h"
 #include "comm/coll/stream/kernel_coll.h"
 #include "comm/comm/comm.h"
 
@@ -50,6 +51,16 @@ wm_symm_begin(wm_symm_t *symm, const wm_coll_desc_t *desc, CUstream stream,
 WM_MUST_CHECK int
 wm_symm_begin_captured(wm_symm_t *symm, uint64_t capture, CUstream stream,
                        wm_error_t *err);
+
+// Makes the words by which replays of this captured call are compared.
+WM_MUST_CHECK int
+wm_symm_mark_captured(wm_symm_t *symm, const wm_coll_desc_t *desc,
+                      wm_graph_marks_t *marks, wm_error_t *err);
+
+// If replays of the ranks have differed, as their marks tell, ends the kernels
+// of graphs. Call repeatedly while it returns true; never blocks.
+bool
+wm_symm_end_replays(wm_symm_t *symm);
 
 // Takes a turn: the call goes through the halves, in fragments.
 WM_MUST_CHECK int

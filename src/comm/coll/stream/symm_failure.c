@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Failures of collectives through symmetric memory: a rank learns of a failure
-// that another has published, or publishes its own; captured calls meet before
-// they are captured; peers are released from waits that would not end.
+// that another has published, or publishes its own; first captured calls meet,
+// and replays are compared; peers are released from waits that would not end.
+#include <stdio.h>
+
 #include "comm/coll/call/coll_wait.h"
 #include "comm/coll/stream/symm_state.h"
 #include "comm/comm/failure.h"
+#include "comm/engine/hash.h"
 #include "comm/node/stream_words.h"
 #include "cuda/lock.h"
 
@@ -19,6 +22,88 @@ wm_symm_set_lost(wm_symm_t *symm)
                  "done; remove the cause, and make them again on all ranks");
 }
 
+// A mark has the kind of a call, its number in the graph, and a hash of both
+// and of its arguments.
+#define KIND_SHIFT 56
+#define NUMBER_SHIFT 40
+#define KIND_OF(mark) ((wm_coll_kind_t)((mark) >> KIND_SHIFT))
+#define NUMBER_OF(mark) ((unsigned)(uint16_t)((mark) >> NUMBER_SHIFT))
+
+int
+wm_symm_mark_captured(wm_symm_t *symm, const wm_coll_desc_t *desc,
+                      wm_graph_marks_t *marks, wm_error_t *err)
+{
+    uint64_t mark = (uint64_t)desc->call->kind << KIND_SHIFT
+                    | (uint64_t)(uint16_t)++symm->marks << NUMBER_SHIFT;
+    symm->turns = 0; // ranks come to a mark after any number of calls
+    mark |= wm_hash(wm_coll_desc_hash(desc), mark) >> (64 - NUMBER_SHIFT);
+    return wm_graph_marks_new(symm, symm->device, symm->stream, mark,
+                              symm->size, marks, err);
+}
+
+static void
+set_difference(wm_error_t *err, int rank, uint64_t own, uint64_t its)
+{
+    char other[96] = "another call";
+    if (own >> NUMBER_SHIFT == its >> NUMBER_SHIFT)
+        snprintf(other, sizeof other, "other counts, types, op or root");
+    else if (its != 0)
+        snprintf(other, sizeof other, "%s, call %u of a graph",
+                 wm_call_name(KIND_OF(its)), NUMBER_OF(its));
+    wm_error_set(err, WM_ERR_STATE, 0,
+                 "the ranks replay different collectives of CUDA graphs: "
+                 "where this rank has %s, call %u of a graph, rank %d has %s: "
+                 "all must launch graphs of the same calls in the same order; "
+                 "this communicator makes no more calls on streams, but "
+                 "another one may (Dup)",
+                 wm_call_name(KIND_OF(own)), NUMBER_OF(own), rank, other);
+}
+
+// Sets the failure if replays differ, and then ends the kernels of graphs,
+// which may differ in what they wait for. Returns true while these move on.
+// Lock held.
+static bool
+end_replays(wm_symm_t *symm)
+{
+    int rank, differ = WM_WORDS_DIFFER(symm->size);
+    uint64_t own, its;
+    if (symm->lost.code == 0 && wm_graph_marks_differ(symm, &rank, &own, &its))
+        set_difference(&symm->lost, rank, own, its);
+    else if (symm->lost.code == 0
+             && wm_stream_words_dead(symm->barrier) == differ)
+        wm_error_set(&symm->lost, WM_ERR_STATE, 0,
+                     "the ranks replay different collectives of CUDA graphs: "
+                     "the error of another rank tells how");
+    return symm->lost.code < 0
+           && wm_stream_words_poison(symm->barrier, differ);
+}
+
+bool
+wm_symm_end_replays(wm_symm_t *symm)
+{
+    if (pthread_mutex_trylock(&symm->lock) != 0)
+        return true;
+    bool moved = end_replays(symm);
+    pthread_mutex_unlock(&symm->lock);
+    return moved;
+}
+
+// Raises, once, that replays differ.
+static int
+find_difference(wm_symm_t *symm, wm_error_t *err)
+{
+    int code = 0;
+    wm_lock(&symm->lock);
+    (void)end_replays(symm);
+    if (symm->lost.code < 0 && !symm->raised) {
+        symm->raised = true;
+        *err = symm->lost;
+        code = err->code;
+    }
+    pthread_mutex_unlock(&symm->lock);
+    return code;
+}
+
 int
 wm_symm_find_dead(const wm_symm_t *symm, wm_error_t *err)
 {
@@ -27,7 +112,16 @@ wm_symm_find_dead(const wm_symm_t *symm, wm_error_t *err)
         return 0;
     // Another rank may have found the dead one first.
     (void)wm_stream_words_poison(symm->barrier, dead);
-    return wm_failure_set(symm->comm, dead, err);
+    if (dead != WM_WORDS_DIFFER(symm->size))
+        return wm_failure_set(symm->comm, dead, err);
+    wm_symm_t *graphs = symm->comm->graph_symm;
+    if (graphs != symm)
+        wm_lock(&graphs->lock);
+    (void)end_replays(graphs);
+    *err = graphs->lost;
+    if (graphs != symm)
+        pthread_mutex_unlock(&graphs->lock);
+    return err->code;
 }
 
 // Raises a failure that another rank has published. Our calls fail until the
@@ -84,6 +178,8 @@ wm_symm_look(wm_symm_t *symm, uint64_t place, wm_error_t *err)
 int
 wm_symm_find_failure(wm_symm_t *symm, wm_error_t *err)
 {
+    if (symm != NULL && symm->captured)
+        return find_difference(symm, err);
     if (symm == NULL || !wm_signatures_may_fail(&symm->signatures))
         return 0;
     wm_lock(&symm->lock);

@@ -9,7 +9,6 @@
 #include "comm/coll/direct/preflight.h"
 #include "comm/coll/direct/symm_group.h"
 #include "comm/coll/call/coll_wait.h"
-#include "comm/coll/stream/graph_memory.h"
 #include "comm/coll/stream/stream_failure.h"
 #include "comm/coll/direct/direct.h"
 #include "comm/coll/stream/symm_state.h"
@@ -19,6 +18,7 @@
 #include "comm/transfer/fuse.h"
 #include "cuda/event.h"
 #include "cuda/lock.h"
+#include "cuda/settings.h"
 
 #define NAP_NS 100000
 #define LINGER_NS 1000000 // as in kernels
@@ -240,7 +240,7 @@ wm_symm_make(wm_comm_t *comm, int device, bool captured, int code,
     *(captured ? &comm->graph_symm : &comm->symm) = symm;
     wm_stream_failure_watch();
     wm_engine_unlock();
-    if (!captured)
+    if (!captured || wm_setting_is_on(WM_SETTING_CHECK))
         symm_enlist(symm);
     wm_engine_notify(); // it looks for dead ranks
     return 0;

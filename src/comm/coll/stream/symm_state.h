@@ -14,7 +14,7 @@
 #define WM_SYMM_ENDED 0xffff // the last step of a call
 
 struct wm_symm {
-    wm_symm_t *next; // next in the list of those without captures
+    wm_symm_t *next; // next in the list of those whose waits may raise
     pthread_mutex_t lock;
     wm_comm_t *comm;
     wm_barrier_t *barrier; // words count calls (in graphs turns) << 16 | steps
@@ -32,11 +32,13 @@ struct wm_symm {
     wm_kernel_coll_t kernels;   // state of the kernels
     uint32_t turn;              // its parity is the half of the next fragment
     uint64_t capture;           // of the last call; 0: forgotten
+    uint32_t marks;             // calls of the capture that have marks
     uint32_t turns;             // turns taken so far: all; since a round
     size_t fragments;           // fragments of the last call that took a turn
     // The failure, as it was raised; code 0: none. With one, the next call
-    // recovers.
+    // recovers; of captured calls, none goes on, and waits raise it once.
     wm_error_t lost;
+    bool raised;
     wm_error_t former; // the failure before the last recovery
     // The first call that failed, for both; 0: not known.
     uint32_t lost_at, former_at;
