@@ -12,47 +12,47 @@
 // Memory of one call of a graph.
 typedef struct kept {
     struct kept *next;
-    _Atomic bool gone; // the graph is gone
-    wm_block_t *block; // NULL: none
-    const void *owner; // of the marks; NULL: none
+    _Atomic bool ended; // the graph is gone
+    wm_block_t *block;  // NULL: none
+    const void *owner;  // of the marks; NULL: none
     wm_graph_marks_t marks;
     int size;
 } kept_t;
 
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
-static kept_t *list;           // list_lock
-static _Atomic bool some_gone; // some of the list are
+static kept_t *list;            // list_lock
+static _Atomic bool some_ended; // some of the list are
 
 // Called by the driver.
 static void
-note_gone(void *object)
+note_end(void *object)
 {
-    atomic_store(&((kept_t *)object)->gone, true);
-    atomic_store(&some_gone, true);
+    atomic_store(&((kept_t *)object)->ended, true);
+    atomic_store(&some_ended, true);
 }
 
 // Frees what no graph needs any more.
 static void
 graph_memory_collect(void)
 {
-    kept_t *gone = NULL;
-    if (!atomic_exchange(&some_gone, false))
+    kept_t *ended = NULL;
+    if (!atomic_exchange(&some_ended, false))
         return;
     wm_lock(&list_lock);
     for (kept_t **at = &list; *at != NULL;) {
         kept_t *kept = *at;
-        if (!atomic_load(&kept->gone)) {
+        if (!atomic_load(&kept->ended)) {
             at = &kept->next;
             continue;
         }
         *at = kept->next;
-        kept->next = gone;
-        gone = kept;
+        kept->next = ended;
+        ended = kept;
     }
     pthread_mutex_unlock(&list_lock);
-    while (gone != NULL) {
-        kept_t *kept = gone;
-        gone = kept->next;
+    while (ended != NULL) {
+        kept_t *kept = ended;
+        ended = kept->next;
         if (kept->block != NULL)
             wm_block_free(kept->block, 0, NULL, NULL);
         if (kept->marks.own != NULL)
@@ -71,9 +71,9 @@ graph_memory_add(int device, CUstream stream, const kept_t *what,
         return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
     *kept = *what;
     wm_lock(&list_lock);
-    int code = wm_capture_keep(device, stream, kept, note_gone, err);
+    int code = wm_capture_keep(device, stream, kept, note_end, err);
     if (code < 0) // nodes of the graph may use it
-        atomic_store(&kept->gone, false);
+        atomic_store(&kept->ended, false);
     kept->next = list;
     list = kept;
     pthread_mutex_unlock(&list_lock);

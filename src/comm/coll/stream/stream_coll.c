@@ -219,19 +219,19 @@ name_of(const wm_coll_t *call)
 // (`code`; then `err` is written), or if the calls differ. Later calls meet
 // nobody, so that a rank may capture again alone.
 static int
-meet_captured(wm_comm_t *comm, const wm_coll_desc_t *desc, int code,
+compare_first(wm_comm_t *comm, const wm_coll_desc_t *desc, int code,
               wm_error_t *err)
 {
     wm_error_t other;
     captured_t mine = {.kind = -1};
-    int met = 0;
+    int told = 0;
     if (code == 0)
         mine = (captured_t){(int)desc->call->kind, wm_coll_desc_hash(desc)};
     if (comm->symm != NULL)
-        met = wm_symm_arrive_captured(comm->symm, name_of(desc->call),
-                                      code == 0 ? err : &other);
-    if (met < 0)
-        return code < 0 ? code : met;
+        told = wm_symm_arrive_captured(comm->symm, name_of(desc->call),
+                                       code == 0 ? err : &other);
+    if (told < 0)
+        return code < 0 ? code : told;
     code = wm_preflight_tell(comm, WM_COLL_CAPTURED, code, err);
     if (code == 0)
         code = wm_preflight_share(comm, &mine, sizeof mine, err);
@@ -345,7 +345,7 @@ wm_stream_coll_call(wm_comm_t *comm, const wm_coll_t *call,
         code = wm_coll_desc_fill(&run.desc, err);
     if (run.capture != 0 && comm->graph_symm == NULL) {
         name_wait(call, "the first captured into a graph");
-        code = meet_captured(comm, &run.desc, code, err);
+        code = compare_first(comm, &run.desc, code, err);
         if (code < 0)
             return code;
     }
