@@ -381,9 +381,7 @@ def test_elements_that_no_gpu_updates(comm, kind, elements, size):
     """Those that only MPI knows are computed by MPI, on the host."""
     dtype, datatype, op = RARE[elements]
     given, before, memory = (np.zeros(size, dtype) for _ in range(3))
-    memory = kinds.make(
-        kind if comm.rank > 0 else "device", memory.view("u1")
-    )
+    memory = kinds.make(kind if comm.rank > 0 else "device", memory.view("u1"))
     if dtype.names:
         given["value"], given["place"] = np.arange(size) % 7 - 9, comm.rank
     else:

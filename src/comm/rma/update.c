@@ -12,7 +12,7 @@
 #define CPU_BYTES ((size_t)1 << 20)
 #define DEVICE_BYTES ((size_t)4 << 20)
 
-enum { TARGET, SOURCE, COMPARED, PIECES };
+enum { TARGET, SOURCE, COMPARED, CHUNKS };
 
 int
 wm_update_prepare(int device, wm_error_t *err)
@@ -92,7 +92,7 @@ update_atomically(const wm_update_t *update, CUstream stream, wm_error_t *err)
     return code < 0 ? code : 1;
 }
 
-// --- in pieces ------------------------------------------------------------
+// --- in chunks ------------------------------------------------------------
 
 static int
 update_copy(const wm_update_t *update, void *dst, const void *src,
@@ -104,7 +104,7 @@ update_copy(const wm_update_t *update, void *dst, const void *src,
     return 0;
 }
 
-// Copies the target's next piece to memory without gaps, or back.
+// Copies the target's next chunk to memory without gaps, or back.
 static int
 update_move(const wm_update_t *update, char *packed, size_t nbytes, bool packs,
             CUstream stream, wm_error_t *err)
@@ -114,7 +114,7 @@ update_move(const wm_update_t *update, char *packed, size_t nbytes, bool packs,
                                 err);
 }
 
-// Returns the bytes of the next piece: whole elements, `most` bytes at most
+// Returns the bytes of the next chunk: whole elements, `most` bytes at most
 // unless an element has more.
 static size_t
 update_next(const wm_update_t *update, size_t most)
@@ -125,7 +125,7 @@ update_next(const wm_update_t *update, size_t most)
     return left <= most ? left : most / size * size;
 }
 
-// Goes on behind a piece. Returns 1 if that was the last one.
+// Goes on behind a chunk. Returns 1 if that was the last one.
 static int
 update_pass(wm_update_t *update, size_t nbytes)
 {
@@ -138,7 +138,7 @@ update_pass(wm_update_t *update, size_t nbytes)
     return update->part == update->count;
 }
 
-// Enqueues all pieces on the stream of the target's device: a piece is reduced
+// Enqueues all chunks on the stream of the target's device: a chunk is reduced
 // where the target has it, or between copies.
 static int
 update_on_device(wm_update_t *update, CUstream stream, wm_error_t *err)
@@ -147,13 +147,13 @@ update_on_device(wm_update_t *update, CUstream stream, wm_error_t *err)
     int code = 0;
     if (moves)
         code = wm_coll_memory_take(
-            &update->pieces,
+            &update->chunks,
             update->nbytes < DEVICE_BYTES ? update->nbytes : DEVICE_BYTES,
             update->device, err);
     while (code == 0) {
         size_t nbytes = moves ? update_next(update, DEVICE_BYTES)
                               : update->nbytes;
-        char *dst = moves ? update->pieces.buffer.data : update->dst;
+        char *dst = moves ? update->chunks.buffer.data : update->dst;
         const void *sources[] = {dst, update->src + update->at};
         if (moves)
             code = update_move(update, dst, nbytes, true, stream, err);
@@ -175,13 +175,13 @@ update_on_device(wm_update_t *update, CUstream stream, wm_error_t *err)
 }
 
 static char *
-update_piece(const wm_update_t *update, int which)
+update_chunk(const wm_update_t *update, int which)
 {
-    return update->pieces.buffer.data
-           + which * update->pieces.buffer.nbytes / PIECES;
+    return update->chunks.buffer.data
+           + which * update->chunks.buffer.nbytes / CHUNKS;
 }
 
-// Copies the next piece to the host.
+// Copies the next chunk to the host.
 static int
 update_load(wm_update_t *update, CUstream stream, wm_error_t *err)
 {
@@ -189,39 +189,39 @@ update_load(wm_update_t *update, CUstream stream, wm_error_t *err)
     size_t size = wm_reducible_size(update->type);
     size_t room = update->nbytes < CPU_BYTES ? update->nbytes
                                              : CPU_BYTES / size * size;
-    if (update->pieces.buffer.data == NULL)
-        code = wm_coll_memory_take(&update->pieces, PIECES * room, -1, err);
+    if (update->chunks.buffer.data == NULL)
+        code = wm_coll_memory_take(&update->chunks, CHUNKS * room, -1, err);
     if (code < 0)
         return code;
     size_t nbytes = update_next(update, room);
-    code = update_move(update, update_piece(update, TARGET), nbytes, true,
+    code = update_move(update, update_chunk(update, TARGET), nbytes, true,
                        stream, err);
     if (code == 0 && update->op != WM_REDUCE_NO_OP)
-        code = update_copy(update, update_piece(update, SOURCE),
+        code = update_copy(update, update_chunk(update, SOURCE),
                            update->src + update->at, nbytes, stream, err);
     if (code == 0 && update->compare != NULL)
-        code = update_copy(update, update_piece(update, COMPARED),
+        code = update_copy(update, update_chunk(update, COMPARED),
                            update->compare + update->at, nbytes, stream, err);
     if (code == 0 && update->device >= 0 && update->event == NULL)
         code = wm_event_acquire(update->device, &update->event, err);
     if (code == 0 && update->device >= 0)
         code = wm_event_record(update->device, update->event, stream, err);
-    update->piece = code == 0 ? nbytes : 0;
+    update->chunk = code == 0 ? nbytes : 0;
     return code;
 }
 
-// Updates the piece, which has come, and copies it back. Returns 1 if that was
+// Updates the chunk, which has come, and copies it back. Returns 1 if that was
 // the last one.
 static int
 update_store(wm_update_t *update, CUstream stream, wm_error_t *err)
 {
-    char *target = update_piece(update, TARGET);
-    char *source = update_piece(update, SOURCE);
-    size_t nbytes = update->piece;
+    char *target = update_chunk(update, TARGET);
+    char *source = update_chunk(update, SOURCE);
+    size_t nbytes = update->chunk;
     int code = 0;
     bool stays = update->op == WM_REDUCE_NO_OP
                  || (update->compare != NULL
-                     && memcmp(target, update_piece(update, COMPARED), nbytes)
+                     && memcmp(target, update_chunk(update, COMPARED), nbytes)
                             != 0);
     if (!stays && update->op != WM_REDUCE_REPLACE)
         code = wm_reducible_reduce(update->type, update->op, source, target,
@@ -232,22 +232,22 @@ update_store(wm_update_t *update, CUstream stream, wm_error_t *err)
                            nbytes, stream, err);
     if (code == 0 && !stays)
         code = update_move(update, source, nbytes, false, stream, err);
-    update->piece = 0;
+    update->chunk = 0;
     return code < 0 ? code : update_pass(update, nbytes);
 }
 
-// Makes the next piece come to the host, or updates it there.
+// Makes the next chunk come to the host, or updates it there.
 static int
 update_by_host(wm_update_t *update, CUstream stream, wm_error_t *err)
 {
     bool done = true;
-    int code = update->piece == 0 ? update_load(update, stream, err) : 0;
+    int code = update->chunk == 0 ? update_load(update, stream, err) : 0;
     if (code == 0 && update->event != NULL)
         code = wm_event_done(update->device, update->event, &done, err);
     return code < 0 || !done ? code : update_store(update, stream, err);
 }
 
-// Updates the next piece of host memory where it is.
+// Updates the next chunk of host memory where it is.
 static int
 update_in_place(wm_update_t *update)
 {
@@ -291,5 +291,5 @@ wm_update_free(wm_update_t *update)
     if (update->event != NULL)
         wm_event_release(update->device, update->event);
     update->event = NULL;
-    wm_coll_memory_free(&update->pieces);
+    wm_coll_memory_free(&update->chunks);
 }

@@ -28,10 +28,10 @@ typedef struct {
     size_t nbytes;
     wm_signal_t signal; // of an update that is not alone; word NULL: none
     // The update's own.
-    int part;                // the next piece's, and its place there
+    int part;                // the next chunk's, and its place there
     size_t part_at, at;      // and in the whole
-    size_t piece;            // bytes that are on the host; 0: none
-    wm_coll_memory_t pieces; // of target, source and `compare`
+    size_t chunk;            // bytes that are on the host; 0: none
+    wm_coll_memory_t chunks; // of target, source and `compare`
     CUevent event;
 } wm_update_t;
 

@@ -173,9 +173,9 @@ wm_reducible_reduce(unsigned type, wm_reduce_op_t op, void *dst,
         wm_reduce_host(type, op, dst, sources, 2, count);
         return 0;
     }
-    return wm_mpi_check(MPI_Reduce_local(src, dst, (int)count,
-                                         type_of_mpi(type), mpi_op(op)),
-                        "MPI_Reduce_local", err);
+    return wm_mpi_check(
+        MPI_Reduce_local(src, dst, (int)count, type_of_mpi(type), mpi_op(op)),
+        "MPI_Reduce_local", err);
 }
 
 const char *
