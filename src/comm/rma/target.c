@@ -219,15 +219,37 @@ target_new(wm_comm_t *of, wm_target_t **result, wm_error_t *err)
     return 0;
 }
 
+static int
+target_look_at_end(void *context, wm_error_t *err)
+{
+    const wm_target_t *target = context;
+    (void)err;
+    return target->serving == 0 && target->server == NULL;
+}
+
+// Waits until no operation uses the target, and frees it with its
+// communicator.
+static int
+target_end(wm_target_t *target, wm_error_t *err)
+{
+    wm_target_serve_end(target);
+    int code = wm_coll_wait(target->of, target_look_at_end, target, LOOKS,
+                            err);
+    if (code == 0 && target->comm.match != MPI_COMM_NULL)
+        MPI_Comm_free(&target->comm.match);
+    wm_target_release(target);
+    return code;
+}
+
 int
 wm_target_expose(wm_comm_t *comm, const wm_target_memory_t *memory,
-                 const wm_target_lock_t *lock, wm_target_t **result,
+                 wm_window_words_t *words, wm_target_t **result,
                  wm_error_t *err)
 {
     wm_target_t *target = NULL;
     int code = target_new(comm, &target, err);
-    if (code == 0 && lock != NULL)
-        target->locking.words = *lock;
+    if (code == 0)
+        target->words = words;
     if (code == 0 && memory != NULL)
         code = wm_target_attach(target, memory, err);
     code = wm_preflight_tell(comm, WM_COLL_BARRIER, code, err);
@@ -239,22 +261,12 @@ wm_target_expose(wm_comm_t *comm, const wm_target_memory_t *memory,
         code = wm_preflight_tell(comm, WM_COLL_BARRIER, code, err);
     }
     if (code < 0) {
-        if (target != NULL) {
-            wm_target_serve_end(target);
-            wm_target_release(target);
-        }
+        if (target != NULL)
+            target_end(target, NULL);
         return code;
     }
     *result = target;
     return 0;
-}
-
-static int
-target_look_at_end(void *context, wm_error_t *err)
-{
-    const wm_target_t *target = context;
-    (void)err;
-    return target->serving == 0 && target->server == NULL;
 }
 
 int
@@ -269,11 +281,6 @@ wm_target_withdraw(wm_target_t *target, wm_error_t *err)
     }
     // Then no rank asks any more.
     int told = wm_preflight_tell(of, WM_COLL_BARRIER, code, err);
-    wm_target_serve_end(target);
-    int ended = wm_coll_wait(of, target_look_at_end, target, LOOKS,
-                             told == 0 ? err : NULL);
-    if (ended == 0 && target->comm.match != MPI_COMM_NULL)
-        MPI_Comm_free(&target->comm.match);
-    wm_target_release(target);
+    int ended = target_end(target, told == 0 ? err : NULL);
     return told < 0 ? told : ended;
 }

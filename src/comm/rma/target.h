@@ -21,6 +21,7 @@
 #include "array/strided.h"
 #include "comm/comm/comm.h"
 #include "comm/engine/buffer.h"
+#include "comm/rma/window_lock.h"
 
 typedef struct wm_target wm_target_t;
 
@@ -38,26 +39,14 @@ typedef struct {
     uint64_t at;
 } wm_target_memory_t;
 
-// The lock of a window's rank, and the right to update its elements that no
-// device updates at once, where origins of this host take both by themselves,
-// by words of the caller's. The engine calls these for other origins, with the
-// engine lock held. Each that may return false is called again until it
-// returns true. NULL functions: no other takes the lock, or the right.
-typedef struct {
-    uint32_t (*ask)(void *context); // draws a ticket for take()
-    bool (*take)(void *context, uint32_t ticket, bool exclusive);
-    void (*leave)(void *context, bool exclusive);
-    bool (*take_update)(void *context);
-    void (*leave_update)(void *context);
-    void *context;
-} wm_target_lock_t;
-
 // Makes the targets of a window; collective over the communicator, which is no
-// intercommunicator. memory: NULL exposes none yet. Holds the communicator
-// until wm_target_withdraw(). If one rank fails, all raise.
+// intercommunicator. memory: NULL exposes none yet. words: this rank's lock,
+// which ranks of this host take by themselves, and the engine for others.
+// Holds the communicator until wm_target_withdraw(). If one rank fails, all
+// raise.
 WM_MUST_CHECK int
 wm_target_expose(wm_comm_t *comm, const wm_target_memory_t *memory,
-                 const wm_target_lock_t *lock, wm_target_t **target,
+                 wm_window_words_t *words, wm_target_t **target,
                  wm_error_t *err);
 
 // Waits until the operations of this rank have ended, and then for all ranks;

@@ -50,8 +50,9 @@ struct wm_serving {
     wm_op_t *receiving, *sending;   // NULL: none
     wm_update_t update;
     CUevent event; // of its end on the stream
-    wm_target_ticket_t ticket;
-    bool alone; // it has the right to update alone
+    uint32_t ticket; // of the lock
+    bool waits;      // it has the ticket
+    bool alone;      // it has the right to update alone
     unsigned looks;
 };
 
@@ -179,7 +180,7 @@ static void
 serving_end_alone(wm_serving_t *serving)
 {
     if (serving->alone)
-        wm_target_lock_leave_update(&serving->target->locking);
+        wm_window_lock_end_update(serving->target->words);
     serving->alone = false;
 }
 
@@ -393,6 +394,18 @@ serving_start(wm_serving_t *serving, wm_error_t *err)
     return code < 0 ? code : serving_begin(serving, err);
 }
 
+// Takes the right to update from a rank of this host that died with it.
+static void
+serving_look_at_updater(wm_serving_t *serving)
+{
+    wm_target_t *target = serving->target;
+    int rank = wm_window_lock_updater(target->words);
+    if (wm_failure_is_due(&serving->looks) && rank >= 0
+        && rank < target->comm.size
+        && wm_failure_look(&target->comm, rank, NULL) < 0)
+        wm_window_lock_end_update(target->words);
+}
+
 // Enqueues the update, or does it; takes the right to update alone first,
 // where that is needed.
 static int
@@ -401,8 +414,11 @@ serving_enqueue(wm_serving_t *serving, wm_error_t *err)
     wm_target_t *target = serving->target;
     wm_update_t *update = &serving->update;
     if (!serving->alone && wm_update_is_alone(update)) {
-        if (!wm_target_lock_take_update(&target->locking))
+        if (!wm_window_lock_try_update(target->words,
+                                       WM_WINDOW_RANK_OF_ENGINE)) {
+            serving_look_at_updater(serving);
             return 0;
+        }
         serving->alone = true;
     }
     int code = wm_update_step(update, target->stream, err);
@@ -482,20 +498,27 @@ serving_moved(wm_serving_t *serving, wm_error_t *err)
                    : serving_reply(serving, err);
 }
 
-// Leaves the lock in the name of ranks that died with it.
-static void
-serving_look_at_holders(wm_serving_t *serving)
+// Leaves the lock in the name of ranks of other hosts that died with it.
+// Returns the error of one of this host, which may have died with it as well.
+static int
+serving_look_at_holders(wm_serving_t *serving, wm_error_t *err)
 {
     wm_target_t *target = serving->target;
+    int code = 0;
     if (!wm_failure_is_due(&serving->looks))
-        return;
-    for (int rank = 0; rank < target->comm.size; ++rank) {
+        return 0;
+    for (int rank = 0; rank < target->comm.size && code == 0; ++rank) {
         wm_target_rank_t *of = &target->ranks[rank];
-        if (of->holds && wm_failure_look(&target->comm, rank, NULL) < 0) {
-            wm_target_lock_leave(&target->locking, of->holds_alone);
-            of->holds = false;
-        }
+        bool here = wm_node_shares(target->comm.peers[rank]);
+        if ((!here && !of->holds)
+            || wm_failure_look(&target->comm, rank, here ? err : NULL) == 0)
+            continue;
+        if (of->holds)
+            wm_window_lock_leave(target->words, of->holds_alone);
+        of->holds = false;
+        code = here ? err->code : 0;
     }
+    return code;
 }
 
 static int
@@ -503,17 +526,17 @@ serving_lock(wm_serving_t *serving, wm_error_t *err)
 {
     wm_target_t *target = serving->target;
     wm_target_rank_t *of = &target->ranks[serving->source];
-    wm_target_ticket_t *ticket = &serving->ticket;
     if (of->holds)
         return wm_error_set(err, WM_ERR_MPI, MPI_ERR_RMA_SYNC,
                             "Lock of a rank that is locked: unlock it first");
-    ticket->exclusive = serving->request.kind == WM_TARGET_LOCK_EXCLUSIVE;
-    if (!wm_target_lock_take(&target->locking, ticket)) {
-        serving_look_at_holders(serving);
-        return 0;
-    }
+    bool exclusive = serving->request.kind == WM_TARGET_LOCK_EXCLUSIVE;
+    if (!serving->waits)
+        serving->ticket = wm_window_lock_ask(target->words);
+    serving->waits = true;
+    if (!wm_window_lock_try(target->words, serving->ticket, exclusive))
+        return serving_look_at_holders(serving, err);
     of->holds = true;
-    of->holds_alone = ticket->exclusive;
+    of->holds_alone = exclusive;
     return serving_reply(serving, err);
 }
 
@@ -524,7 +547,7 @@ serving_unlock(wm_serving_t *serving, wm_error_t *err)
     if (!of->holds)
         return wm_error_set(err, WM_ERR_MPI, MPI_ERR_RMA_SYNC,
                             "Unlock without Lock");
-    wm_target_lock_leave(&serving->target->locking, of->holds_alone);
+    wm_window_lock_leave(serving->target->words, of->holds_alone);
     of->holds = false;
     return serving_reply(serving, err);
 }

@@ -5,7 +5,7 @@
 #define WM_COMM_RMA_TARGET_STATE_H
 
 #include "comm/engine/op.h"
-#include "comm/rma/target_lock.h"
+#include "comm/rma/target.h"
 
 // More kinds of requests, behind those of wm_target_kind_t.
 enum {
@@ -70,7 +70,7 @@ struct wm_target {
     wm_comm_t comm;
     uint32_t numbers; // numbers of requests that tags distinguish
     uint32_t begun;   // requests that we have begun
-    wm_target_locking_t locking;
+    wm_window_words_t *words; // the lock of this rank
     wm_target_memory_t *memory; // regions, in the order of `at`
     int regions;
     CUstream stream; // updates of device memory, in their order

@@ -170,46 +170,12 @@ window_learn(wm_window_t *window, const wm_window_given_t *given, char *all,
 
 // --- the target -----------------------------------------------------------
 
-static uint32_t
-own_ask(void *context)
-{
-    return wm_window_lock_ask(context);
-}
-
-static bool
-own_take(void *context, uint32_t ticket, bool exclusive)
-{
-    return wm_window_lock_try(context, ticket, exclusive);
-}
-
-static void
-own_leave(void *context, bool exclusive)
-{
-    wm_window_lock_leave(context, exclusive);
-}
-
-// Whom a rank updates for is told by no number: it is the engine's.
-static bool
-own_take_update(void *context)
-{
-    return wm_window_lock_try_update(context, WM_WINDOW_RANK_OF_ENGINE);
-}
-
-static void
-own_leave_update(void *context)
-{
-    wm_window_lock_end_update(context);
-}
-
 // Makes the target if some rank does not reach all parts by itself.
 static int
 window_expose(wm_window_t *window, const wm_window_given_t *given,
               uint8_t *reached, int code, wm_error_t *err)
 {
     wm_window_part_t *own = &window->parts[window->comm->rank];
-    const wm_target_lock_t lock = {own_ask,          own_take,
-                                   own_leave,        own_take_update,
-                                   own_leave_update, own->words};
     const wm_target_memory_t memory = {
         .data = given->data,
         .nbytes = given->nbytes,
@@ -221,7 +187,7 @@ window_expose(wm_window_t *window, const wm_window_given_t *given,
     if (code < 0 || memchr(reached, 0, (size_t)window->size) == NULL)
         return code;
     return wm_target_expose(window->comm, given->nbytes > 0 ? &memory : NULL,
-                            &lock, &window->target, err);
+                            own->words, &window->target, err);
 }
 
 static int

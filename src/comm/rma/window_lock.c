@@ -71,6 +71,12 @@ wm_window_lock_try_update(wm_window_words_t *words, int rank)
                                           1 + (uint32_t)rank);
 }
 
+int
+wm_window_lock_updater(wm_window_words_t *words)
+{
+    return (int)atomic_load(&words->updating) - 1;
+}
+
 void
 wm_window_lock_end_update(wm_window_words_t *words)
 {

@@ -41,6 +41,10 @@ wm_window_lock_leave(wm_window_words_t *words, bool exclusive);
 // rank has it.
 bool
 wm_window_lock_try_update(wm_window_words_t *words, int rank);
+
+// Returns the rank that updates; -1: none.
+int
+wm_window_lock_updater(wm_window_words_t *words);
 void
 wm_window_lock_end_update(wm_window_words_t *words);
 
