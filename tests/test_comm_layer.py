@@ -93,6 +93,10 @@ def test_a_halo_whose_ranks_wait_for_neighbors_alone(build, case):
     run(build("halo", *parts), case)
 
 
+def test_gaps_that_another_rank_tells_are_checked(build):
+    run(build("target_layout", "rma/target_layout", "../cuda/error"))
+
+
 def test_strided_memory_that_shares_a_byte(build):
     parts = "array/strided", "array/layout", "array/dtype", "cuda/error"
     run(build("strided", *(f"../{part}" for part in parts)))
