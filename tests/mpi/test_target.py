@@ -247,13 +247,13 @@ def test_detaching_waits_for_no_lock(comm):
     with attached(comm, SIZE) as (win, memory, addresses):
         if comm.rank == 0:
             win.Lock(0)
-            comm.Barrier()
+        comm.Barrier()
+        if comm.rank == 0:
             win.Detach(memory)
             with pytest.raises(MPI.Exception, match="was not attached"):
                 win.Detach(memory)
             win.Unlock(0)
         elif comm.rank == 1:
-            comm.Barrier()
             win.Lock(0)
             win.Put(np.ones(1, "f4"), 0, addresses[0])
             with pytest.raises(MPI.Exception, match="target_disp"):
