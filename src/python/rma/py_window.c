@@ -14,9 +14,8 @@
 #define MOST_CALLS 64 // of a window
 
 wm_window_t *
-wm_py_window_of(wm_py_window_t *self, const char *call)
+wm_py_window_of(const wm_py_window_t *self)
 {
-    (void)call;
     return wm_py_check_running() < 0 ? NULL : self->window;
 }
 

@@ -23,10 +23,10 @@ typedef struct {
     PyObject *made;      // the name of the call that made it; or NULL
 } wm_py_window_t;
 
-// Returns the window for a call of that name, or NULL: without an exception if
-// MPI does the call.
+// Returns the window for a call, or NULL: without an exception if MPI does the
+// call.
 wm_window_t *
-wm_py_window_of(wm_py_window_t *self, const char *call);
+wm_py_window_of(const wm_py_window_t *self);
 
 // Reads a rank of the window. Returns 0; 1 for MPI_PROC_NULL; -1 with an
 // exception.

@@ -284,7 +284,7 @@ run_call(const shape_t *shape, PyObject *object, PyObject *const *args,
     int rank;
     reading.name = shape->name;
     reading.self = (wm_py_window_t *)object;
-    reading.window = wm_py_window_of(reading.self, shape->name);
+    reading.window = wm_py_window_of(reading.self);
     if (reading.window == NULL)
         return PyErr_Occurred() ? NULL
                                 : wm_py_window_beneath(object, shape->name,
@@ -493,7 +493,7 @@ wm_py_window_on_call(PyObject *object, PyObject *const *args, Py_ssize_t given)
     for (size_t i = 0; i < count; ++i)
         if (strcmp(on_stream_shapes[i]->name, name) == 0)
             shape = on_stream_shapes[i];
-    reading.window = wm_py_window_of(reading.self, name);
+    reading.window = wm_py_window_of(reading.self);
     if (shape == NULL || given != 2 + shape->count || reading.window == NULL)
         return PyErr_Occurred()
                    ? NULL

@@ -44,7 +44,7 @@ sync_begin(const char *name, const char *const *names, int count, int required,
     sync->keywords = keywords;
     sync->code = 0;
     *result = NULL;
-    sync->window = wm_py_window_of(sync->self, name);
+    sync->window = wm_py_window_of(sync->self);
     if (sync->window == NULL) {
         if (!PyErr_Occurred())
             *result = sync_beneath(sync);
