@@ -441,7 +441,7 @@ static int
 run_transfer(wm_window_t *window, const wm_window_call_t *call, char *packed,
              wm_error_t *err)
 {
-    bool gets = call->kind == WM_WINDOW_GET;
+    bool gets = call->kind == WM_TARGET_GET;
     char *target = call->layout.data;
     if (call->layout.parts == NULL)
         return run_copy(window, gets ? packed : target, gets ? target : packed,
@@ -455,8 +455,8 @@ static int
 run_call(wm_window_t *window, wm_window_call_t *call, landing_t *landings,
          wm_error_t *err)
 {
-    bool gets = call->kind == WM_WINDOW_GET;
-    bool updates = call->kind == WM_WINDOW_UPDATE;
+    bool gets = call->kind == WM_TARGET_GET;
+    bool updates = call->kind >= WM_TARGET_ACCUMULATE;
     bool copied = !updates && call->layout.parts == NULL;
     int code = land(window, call->origin, call->nbytes, !gets, gets, copied,
                     &landings[0], err);
@@ -484,6 +484,16 @@ count_call(const wm_window_t *window, const wm_window_call_t *call)
     wm_peer_stats_t *stats = &window->comm->peers[call->target]->stats;
     wm_peer_stat_add(stats, WM_PEER_STAT_window_calls, 1);
     wm_peer_stat_add(stats, WM_PEER_STAT_window_bytes, (int64_t)call->nbytes);
+}
+
+bool
+wm_window_is_served(const wm_window_t *window, int target,
+                    wm_target_kind_t kind)
+{
+    const wm_window_part_t *part = &window->parts[target];
+    return (part->memory == NULL && part->nbytes > 0)
+           || (kind >= WM_TARGET_ACCUMULATE && !part->updates
+               && window->target != NULL);
 }
 
 int
@@ -526,7 +536,7 @@ run_order_after(wm_window_t *window, const wm_window_call_t *call,
                                        call->result};
     int code = 0;
     for (int i = 0; i < ARGUMENTS && code == 0; ++i) {
-        bool wrote = i == 2 || (i == 0 && call->kind == WM_WINDOW_GET);
+        bool wrote = i == 2 || (i == 0 && call->kind == WM_TARGET_GET);
         if (sides[i] == NULL)
             continue;
         const wm_producer_t *producer = &sides[i]->buffer.producer;

@@ -28,24 +28,24 @@ typedef struct {
     wm_window_layout_t layout;
 } wm_window_side_t;
 
-typedef enum {
-    WM_WINDOW_PUT,
-    WM_WINDOW_GET,
-    WM_WINDOW_UPDATE,
-} wm_window_kind_t;
-
 typedef struct {
-    wm_window_kind_t kind;
+    wm_target_kind_t kind;
     int target;                // reached: parts[target].memory
     wm_window_layout_t layout; // of the target, in this process
     size_t nbytes;             // on each side
     wm_window_side_t *origin;
     wm_window_side_t *compare, *result; // or NULL
-    // An update.
+    // An update: ACCUMULATE and later kinds.
     wm_reduce_type_t type;
     wm_reduce_op_t op;
     size_t size; // bytes of an element
 } wm_window_call_t;
+
+// Returns true if the engine of the target's rank does the calls of a kind. In
+// a dynamic window an address may still have no memory that is reached.
+bool
+wm_window_is_served(const wm_window_t *window, int target,
+                    wm_target_kind_t kind);
 
 // Begins a call whose target is within the window.
 WM_MUST_CHECK int

@@ -57,7 +57,7 @@ typedef struct {
     const char *name;
     const char *names[6];
     int count, required;
-    wm_window_kind_t kind;
+    wm_target_kind_t kind;
     bool requested, single;                // one element
     int compare, result, rank, target, op; // their positions; 0: none
 } shape_t;
@@ -102,7 +102,7 @@ check_unread(const wm_py_reading_t *reading, PyObject *origin)
 static int
 read_call(wm_py_reading_t *reading, const shape_t *shape, PyObject **values)
 {
-    bool gets = shape->kind == WM_WINDOW_GET;
+    bool gets = shape->kind == WM_TARGET_GET;
     MPI_Op op = MPI_SUM;
     if (shape->op > 0 && values[shape->op] != NULL
         && values[shape->op] != Py_None
@@ -152,9 +152,9 @@ read_call(wm_py_reading_t *reading, const shape_t *shape, PyObject **values)
         && (check_single(reading->name, first) < 0
             || (unread && check_unread(reading, values[0]) < 0)))
         return -1;
-    return shape->kind == WM_WINDOW_UPDATE ? wm_py_reading_update(
+    return shape->kind >= WM_TARGET_ACCUMULATE ? wm_py_reading_update(
                reading, shape->op > 0 ? values[shape->op] : NULL, first)
-                                           : 0;
+                                               : 0;
 }
 
 // --- calls that the target's engine serves --------------------------------
@@ -174,11 +174,7 @@ fill_remote(wm_py_reading_t *reading, const shape_t *shape,
             || (!target->gaps && call->nbytes > part->nbytes - (uint64_t)at)))
         return wm_py_reading_refuse_range(reading, target);
     *what = (wm_target_op_t){
-        .kind = call->kind == WM_WINDOW_PUT   ? WM_TARGET_PUT
-                : call->kind == WM_WINDOW_GET ? WM_TARGET_GET
-                : shape->compare > 0          ? WM_TARGET_COMPARE
-                : shape->result > 0           ? WM_TARGET_FETCH
-                                              : WM_TARGET_ACCUMULATE,
+        .kind = call->kind,
         .rank = call->target,
         .at = (uint64_t)at,
         .nbytes = call->nbytes,
@@ -264,16 +260,6 @@ begin_remote(wm_py_reading_t *reading, const shape_t *shape, PyObject **values)
     return request_of(op);
 }
 
-// Returns true if the engine of the part's rank does a call.
-static bool
-is_served(const wm_py_reading_t *reading, const wm_window_part_t *part,
-          const shape_t *shape)
-{
-    return (part->memory == NULL && part->nbytes > 0)
-           || (shape->kind == WM_WINDOW_UPDATE && !part->updates
-               && reading->window->target != NULL);
-}
-
 static PyObject *
 run_call(const shape_t *shape, PyObject *object, PyObject *const *args,
          Py_ssize_t given, PyObject *keywords)
@@ -300,13 +286,12 @@ run_call(const shape_t *shape, PyObject *object, PyObject *const *args,
     if (code > 0)
         return shape->requested ? request_of(wm_op_ended())
                                 : Py_NewRef(Py_None);
-    const wm_window_part_t *part = &reading.window->parts[rank];
     code = wm_window_check_epoch(reading.window, rank, shape->name, &err);
     if (code < 0)
         return wm_py_raise(&err);
     reading.call = (wm_window_call_t){.kind = shape->kind, .target = rank};
     memset(reading.given, 0, sizeof reading.given);
-    reading.remote = is_served(&reading, part, shape);
+    reading.remote = wm_window_is_served(reading.window, rank, shape->kind);
     code = read_call(&reading, shape, values);
     if (code > 0) { // of a dynamic window: no GPU memory is attached there
         wm_py_reading_release(&reading);
@@ -340,12 +325,12 @@ run_call(const shape_t *shape, PyObject *object, PyObject *const *args,
 
 #define ACCUMULATE(call, ends)                                                \
     CALL(call, .names = {"origin", "target_rank", "target", "op"},            \
-         .count = 4, .required = 2, .kind = WM_WINDOW_UPDATE, .rank = 1,      \
+         .count = 4, .required = 2, .kind = WM_TARGET_ACCUMULATE, .rank = 1,  \
          .target = 2, .op = 3, .requested = ends)
 
 #define GET_ACCUMULATE(call, ends)                                            \
     CALL(call, .names = {"origin", "result", "target_rank", "target", "op"},  \
-         .count = 5, .required = 3, .kind = WM_WINDOW_UPDATE, .result = 1,    \
+         .count = 5, .required = 3, .kind = WM_TARGET_FETCH, .result = 1,     \
          .rank = 2, .target = 3, .op = 4, .requested = ends)
 
 const char wm_py_window_Put_doc[] = PyDoc_STR(
@@ -358,23 +343,23 @@ const char wm_py_window_Put_doc[] = PyDoc_STR(
     "work of its stream, and calls on one window are done in their order.\n"
     "Raises MPI.Exception: ERR_RMA_SYNC outside of an epoch, ERR_RMA_RANGE\n"
     "beyond the target's memory.");
-TRANSFER(Put, WM_WINDOW_PUT, false)
+TRANSFER(Put, WM_TARGET_PUT, false)
 
 const char wm_py_window_Get_doc[] = PyDoc_STR(
     "Get($self, /, origin, target_rank, target=None)\n--\n\n"
     "Read the memory of a rank into an array, which has the data after the\n"
     "next call that synchronizes the window. Arguments and errors as Put.");
-TRANSFER(Get, WM_WINDOW_GET, false)
+TRANSFER(Get, WM_TARGET_GET, false)
 
 const char wm_py_window_Rput_doc[] = PyDoc_STR(
     "Rput($self, /, origin, target_rank, target=None)\n--\n\n"
     "Do as Put; returns a request.");
-TRANSFER(Rput, WM_WINDOW_PUT, true)
+TRANSFER(Rput, WM_TARGET_PUT, true)
 
 const char wm_py_window_Rget_doc[] = PyDoc_STR(
     "Rget($self, /, origin, target_rank, target=None)\n--\n\n"
     "Do as Get; returns a request, at whose end the array has the data.");
-TRANSFER(Rget, WM_WINDOW_GET, true)
+TRANSFER(Rget, WM_TARGET_GET, true)
 
 const char wm_py_window_Accumulate_doc[] = PyDoc_STR(
     "Accumulate($self, /, origin, target_rank, target=None, "
@@ -412,7 +397,7 @@ const char wm_py_window_Fetch_and_op_doc[] = PyDoc_STR(
     "the target's disp_unit. Raises ValueError for arrays of other sizes.");
 CALL(Fetch_and_op,
      .names = {"origin", "result", "target_rank", "target_disp", "op"},
-     .count = 5, .required = 3, .kind = WM_WINDOW_UPDATE, .result = 1,
+     .count = 5, .required = 3, .kind = WM_TARGET_FETCH, .result = 1,
      .rank = 2, .target = 3, .op = 4, .single = true)
 
 const char wm_py_window_Compare_and_swap_doc[] = PyDoc_STR(
@@ -424,7 +409,7 @@ const char wm_py_window_Compare_and_swap_doc[] = PyDoc_STR(
     "disp_unit. Errors as Put; ValueError for arrays of other sizes.");
 CALL(Compare_and_swap,
      .names = {"origin", "compare", "result", "target_rank", "target_disp"},
-     .count = 5, .required = 4, .kind = WM_WINDOW_UPDATE, .compare = 1,
+     .count = 5, .required = 4, .kind = WM_TARGET_COMPARE, .compare = 1,
      .result = 2, .rank = 3, .target = 4, .single = true)
 
 // --- on a stream ------------------------------------------------------------
@@ -511,8 +496,7 @@ wm_py_window_on_call(PyObject *object, PyObject *const *args, Py_ssize_t given)
     code = wm_window_check_epoch(reading.window, rank, name, &err);
     if (code < 0)
         return wm_py_raise(&err);
-    const wm_window_part_t *part = &reading.window->parts[rank];
-    reading.remote = is_served(&reading, part, shape);
+    reading.remote = wm_window_is_served(reading.window, rank, shape->kind);
     reading.call = (wm_window_call_t){.kind = shape->kind, .target = rank};
     PyObject *result = run_on(&reading, shape, values, device, stream);
     wm_py_reading_release(&reading);

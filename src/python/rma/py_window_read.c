@@ -48,7 +48,7 @@ find_parts(MPI_Datatype type, MPI_Count count, MPI_Aint extent, char *data,
 static bool
 keeps_gaps(const wm_py_reading_t *reading, MPI_Datatype type)
 {
-    return reading->call.kind == WM_WINDOW_UPDATE
+    return reading->call.kind >= WM_TARGET_ACCUMULATE
            && wm_py_datatype_is_predefined(type);
 }
 
