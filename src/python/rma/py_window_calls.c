@@ -11,14 +11,23 @@
 
 // --- calls ----------------------------------------------------------------
 
+// A stream of the program.
+typedef struct {
+    int device;
+    CUstream stream;
+} on_t;
+
 static int
-begin_unlocked(wm_py_reading_t *reading, wm_op_t **op, wm_error_t *err)
+begin_unlocked(wm_py_reading_t *reading, const on_t *on, wm_op_t **op,
+               wm_error_t *err)
 {
     wm_window_t *window = reading->window;
+    wm_window_call_t *call = &reading->call;
     wm_lock(&window->lock);
-    int code = op != NULL
-                   ? wm_window_begin_requested(window, &reading->call, op, err)
-                   : wm_window_begin(window, &reading->call, err);
+    int code = on != NULL   ? wm_window_begin_on(window, call, on->device,
+                                                 on->stream, err)
+               : op != NULL ? wm_window_begin_requested(window, call, op, err)
+                            : wm_window_begin(window, call, err);
     pthread_mutex_unlock(&window->lock);
     return code;
 }
@@ -30,9 +39,10 @@ request_of(wm_op_t *op)
     return wm_py_request_new(op, MPI_REQUEST_NULL, &none);
 }
 
-// Begins a call that was read. `requested`: returns a request.
+// Begins a call that was read, on a stream unless NULL. `requested`: returns a
+// request.
 static PyObject *
-begin(wm_py_reading_t *reading, bool requested)
+begin(wm_py_reading_t *reading, const on_t *on, bool requested)
 {
     wm_window_side_t **sides[] = {
         &reading->call.origin, &reading->call.compare, &reading->call.result};
@@ -46,7 +56,7 @@ begin(wm_py_reading_t *reading, bool requested)
             *sides[i] = &reading->sides[i];
         }
     WM_PY_UNLOCKED(
-        code = begin_unlocked(reading, requested ? &op : NULL, &err));
+        code = begin_unlocked(reading, on, requested ? &op : NULL, &err));
     if (code < 0)
         return wm_py_raise(&err);
     return requested ? request_of(op) : Py_NewRef(Py_None);
@@ -260,52 +270,80 @@ begin_remote(wm_py_reading_t *reading, const shape_t *shape, PyObject **values)
     return request_of(op);
 }
 
-static PyObject *
-run_call(const shape_t *shape, PyObject *object, PyObject *const *args,
-         Py_ssize_t given, PyObject *keywords)
+// Reads a call to a rank, by the engine of that rank (`remote`) or not.
+static int
+read_again(wm_py_reading_t *reading, const shape_t *shape, PyObject **values,
+           int rank, bool remote)
 {
-    PyObject *values[6];
+    reading->call = (wm_window_call_t){.kind = shape->kind, .target = rank};
+    memset(reading->given, 0, sizeof reading->given);
+    reading->remote = remote;
+    return read_call(reading, shape, values);
+}
+
+static PyObject *
+run_read(wm_py_reading_t *reading, const shape_t *shape, const on_t *on,
+         PyObject **values, int rank)
+{
+    int code = read_again(
+        reading, shape, values, rank,
+        wm_window_is_served(reading->window, rank, shape->kind));
+    if (on != NULL && (code > 0 || (code == 0 && reading->remote)))
+        return PyErr_Format(PyExc_ValueError,
+                            "%s on a stream: this process does not reach the "
+                            "memory of rank %d: call the window itself, "
+                            "without on(stream)",
+                            shape->name, rank);
+    if (code > 0) { // of a dynamic window: no GPU memory is attached there
+        wm_py_reading_release(reading);
+        code = read_again(reading, shape, values, rank, true);
+    }
+    return code < 0          ? NULL
+           : reading->remote ? begin_remote(reading, shape, values)
+                             : begin(reading, on, shape->requested);
+}
+
+// Makes a call, on a stream unless NULL.
+static PyObject *
+run(wm_window_t *window, const shape_t *shape, const on_t *on,
+    PyObject **values)
+{
+    wm_py_reading_t reading; // large: what is read is set then
     wm_error_t err;
-    wm_py_reading_t reading;
     int rank;
-    reading.name = shape->name;
-    reading.self = (wm_py_window_t *)object;
-    reading.window = wm_py_window_of(reading.self);
-    if (reading.window == NULL)
-        return PyErr_Occurred() ? NULL
-                                : wm_py_window_beneath(object, shape->name,
-                                                       args, given, keywords);
-    if (wm_py_arguments(shape->name, shape->names, shape->count,
-                        shape->required, args, given, keywords, values)
-        < 0)
-        return NULL;
-    int code = wm_py_window_rank(reading.window, values[shape->rank],
-                                 shape->name, &rank);
+    int code = wm_py_window_rank(window, values[shape->rank], shape->name,
+                                 &rank);
     if (code < 0)
         return NULL;
     if (code > 0)
         return shape->requested ? request_of(wm_op_ended())
                                 : Py_NewRef(Py_None);
-    code = wm_window_check_epoch(reading.window, rank, shape->name, &err);
+    code = wm_window_check_epoch(window, rank, shape->name, &err);
     if (code < 0)
         return wm_py_raise(&err);
-    reading.call = (wm_window_call_t){.kind = shape->kind, .target = rank};
-    memset(reading.given, 0, sizeof reading.given);
-    reading.remote = wm_window_is_served(reading.window, rank, shape->kind);
-    code = read_call(&reading, shape, values);
-    if (code > 0) { // of a dynamic window: no GPU memory is attached there
-        wm_py_reading_release(&reading);
-        reading.remote = true;
-        reading.call = (wm_window_call_t){.kind = shape->kind, .target = rank};
-        memset(reading.given, 0, sizeof reading.given);
-        code = read_call(&reading, shape, values);
-    }
-    PyObject *result = code < 0         ? NULL
-                       : reading.remote ? begin_remote(&reading, shape, values)
-                                        : begin(&reading, shape->requested);
+    reading.name = shape->name;
+    reading.window = window;
+    PyObject *result = run_read(&reading, shape, on, values, rank);
     wm_py_reading_release(&reading);
-    reading.window->used |= result != NULL;
+    window->used |= result != NULL;
     return result;
+}
+
+static PyObject *
+run_call(const shape_t *shape, PyObject *object, PyObject *const *args,
+         Py_ssize_t given, PyObject *keywords)
+{
+    PyObject *values[6];
+    wm_window_t *window = wm_py_window_of((wm_py_window_t *)object);
+    if (window == NULL)
+        return PyErr_Occurred() ? NULL
+                                : wm_py_window_beneath(object, shape->name,
+                                                       args, given, keywords);
+    return wm_py_arguments(shape->name, shape->names, shape->count,
+                           shape->required, args, given, keywords, values)
+                   < 0
+               ? NULL
+               : run(window, shape, NULL, values);
 }
 
 #define CALL(call, ...)                                                       \
@@ -424,82 +462,29 @@ static const shape_t *const on_stream_shapes[] = {
     &shape_Fetch_and_op, &shape_Compare_and_swap,
 };
 
-static int
-begin_on_unlocked(wm_py_reading_t *reading, int device, CUstream stream,
-                  wm_error_t *err)
-{
-    wm_window_t *window = reading->window;
-    wm_lock(&window->lock);
-    int code = wm_window_begin_on(window, &reading->call, device, stream, err);
-    pthread_mutex_unlock(&window->lock);
-    return code;
-}
-
-// Makes a call whose epoch was checked on a stream.
-static PyObject *
-run_on(wm_py_reading_t *reading, const shape_t *shape, PyObject **values,
-       int device, CUstream stream)
-{
-    wm_window_side_t **sides[] = {
-        &reading->call.origin, &reading->call.compare, &reading->call.result};
-    wm_error_t err;
-    int code = read_call(reading, shape, values);
-    if (code < 0)
-        return NULL;
-    if (code > 0 || reading->remote)
-        return PyErr_Format(PyExc_ValueError,
-                            "%s on a stream: this process does not reach the "
-                            "memory of rank %d: call the window itself, "
-                            "without on(stream)",
-                            shape->name, reading->call.target);
-    for (int i = 0; i < 3; ++i)
-        if (reading->given[i]) {
-            reading->sides[i].buffer = wm_py_message_detach(
-                &reading->messages[i]);
-            *sides[i] = &reading->sides[i];
-        }
-    WM_PY_UNLOCKED(code = begin_on_unlocked(reading, device, stream, &err));
-    return wm_py_none(code, &err);
-}
-
 PyObject *
 wm_py_window_on_call(PyObject *object, PyObject *const *args, Py_ssize_t given)
 {
-    wm_py_reading_t reading = {.self = (wm_py_window_t *)object};
     const shape_t *shape = NULL;
-    wm_error_t err;
-    CUstream stream;
-    int device, rank;
+    PyObject *values[6];
+    on_t on;
     const char *name = given > 1 ? PyUnicode_AsUTF8(args[1]) : NULL;
     if (name == NULL
-        || wm_py_stream_from_object(args[0], "stream", &device, &stream) < 0)
+        || wm_py_stream_from_object(args[0], "stream", &on.device, &on.stream)
+               < 0)
         return NULL;
     size_t count = sizeof on_stream_shapes / sizeof *on_stream_shapes;
     for (size_t i = 0; i < count; ++i)
         if (strcmp(on_stream_shapes[i]->name, name) == 0)
             shape = on_stream_shapes[i];
-    reading.window = wm_py_window_of(reading.self);
-    if (shape == NULL || given != 2 + shape->count || reading.window == NULL)
+    wm_window_t *window = wm_py_window_of((wm_py_window_t *)object);
+    if (shape == NULL || given != 2 + shape->count || window == NULL)
         return PyErr_Occurred()
                    ? NULL
                    : PyErr_Format(PyExc_RuntimeError,
                                   "%s on a stream: the window was "
                                   "freed",
                                   name);
-    PyObject *values[6];
     memcpy(values, args + 2, (size_t)shape->count * sizeof *values);
-    reading.name = shape->name;
-    int code = wm_py_window_rank(reading.window, values[shape->rank], name,
-                                 &rank);
-    if (code != 0)
-        return code < 0 ? NULL : Py_NewRef(Py_None);
-    code = wm_window_check_epoch(reading.window, rank, name, &err);
-    if (code < 0)
-        return wm_py_raise(&err);
-    reading.remote = wm_window_is_served(reading.window, rank, shape->kind);
-    reading.call = (wm_window_call_t){.kind = shape->kind, .target = rank};
-    PyObject *result = run_on(&reading, shape, values, device, stream);
-    wm_py_reading_release(&reading);
-    reading.window->used |= result != NULL;
-    return result;
+    return run(window, shape, &on, values);
 }

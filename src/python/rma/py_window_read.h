@@ -25,7 +25,6 @@ enum { WM_PY_ORIGIN, WM_PY_COMPARE, WM_PY_RESULT, WM_PY_SIDES };
 // A call that is being read.
 typedef struct {
     const char *name;
-    wm_py_window_t *self;
     wm_window_t *window;
     bool remote; // the engine of the target serves
     wm_py_window_target_t target;
