@@ -384,12 +384,27 @@ def _while_running(method: Any) -> Any:
     return call
 
 
+@functools.cache
+def _keyval() -> int:
+    return MPI.Comm.Create_keyval()
+
+
+def revoke_with(comm: Any, other: Any) -> None:
+    """Have the revocation of a communicator revoke another one."""
+    kept = [each for each in comm.Get_attr(_keyval()) or () if each]
+    comm.Set_attr(_keyval(), [*kept, other])
+
+
 def _revoking(method: Any) -> Any:
     @functools.wraps(method)
     def Revoke(self: Any) -> None:
         """Revoke it: pending and later calls on it fail on all ranks."""
+        others = self.Get_attr(_keyval()) or ()
         method(self)
         self._revoke()
+        for each in others:
+            if each:
+                each.Revoke()
 
     return Revoke
 

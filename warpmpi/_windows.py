@@ -16,7 +16,7 @@ from typing import Any
 from mpi4py import MPI
 
 from . import _core, _devices, _memory_kinds
-from ._comm import _OF_GPUS, Comm
+from ._comm import _OF_GPUS, Comm, revoke_with
 from ._staging.windows import STAGED, window_memory
 
 # mpi4py's own, which install() replaces.
@@ -127,6 +127,7 @@ class _Making:
             given = MPI.memory.frombuffer(self.host)
         try:
             win._open(own, given, self.unit, self.name)
+            revoke_with(self.comm, own)
         except BaseException:
             if win:
                 _free(win)
