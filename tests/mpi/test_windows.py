@@ -328,6 +328,23 @@ def test_post_start_complete_wait(comm):
     win.Free()
 
 
+@pytest.mark.ranks(4)
+def test_many_windows_with_epochs(comm):
+    """More than have words for them, which all ranks together share."""
+    memory = wm.zeros(4, "int32")
+    windows = [opened(comm, memory, 4) for _ in range(260)]
+    group, right = comm.Get_group(), (comm.rank + 1) % comm.size
+    for win in (windows[0], windows[-1]):
+        win.Post(group)
+        win.Start(group)
+        win.Put(wm.full(1, comm.rank + 1, "int32"), right, comm.rank)
+        win.Complete()
+        win.Wait()
+        assert memory.numpy().sum() == (comm.rank - 1) % comm.size + 1
+    for win in windows:
+        win.Free()
+
+
 LAYOUTS = {
     "vector": ("Create_vector", (3, 2, 5), [0, 1, 5, 6, 10, 11]),
     "indexed": ("Create_indexed", ([1, 3, 2], [0, 4, 9]), [0, 4, 5, 6, 9, 10]),

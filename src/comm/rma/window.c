@@ -135,11 +135,12 @@ window_connect_epochs(wm_window_t *window, char *all, wm_error_t *err)
     return 0;
 }
 
-// Returns true if this rank accesses all parts by itself.
+// Returns true if this rank accesses all parts by itself, and has words for
+// epochs.
 static bool
 window_reaches_all(const wm_window_t *window)
 {
-    bool all = !window->dynamic;
+    bool all = !window->dynamic && window->epochs != NULL;
     for (int rank = 0; rank < window->size && all; ++rank) {
         const wm_window_part_t *part = &window->parts[rank];
         all = part->words != NULL

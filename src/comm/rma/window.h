@@ -4,10 +4,10 @@
 // in GPU memory of this host, is read and written by copies and kernels on a
 // stream of the window. Nobody on the other side does anything. For other
 // parts (host memory, other hosts) the engine of their rank serves (target.h):
-// if a rank does not reach a part, all have a target. Calls begin
-// work (window_run.h), which ends in the calls that synchronize
-// (window_sync.h). One thread at a time: `lock`. GIL released by the caller,
-// engine lock not held, except where noted.
+// if a rank does not reach a part, or no words are left for Post and Start,
+// all have a target. Calls begin work (window_run.h), which ends in the calls
+// that synchronize (window_sync.h). One thread at a time: `lock`. GIL released
+// by the caller, engine lock not held, except where noted.
 #ifndef WM_COMM_RMA_WINDOW_H
 #define WM_COMM_RMA_WINDOW_H
 
@@ -93,11 +93,11 @@ typedef struct {
     // Epochs. `fenced`: no other is open here. `used`: calls have begun since
     // the last Fence.
     bool fenced, used, locked_all, started, posted;
-    bool on_streams; // streams may await our epoch words
-    int locks;       // parts that Lock holds
-    int words;       // index of our words; -1: none
-    wm_epochs_t *epochs;
-    wm_target_t *target; // NULL: each rank reaches all parts
+    bool on_streams;     // streams may await our epoch words
+    int locks;           // parts that Lock holds
+    int words;           // index of our words; -1: none
+    wm_epochs_t *epochs; // NULL: targets tell each other of epochs
+    wm_target_t *target; // NULL: each rank reaches all parts, by itself
     bool asked;          // operations were begun there since the last flush
     bool dynamic; // ranks attach memory, whose addresses are displacements
     wm_window_attached_t *attached; // mapped ones

@@ -54,9 +54,7 @@ attach_export(wm_window_t *window, char *data, size_t nbytes,
                             "memory: a process attaches %d arrays at most: "
                             "detach some, or attach fewer, larger ones",
                             WM_ATTACHED);
-    wm_rkey_set(data, memory, &place);
-    int code = memory->exportable ? wm_rkey_export(data, memory, &place, err)
-                                  : 0;
+    int code = wm_rkey_export(data, memory, &place, err);
     if (code == 0)
         entry_write(&table[at], 1 + window->words, nbytes, &place);
     return code;

@@ -306,18 +306,6 @@ wm_window_unlock_all(wm_window_t *window, wm_error_t *err)
 // --- Post, Start, Complete, Wait ----------------------------------------
 
 static int
-check_epochs(const wm_window_t *window, const char *call, wm_error_t *err)
-{
-    return window->epochs != NULL || window->target != NULL
-               ? 0
-               : wm_error_set(err, WM_ERR_STATE, 0,
-                              "%s: this window has no words for such epochs, "
-                              "as too many windows and halos are in use: free "
-                              "some before it is made",
-                              call);
-}
-
-static int
 look_at_start(void *context, wm_error_t *err)
 {
     wm_window_t *window = context;
@@ -389,9 +377,7 @@ int
 wm_window_post(wm_window_t *window, const int *ranks, int count,
                wm_error_t *err)
 {
-    int code = check_epochs(window, "Post", err);
-    if (code == 0)
-        code = check_post(window, err);
+    int code = check_post(window, err);
     if (code < 0)
         return code;
     for (int i = 0; i < count; ++i)
@@ -409,9 +395,7 @@ int
 wm_window_start(wm_window_t *window, const int *ranks, int count,
                 wm_error_t *err)
 {
-    int code = check_epochs(window, "Start", err);
-    if (code == 0)
-        code = check_free(window, "Start", err);
+    int code = check_free(window, "Start", err);
     if (code < 0)
         return code;
     for (int i = 0; i < count; ++i)
@@ -487,7 +471,8 @@ epochs_to_streams(wm_window_t *window, int device, wm_error_t *err)
         return wm_error_set(err, WM_ERR_STATE, 0,
                             "on a stream, Post, Start, Complete and Wait are "
                             "for windows whose GPU memory all ranks of one "
-                            "host reach: call the window itself");
+                            "host reach, and for 1024 divided by the ranks of "
+                            "windows at a time: call the window itself");
     if (window->on_streams)
         return 0;
     wm_engine_lock();
