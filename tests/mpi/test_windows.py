@@ -1127,7 +1127,8 @@ def test_error_handlers(comm):
 
 
 @pytest.mark.programs
-def test_a_wait_for_a_lock_reports_itself(tmp_path):
+@pytest.mark.parametrize("call", ["Lock", "Win.Free"])
+def test_a_wait_reports_itself(tmp_path, call):
     text = """
         import sys
         import warpmpi as wm
@@ -1135,15 +1136,16 @@ def test_a_wait_for_a_lock_reports_itself(tmp_path):
 
         comm = wm.Comm(MPI.COMM_WORLD)
         win = wm.Win.Create(wm.zeros(4), 8, comm=comm)
-        if comm.rank == 0:
+        path, call = sys.argv[1:]
+        if comm.rank == 0 and call == "Lock":
             win.Lock(0)
         comm.Barrier()
         if comm.rank == 0:
-            while "Lock has waited" not in open(sys.argv[1]).read():
+            while f"{call} has waited" not in open(path).read():
                 pass
-            win.Unlock(0)
-        else:
+        elif call == "Lock":
             win.Lock(0)
+        if call == "Lock":
             win.Unlock(0)
         win.Free()
         print("freed")
@@ -1155,7 +1157,9 @@ def test_a_wait_for_a_lock_reports_itself(tmp_path):
         f"import os; os.dup2(os.open({str(path)!r}, os.O_WRONLY | "
         "os.O_APPEND), 2)\n" + textwrap.dedent(text)
     )
-    printed = ranks.run(script, path, ranks=2, WARPMPI_HANG_SECONDS="0.2")
+    printed = ranks.run(
+        *(script, path, call), ranks=2, WARPMPI_HANG_SECONDS="0.2"
+    )
     assert printed.count("freed") == 2
-    assert "Lock has waited" in path.read_text()
+    assert f"{call} has waited" in path.read_text()
     assert "for the other ranks" in path.read_text()

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "comm/diagnostics/hang.h"
 #include "comm/rma/window_attach.h"
 #include "comm/rma/window_run.h"
 #include "comm/rma/window_sync.h"
@@ -230,11 +231,17 @@ window_end(PyObject *object, PyObject *Py_UNUSED(unused))
         return NULL;
     if (window == NULL)
         Py_RETURN_NONE;
+    wm_waiting_call = (wm_waiting_call_t){
+        .name = "Win.Free",
+        .type = MPI_DATATYPE_NULL,
+        .collective = true,
+    };
     WM_PY_UNLOCKED({
         wm_lock(&window->lock);
         code = wm_window_end(window, &err);
         pthread_mutex_unlock(&window->lock);
     });
+    wm_waiting_call.name = NULL;
     if (code < 0)
         return wm_py_raise(&err);
     PyObject *comm = Py_NewRef(self->comm);
