@@ -87,6 +87,7 @@ def test_a_halo_whose_ranks_wait_for_neighbors_alone(build, case):
     """Streams, words and kernels are real; no host waits between rounds."""
     names = "epochs", "transfer_set", "transfer_region", "strided_desc"
     parts = [f"transfer/{name}" for name in names]
+    parts.append("node/segment_words")
     for layer in "array", "cuda":
         paths = (ROOT / "src" / layer).glob("*.c")
         parts += [f"../{layer}/{path.stem}" for path in paths]

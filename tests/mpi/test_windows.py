@@ -1097,6 +1097,20 @@ def test_what_is_not_attached(comm):
     win.Free()
 
 
+def test_each_of_many_windows_has_words_for_post(comm):
+    if comm.size != 4:
+        pytest.skip("needs four ranks")
+    memory, group = wm.zeros(1), comm.Get_group()
+    windows = [wm.Win.Create(memory, comm=comm) for _ in range(260)]
+    windows[-1].Post(group)
+    windows[-1].Start(group)
+    windows[-1].Complete()
+    windows[-1].Wait()
+    for window in windows:
+        window.Free()
+    group.Free()
+
+
 def test_calls_without_a_last_fence(comm):
     """Free raises on all, and the window stays."""
     win = opened(comm, wm.zeros(4, "int32"), 4)

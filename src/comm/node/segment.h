@@ -23,17 +23,18 @@
 #define WM_PINNED_SYMM_COUNT 8 // after the staging rings
 #define WM_PINNED_SYMM_BYTES ((size_t)16u << 20)
 
-#define WM_EPOCH_WORDS 1024
-
-#define WM_SHARED_ARRAYS 1024 // shared arrays of a process, most
+// How many of each kind a process has at most (segment_words.h). Each window
+// may have epochs with 64 ranks of the host.
+#define WM_SHARED_ARRAYS 1024
+#define WM_WINDOW_WORDS 512
+#define WM_EPOCH_WORDS (64 * WM_WINDOW_WORDS)
 
 // Words for epochs with a neighbour (transfer/epochs.h), which sets them: not
-// 0 when it has posted, or completed.
+// 0 when it has posted, or completed. Those of a rank's neighbours are side by
+// side, as it reads them together.
 typedef struct {
-    _Alignas(64) _Atomic uint32_t post, completion;
+    _Atomic uint32_t post, completion;
 } wm_epoch_words_t;
-
-#define WM_WINDOW_WORDS 512
 
 // Words of this rank's part of a window (rma/window_lock.h): a lock of readers
 // and writers, who draw tickets, and the rank that updates elements that
@@ -67,7 +68,7 @@ typedef struct {
     _Atomic uint64_t notices[WM_NOTICES];
     wm_slot_t slots[WM_SLOTS];
     wm_barrier_row_t barrier_rows[WM_BARRIER_ROWS];
-    wm_epoch_words_t epoch_words[WM_EPOCH_WORDS];
+    _Alignas(64) wm_epoch_words_t epoch_words[WM_EPOCH_WORDS];
     // How often this process has dropped the shared array that has the word
     // (rma/shared_list.h).
     _Atomic uint32_t shared_drops[WM_SHARED_ARRAYS];

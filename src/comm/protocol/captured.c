@@ -5,8 +5,8 @@
 
 #include "comm/engine/engine.h"
 #include "comm/link/link.h"
+#include "comm/node/segment_words.h"
 
-static bool taken[WM_PORTS];
 static uint32_t serial; // of the latest words
 
 static uint64_t
@@ -19,16 +19,9 @@ at_most(uint64_t a, uint64_t b)
 static int
 take_words(wm_captured_t *end, wm_error_t *err)
 {
-    int index = 0;
-    while (index < WM_PORTS && taken[index])
-        ++index;
-    if (index == WM_PORTS)
-        return wm_error_set(err, WM_ERR_MEMORY, 0,
-                            "%d messages of this process are in CUDA graphs, "
-                            "and there is no room for more: free graphs, or "
-                            "persistent requests, that are not replayed",
-                            WM_PORTS);
-    taken[index] = true;
+    int index = wm_segment_words_take(WM_WORDS_OF_PORTS, err);
+    if (index < 0)
+        return index;
     end->index = index;
     end->own = &wm_node_self()->segment->port_words[index];
     end->own->late = (wm_port_late_t){0};
@@ -38,12 +31,6 @@ take_words(wm_captured_t *end, wm_error_t *err)
     atomic_store(&end->own->closed, 0);
     atomic_store(&end->own->passed, 0);
     return wm_node_register(wm_node_self(), false, end->device, err);
-}
-
-void
-wm_captured_return_words(int index)
-{
-    taken[index] = false;
 }
 
 // Makes the port, and behind it a receiver's mailbox: for short messages, and

@@ -8,6 +8,7 @@
 
 #include "comm/comm/failure.h"
 #include "comm/engine/engine.h"
+#include "comm/node/segment_words.h"
 #include "comm/protocol/captured_end.h"
 #include "cuda/capture.h"
 #include "cuda/settings.h"
@@ -228,8 +229,8 @@ wm_captured_drop(wm_captured_t *end)
             wm_mapping_release(end->mappings[i]);
     // The words of a sender that was never matched may still be written.
     bool lost = end->its == NULL && end->greets && !end->matched;
-    if (end->index >= 0 && !lost)
-        wm_captured_return_words(end->index);
+    if (!lost)
+        wm_segment_words_give(WM_WORDS_OF_PORTS, end->index);
     wm_engine_unlock();
     if (end->block != NULL)
         wm_block_free(end->block, 0, NULL, NULL);

@@ -134,10 +134,6 @@ wm_captured_close_all(wm_comm_t *comm);
 void
 wm_captured_collect(void);
 
-// Returns the words that an end of ours has no longer.
-void
-wm_captured_return_words(int index);
-
 // Releases all that the end has; no kernel uses it. Lock not needed.
 void
 wm_captured_drop(wm_captured_t *end);

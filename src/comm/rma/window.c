@@ -6,6 +6,7 @@
 
 #include "comm/coll/direct/coll_gather.h"
 #include "comm/engine/engine.h"
+#include "comm/node/segment_words.h"
 #include "comm/rma/window_attach.h"
 #include "comm/rma/window_run.h"
 
@@ -51,13 +52,10 @@ window_describe(wm_window_t *window, const wm_window_given_t *given,
         mine->exported = wm_rkey_export(given->data, &given->memory,
                                         &mine->place, NULL)
                          == 0;
-    window->words = wm_window_lock_acquire_words();
-    mine->words = window->words;
-    if (window->words < 0)
-        return wm_error_set(err, WM_ERR_MEMORY, 0,
-                            "no words are left for another window, of %d in a "
-                            "process: free a window",
-                            WM_WINDOW_WORDS);
+    int words = wm_window_lock_acquire_words(err);
+    if (words < 0)
+        return words;
+    window->words = mine->words = words;
     for (int i = 0; i < window->size; ++i)
         if (!wm_node_shares(window->comm->peers[i]))
             return 0;
@@ -268,7 +266,7 @@ wm_window_close(wm_window_t *window, wm_error_t *err)
             wm_mapping_release(window->parts[rank].mapping);
     wm_window_detach_all(window);
     wm_epochs_free(window->epochs);
-    wm_window_lock_release_words(window->words);
+    wm_segment_words_give(WM_WORDS_OF_WINDOWS, window->words);
     wm_engine_unlock();
     free(window->attached);
     pthread_mutex_destroy(&window->lock);

@@ -1,30 +1,24 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/rma/window_lock.h"
 
-static bool taken[WM_WINDOW_WORDS];
+#include "comm/node/segment_words.h"
 
 int
-wm_window_lock_acquire_words(void)
+wm_window_lock_acquire_words(wm_error_t *err)
 {
-    int index = 0;
-    while (index < WM_WINDOW_WORDS && taken[index])
-        ++index;
-    if (index == WM_WINDOW_WORDS || wm_node_self()->segment == NULL)
-        return -1;
-    wm_window_words_t *words = &wm_node_self()->segment->window_words[index];
+    wm_segment_t *segment = wm_node_self()->segment;
+    if (segment == NULL)
+        return wm_error_set(err, WM_ERR_STATE, 0,
+                            "this process has no shared memory for a window");
+    int index = wm_segment_words_take(WM_WORDS_OF_WINDOWS, err);
+    if (index < 0)
+        return index;
+    wm_window_words_t *words = &segment->window_words[index];
     atomic_store(&words->drawn, 0);
     atomic_store(&words->served, 0);
     atomic_store(&words->readers, 0);
     atomic_store(&words->updating, 0);
-    taken[index] = true;
     return index;
-}
-
-void
-wm_window_lock_release_words(int index)
-{
-    if (index >= 0)
-        taken[index] = false;
 }
 
 wm_window_words_t *

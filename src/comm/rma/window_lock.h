@@ -9,12 +9,10 @@
 
 #include "comm/node/node.h"
 
-// Takes words of our segment, for a window of ours. Returns their index; -1:
-// none are left.
+// Takes words of our segment, for a window of ours. Returns their index, which
+// is given back by wm_segment_words_give(), or an error.
 int
-wm_window_lock_acquire_words(void);
-void
-wm_window_lock_release_words(int index);
+wm_window_lock_acquire_words(wm_error_t *err);
 
 // Returns the words that a peer, which shares its segment, has told the index
 // of; NULL: the number is impossible.

@@ -3,28 +3,25 @@
 
 #include <stdlib.h>
 
+#include "comm/node/segment_words.h"
 #include "cuda/word.h"
 
 #define CLEARED 0
 #define TOLD 1
 #define MOST_OPS 2 // of a call and a neighbour
 
-static bool taken[WM_EPOCH_WORDS];
 static wm_epochs_t *list;
 static _Atomic int on_streams; // of these
 
 static int
-take_words(void)
+take_words(wm_error_t *err)
 {
-    int index = 0;
-    while (index < WM_EPOCH_WORDS && taken[index])
-        ++index;
-    if (index == WM_EPOCH_WORDS)
-        return -1;
+    int index = wm_segment_words_take(WM_WORDS_OF_EPOCHS, err);
+    if (index < 0)
+        return index;
     wm_epoch_words_t *own = &wm_node_self()->segment->epoch_words[index];
     atomic_store(&own->post, CLEARED);
     atomic_store(&own->completion, CLEARED);
-    taken[index] = true;
     return index;
 }
 
@@ -38,13 +35,10 @@ wm_epochs_new(wm_peer_t *const *peers, int count, wm_epochs_t **made,
         return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
     for (; epochs->count < count; ++epochs->count) {
         wm_epochs_neighbor_t *one = &epochs->neighbors[epochs->count];
-        one->index = take_words();
+        one->index = take_words(err);
         if (one->index < 0) {
             wm_epochs_free(epochs);
-            return wm_error_set(err, WM_ERR_MEMORY, 0,
-                                "no words are left for %d neighbours, of %d "
-                                "in a process: free a window or a halo",
-                                count, WM_EPOCH_WORDS);
+            return WM_ERR_MEMORY;
         }
         one->peer = peers[epochs->count];
         one->own = &wm_node_self()->segment->epoch_words[one->index];
@@ -90,7 +84,7 @@ wm_epochs_free(wm_epochs_t *epochs)
         *link = epochs->next;
     atomic_fetch_sub(&on_streams, epochs->on_streams);
     for (int i = 0; i < epochs->count; ++i)
-        taken[epochs->neighbors[i].index] = false;
+        wm_segment_words_give(WM_WORDS_OF_EPOCHS, epochs->neighbors[i].index);
     free(epochs);
 }
 
