@@ -219,7 +219,8 @@ wm_halo_make_lines(wm_halo_making_t *making, bool *unreached, wm_error_t *err)
     wm_halo_t *halo = making->halo;
     int rank = halo->comm->rank;
     size_t nbytes = 2 * half_of(making, rank);
-    const wm_symm_group_t group = wm_symm_group_of(halo->comm, "wm.Halo", 0);
+    const wm_symm_group_t group = wm_symm_group_of(halo->comm, WM_HALO_CALL,
+                                                   0);
     int code = wm_symm_memory_make(&group, halo->device, false, nbytes, NULL,
                                    &making->set->lines, unreached, err);
     if (code < 0 || *unreached)

@@ -15,11 +15,10 @@ enum {
 
 // The state of a rank in the making of a set.
 typedef struct {
-    int code, detail, count, device, op;
+    int count, device, op;
     unsigned flags;
     wm_halo_shape_t shape;
     uint32_t tasks[WM_HALO_DIRECTIONS]; // toward the neighbour there
-    char text[260];
 } wm_halo_head_t;
 
 // A field, as its rank tells it.

@@ -6,7 +6,6 @@
 
 #include "array/kernels.h"
 #include "comm/coll/direct/coll_gather.h"
-#include "comm/coll/direct/preflight.h"
 #include "comm/coll/direct/symm_group.h"
 #include "comm/diagnostics/hang.h"
 #include "comm/diagnostics/report.h"
@@ -272,7 +271,6 @@ const wm_waiter_class_t wm_halo_class = {
 // --- what the GPUs need ---------------------------------------------------
 
 typedef struct {
-    int code;
     int words[WM_HALO_PEERS]; // by neighbour
     int peers[WM_HALO_PEERS];
 } connection_t;
@@ -310,12 +308,15 @@ connect_words(wm_halo_t *halo, wm_error_t *err)
 {
     wm_comm_t *comm = halo->comm;
     connection_t own, *all = calloc((size_t)comm->size, sizeof *all);
-    own.code = all == NULL
+    int code = all == NULL
                    ? wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory")
                    : take_words(halo, &own, err);
-    int code = wm_preflight_tell(comm, WM_COLL_BARRIER, own.code, err);
-    if (code == 0)
-        code = wm_coll_gather(comm, &own, sizeof own, all, err);
+    code = wm_coll_exchange(comm, WM_HALO_CALL, code, &own, sizeof own, all,
+                            err);
+    if (code < 0) {
+        free(all);
+        return code;
+    }
     wm_engine_lock();
     for (int i = 0; i < halo->peer_count && code == 0; ++i)
         code = wm_epochs_connect(halo->epochs, i,
@@ -325,7 +326,7 @@ connect_words(wm_halo_t *halo, wm_error_t *err)
         halo->epochs->revoked = &comm->revoked;
     wm_engine_unlock();
     free(all);
-    return wm_preflight_tell(comm, WM_COLL_BARRIER, code, err);
+    return wm_coll_exchange(comm, WM_HALO_CALL, code, NULL, 0, NULL, err);
 }
 
 // Loads the kernels here: streams that wait for others could block that.
@@ -354,11 +355,11 @@ make_counters(wm_halo_t *halo, int device, bool *unreached, wm_error_t *err)
 {
     wm_comm_t *comm = halo->comm;
     size_t nbytes = WM_HALO_BYTES(comm->size);
-    const wm_symm_group_t group = wm_symm_group_of(comm, "wm.Halo", nbytes);
+    const wm_symm_group_t group = wm_symm_group_of(comm, WM_HALO_CALL, nbytes);
     int code = prepare_kernels(device, err);
     if (code == 0)
         code = make_abort(halo, err);
-    code = wm_preflight_tell(comm, WM_COLL_BARRIER, code, err);
+    code = wm_coll_exchange(comm, WM_HALO_CALL, code, NULL, 0, NULL, err);
     if (code == 0)
         code = wm_symm_memory_make(&group, device, false, nbytes, NULL,
                                    &halo->counters, unreached, err);

@@ -179,34 +179,9 @@ tell_own(wm_halo_making_t *making, wm_error_t *err)
 static int
 gather_heads(wm_halo_making_t *making, int code, wm_error_t *err)
 {
-    wm_comm_t *comm = making->halo->comm;
-    wm_halo_head_t *own = &making->own;
-    own->code = code;
-    if (code < 0) {
-        own->detail = err->detail;
-        wm_error_cut(err->text, sizeof own->text, own->text);
-    }
-    if (making->heads == NULL) { // the others are told, and no more
-        wm_halo_head_t *heads = calloc((size_t)comm->size, sizeof *heads);
-        if (heads != NULL
-            && wm_coll_gather(comm, own, sizeof *own, heads, err))
-            code = err->code;
-        free(heads);
-        return code;
-    }
-    int gathered = wm_coll_gather(comm, own, sizeof *own, making->heads, err);
-    if (gathered < 0)
-        return gathered;
-    for (int rank = 0; rank < comm->size; ++rank) {
-        const wm_halo_head_t *head = &making->heads[rank];
-        if (head->code >= 0)
-            continue;
-        if (rank == comm->rank)
-            return wm_error_set(err, own->code, own->detail, "%s", own->text);
-        return wm_error_set(err, head->code, head->detail, "rank %d: %.*s",
-                            rank, (int)sizeof head->text - 1, head->text);
-    }
-    return 0;
+    return wm_coll_exchange(making->halo->comm, WM_HALO_CALL, code,
+                            &making->own, sizeof making->own, making->heads,
+                            err);
 }
 
 static int

@@ -12,6 +12,8 @@
 #include "comm/rma/waiter.h"
 #include "comm/transfer/epochs.h"
 
+#define WM_HALO_CALL "wm.Halo" // the call that errors name
+
 // An array, as a halo knows it again.
 typedef struct {
     char *data;
