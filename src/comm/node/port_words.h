@@ -21,9 +21,9 @@ enum {
 
 // The receiver's answer to a sender that it has matched.
 typedef struct {
-    uint32_t index; // of the receiver's words
-    uint32_t refused; // WM_PORT_…; the rest is 0 then
-    uint32_t slots;   // of its mailbox; 0: it was closed before
+    uint32_t index;      // of the receiver's words
+    uint32_t refused;    // WM_PORT_…; the rest is 0 then
+    uint32_t slots;      // of its mailbox; 0: it was closed before
     uint64_t slot_bytes; // 0: the message goes directly
     wm_rkey_t port;      // its wm_port_t; the mailbox follows
     wm_rkey_t target;    // its memory, if the message goes directly
