@@ -7,6 +7,7 @@ leaves what the one before it made.
 
 import ctypes
 import gc
+import threading
 
 import numpy as np
 import pytest
@@ -519,6 +520,55 @@ def test_a_capture_that_fails_is_no_start(fresh, stream):
         request.Wait()
     stream.synchronize()
     captured[0].free()
+
+
+@pytest.mark.skipif(kinds.is_real(), reason="needs the simulated driver")
+def test_sends_that_fail_leave_nothing(comm, stream, fail):
+    """More than a process has room for; no header has gone."""
+    channel = comm.on(stream)
+    with graphs.capture(stream) as captured:
+        for _ in range(1100):
+            a = wm.zeros(8, "u1")
+            fail("cuIpcGetMemHandle")
+            with pytest.raises(RuntimeError, match="IpcGetMemHandle"):
+                channel.Send(a, comm.rank)
+        channel.Sendrecv(a, comm.rank, 0, a, comm.rank, 0)
+    captured[0].launch(stream)
+    stream.synchronize()
+    captured[0].free()
+
+
+@pytest.mark.ranks(2)
+def test_threads_free_communicators_and_graphs(comm, pair_of_ranks, stream):
+    """Ends of one are closed while another thread drops its own."""
+    stop = threading.Event()
+
+    def run():
+        own = wm.Stream(stream.device)
+        a = wm.zeros(100, "u1")
+        while not stop.is_set():
+            with graphs.capture(own) as captured:
+                comm.on(own).Sendrecv(a, comm.rank, 0, a, comm.rank, 0)
+            captured[0].free()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        for turn in range(20):
+            plain = pair_of_ranks.Dup()
+            own = wm.Comm(plain)
+            graph, requests, _a, _b = pair(own, stream, 100)
+            graph.launch(stream)
+            stream.synchronize()
+            if turn % 2:
+                graph.free()
+            plain.Free()
+            if turn % 2 == 0:
+                graph.free()
+            del requests
+    finally:
+        stop.set()
+        thread.join()
 
 
 def test_nobody(comm, stream):
