@@ -183,14 +183,21 @@ port_place(const wm_port_op_t &op)
                                                         : &op.port->place;
 }
 
-// Waits until the ends have matched, unless no message passes any more.
+// Waits until the ends have matched.
 WM_DEVICE int
 port_match(const wm_port_op_t &op, const wm_port_place_t *place)
 {
-    if (port_is_closed(op))
-        return PORT_STOPS;
-    return place == &op.port->place ? PORT_GOES
-                                    : port_await(op, &place->matched, 1);
+    if (place == &op.port->place || wm_load_acquire(&place->matched) != 0)
+        return PORT_GOES;
+    return port_is_closed(op) ? PORT_STOPS
+                              : port_await(op, &place->matched, 1);
+}
+
+// Does so, unless no message passes any more.
+WM_DEVICE int
+port_match_open(const wm_port_op_t &op, const wm_port_place_t *place)
+{
+    return port_is_closed(op) ? PORT_STOPS : port_match(op, place);
 }
 
 // Leaves the facts in the port, once. One thread, at the end of an operation.
@@ -259,7 +266,7 @@ port_run_short(const wm_port_op_t &op, uint32_t block,
     const uint64_t value = sends && line < port_lines(op.nbytes)
                                ? port_load(op.user, op.nbytes, line)
                                : 0;
-    int result = port_match(op, place);
+    int result = port_match_open(op, place);
     if (leads && block == 0)
         port->active = number;
     const bool has_line = threadIdx.x < WM_PORT_BLOCK_LINES
@@ -359,7 +366,7 @@ port_await_condition(const wm_port_op_t &op, const wm_port_place_t *place,
 {
     uint32_t value;
     const uint32_t *word = port_condition(op, place, number, &value);
-    return port_await(op, word, value);
+    return port_is_closed(op) ? PORT_STOPS : port_await(op, word, value);
 }
 
 // Does one block's part of the end of a message that may be long. Returns true
@@ -378,17 +385,19 @@ port_end_long(const wm_port_op_t &op, uint32_t block,
                            && port_run_short(op, block, place);
         return mapped ? first : port_is_last(op, &goes);
     }
-    if (mapped && (!leads || block > 0))
+    if (mapped && (!leads || block > 0)) {
+        if (leads && !goes) // a short one would lack this block's part
+            port_fail(op);
         return false;
-    if (mapped) {
-        goes = goes && port_await_condition(op, place, number) == PORT_GOES;
-        port_end(op, place, number, goes);
-        return true;
     }
-    if (goes)
-        goes = port_block_goes(leads ? port_await_condition(op, place, number)
-                                     : PORT_WAITS);
-    return port_finish(op, place, number, block, goes, false);
+    if (leads && goes)
+        goes = port_await_condition(op, place, number) == PORT_GOES;
+    if (!mapped)
+        return port_finish(op, place, number, block,
+                           port_block_goes(goes ? PORT_GOES : PORT_STOPS),
+                           false);
+    port_end(op, place, number, goes);
+    return true;
 }
 
 // Does one block's part of a long message: of its receive that begins, or of
@@ -586,7 +595,7 @@ port_try(const wm_port_op_t &op, uint32_t *done, bool early)
         *done |= WM_PORT_BEGINS;
         return (left & WM_PORT_ENDS) == 0;
     }
-    int result = port_match(op, place);
+    int result = port_match_open(op, place);
     if (result == PORT_GOES && is_short && sends
         && (left & WM_PORT_BEGINS) != 0) {
         result = port_try_short(op, place);

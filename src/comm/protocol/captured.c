@@ -136,7 +136,7 @@ wm_captured_new(wm_comm_t *comm, wm_buffer_t *buffer,
     end->as_given[1] = envelope->tag;
     end->device = envelope->stream_device;
     end->index = -1;
-    end->hello_request = MPI_REQUEST_NULL;
+    end->header_request = MPI_REQUEST_NULL;
     code = envelope->rank == MPI_PROC_NULL ? 0 : captured_make(end, err);
     if (code < 0) {
         wm_captured_drop(end);

@@ -120,7 +120,7 @@ is_left(const wm_captured_t *end)
     const wm_peer_t *peer = end->its != NULL ? end->peer : NULL;
     if (end->own == NULL)
         return true;
-    if (end->comm != NULL && end->hello_request != MPI_REQUEST_NULL)
+    if (end->comm != NULL && end->header_request != MPI_REQUEST_NULL)
         return false; // MPI may read it
     if (peer != NULL)
         return atomic_load(&end->own->closed) != 0 || peer->dead
@@ -228,8 +228,8 @@ wm_captured_drop(wm_captured_t *end)
         if (end->mappings[i] != NULL)
             wm_mapping_release(end->mappings[i]);
     // The words of a sender that was never matched may still be written.
-    bool lost = end->its == NULL && end->greets && !end->matched;
-    if (!lost)
+    bool lost = end->its == NULL && end->header_sent && !end->matched;
+    if (end->index >= 0 && !lost)
         wm_segment_words_give(WM_WORDS_OF_PORTS, end->index);
     wm_engine_unlock();
     if (end->block != NULL)
@@ -417,20 +417,20 @@ look_at_wait(wm_captured_t *end, int64_t now)
 
 // Visits senders that no captured receive has matched for long, each once.
 static void
-each_stranger(wm_comm_t *comm, int64_t now, int64_t least,
-              void (*visit)(const wm_captured_wait_t *wait))
+each_unexpected(wm_comm_t *comm, int64_t now, int64_t least,
+                void (*visit)(const wm_captured_wait_t *wait))
 {
-    captured_stranger_t *stranger = comm->captured->strangers;
-    for (; stranger != NULL; stranger = stranger->next) {
-        if (stranger->told || now - stranger->since < least)
+    captured_unexpected_t *sender = comm->captured->unexpected;
+    for (; sender != NULL; sender = sender->next) {
+        if (sender->told || now - sender->since < least)
             continue;
-        stranger->told = true;
+        sender->told = true;
         visit(&(wm_captured_wait_t){
             .comm = comm,
             .unasked = true,
-            .rank = stranger->rank,
-            .tag = stranger->hello.tag,
-            .waited_us = now - stranger->since,
+            .rank = sender->rank,
+            .tag = sender->header.tag,
+            .waited_us = now - sender->since,
         });
     }
 }
@@ -443,10 +443,10 @@ wm_captured_each_wait(int64_t now, int64_t least,
         if (end->own == NULL || end->comm == NULL)
             continue;
         if (end == end->comm->captured->first)
-            each_stranger(end->comm, now, least, visit);
+            each_unexpected(end->comm, now, least, visit);
         if (end->closed)
             continue;
-        const captured_stranger_t *other = end->comm->captured->strangers;
+        const captured_unexpected_t *other = end->comm->captured->unexpected;
         const wm_captured_wait_t wait = {
             .comm = end->comm,
             .receives = end->receives,
@@ -455,7 +455,7 @@ wm_captured_each_wait(int64_t now, int64_t least,
             .tag = end->tag,
             .other = end->receives && !end->matched && other != NULL,
             .other_rank = other != NULL ? other->rank : 0,
-            .other_tag = other != NULL ? other->hello.tag : 0,
+            .other_tag = other != NULL ? other->header.tag : 0,
             .waited_us = look_at_wait(end, now),
         };
         if (wait.waited_us < least

@@ -22,7 +22,7 @@ typedef struct {
     uint32_t element;
     uint64_t nbytes;
     wm_rkey_t port;
-} captured_hello_t;
+} captured_header_t;
 
 struct wm_captured {
     struct wm_captured *next;   // of the communicator
@@ -58,24 +58,24 @@ struct wm_captured {
     wm_port_words_t *own; // NULL: none
     wm_port_words_t *its; // once they have met
     wm_mapping_t *mappings[CAPTURED_MAPPINGS];
-    captured_hello_t hello;
-    bool greets; // a sender whose header has begun to go
-    MPI_Request hello_request;
+    captured_header_t header;
+    bool header_sent; // a sender whose header has begun to go
+    MPI_Request header_request;
 };
 
 // A sender that no receiver of ours has matched yet.
-typedef struct captured_stranger {
-    struct captured_stranger *next;
+typedef struct captured_unexpected {
+    struct captured_unexpected *next;
     int rank;
-    captured_hello_t hello;
+    captured_header_t header;
     int64_t since;
     bool told;
-} captured_stranger_t;
+} captured_unexpected_t;
 
 // The ends of a communicator.
 struct wm_captured_ends {
     wm_captured_t *first, **last;
-    captured_stranger_t *strangers;
+    captured_unexpected_t *unexpected;
     bool matching; // an operation looks for the other ends
 };
 

@@ -8,12 +8,12 @@
 #include "comm/message/element.h"
 #include "comm/protocol/captured_end.h"
 
-#define HELLO_MAGIC 0x6c616e65u
+#define HEADER_MAGIC 0x6c616e65u
 
 // Numbers above those of partitioned messages, and below the tag of
 // preflights.
 static int
-hello_tag(const wm_comm_t *comm)
+header_tag(const wm_comm_t *comm)
 {
     return comm->tag_limit - 1;
 }
@@ -75,24 +75,24 @@ check_gpu(const wm_captured_t *end, bool alone, wm_error_t *err)
 // --- the receiver --------------------------------------------------------
 
 static int
-check_fit(const wm_captured_t *end, const captured_hello_t *hello,
+check_fit(const wm_captured_t *end, const captured_header_t *header,
           wm_error_t *err)
 {
-    int sent = (int)hello->element, element = end->buffer.element;
-    if (hello->nbytes > end->buffer.nbytes)
+    int sent = (int)header->element, element = end->buffer.element;
+    if (header->nbytes > end->buffer.nbytes)
         return wm_error_set(
             err, WM_ERR_TRUNCATE, MPI_ERR_TRUNCATE,
             "message truncated: %llu bytes come from rank %d with tag %d in "
             "a CUDA graph, the receive buffer holds %zu: make the receive "
             "buffer larger",
-            (unsigned long long)hello->nbytes, end->rank, end->tag,
+            (unsigned long long)header->nbytes, end->rank, end->tag,
             end->buffer.nbytes);
     if (sent != 0 && element != 0 && sent != element)
         return wm_error_set(
             err, WM_ERR_TYPE, 0,
             "rank %d sends %llu of %s in a CUDA graph, the receive buffer has "
             "%llu of %s: give both the same element type",
-            end->rank, wm_element_count(sent, hello->nbytes),
+            end->rank, wm_element_count(sent, header->nbytes),
             wm_element_name(sent),
             wm_element_count(element, end->buffer.nbytes),
             wm_element_name(element));
@@ -101,17 +101,17 @@ check_fit(const wm_captured_t *end, const captured_hello_t *hello,
 
 // Chooses the way, and fills what both ends learn.
 static int
-match_describe(wm_captured_t *end, const captured_hello_t *hello,
+match_describe(wm_captured_t *end, const captured_header_t *header,
                wm_port_place_t *place, wm_port_answer_t *answer,
                wm_error_t *err)
 {
     wm_pointer_t memory;
     wm_block_describe(end->block, &memory);
-    bool is_short = hello->nbytes <= WM_PORT_LL_BYTES;
+    bool is_short = header->nbytes <= WM_PORT_LL_BYTES;
     bool direct = !is_short && end->buffer.memory.exportable;
     place->slots = end->slots;
     place->slot_bytes = direct ? 0 : end->slot_bytes;
-    place->nbytes = hello->nbytes;
+    place->nbytes = header->nbytes;
     place->memory = direct ? end->buffer.data
                            : (char *)end->port + WM_PORT_BYTES;
     answer->index = (uint32_t)end->index;
@@ -126,12 +126,12 @@ match_describe(wm_captured_t *end, const captured_hello_t *hello,
 
 static bool
 is_alone(const wm_captured_t *end, const wm_peer_t *peer,
-         const captured_hello_t *hello)
+         const captured_header_t *header)
 {
     const wm_device_t *facts;
     return !peer->self && wm_device_describe(end->device, &facts, NULL) == 0
-           && !(facts->mps && hello->mps)
-           && memcmp(&facts->uuid, &hello->gpu, sizeof facts->uuid) == 0;
+           && !(facts->mps && header->mps)
+           && memcmp(&facts->uuid, &header->gpu, sizeof facts->uuid) == 0;
 }
 
 // Tells a sender how its message comes, or that it does not.
@@ -148,21 +148,22 @@ match_answer(wm_captured_t *end, wm_peer_t *peer, wm_port_words_t *its,
 }
 
 static int
-match_meet(wm_captured_t *end, wm_peer_t *peer, const captured_hello_t *hello,
-           wm_port_answer_t *answer, wm_error_t *err)
+match_meet(wm_captured_t *end, wm_peer_t *peer,
+           const captured_header_t *header, wm_port_answer_t *answer,
+           wm_error_t *err)
 {
     wm_port_place_t place = {0};
     char *port = NULL;
-    bool alone = is_alone(end, peer, hello);
+    bool alone = is_alone(end, peer, header);
     answer->refused = alone ? WM_PORT_ALONE : WM_PORT_FITS_NOT;
     int code = check_gpu(end, alone, err);
     if (code == 0)
-        code = check_fit(end, hello, err);
+        code = check_fit(end, header, err);
     if (code == 0)
-        code = match_map(end, peer, &hello->port, WM_PORT_BYTES, 0, &port,
+        code = match_map(end, peer, &header->port, WM_PORT_BYTES, 0, &port,
                          err);
     if (code == 0)
-        code = match_describe(end, hello, &place, answer, err);
+        code = match_describe(end, header, &place, answer, err);
     if (code < 0)
         return code;
     answer->refused = 0;
@@ -174,27 +175,27 @@ match_meet(wm_captured_t *end, wm_peer_t *peer, const captured_hello_t *hello,
 // Meets a sender. An end that is closed still takes its sender from those of
 // later messages.
 static void
-match_sender(wm_captured_t *end, int rank, const captured_hello_t *hello)
+match_sender(wm_captured_t *end, int rank, const captured_header_t *header)
 {
     wm_error_t err;
     wm_peer_t *peer = end->comm->peers[rank];
     wm_port_answer_t answer = {.refused = end->closed ? 0 : WM_PORT_FITS_NOT};
     end->rank = rank;
-    end->tag = hello->tag;
+    end->tag = header->tag;
     end->matched = true;
     int code = wm_captured_check_peer(end->comm, rank, &err);
-    bool reached = code == 0 && hello->index < WM_PORTS;
-    if (code == 0 && (!reached || hello->magic != HELLO_MAGIC))
+    bool reached = code == 0 && header->index < WM_PORTS;
+    if (code == 0 && (!reached || header->magic != HEADER_MAGIC))
         code = wm_comm_damaged(end->comm, rank, &err);
-    wm_port_words_t *its = reached ? &peer->segment->port_words[hello->index]
+    wm_port_words_t *its = reached ? &peer->segment->port_words[header->index]
                                    : NULL;
-    uint32_t asks = hello->asks;
+    uint32_t asks = header->asks;
     if (reached && !atomic_compare_exchange_strong(&its->asks, &asks, 0)) {
         __atomic_store_n(&end->own->late.stop, 1, __ATOMIC_RELEASE);
         return; // the sender has given up
     }
     if (code == 0 && !end->closed)
-        code = match_meet(end, peer, hello, &answer, &err);
+        code = match_meet(end, peer, header, &answer, &err);
     if (code < 0)
         match_fail(end, &err);
     if (reached)
@@ -211,61 +212,65 @@ matches(const wm_captured_t *end, int rank, int tag)
 
 // Looks for a sender that came before its receiver.
 static void
-match_stranger(struct wm_captured_ends *ends, wm_captured_t *end)
+match_unexpected(struct wm_captured_ends *ends, wm_captured_t *end)
 {
-    for (captured_stranger_t **link = &ends->strangers; *link != NULL;
+    for (captured_unexpected_t **link = &ends->unexpected; *link != NULL;
          link = &(*link)->next) {
-        captured_stranger_t *stranger = *link;
-        if (!matches(end, stranger->rank, stranger->hello.tag))
+        captured_unexpected_t *sender = *link;
+        if (!matches(end, sender->rank, sender->header.tag))
             continue;
-        *link = stranger->next;
-        match_sender(end, stranger->rank, &stranger->hello);
-        free(stranger);
+        *link = sender->next;
+        match_sender(end, sender->rank, &sender->header);
+        free(sender);
         return;
     }
 }
 
 static void
-take_hello(struct wm_captured_ends *ends, int rank,
-           const captured_hello_t *hello)
+take_header(wm_comm_t *comm, int rank, const captured_header_t *header)
 {
+    struct wm_captured_ends *ends = comm->captured;
     wm_captured_t *end = ends->first;
-    while (end != NULL && !matches(end, rank, hello->tag))
+    while (end != NULL && !matches(end, rank, header->tag))
         end = end->next;
     if (end != NULL) {
-        match_sender(end, rank, hello);
+        match_sender(end, rank, header);
         return;
     }
-    captured_stranger_t **link = &ends->strangers,
-                        *stranger = calloc(1, sizeof **link);
-    if (stranger == NULL)
+    captured_unexpected_t **link = &ends->unexpected,
+                          *sender = calloc(1, sizeof **link);
+    if (sender == NULL) {
+        wm_error_t err;
+        wm_error_set(&err, WM_ERR_MEMORY, 0, "out of host memory");
+        wm_comm_keep_error(comm, true, rank, header->tag, &err);
         return;
+    }
     while (*link != NULL)
         link = &(*link)->next;
-    stranger->rank = rank;
-    stranger->hello = *hello;
-    stranger->since = wm_engine_now();
-    *link = stranger;
+    sender->rank = rank;
+    sender->header = *header;
+    sender->since = wm_engine_now();
+    *link = sender;
 }
 
 static int
-receive_hellos(wm_comm_t *comm, wm_error_t *err)
+receive_headers(wm_comm_t *comm, wm_error_t *err)
 {
     MPI_Status status;
     int flag = 1, code = 0;
     while (code == 0) {
-        code = wm_mpi_check(MPI_Iprobe(MPI_ANY_SOURCE, hello_tag(comm),
+        code = wm_mpi_check(MPI_Iprobe(MPI_ANY_SOURCE, header_tag(comm),
                                        comm->data, &flag, &status),
                             "MPI_Iprobe", err);
         if (code < 0 || !flag)
             return code;
-        captured_hello_t hello;
-        code = wm_mpi_check(MPI_Recv(&hello, sizeof hello, MPI_BYTE,
-                                     status.MPI_SOURCE, hello_tag(comm),
+        captured_header_t header;
+        code = wm_mpi_check(MPI_Recv(&header, sizeof header, MPI_BYTE,
+                                     status.MPI_SOURCE, header_tag(comm),
                                      comm->data, MPI_STATUS_IGNORE),
                             "MPI_Recv", err);
         if (code == 0)
-            take_hello(comm->captured, status.MPI_SOURCE, &hello);
+            take_header(comm, status.MPI_SOURCE, &header);
     }
     return code;
 }
@@ -341,14 +346,14 @@ wm_captured_look_for_answer(wm_captured_t *end)
 void
 wm_captured_withdraw(wm_captured_t *end)
 {
-    uint32_t asks = end->hello.asks;
-    if (end->greets && !end->matched)
+    uint32_t asks = end->header.asks;
+    if (end->header_sent && !end->matched)
         end->matched = atomic_compare_exchange_strong(&end->own->asks, &asks,
                                                       0);
 }
 
 static int
-send_hello(wm_captured_t *end, wm_error_t *err)
+send_header(wm_captured_t *end, wm_error_t *err)
 {
     wm_pointer_t memory;
     const wm_device_t *facts;
@@ -356,8 +361,8 @@ send_hello(wm_captured_t *end, wm_error_t *err)
     if (code < 0)
         return code;
     wm_block_describe(end->block, &memory);
-    end->hello = (captured_hello_t){
-        .magic = HELLO_MAGIC,
+    end->header = (captured_header_t){
+        .magic = HEADER_MAGIC,
         .index = (uint32_t)end->index,
         .asks = atomic_load(&end->own->asks),
         .gpu = facts->uuid,
@@ -366,13 +371,14 @@ send_hello(wm_captured_t *end, wm_error_t *err)
         .element = end->buffer.element,
         .nbytes = end->buffer.nbytes,
     };
-    code = wm_rkey_export(end->port, &memory, &end->hello.port, err);
+    code = wm_rkey_export(end->port, &memory, &end->header.port, err);
     if (code == 0)
-        code = wm_mpi_check(MPI_Isend(&end->hello, sizeof end->hello, MPI_BYTE,
-                                      end->rank, hello_tag(end->comm),
-                                      end->comm->data, &end->hello_request),
+        code = wm_mpi_check(MPI_Isend(&end->header, sizeof end->header,
+                                      MPI_BYTE, end->rank,
+                                      header_tag(end->comm), end->comm->data,
+                                      &end->header_request),
                             "MPI_Isend", err);
-    end->greets = code == 0;
+    end->header_sent = code == 0;
     return code;
 }
 
@@ -384,11 +390,11 @@ matching_step(wm_op_t *op)
     wm_error_t err;
     struct wm_captured_ends *ends = op->comm->captured;
     bool left = false;
-    int code = receive_hellos(op->comm, &err);
+    int code = receive_headers(op->comm, &err);
     for (wm_captured_t *end = ends->first; end != NULL; end = end->next) {
         int flag = 1;
-        if (end->hello_request != MPI_REQUEST_NULL)
-            MPI_Test(&end->hello_request, &flag, MPI_STATUS_IGNORE);
+        if (end->header_request != MPI_REQUEST_NULL)
+            MPI_Test(&end->header_request, &flag, MPI_STATUS_IGNORE);
         if (!end->matched && code < 0)
             match_fail(end, &err);
         else
@@ -432,13 +438,13 @@ wm_captured_match(wm_captured_t *end, wm_error_t *err)
     }
     int code = begin_matching(comm, err);
     if (code == 0 && !end->receives)
-        code = send_hello(end, err); // last: MPI reads it from now on
+        code = send_header(end, err); // last: MPI reads it from now on
     if (code < 0)
         return code;
     *comm->captured->last = end;
     comm->captured->last = &end->next;
     if (end->receives)
-        match_stranger(comm->captured, end);
+        match_unexpected(comm->captured, end);
     return 0;
 }
 
@@ -465,10 +471,10 @@ captured_drop_all(wm_comm_t *comm)
     struct wm_captured_ends *ends = comm->captured;
     if (ends == NULL)
         return;
-    while (ends->strangers != NULL) {
-        captured_stranger_t *next = ends->strangers->next;
-        free(ends->strangers);
-        ends->strangers = next;
+    while (ends->unexpected != NULL) {
+        captured_unexpected_t *next = ends->unexpected->next;
+        free(ends->unexpected);
+        ends->unexpected = next;
     }
     for (wm_captured_t *end = ends->first; end != NULL; end = end->next)
         end->comm = NULL;
