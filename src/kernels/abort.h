@@ -5,7 +5,7 @@
 #define WM_KERNELS_ABORT_H
 
 #include "kernels/ll.h"
-#include "kernels/peer_sync.h"
+#include "kernels/peer_wait.h"
 
 // Returns a rank's row. A few rows are kernel parameters and need no load; two
 // returns keep the compiler from selecting an address.

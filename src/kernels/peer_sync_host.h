@@ -107,17 +107,10 @@ wm_block_role(uint32_t channels)
     return {0, 1, true, true};
 }
 
-template <typename word_t>
-WM_DEVICE word_t
-wm_load_acquire(const word_t *word)
+WM_DEVICE uint32_t
+wm_load_acquire(const uint32_t *word)
 {
-    return __atomic_load_n(word, __ATOMIC_ACQUIRE);
-}
-
-WM_DEVICE void
-wm_add_system(uint64_t *word, uint64_t value)
-{
-    __atomic_add_fetch(word, value, __ATOMIC_RELEASE);
+    return wm_load_system(word);
 }
 
 template <typename unit_t>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "kernels/port.h"
-#include "kernels/peer_sync.h"
+#include "kernels/peer_wait.h"
 
 #define PORT_UNITS 4       // units of a copy that a thread has under way
 #define PORT_BEAT 65536    // polls before the host is told, some 50 ms

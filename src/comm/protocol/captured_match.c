@@ -148,9 +148,9 @@ match_answer(wm_captured_t *end, wm_peer_t *peer, wm_port_words_t *its,
 }
 
 static int
-match_meet(wm_captured_t *end, wm_peer_t *peer,
-           const captured_header_t *header, wm_port_answer_t *answer,
-           wm_error_t *err)
+match_accept(wm_captured_t *end, wm_peer_t *peer,
+             const captured_header_t *header, wm_port_answer_t *answer,
+             wm_error_t *err)
 {
     wm_port_place_t place = {0};
     char *port = NULL;
@@ -195,7 +195,7 @@ match_sender(wm_captured_t *end, int rank, const captured_header_t *header)
         return; // the sender has given up
     }
     if (code == 0 && !end->closed)
-        code = match_meet(end, peer, header, &answer, &err);
+        code = match_accept(end, peer, header, &answer, &err);
     if (code < 0)
         match_fail(end, &err);
     if (reached)
