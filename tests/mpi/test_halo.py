@@ -364,6 +364,22 @@ def test_halos_that_ranks_make_differently(kind):
     plain.Free()
 
 
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("kind", KINDS)
+def test_halos_that_ranks_mix_up(kind):
+    plain = MPI.COMM_WORLD.Create_cart(dims_of(1), [True])
+    halos = [wm.Halo(plain), wm.Halo(plain)]
+    u = wm.zeros(8, device=None if kind == "device" else "cpu")
+    for halo in halos:
+        halo.exchange(u)
+    mine = halos[plain.rank == 0]
+    fails_everywhere(None, ValueError, "another wm.Halo", u, halo=mine)
+    for halo in halos:
+        halo.exchange(u)
+        halo.free()
+    plain.Free()
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_fields_that_share_memory(kind):
     """But parts of elements of one array do not."""

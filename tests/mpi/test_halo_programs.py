@@ -52,3 +52,32 @@ def test_fields_without_ghosts_in_turn_with_others(tmp_path):
         tmp_path, IN_TURN, ranks=3, timeout=60, SIMCUDA_DEVICES="3"
     )
     assert printed.count("right") == 3, printed
+
+
+# A plan does not ask the others, but with WARPMPI_CHECK.
+PLANS = """
+    from mpi4py import MPI
+    import warpmpi as wm
+
+    world = MPI.COMM_WORLD
+    cart = world.Create_cart([2], periods=[True])
+    halo = wm.Halo(cart)
+    device = None if wm.is_cuda_available() else "cpu"
+    u, v = (wm.full(6, float(cart.rank), device=device) for _ in range(2))
+    plans = [halo.plan(each) for each in (u, v)]
+    for _ in range(2):
+        try:
+            plans[cart.rank]()
+        except RuntimeError as error:
+            assert "other fields" in str(error), error
+            print("told", flush=True)
+        plans[1]()
+        assert v.numpy()[0] == 1 - cart.rank
+    halo.free()
+    cart.Free()
+"""
+
+
+def test_plans_of_different_fields_are_found(tmp_path):
+    printed = ranks.run_text(tmp_path, PLANS, ranks=2, WARPMPI_CHECK="1")
+    assert printed.count("told") == 4, printed

@@ -78,6 +78,7 @@ typedef struct wm_comm {
     struct wm_captured_ends *captured; // messages in graphs; NULL: none
     int64_t looked;                    // last look for failures, microseconds
     bool revoked;                      // as found at that look
+    uint32_t halos;                    // made of it, ever
     bool abandoned;                    // sends were pending when it was freed
     _Atomic int holders;               // see wm_comm_retain
     wm_error_t late; // error of a call that had returned; engine lock

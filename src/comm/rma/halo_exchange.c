@@ -8,11 +8,11 @@
 #include "comm/engine/stats.h"
 #include "comm/rma/halo_state.h"
 #include "cuda/lock.h"
+#include "cuda/settings.h"
 #include "cuda/word.h"
 
-#define ID_BITS 15         // of the number of a set
-#define OF_HALO (1u << 31) // a bit that no other call publishes
-#define MOST_LOOSE 16      // sets that no plan and no graph has
+#define KEY_BITS 16   // of the numbers of a halo and a set
+#define MOST_LOOSE 16 // sets that no plan and no graph has
 
 void
 wm_halo_key_of(const wm_halo_field_t *field, wm_halo_key_t *key)
@@ -127,25 +127,23 @@ find_side(const wm_halo_t *halo, const wm_halo_call_t *call, CUstream *stream)
 
 // --- the meeting of all ranks ---------------------------------------------
 
-// Sets *same to true if all ranks have found the set with this number; 0: this
-// rank has found none. Bits that all ranks have tell it: those of the number,
-// and those that it does not have.
+// Sets *same to true if all ranks have found this set of this halo; NULL: this
+// rank has found none. Bits that all ranks have tell it: those of a key, and
+// those that the key does not have.
 static int
-compare_sets(const wm_halo_t *halo, uint32_t id, bool *same, wm_error_t *err)
+compare_sets(const wm_halo_t *halo, const wm_halo_set_t *set, bool *same,
+             wm_error_t *err)
 {
-    unsigned bits = id % (1u << ID_BITS);
-    unsigned own = OF_HALO | bits | (~bits % (1u << ID_BITS)) << ID_BITS;
+    const unsigned most = (1u << KEY_BITS) - 1;
+    unsigned key = set != NULL ? 1 + (halo->number * 997u + set->id) % most
+                               : 0;
     wm_preflight_t preflight = {
         .call = WM_COLL_HALO,
-        .all = own,
+        .all = key | (~key & most) << KEY_BITS,
     };
+    unsigned own = preflight.all;
     int code = wm_preflight_run(halo->comm, &preflight, err);
-    if (code == 0 && (preflight.all & OF_HALO) == 0)
-        return wm_error_set(err, WM_ERR_STATE, 0,
-                            "a rank is not in an exchange of a halo, as this "
-                            "one is, but in another collective call of the "
-                            "communicator: all ranks make the same calls");
-    *same = code == 0 && id != 0 && preflight.all == own;
+    *same = code == 0 && set != NULL && preflight.all == own;
     return code;
 }
 
@@ -190,7 +188,7 @@ find_together(wm_halo_t *halo, const wm_halo_call_t *call, int code,
         found->kept |= capture != 0;
     }
     if (halo->comm->size > 1 && capture == 0) {
-        int met = compare_sets(halo, code < 0 || !same ? 0 : found->id, &same,
+        int met = compare_sets(halo, code < 0 ? NULL : found, &same,
                                &unusable);
         if (met < 0) {
             *err = unusable;
@@ -460,6 +458,41 @@ wm_halo_run(wm_halo_t *halo, const wm_halo_call_t *call, int code,
     return code;
 }
 
+// With WARPMPI_CHECK finds ranks that make other calls than a plan's, which
+// does not ask the others. A rank that has failed calls it, too. Not in a
+// capture.
+static int
+check_set(const wm_halo_t *halo, const wm_halo_set_t *set,
+          const wm_halo_call_t *call, int code, wm_error_t *err)
+{
+    CUstream stream;
+    uint64_t capture = 0;
+    bool same = true;
+    wm_error_t other;
+    if (!wm_setting_is_on(WM_SETTING_CHECK) || halo->comm->size == 1
+        || call->step != WM_HALO_ENQUEUE)
+        return code;
+    if (find_side(halo, call, &stream)
+        && wm_stream_capture(call->fields[0].memory->device, stream, &capture,
+                             NULL)
+               < 0)
+        capture = 0;
+    if (capture != 0)
+        return code;
+    int compared = compare_sets(halo, code < 0 ? NULL : set, &same, &other);
+    if (code < 0)
+        return code;
+    if (compared < 0)
+        *err = other;
+    else if (!same)
+        compared = wm_error_set(err, WM_ERR_STATE, 0,
+                                "a rank calls the plan of other fields, or of "
+                                "another halo, or its fields have moved: all "
+                                "ranks make the same exchanges in the same "
+                                "order");
+    return compared;
+}
+
 int
 wm_halo_repeat(wm_halo_t *halo, const wm_halo_call_t *call, uint32_t id,
                wm_halo_found_t *found, wm_error_t *err)
@@ -473,6 +506,7 @@ wm_halo_repeat(wm_halo_t *halo, const wm_halo_call_t *call, uint32_t id,
                             "fields: an array has other memory, or another "
                             "shape, than when the plan was made, or the "
                             "exchange began: make a new one");
+    code = check_set(halo, set, call, code, err);
     if (code == 0)
         code = take_step(halo, set, call, found, err);
     pthread_mutex_unlock(&halo->lock);

@@ -16,6 +16,7 @@ enum {
 // The state of a rank in the making of a set.
 typedef struct {
     int count, device, op;
+    uint32_t number; // of the halo
     unsigned flags;
     wm_halo_shape_t shape;
     uint32_t tasks[WM_HALO_DIRECTIONS]; // toward the neighbour there

@@ -40,6 +40,7 @@ wm_halo_new(wm_comm_t *comm, const wm_halo_shape_t *shape,
     pthread_mutex_init(&halo->lock, NULL);
     pthread_mutex_init(&halo->end_lock, NULL);
     halo->comm = comm;
+    halo->number = ++comm->halos;
     halo->shape = *shape;
     halo->device = -1;
     halo->lines = lines;

@@ -148,6 +148,7 @@ tell_own(wm_halo_making_t *making, wm_error_t *err)
     int size = making->halo->comm->size;
     making->own = (wm_halo_head_t){.device = -1,
                                    .flags = WM_HALO_ON_GPU | WM_HALO_REACHED};
+    making->own.number = making->halo->number;
     making->own.count = making->count;
     making->own.shape = making->halo->shape;
     making->own.op = making->op;
@@ -282,6 +283,12 @@ check_halos(const wm_halo_making_t *making, wm_error_t *err)
     const wm_halo_shape_t *first = &making->heads[0].shape;
     for (int rank = 1; rank < making->halo->comm->size; ++rank) {
         const wm_halo_shape_t *other = &making->heads[rank].shape;
+        if (making->heads[rank].number != making->heads[0].number)
+            return wm_error_set(err, WM_ERR_VALUE, 0,
+                                "rank %d exchanges by another wm.Halo of this "
+                                "communicator than rank 0: all ranks make the "
+                                "same calls in the same order",
+                                rank);
         bool same = first->ndim == other->ndim
                     && first->corners == other->corners;
         for (int d = 0; d < WM_HALO_DIMS; ++d)

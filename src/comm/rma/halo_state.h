@@ -62,6 +62,7 @@ struct wm_halo_set {
 struct wm_halo {
     wm_waiter_t waiter;
     wm_comm_t *comm;         // the waiter's
+    uint32_t number;         // among those of the communicator
     _Atomic uint32_t *abort; // page-locked; not 0: kernels wait for nobody
     wm_halo_shape_t shape;
     bool told;                   // the cells of the block were
