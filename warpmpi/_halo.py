@@ -118,7 +118,7 @@ class Halo(_core.HaloCalls):
         corners: bool = False,
         *,
         shape: Sequence[int] | None = None,
-        _lines: int = -1,  # bytes of short exchanges; -1: as is best
+        _lines: int = -1,  # as is best (halo_exchange.h)
     ) -> None:
         if isinstance(cart, MPI.Comm) and cart == MPI.COMM_NULL:
             raise TypeError(

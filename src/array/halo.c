@@ -6,7 +6,9 @@
 
 #include "array/kernels.h"
 
-#define BLOCK 512
+#define BLOCK 512 // threads, without lines
+#define LEAST_BLOCK 128
+#define MOST_BLOCK 1024
 #define WIDEST 16 // bytes of a unit
 
 #define LINE_BYTES 8 // of data
@@ -190,20 +192,29 @@ wm_halo_cut_lines(const wm_layout_t *layout, const wm_halo_lines_t *side,
     return made;
 }
 
+static uint32_t
+find_threads(uint64_t lines)
+{
+    uint64_t threads = (lines + LEAST_BLOCK - 1) / LEAST_BLOCK * LEAST_BLOCK;
+    threads = threads > LEAST_BLOCK ? threads : LEAST_BLOCK;
+    return (uint32_t)(threads < MOST_BLOCK ? threads : MOST_BLOCK);
+}
+
 int
 wm_halo_launch(int device, const wm_halo_params_t *params, uint32_t most,
-               CUstream stream, wm_error_t *err)
+               uint64_t lines, CUstream stream, wm_error_t *err)
 {
-    bool lines = params->sends > 0;
+    bool sends = params->sends > 0;
     uint32_t receives = params->task_count - params->sends;
     // Without lines the first block posts and waits, and the others copy.
-    uint32_t blocks = !lines                     ? params->task_count + 1
+    uint32_t blocks = !sends                     ? params->task_count + 1
                       : receives > params->sends ? receives
                                                  : params->sends;
     blocks = blocks < most ? blocks : most > 0 ? most : 1;
     wm_halo_params_t copy = *params;
-    CUfunction function = atomic_load(lines ? &functions[device].lines
+    CUfunction function = atomic_load(sends ? &functions[device].lines
                                             : &functions[device].copies);
-    return wm_kernels_launch_function(device, function, blocks, BLOCK, &copy,
-                                      stream, err);
+    return wm_kernels_launch_function(device, function, blocks,
+                                      sends ? find_threads(lines) : BLOCK,
+                                      &copy, stream, err);
 }

@@ -42,9 +42,9 @@ uint64_t
 wm_halo_units(const wm_layout_t *layout);
 
 // Enqueues one kernel of at most `most` blocks: that for lines, if some tasks
-// send.
+// send, whose blocks have about as many threads as their tasks have lines.
 WM_MUST_CHECK int
 wm_halo_launch(int device, const wm_halo_params_t *params, uint32_t most,
-               CUstream stream, wm_error_t *err);
+               uint64_t lines, CUstream stream, wm_error_t *err);
 
 #endif

@@ -14,6 +14,12 @@ struct alignas(16) wm_halo_unit16 {
 };
 
 #ifdef __CUDACC__
+// Defines a kernel of up to 1024 threads a block, for which a multiprocessor
+// has room for one or, of half as many threads, for two.
+#define WM_KERNEL_OF_LINES(name, params_t)                                    \
+    extern "C" __global__ void __launch_bounds__(1024, 1)                     \
+        name(const params_t p)
+
 WM_DEVICE void
 store_far(uint64_t *word, uint64_t value)
 {
@@ -98,6 +104,8 @@ line_task_step()
     return gridDim.x;
 }
 #else
+#define WM_KERNEL_OF_LINES(name, params_t) WM_KERNEL(name, params_t)
+
 WM_DEVICE void
 store_far(uint64_t *word, uint64_t value)
 {
@@ -359,7 +367,16 @@ WM_KERNEL_OF_HALF(wm_halo, wm_halo_params_t)
 
 // --- lines ----------------------------------------------------------------
 
-#define LINES_AT_ONCE 4
+// A short exchange takes about as long as its instructions take to come into
+// the cache: the part that a block runs is kept small. Where each thread has
+// one line, it has no loops over lines. The loads of several lines are under
+// way at once where a line has few units.
+template <typename unit_t>
+WM_DEVICE constexpr uint32_t
+lines_at_once()
+{
+    return sizeof(unit_t) >= 4 ? 4 : 1;
+}
 
 // Returns the lines of a task for this epoch.
 WM_DEVICE char *
@@ -370,40 +387,65 @@ lines_of(const wm_halo_task_t &task, const char *lines, uint32_t flag,
            + (size_t)(task.first / each) * WM_HALO_LL_LINE;
 }
 
+// Finds the offsets of the units of a line; the last line may have fewer, and
+// then repeats the last one.
+template <uint32_t each>
+WM_DEVICE void
+find_offsets(const wm_halo_task_t &task, const int64_t *strides, uint32_t line,
+             int64_t (&offsets)[each])
+{
+    uint32_t left[each]; // of the index, in the outer dimensions
+    WM_UNROLL
+    for (uint32_t k = 0; k < each; k++) {
+        const uint32_t at = line * each + k;
+        left[k] = task.first + (at < task.count ? at : task.count - 1);
+        offsets[k] = 0;
+    }
+    WM_ROLLED
+    for (uint32_t i = 0; i + 1 < task.ndim; i++) {
+        const wm_divisor_t by = task.shape[i];
+        const int64_t stride = strides[i];
+        WM_UNROLL
+        for (uint32_t k = 0; k < each; k++) {
+            const uint32_t outer = divide(left[k], by);
+            offsets[k] += (int64_t)(left[k] - outer * by.divisor) * stride;
+            left[k] = outer;
+        }
+    }
+    const int64_t stride = strides[task.ndim - 1];
+    WM_UNROLL
+    for (uint32_t k = 0; k < each; k++)
+        offsets[k] += (int64_t)left[k] * stride;
+}
+
 template <typename unit_t>
 WM_DEVICE uint64_t
 load_units(const wm_halo_task_t &task, uint32_t line)
 {
     const uint32_t each = sizeof(uint64_t) / sizeof(unit_t);
+    int64_t offsets[each];
     unit_t units[each];
-    WM_UNROLL
-    for (uint32_t i = 0; i < each; i++) {
-        const uint32_t at = line * each + i;
-        const uint32_t inside = at < task.count ? at : task.count - 1;
-        units[i] = *(const unit_t *)(task.src
-                                     + offset_of(task, task.src_strides,
-                                                 task.first + inside));
-    }
     uint64_t value;
+    find_offsets<each>(task, task.src_strides, line, offsets);
+    WM_UNROLL
+    for (uint32_t k = 0; k < each; k++)
+        units[k] = *(const unit_t *)(task.src + offsets[k]);
     __builtin_memcpy(&value, units, sizeof(value));
     return value;
 }
 
-template <typename unit_t>
+template <typename unit_t, uint32_t each>
 WM_DEVICE void
-store_units(const wm_halo_task_t &task, uint32_t line, uint64_t value)
+store_units(const wm_halo_task_t &task, const int64_t (&offsets)[each],
+            uint32_t line, const wm_line_t &read)
 {
-    const uint32_t each = sizeof(uint64_t) / sizeof(unit_t);
+    const uint64_t value = (uint64_t)read.high << 32 | read.low;
     unit_t units[each];
     __builtin_memcpy(units, &value, sizeof(value));
     WM_UNROLL
-    for (uint32_t i = 0; i < each; i++) {
-        const uint32_t at = line * each + i;
-        if (at < task.count)
-            *(unit_t *)(task.dst
-                        + offset_of(task, task.dst_strides,
-                                    task.first + at)) = units[i];
-    }
+    for (uint32_t k = 0; k < each; k++)
+        if (line * each + k < task.count)
+            *(unit_t *)(task.dst + offsets[k]) = units[k];
 }
 
 template <typename unit_t>
@@ -411,18 +453,26 @@ WM_DEVICE void
 send_lines(const wm_halo_task_t &task, uint32_t flag)
 {
     const uint32_t each = sizeof(uint64_t) / sizeof(unit_t);
+    const uint32_t at_once = lines_at_once<unit_t>();
     const uint32_t lines = (task.count + each - 1) / each;
     const uint32_t threads = wm_block_threads();
     char *out = lines_of(task, task.dst, flag, each);
-    for (uint32_t begin = wm_block_thread(); begin < lines;
-         begin += LINES_AT_ONCE * threads) {
-        uint64_t values[LINES_AT_ONCE];
+    uint32_t begin = wm_block_thread();
+    if (lines <= threads) {
+        if (begin < lines)
+            wm_store_line(out + (size_t)begin * WM_HALO_LL_LINE,
+                          load_units<unit_t>(task, begin), flag);
+        return;
+    }
+    WM_ROLLED
+    for (; begin < lines; begin += at_once * threads) {
+        uint64_t values[at_once];
         WM_UNROLL
-        for (uint32_t k = 0; k < LINES_AT_ONCE; k++)
+        for (uint32_t k = 0; k < at_once; k++)
             if (begin + k * threads < lines)
                 values[k] = load_units<unit_t>(task, begin + k * threads);
         WM_UNROLL
-        for (uint32_t k = 0; k < LINES_AT_ONCE; k++)
+        for (uint32_t k = 0; k < at_once; k++)
             if (begin + k * threads < lines)
                 wm_store_line(
                     out + (size_t)(begin + k * threads) * WM_HALO_LL_LINE,
@@ -430,29 +480,57 @@ send_lines(const wm_halo_task_t &task, uint32_t flag)
     }
 }
 
+// Returns true if a line has come.
+WM_DEVICE bool
+take_line(const char *in, uint32_t line, uint32_t flag, wm_line_t *read)
+{
+    *read = wm_load_line(in + (size_t)line * WM_HALO_LL_LINE);
+    return read->flags[0] == flag && read->flags[1] == flag;
+}
+
+// Waits for the only line of this thread, and stores its units.
+template <typename unit_t>
+WM_DEVICE void
+receive_line(const wm_halo_task_t &task, const char *in, uint32_t line,
+             uint32_t flag, const uint32_t *abort)
+{
+    const uint32_t each = sizeof(uint64_t) / sizeof(unit_t);
+    int64_t offsets[each];
+    wm_line_t read;
+    find_offsets<each>(task, task.dst_strides, line, offsets);
+    WM_ROLLED
+    for (uint32_t looks = 1; !take_line(in, line, flag, &read); looks++) {
+        if (looks % WM_LOOKS == 0 && wm_load_system(abort) != 0)
+            return;
+        wm_pause();
+    }
+    store_units<unit_t, each>(task, offsets, line, read);
+}
+
 // Waits for some lines of this thread, and stores their units. Returns false
 // if a rank has died.
 template <typename unit_t>
 WM_DEVICE bool
-take_lines(const wm_halo_task_t &task, const char *in, uint32_t begin,
-           uint32_t lines, uint32_t flag, const uint32_t *abort)
+receive_some(const wm_halo_task_t &task, const char *in, uint32_t begin,
+             uint32_t lines, uint32_t flag, const uint32_t *abort)
 {
+    const uint32_t each = sizeof(uint64_t) / sizeof(unit_t);
+    const uint32_t at_once = lines_at_once<unit_t>();
     uint32_t left = 0; // a bit for each line
     WM_UNROLL
-    for (uint32_t k = 0; k < LINES_AT_ONCE; k++)
+    for (uint32_t k = 0; k < at_once; k++)
         left |= (uint32_t)(begin + k * wm_block_threads() < lines) << k;
+    WM_ROLLED
     for (uint32_t looks = 1; left != 0; looks++) {
         WM_UNROLL
-        for (uint32_t k = 0; k < LINES_AT_ONCE; k++) {
+        for (uint32_t k = 0; k < at_once; k++) {
             const uint32_t line = begin + k * wm_block_threads();
-            if ((left >> k & 1) == 0)
+            int64_t offsets[each];
+            wm_line_t read;
+            if ((left >> k & 1) == 0 || !take_line(in, line, flag, &read))
                 continue;
-            const wm_line_t read = wm_load_line(
-                in + (size_t)line * WM_HALO_LL_LINE);
-            if (read.flags[0] != flag || read.flags[1] != flag)
-                continue;
-            store_units<unit_t>(task, line,
-                                (uint64_t)read.high << 32 | read.low);
+            find_offsets<each>(task, task.dst_strides, line, offsets);
+            store_units<unit_t, each>(task, offsets, line, read);
             left &= ~(1u << k);
         }
         if (looks % WM_LOOKS == 0 && wm_load_system(abort) != 0)
@@ -468,11 +546,19 @@ WM_DEVICE void
 receive_lines(const wm_halo_task_t &task, uint32_t flag, const uint32_t *abort)
 {
     const uint32_t each = sizeof(uint64_t) / sizeof(unit_t);
+    const uint32_t at_once = lines_at_once<unit_t>();
     const uint32_t lines = (task.count + each - 1) / each;
+    const uint32_t threads = wm_block_threads();
     const char *in = lines_of(task, task.src, flag, each);
-    for (uint32_t begin = wm_block_thread(); begin < lines;
-         begin += LINES_AT_ONCE * wm_block_threads())
-        if (!take_lines<unit_t>(task, in, begin, lines, flag, abort))
+    uint32_t begin = wm_block_thread();
+    if (lines <= threads) {
+        if (begin < lines)
+            receive_line<unit_t>(task, in, begin, flag, abort);
+        return;
+    }
+    WM_ROLLED
+    for (; begin < lines; begin += at_once * threads)
+        if (!receive_some<unit_t>(task, in, begin, lines, flag, abort))
             return;
 }
 
@@ -521,7 +607,7 @@ run_lines(const wm_halo_params_t &p, const wm_halo_task_t &sent,
 
 // Where a ticket tells the end, a block is counted at its own end, else once
 // it has read the epoch.
-WM_KERNEL_OF_HALF(wm_halo_lines, wm_halo_params_t)
+WM_KERNEL_OF_LINES(wm_halo_lines, wm_halo_params_t)
 {
     if (!wm_peer_works())
         return;

@@ -32,17 +32,18 @@ def dims_of(ndim):
     return MPI.Compute_dims(RANKS, ndim)
 
 
-@pytest.fixture(params=["lines", "copies"])
+@pytest.fixture(params=["lines", "copies", "both"])
 def kernel(request, monkeypatch):
-    """The kernel of short exchanges, or the other one, for all exchanges."""
-    if request.param == "copies":
-        monkeypatch.setattr(World, "lines", 0)
+    """The kernel of short exchanges, the other one, or both in turn."""
+    if request.param != "lines":
+        lines = 0 if request.param == "copies" else -2
+        monkeypatch.setattr(World, "lines", lines)
 
 
 class World:
     """A grid over all ranks: what each point of a block must hold."""
 
-    lines = -1  # most bytes of short exchanges; -1: as is best
+    lines = -1  # as is best (wm_halo_new)
 
     def __init__(self, dims, periods, own, width, corners, like=wm.zeros):
         plain = MPI.COMM_WORLD.Create_cart(dims, periods=periods)

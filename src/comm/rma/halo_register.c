@@ -454,16 +454,17 @@ make_on_gpus(wm_halo_making_t *making, bool *reached, wm_error_t *err)
     if (code < 0 || unreached)
         return code;
     code = find_most(halo, making->set, err);
-    bool lines = wm_halo_wants_lines(making);
-    *reached = lines || have_all(making, WM_HALO_REACHED);
-    if (lines && code == 0)
+    wm_halo_choose_lines(making);
+    bool copies = making->by_lines != WM_HALO_ALL_BY_LINES;
+    *reached = !copies || have_all(making, WM_HALO_REACHED);
+    if (*reached && code == 0 && making->by_lines != WM_HALO_NO_LINES)
         code = wm_halo_make_lines(making, &unreached, err);
-    else if (*reached && code == 0)
+    if (*reached && code == 0 && !unreached && copies)
         code = map_and_cut(making, err);
     code = gather_heads(making, code, err);
     *reached = *reached && !unreached && code == 0
-               && (lines || have_all(making, WM_HALO_REACHED));
-    if (*reached && !lines)
+               && (!copies || have_all(making, WM_HALO_REACHED));
+    if (*reached && copies)
         wm_halo_fill_peers(making);
     return code;
 }
