@@ -7,6 +7,8 @@
 #include "kernels/ll.h"
 #include "kernels/peer_wait.h"
 
+#define WM_LOOKS_OF_LONG (16 * WM_LOOKS) // multiples of it say that it waits
+
 // Returns a rank's row. A few rows are kernel parameters and need no load; two
 // returns keep the compiler from selecting an address.
 WM_DEVICE wm_ll_rank_t
@@ -29,12 +31,19 @@ wm_rank_around(uint32_t sum, uint32_t size)
 // will never be. The word is in host memory, and many threads ask. A kernel
 // publishes its end without a fence, which would cost each call more than a
 // microsecond, so its data may arrive behind the word, by as much.
+//
+// In a graph all ranks share the abort flag, and `base` is the rank. Behind
+// the flag is the word `awaited`, by which the host learns of long waits.
 WM_DEVICE bool
 wm_peer_has_ended(const wm_ll_rank_t &its, uint32_t past, uint32_t looks)
 {
-    if (looks % WM_LOOKS != 0
-        || (int32_t)(wm_load_system(its.word) - its.base - past) < 0)
+    if (looks % WM_LOOKS != 0)
         return false;
+    if ((int32_t)(wm_load_system(its.word) - its.base - past) < 0) {
+        if (past < WM_LL_PAST && looks % WM_LOOKS_OF_LONG == 0)
+            wm_store_system((uint32_t *)its.word + 1, its.base + 1);
+        return false;
+    }
     wm_linger();
     wm_fence_system();
     return true;

@@ -25,7 +25,8 @@
 
 typedef struct {
     char *ll; // the rank's LL memory
-    // The rank's stream word (comm/node/barrier.h), and its first value.
+    // The rank's stream word (comm/node/barrier.h), and its first value. In a
+    // graph our abort flag, and the rank (kernels/abort.h).
     const uint32_t *word;
     uint32_t base;
 } wm_ll_rank_t;
@@ -51,6 +52,7 @@ typedef struct {
 #define WM_LL128_PAYLOAD 112
 
 #define WM_LL_NOBODY 0xffffffffu
+#define WM_LL_PAST 0x10000u // `past` is below it in graphs alone
 
 // The blocks that this rank gives to some ranks, or takes from them. They have
 // one length, at equal distances.

@@ -319,6 +319,43 @@ def test_a_graph_that_waits_says_for_whom(tmp_path, size):
     assert any(all(part in line for part in told) for line in lines), printed
 
 
+CAPTURED = {  # by each algorithm, and by streams that wait
+    "LL": "Allreduce(MPI.IN_PLACE, a[:10])",
+    "LL128": "Allreduce(MPI.IN_PLACE, a[:100_000])",
+    "Simple": "Allreduce(MPI.IN_PLACE, a)",
+    "streams": "Barrier()",
+}
+
+
+@pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU")
+@pytest.mark.parametrize("how", CAPTURED)
+def test_a_collective_of_a_graph_says_for_whom(tmp_path, how):
+    """Rank 1 launches its graph when that has been told."""
+    body = f"""
+        sys.path.insert(0, "tests")
+        import graphs
+        stream = wm.Stream(wm.get_device())
+        a = wm.ones(8_000_000, "int32", device=wm.get_device("cuda"))
+        with graphs.capture(stream) as captured:
+            comm.on(stream).{CAPTURED[how]}
+        captured[0].launch(stream)
+        stream.synchronize()  # this time all come, and nothing is told
+        if comm.rank == 1:
+            until_told()
+        captured[0].launch(stream)
+        stream.synchronize()
+    """
+    told = (
+        "rank 0 of MPI_COMM_WORLD (size 2): a collective of a CUDA graph has "
+        "waited ",
+        " s for rank 1: has that rank launched as many graphs",
+    )
+    printed = run(tmp_path, body, "", wanted=told)
+    lines = [line for line in printed.splitlines() if "warpmpi: " in line]
+    assert any(all(part in line for part in told) for line in lines), printed
+    assert "for rank 0" not in printed
+
+
 @pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU")
 def test_a_graph_whose_tags_differ_says_so(tmp_path):
     """Rank 1 captures the right one when that has been told."""

@@ -140,6 +140,7 @@ wm_graph_words_begin(const wm_barrier_t *barrier)
     wm_barrier_row_t *slot = barrier->of[barrier->rank].slot;
     atomic_store(&slot->round, ROUND_EPOCH(ROUND_EPOCHS - 1));
     atomic_store(&slot->epochs, 0);
+    atomic_store(&slot->awaited, 0);
 }
 
 int
@@ -235,6 +236,29 @@ wm_stream_words_dead(const wm_barrier_t *barrier)
             return (int)(flag & (ABORTED - 1));
     }
     return -1;
+}
+
+// Returns true if a stream waits at an epoch until a rank's word is as ours.
+// Nobody waits at the last step of a turn.
+static bool
+epoch_is_awaited(wm_barrier_row_t *own, wm_barrier_row_t *its)
+{
+    uint32_t round = atomic_load(&own->round),
+             epochs = atomic_load(&own->epochs);
+    return !wm_word_reached(&its->round, round)
+           || (epochs % 0x10000 != 0xffff && atomic_load(&its->round) == round
+               && !wm_word_reached(&its->epochs, epochs));
+}
+
+int
+wm_graph_words_awaited(const wm_barrier_t *barrier)
+{
+    wm_barrier_row_t *own = barrier->of[barrier->rank].slot;
+    int awaited = (int)atomic_exchange(&own->awaited, 0) - 1;
+    for (int rank = 0; rank < barrier->size && awaited < 0; ++rank)
+        if (epoch_is_awaited(own, barrier->of[rank].slot))
+            awaited = rank;
+    return awaited < barrier->size ? awaited : -1;
 }
 
 wm_word_op_t

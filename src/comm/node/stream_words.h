@@ -52,6 +52,11 @@ wm_stream_words_poison(const wm_barrier_t *barrier, int rank);
 int
 wm_stream_words_dead(const wm_barrier_t *barrier);
 
+// Returns a rank for which our graphs have waited since the last call: kernels
+// of theirs, long; or a stream, now. -1: none.
+int
+wm_graph_words_awaited(const wm_barrier_t *barrier);
+
 // Returns the abort flag, for kernels in graphs: high once a rank has died.
 wm_word_op_t
 wm_stream_words_abort_op(const wm_barrier_t *barrier);

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Stream-ordered collectives, as NCCL's: a call is enqueued on a stream and
 // returns at once. All ranks make their calls in the same order. No call waits
-// on the host, except the first one of a communicator, which is a barrier of
-// all ranks, calls that are captured, and the one that recovers from a
-// failure. If each rank has a GPU of its own, a call is one kernel on each
+// on the host, except the first one of a communicator, and the first one that
+// is captured, which are barriers of all ranks, and the one that recovers from
+// a failure. If each rank has a GPU of its own, a call is one kernel on each
 // (comm/coll/stream/kernel_coll.h). Else each rank copies fragment after
 // fragment into its symmetric memory, and the others copy or reduce a fragment
 // from there when all streams have arrived (comm/coll/stream/symm.h). A stream
-// that is being captured takes the call into its graph, after all ranks have
-// found on the host that they capture the same call. GIL released by the
+// that is being captured takes the call into its graph, and the other ranks do
+// not hear of it. GIL released by the
 // caller, engine lock not held.
 #ifndef WM_COMM_COLL_STREAM_STREAM_COLL_H
 #define WM_COMM_COLL_STREAM_STREAM_COLL_H

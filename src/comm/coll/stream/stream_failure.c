@@ -6,6 +6,8 @@
 
 #include "comm/coll/stream/symm.h"
 #include "comm/comm/failure.h"
+#include "comm/diagnostics/hang.h"
+#include "comm/diagnostics/report.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/modules.h"
 #include "comm/node/stream_words.h"
@@ -75,11 +77,33 @@ wm_stream_failure_look(wm_comm_t *comm)
     return stream_failure_poison(comm);
 }
 
+// Reports collectives in graphs that wait long: no call of the program's may.
+static void
+stream_failure_report(wm_comm_t *comm)
+{
+    wm_words_t words = {.length = 0};
+    int64_t waited, limit = wm_hang_limit();
+    int rank = comm->graph_symm == NULL || limit <= 0
+                   ? -1
+                   : wm_symm_find_wait(comm->graph_symm, wm_engine_now(),
+                                       limit, &waited);
+    if (rank < 0)
+        return;
+    wm_report_rank(&words, comm);
+    wm_words_add(&words,
+                 ": a collective of a CUDA graph has waited %.0f s for rank "
+                 "%d: has that rank launched as many graphs, of the same "
+                 "calls? WARPMPI_CHECK=1, set on all ranks, tells",
+                 (double)waited / 1e6, rank);
+    wm_words_print(&words);
+}
+
 static void
 stream_failure_look_comm(wm_comm_t *comm)
 {
     if (!is_watched(comm))
         return;
+    stream_failure_report(comm);
     if (wm_stream_failure_look(comm))
         left = LOOKS_LEFT;
     atomic_store(&rest, left > 0 ? LED_ON_US : AGAIN_US);

@@ -62,6 +62,13 @@ wm_symm_mark_captured(wm_symm_t *symm, const wm_coll_desc_t *desc,
 bool
 wm_symm_end_replays(wm_symm_t *symm);
 
+// Looks, now and then, if graphs wait for another rank. Returns the rank if
+// they have waited for `least` microseconds, once a minute, and their time;
+// else -1. Engine lock held.
+int
+wm_symm_find_wait(wm_symm_t *symm, int64_t now, int64_t least,
+                  int64_t *waited);
+
 // Takes a turn: the call goes through the halves, in fragments.
 WM_MUST_CHECK int
 wm_symm_begin_turn(wm_symm_t *symm, wm_error_t *err);

@@ -22,6 +22,8 @@ wm_symm_set_lost(wm_symm_t *symm)
                  "done; remove the cause, and make them again on all ranks");
 }
 
+#define AGAIN_US 60000000 // between two reports of a wait
+
 // A mark has the kind of a call, its number in the graph, and a hash of both
 // and of its arguments.
 #define KIND_SHIFT 56
@@ -86,6 +88,21 @@ wm_symm_end_replays(wm_symm_t *symm)
     bool moved = end_replays(symm);
     pthread_mutex_unlock(&symm->lock);
     return moved;
+}
+
+int
+wm_symm_find_wait(wm_symm_t *symm, int64_t now, int64_t least, int64_t *waited)
+{
+    int rank = wm_graph_words_awaited(symm->barrier);
+    if (rank < 0 || rank != symm->awaited || symm->awaited_since == 0)
+        symm->awaited_since = rank < 0 ? 0 : now;
+    symm->awaited = rank;
+    *waited = rank < 0 ? 0 : now - symm->awaited_since;
+    if (*waited < least
+        || (symm->reported != 0 && now - symm->reported < AGAIN_US))
+        return -1;
+    symm->reported = now;
+    return rank;
 }
 
 // Raises, once, that replays differ.

@@ -119,7 +119,7 @@ open_kernels(wm_symm_t *symm, wm_error_t *err)
                                 : wm_stream_word_op(symm->barrier, rank, 0);
         ranks[rank] = (wm_ll_rank_t){
             .word = (const uint32_t *)word.word,
-            .base = word.value,
+            .base = symm->captured ? (uint32_t)rank : word.value,
         };
     }
     symm->kernel_coll = symm->memory->multiprocessors > 0;

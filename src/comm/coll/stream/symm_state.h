@@ -43,6 +43,10 @@ struct wm_symm {
     // The first call that failed, for both; 0: not known.
     uint32_t lost_at, former_at;
     uint32_t epoch; // number of recoveries
+    // The rank for which graphs wait, and since when; 0: not. When this was
+    // reported last. Engine lock.
+    int awaited;
+    int64_t awaited_since, reported;
 };
 
 // Raises MPI's error if a rank has died; for good. Lock held.
