@@ -415,6 +415,32 @@ def test_host_messages_are_set_alike():
             ranks.run("-c", textwrap.dedent(text.format(how=how)), **INSTALLED)
 
 
+def test_no_python_code_looks_at_plain_arrays():
+    """Ours are host memory where no process has a GPU, as NumPy's are."""
+    run(
+        """
+        import numpy as np
+        from mpi4py import MPI
+        import warpmpi as wm
+        from warpmpi._staging import call
+
+        call.Call.__init__ = None
+        comm = wm.Comm(MPI.COMM_WORLD)
+        me, size = comm.rank, comm.size
+        right, left = (me + 1) % size, (me - 1) % size
+        halo = wm.Halo(comm.Create_cart([size], periods=[True]))
+        for make in wm.full, np.full:
+            a, b = make(10, me, "float32"), make(10, -1, "float32")
+            comm.Sendrecv(a, right, recvbuf=b, source=left)
+            assert (np.asarray(b) == left).all()
+            comm.Allreduce(a, b)
+            assert (np.asarray(b) == sum(range(size))).all()
+            halo.exchange(a)
+            assert list(np.asarray(a)[[0, 1, -1]]) == [left, me, right]
+        """
+    )
+
+
 def test_as_many_communicators_as_mpi_has():
     """Each is one of MPI's."""
     text = """

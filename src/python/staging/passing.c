@@ -21,6 +21,7 @@
 #include "python/message/channel.h"
 #include "python/message/specification.h"
 #include "python/request/py_request.h"
+#include "python/view/array_object.h"
 #include "python/view/view.h"
 
 #define MOST 8 // most arguments of such a collective
@@ -42,6 +43,18 @@ typedef struct {
     int direct;        // wm_coll_kind_t of a call that GPUs may do
     int computes;      // true: MPI computes with the elements
 } passing_t;
+
+// Returns true for an array of ours without gaps, in a process without a GPU:
+// it is host memory that no stream writes.
+static bool
+is_own(const passing_t *self, PyObject *value)
+{
+    if (Py_TYPE(value) != wm_py_state->array_type || wm_device_count() > 0)
+        return false;
+    const wm_array_t *array = &((wm_array_object_t *)value)->array;
+    return wm_array_is_contiguous(array) && array->dtype != WM_BFLOAT16
+           && !(self->computes && array->dtype == WM_FLOAT16);
+}
 
 // Returns true for objects that can only be plain host memory.
 static bool
@@ -84,7 +97,7 @@ is_plain(const passing_t *self, PyObject *value)
     // In a list None is MPI.BOTTOM.
     return wm_py_view_is_plain(value, self->computes)
            || (!listed && (value == Py_None || wm_py_mpi_is_in_place(value)))
-           || is_bytes(value);
+           || is_own(self, value) || is_bytes(value);
 }
 
 static bool
