@@ -57,7 +57,7 @@ step scale 180 "$python" benchmarks/bench_scale.py --ranks "${counts[@]}" --laun
 step halo 150 "$python" benchmarks/bench_halo.py --ranks "$ranks" --launches 1 \
     --impl warpmpi warpmpi-plan packed bare --quick --out "$out/all-halo"
 step rma 120 "$python" benchmarks/bench_rma.py --ranks "$ranks" --launches 1 \
-    --impl warpmpi bare --quick --out "$out/all-rma"
+    --impl warpmpi warpmpi-shared bare --quick --out "$out/all-rma"
 step jacobi 120 "$python" benchmarks/bench_jacobi.py --ranks "$ranks" --launches 1 \
     --impl one-gpu warpmpi "${quick[@]}" --out "$out/all-jacobi"
 step mpi4py 120 "$python" tests/mpi4py_suite.py --ranks "$ranks" --limit 100 \
