@@ -122,29 +122,4 @@ wm_target_lock(wm_target_t *target, int rank, bool exclusive, wm_op_t **op,
 WM_MUST_CHECK int
 wm_target_unlock(wm_target_t *target, int rank, wm_op_t **op, wm_error_t *err);
 
-// The calls of generalized active target (Post, Start, Complete, Wait): a rank
-// that exposes its memory tells so, and one that has accessed it tells the
-// end.
-typedef enum {
-    WM_TARGET_POSTED,
-    WM_TARGET_COMPLETED, // behind the operations on that rank
-    WM_TARGET_TELLS,
-} wm_target_tell_t;
-
-// Tells a rank. Waits for no other rank; an error is told by the next flush.
-WM_MUST_CHECK int
-wm_target_tell(wm_target_t *target, int rank, wm_target_tell_t what,
-               wm_error_t *err);
-
-// Begins to wait until a rank has told once more than was heard. *op, with a
-// reference, ends when the rank has told, or has died.
-WM_MUST_CHECK int
-wm_target_hear(wm_target_t *target, int rank, wm_target_tell_t what,
-               wm_op_t **op, wm_error_t *err);
-
-// Returns true if such a wait would end at once. Steps the engine once, so
-// that a loop of such questions makes progress.
-bool
-wm_target_has_told(wm_target_t *target, int rank, wm_target_tell_t what);
-
 #endif

@@ -133,7 +133,6 @@ asked_about(const wm_op_t *op, wm_about_t *about)
         [WM_TARGET_LOCK_SHARED] = "Lock",
         [WM_TARGET_LOCK_EXCLUSIVE] = "Lock",
         [WM_TARGET_UNLOCK] = "Unlock",
-        [WM_TARGET_TELL] = "Post or Complete",
     };
     const wm_asked_t *asked = (const wm_asked_t *)op;
     uint64_t mark = asked->replied;
@@ -532,27 +531,6 @@ target_ask_lock(wm_target_t *target, int rank, int kind, wm_op_t **op,
     asked->request.kind = (uint8_t)kind;
     asked_begin(asked);
     *op = &asked->op;
-    return 0;
-}
-
-int
-wm_target_tell(wm_target_t *target, int rank, wm_target_tell_t what,
-               wm_error_t *err)
-{
-    wm_target_rank_t *of = &target->ranks[rank];
-    wm_engine_lock();
-    bool told = rank == target->comm.rank && of->first == NULL;
-    of->told[what] += told;
-    wm_engine_unlock();
-    if (told) // a message to itself would only take longer
-        return 0;
-    wm_asked_t *asked = asked_new(target, rank, err);
-    if (asked == NULL)
-        return WM_ERR_MEMORY;
-    asked->request.kind = WM_TARGET_TELL;
-    asked->request.type = (uint8_t)what;
-    asked_begin(asked);
-    wm_op_release(&asked->op); // it ends by itself
     return 0;
 }
 

@@ -49,7 +49,7 @@ struct wm_serving {
     wm_coll_memory_t given, result; // of an update
     wm_op_t *receiving, *sending;   // NULL: none
     wm_update_t update;
-    CUevent event; // of its end on the stream
+    CUevent event;   // of its end on the stream
     uint32_t ticket; // of the lock
     bool waits;      // it has the ticket
     bool alone;      // it has the right to update alone
@@ -364,8 +364,6 @@ serving_check(const wm_serving_t *serving, wm_error_t *err)
     if (right && request->kind == WM_TARGET_COMPARE)
         right = request->nbytes == size && size <= WM_TARGET_COMPARED
                 && request->words == 0;
-    if (right && request->kind == WM_TARGET_TELL)
-        right = request->type < WM_TARGET_TELLS;
     return right ? 0 : serving_damaged(serving, err);
 }
 
@@ -377,10 +375,6 @@ serving_start(wm_serving_t *serving, wm_error_t *err)
     int code = serving_check(serving, err);
     if (code < 0)
         return code;
-    if (request->kind == WM_TARGET_TELL) {
-        ++serving->target->ranks[serving->source].told[request->type];
-        return serving_reply(serving, err);
-    }
     if (request->kind > WM_TARGET_COMPARE) {
         serving->state = SERVING_LOCKS;
         return 0;

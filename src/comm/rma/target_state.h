@@ -12,7 +12,6 @@ enum {
     WM_TARGET_LOCK_SHARED = WM_TARGET_COMPARE + 1,
     WM_TARGET_LOCK_EXCLUSIVE,
     WM_TARGET_UNLOCK,
-    WM_TARGET_TELL, // `type`: a wm_target_tell_t
     WM_TARGET_KINDS,
 };
 
@@ -56,10 +55,9 @@ typedef struct {
     wm_error_t *failure;      // that nobody was told; NULL: none
     // Its requests, in their order; the first few are given to the engine.
     wm_serving_t *served, *newest;
-    wm_serving_t *queued;           // the first one that is not; NULL: none
-    int admitted;                   // number of those that are
-    bool holds, holds_alone;        // it holds the lock of this rank
-    unsigned told[WM_TARGET_TELLS]; // and we have not heard
+    wm_serving_t *queued;    // the first one that is not; NULL: none
+    int admitted;            // number of those that are
+    bool holds, holds_alone; // it holds the lock of this rank
 } wm_target_rank_t;
 
 struct wm_target {
@@ -68,9 +66,9 @@ struct wm_target {
     // Its messages: as `of`, but headers and requests have a communicator of
     // their own.
     wm_comm_t comm;
-    uint32_t numbers; // numbers of requests that tags distinguish
-    uint32_t begun;   // requests that we have begun
-    wm_window_words_t *words; // the lock of this rank
+    uint32_t numbers;           // numbers of requests that tags distinguish
+    uint32_t begun;             // requests that we have begun
+    wm_window_words_t *words;   // the lock of this rank
     wm_target_memory_t *memory; // regions, in the order of `at`
     int regions;
     CUstream stream; // updates of device memory, in their order

@@ -9,6 +9,7 @@
 #include "comm/node/segment_words.h"
 #include "comm/rma/window_attach.h"
 #include "comm/rma/window_run.h"
+#include "comm/rma/window_sync.h"
 
 #define CALL "MPI.Win"
 
@@ -256,6 +257,10 @@ wm_window_close(wm_window_t *window, wm_error_t *err)
     int code = window->target != NULL ? wm_target_withdraw(window->target, err)
                                       : 0;
     wm_window_release_ended(window);
+    for (int rank = 0; rank < window->size; ++rank)
+        for (int what = 0; what < WM_WINDOW_NOTICES; ++what)
+            wm_window_drop_notice(&window->parts[rank],
+                                  (wm_window_notice_t)what);
     if (window->opened)
         wm_stream_release(window->device, window->stream);
     if (window->signal.word != NULL)

@@ -27,6 +27,14 @@ typedef enum {
     WM_WINDOW_UNCHECKED, // MPI_MODE_NOCHECK: nobody else wants it
 } wm_window_held_t;
 
+// The messages of Post and of Complete, by their tags, where ranks have no
+// epoch words.
+typedef enum {
+    WM_WINDOW_POSTED,
+    WM_WINDOW_COMPLETED,
+    WM_WINDOW_NOTICES,
+} wm_window_notice_t;
+
 // The part of one rank.
 typedef struct {
     uint64_t nbytes;
@@ -43,6 +51,7 @@ typedef struct {
     wm_window_held_t held;    // by this rank
     // This rank is accessed, and accesses the other, by Post and Start.
     bool posted, started;
+    wm_op_t *notices[WM_WINDOW_NOTICES]; // expected; NULL: not
 } wm_window_part_t;
 
 // Memory that a rank has attached, mapped here (window_attach.h).

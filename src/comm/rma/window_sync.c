@@ -4,7 +4,9 @@
 #include "comm/coll/call/coll_wait.h"
 #include "comm/coll/direct/preflight.h"
 #include "comm/comm/failure.h"
+#include "comm/diagnostics/wait.h"
 #include "comm/engine/engine.h"
+#include "comm/message/p2p.h"
 #include "comm/rma/window_run.h"
 
 static int
@@ -321,33 +323,62 @@ look_at_end(void *context, wm_error_t *err)
     return wm_epochs_try(window->epochs, WM_EPOCHS_WAIT);
 }
 
-// Tells the ranks that were posted to, or accessed.
+// Tells the ranks that were posted to (WM_WINDOW_POSTED), or accessed
+// (WM_WINDOW_COMPLETED), by an empty message.
 static int
-tell_ranks(wm_window_t *window, wm_target_tell_t what, wm_error_t *err)
+tell_ranks(wm_window_t *window, wm_window_notice_t what, wm_error_t *err)
 {
     int code = 0;
+    wm_op_t *op;
+    wm_envelope_t envelope = {.tag = (int)what, .stream_device = -1};
     for (int rank = 0; rank < window->size && code == 0; ++rank) {
         const wm_window_part_t *part = &window->parts[rank];
-        if (what == WM_TARGET_POSTED ? part->posted : part->started)
-            code = wm_target_tell(window->target, rank, what, err);
+        wm_buffer_t none = {.memory = {.device = -1}};
+        if (what == WM_WINDOW_POSTED ? !part->posted : !part->started)
+            continue;
+        envelope.rank = rank;
+        code = wm_send_begin(window->comm, &none, &envelope, &op, err);
+        if (code == 0)
+            wm_op_release(op); // it ends by itself
     }
     return code;
 }
 
-// Waits for what these ranks tell.
+// Begins to receive such messages from the ranks that access us
+// (WM_WINDOW_COMPLETED), or that we access.
 static int
-hear_ranks(wm_window_t *window, wm_target_tell_t what, wm_error_t *err)
+expect_ranks(wm_window_t *window, wm_window_notice_t what, wm_error_t *err)
 {
     int code = 0;
-    wm_op_t *op;
+    wm_envelope_t envelope = {.tag = (int)what, .stream_device = -1};
     for (int rank = 0; rank < window->size && code == 0; ++rank) {
-        const wm_window_part_t *part = &window->parts[rank];
-        if (what == WM_TARGET_POSTED ? !part->started : !part->posted)
+        wm_window_part_t *part = &window->parts[rank];
+        wm_buffer_t none = {.memory = {.device = -1}};
+        if ((what == WM_WINDOW_POSTED ? !part->started : !part->posted)
+            || part->notices[what] != NULL)
             continue;
-        code = wm_target_hear(window->target, rank, what, &op, err);
-        if (code == 0)
-            code = wm_window_await(op, err);
+        envelope.rank = rank;
+        code = wm_receive_begin(window->comm, &none, &envelope,
+                                &part->notices[what], err);
     }
+    return code;
+}
+
+// Waits for these messages, unless interrupted: then they are still expected.
+static int
+hear_ranks(wm_window_t *window, wm_window_notice_t what, wm_error_t *err)
+{
+    wm_error_t later;
+    int code = expect_ranks(window, what, err);
+    for (int rank = 0; rank < window->size && code != WM_ERR_PYTHON; ++rank) {
+        wm_op_t *op = window->parts[rank].notices[what];
+        int ended = op != NULL ? wm_op_wait(op, window->interrupted,
+                                            code < 0 ? &later : err)
+                               : 0;
+        code = code < 0 ? code : ended;
+    }
+    for (int rank = 0; rank < window->size && code != WM_ERR_PYTHON; ++rank)
+        wm_window_drop_notice(&window->parts[rank], what);
     return code;
 }
 
@@ -355,10 +386,24 @@ static bool
 have_ranks_completed(wm_window_t *window)
 {
     bool all = true;
-    for (int rank = 0; rank < window->size && all; ++rank)
-        all = !window->parts[rank].posted
-              || wm_target_has_told(window->target, rank, WM_TARGET_COMPLETED);
+    wm_engine_look(NULL);
+    for (int rank = 0; rank < window->size && all; ++rank) {
+        const wm_op_t *op = window->parts[rank].notices[WM_WINDOW_COMPLETED];
+        all = op == NULL || atomic_load(&op->done) != 0;
+    }
     return all;
+}
+
+void
+wm_window_drop_notice(wm_window_part_t *part, wm_window_notice_t what)
+{
+    wm_op_t *op = part->notices[what];
+    part->notices[what] = NULL;
+    if (op == NULL)
+        return;
+    if (atomic_load(&op->done) == 0)
+        (void)wm_op_cancel(op);
+    wm_op_release(op);
 }
 
 static int
@@ -383,8 +428,10 @@ wm_window_post(wm_window_t *window, const int *ranks, int count,
     for (int i = 0; i < count; ++i)
         window->parts[ranks[i]].posted = true;
     window->posted = true;
-    if (window->epochs == NULL)
-        return tell_ranks(window, WM_TARGET_POSTED, err);
+    if (window->epochs == NULL) {
+        code = expect_ranks(window, WM_WINDOW_COMPLETED, err);
+        return code < 0 ? code : tell_ranks(window, WM_WINDOW_POSTED, err);
+    }
     for (int i = 0; i < window->size; ++i)
         window->epochs->neighbors[i].accesses_us = window->parts[i].posted;
     (void)wm_epochs_try(window->epochs, WM_EPOCHS_POST);
@@ -403,7 +450,7 @@ wm_window_start(wm_window_t *window, const int *ranks, int count,
     for (int i = 0; i < window->size && window->epochs != NULL; ++i)
         window->epochs->neighbors[i].is_accessed = window->parts[i].started;
     code = window->epochs == NULL
-               ? hear_ranks(window, WM_TARGET_POSTED, err)
+               ? hear_ranks(window, WM_WINDOW_POSTED, err)
                : wm_coll_wait_unless(window->comm, look_at_start, window,
                                      WM_LOOKS_AT_WORDS, window->interrupted,
                                      err);
@@ -422,7 +469,7 @@ wm_window_end_access(wm_window_t *window, wm_error_t *err)
         return sync_fail(err, "Complete", "call Start first");
     int code = wm_window_complete(window, err), told = 0;
     if (window->epochs == NULL)
-        told = tell_ranks(window, WM_TARGET_COMPLETED,
+        told = tell_ranks(window, WM_WINDOW_COMPLETED,
                           code < 0 ? &later : err);
     else
         (void)wm_epochs_try(window->epochs, WM_EPOCHS_COMPLETE);
@@ -447,7 +494,7 @@ wm_window_wait(wm_window_t *window, bool *ended, wm_error_t *err)
             return 0;
     }
     if (targets)
-        code = hear_ranks(window, WM_TARGET_COMPLETED, err);
+        code = hear_ranks(window, WM_WINDOW_COMPLETED, err);
     else if (ended == NULL)
         code = wm_coll_wait_unless(window->comm, look_at_end, window,
                                    WM_LOOKS_AT_WORDS, window->interrupted,

@@ -54,6 +54,10 @@ wm_window_end_access(wm_window_t *window, wm_error_t *err);
 WM_MUST_CHECK int
 wm_window_wait(wm_window_t *window, bool *ended, wm_error_t *err);
 
+// Gives up a message of Post or Complete that has not come.
+void
+wm_window_drop_notice(wm_window_part_t *part, wm_window_notice_t what);
+
 // Do the same on a stream of the program (calls: of epochs.h): the stream
 // waits for the neighbours. In a window without a target.
 WM_MUST_CHECK int
