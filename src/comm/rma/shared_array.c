@@ -13,6 +13,7 @@
 #include "comm/coll/direct/symm_group.h"
 #include "comm/engine/engine.h"
 #include "comm/node/mapping.h"
+#include "comm/node/segment_words.h"
 #include "comm/rma/shared_list.h"
 
 #define ARRAY_ALIGN ((size_t)512)
@@ -179,15 +180,9 @@ shared_array_describe(const wm_shared_wish_t *wish, told_t *told,
     if (code < 0)
         return code;
     wm_engine_lock();
-    told->index = wm_shared_list_take(&told->drops);
+    told->index = wm_shared_list_take(&told->drops, err);
     wm_engine_unlock();
-    return told->index >= 0
-               ? 0
-               : wm_error_set(err, WM_ERR_MEMORY, 0,
-                              "this process has %d shared arrays, and there "
-                              "is no room for more: drop some, or make one "
-                              "array of several",
-                              WM_SHARED_ARRAYS);
+    return told->index < 0 ? told->index : 0;
 }
 
 // Returns true if a rank has told impossible numbers.
@@ -279,8 +274,7 @@ static void
 give_back(int index)
 {
     wm_engine_lock();
-    if (index >= 0)
-        wm_shared_list_give_back(index);
+    wm_segment_words_give(WM_WORDS_OF_SHARED, index);
     wm_engine_unlock();
 }
 

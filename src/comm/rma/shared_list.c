@@ -10,14 +10,14 @@
 #include "array/peer_signal.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/stats.h"
+#include "comm/node/segment_words.h"
 #include "cuda/lock.h"
 #include "cuda/stream.h"
 
-// Set in all bytes of a dead rank's counters: no wait is for as much, also if
-// it adds up the words of up to 127 ranks.
-#define POISON 1
-
-static bool taken[WM_SHARED_ARRAYS]; // engine lock
+// Set in all bytes of counters, or, where a counter is a word for each writer,
+// of what was taken from it: then no wait is for as much.
+#define POISON 0x01
+#define POISON_TAKEN 0x80
 
 static wm_shared_array_t *
 array_of(wm_waiter_t *waiter)
@@ -31,34 +31,16 @@ drop_word(const wm_peer_t *peer, int index)
     return &peer->segment->shared_drops[index];
 }
 
-void
-wm_shared_list_give_back(int index)
-{
-    taken[index] = false;
-}
-
-static int
-find_free(void)
-{
-    int index = 0;
-    while (index < WM_SHARED_ARRAYS && taken[index])
-        ++index;
-    return index;
-}
-
 int
-wm_shared_list_take(uint32_t *drops)
+wm_shared_list_take(uint32_t *drops, wm_error_t *err)
 {
-    int index = find_free();
-    if (index == WM_SHARED_ARRAYS) {
-        wm_waiters_leave(); // dropped ones have their words until somebody
-                            // looks
-        index = find_free();
+    int index = wm_segment_words_take(WM_WORDS_OF_SHARED, NULL);
+    if (index < 0) { // dropped ones have words until somebody looks
+        wm_waiters_leave();
+        index = wm_segment_words_take(WM_WORDS_OF_SHARED, err);
     }
-    if (index == WM_SHARED_ARRAYS)
-        return -1;
-    taken[index] = true;
-    *drops = atomic_load(drop_word(wm_node_self(), index));
+    if (index >= 0)
+        *drops = atomic_load(drop_word(wm_node_self(), index));
     return index;
 }
 
@@ -106,21 +88,24 @@ shared_list_report(wm_waiter_t *waiter, int64_t now, int64_t limit)
     pthread_mutex_unlock(&array->work_lock);
 }
 
-// Sets all our counters, whoever raises them.
+// Sets all our counters above any value, whoever raises them.
 static bool
 shared_list_end_waits(wm_waiter_t *waiter, int rank)
 {
     wm_shared_array_t *array = array_of(waiter);
-    char *words = array->memory->ranks[array->rank].memory + array->counters;
-    size_t nbytes = array->words * sizeof(uint64_t);
+    const wm_shared_t *shared = &array->shared;
+    bool alone = shared->writers == 1; // else in host memory
+    wm_shared_word_t *words = alone ? shared->own : shared->taken;
+    size_t count = (size_t)(shared->slots + shared->size);
+    int byte = alone ? POISON : POISON_TAKEN;
     (void)rank;
     if (!array->on_host)
-        return wm_peer_signal_poison(array->device, words, POISON, nbytes,
-                                     NULL)
+        return wm_peer_signal_poison(array->device, words, byte,
+                                     count * sizeof *words, NULL)
                == 0;
-    for (size_t i = 0; i < array->words; ++i)
-        atomic_store(&((_Atomic uint64_t *)(void *)words)[i],
-                     UINT64_MAX / UINT8_MAX * POISON);
+    for (size_t i = 0; i < count; ++i)
+        __atomic_store_n(&words[i], UINT64_MAX / UINT8_MAX * (unsigned)byte,
+                         __ATOMIC_RELEASE);
     return true;
 }
 
@@ -140,7 +125,7 @@ shared_list_is_left(wm_waiter_t *waiter, bool may_wait)
     wm_shared_array_t *array = array_of(waiter);
     if (!array->published) {
         atomic_fetch_add(drop_word(wm_node_self(), array->index), 1);
-        wm_shared_list_give_back(array->index);
+        wm_segment_words_give(WM_WORDS_OF_SHARED, array->index);
         array->published = true;
     }
     bool left = may_wait || !array->on_host || array->device < 0;

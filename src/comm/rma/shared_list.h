@@ -35,12 +35,10 @@ struct wm_shared_array {
     } ranks[];
 };
 
-// Takes a drop word. Returns its index, and its value, or -1: none is left.
-// Engine lock held.
+// Takes a drop word. Returns its index, which is given back by
+// wm_segment_words_give(), and its value, or an error. Engine lock held.
 int
-wm_shared_list_take(uint32_t *drops);
-void
-wm_shared_list_give_back(int index);
+wm_shared_list_take(uint32_t *drops, wm_error_t *err);
 
 // Adds a new array. Engine lock not held.
 void
