@@ -176,6 +176,9 @@ def test_bad_input_raises_on_all(comm, device):
         with pytest.raises(kind if last else RuntimeError) as caught:
             wm.shared_empty(**given, comm=comm)
         assert text in str(caught.value)
+        if not last:
+            name = f"rank {comm.size - 1} failed in this collective: "
+            assert f"shared_empty: {name}{kind.__name__}" in str(caught.value)
     if comm.size > 1:
         with pytest.raises(ValueError, match="slots: "):
             wm.shared_empty(**good, comm=comm, slots=3 + last)
