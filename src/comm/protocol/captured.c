@@ -61,18 +61,16 @@ make_port(wm_captured_t *end, wm_error_t *err)
 static int
 check_memory(const wm_buffer_t *buffer, int device, wm_error_t *err)
 {
-    const char *name = "buf";
     if (buffer->pattern != NULL)
         return wm_error_set(err, WM_ERR_VALUE, 0,
-                            "%s: a message in a CUDA graph needs memory "
-                            "without gaps: send a contiguous copy",
-                            name);
+                            "buf: a message in a CUDA graph needs memory "
+                            "without gaps: send a contiguous copy");
     if (buffer->nbytes > 0
         && (!wm_buffer_on_device(buffer) || buffer->memory.device != device))
         return wm_error_set(err, WM_ERR_VALUE, 0,
-                            "%s: a message in a CUDA graph needs memory of "
+                            "buf: a message in a CUDA graph needs memory of "
                             "the stream's GPU, cuda:%d: move the array there",
-                            name, device);
+                            device);
     return 0;
 }
 
