@@ -41,7 +41,9 @@ wm_peer_has_ended(const wm_ll_rank_t &its, uint32_t past, uint32_t looks)
         return false;
     if ((int32_t)(wm_load_system(its.word) - its.base - past) < 0) {
         if (past < WM_LL_PAST && looks % WM_LOOKS_OF_LONG == 0)
-            wm_store_system((uint32_t *)its.word + 1, its.base + 1);
+            wm_store_system((uint32_t *)its.word + 1,
+                            looks / WM_LOOKS_OF_LONG << WM_AWAITED_BITS
+                                | (its.base + 1));
         return false;
     }
     wm_linger();

@@ -53,6 +53,7 @@ typedef struct {
 
 #define WM_LL_NOBODY 0xffffffffu
 #define WM_LL_PAST 0x10000u // `past` is below it in graphs alone
+#define WM_AWAITED_BITS 8 // 1 plus a rank; above, how often it was looked for
 
 // The blocks that this rank gives to some ranks, or takes from them. They have
 // one length, at equal distances.

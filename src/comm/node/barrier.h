@@ -24,8 +24,8 @@ typedef struct {
     // since then.
     _Atomic uint32_t round, epochs;
     _Atomic uint32_t abort_flag; // not 0: this rank knows of a dead rank
-    // 1 plus the rank for which a kernel of a graph waits long, now and then;
-    // directly behind the flag (kernels/abort.h).
+    // Kernels of graphs that wait long write for whom, now and then; directly
+    // behind the flag (kernels/abort.h).
     _Atomic uint32_t awaited;
 } wm_barrier_row_t;
 

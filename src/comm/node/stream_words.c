@@ -2,6 +2,7 @@
 #include "comm/node/stream_words.h"
 
 #include "comm/node/barrier_ranks.h"
+#include "kernels/ll.h"
 
 // The values that our words of streams will have when the streams have run.
 static _Atomic uint32_t promised[WM_BARRIER_ROWS];
@@ -113,7 +114,11 @@ wm_stream_word_arrived(const wm_barrier_t *barrier, int rank, uint32_t value)
 #define ROUND_EPOCHS 3
 #define ROUND_EPOCH(number) ((uint32_t)(number)*0x55555555u)
 
-_Static_assert(ROUND_EPOCHS *WM_BARRIER_RANKS + 1 <= WM_WORD_OPS, "at once");
+// What a round writes into the word `awaited`: waits before it have ended.
+#define AWAITED_ROUND ((1u << WM_AWAITED_BITS) - 1)
+
+_Static_assert(ROUND_EPOCHS *WM_BARRIER_RANKS + 2 <= WM_WORD_OPS, "at once");
+_Static_assert(WM_BARRIER_RANKS < AWAITED_ROUND, "so is no rank's");
 
 // Adds the operations by which all streams arrive at a value of a word.
 // Returns how many.
@@ -160,6 +165,10 @@ wm_graph_words_enqueue_round(const wm_barrier_t *barrier, int device,
                 .value = 0,
             };
     }
+    ops[count++] = (wm_word_op_t){
+        .word = &barrier->of[barrier->rank].slot->awaited,
+        .value = AWAITED_ROUND,
+    };
     return wm_word_batch(device, stream, ops, count, err);
 }
 
@@ -251,14 +260,20 @@ epoch_is_awaited(wm_barrier_row_t *own, wm_barrier_row_t *its)
 }
 
 int
-wm_graph_words_awaited(const wm_barrier_t *barrier)
+wm_graph_words_awaited(const wm_barrier_t *barrier, uint32_t *looks,
+                       bool *begun)
 {
     wm_barrier_row_t *own = barrier->of[barrier->rank].slot;
-    int awaited = (int)atomic_exchange(&own->awaited, 0) - 1;
-    for (int rank = 0; rank < barrier->size && awaited < 0; ++rank)
+    uint32_t awaited = atomic_exchange(&own->awaited, 0);
+    *begun = awaited == AWAITED_ROUND;
+    *looks = awaited >> WM_AWAITED_BITS;
+    if (awaited != 0 && !*begun)
+        return (int)(awaited & AWAITED_ROUND) - 1;
+    *looks = UINT32_MAX;
+    for (int rank = 0; rank < barrier->size; ++rank)
         if (epoch_is_awaited(own, barrier->of[rank].slot))
-            awaited = rank;
-    return awaited < barrier->size ? awaited : -1;
+            return rank;
+    return -1;
 }
 
 wm_word_op_t

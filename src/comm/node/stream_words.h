@@ -53,9 +53,12 @@ int
 wm_stream_words_dead(const wm_barrier_t *barrier);
 
 // Returns a rank for which our graphs have waited since the last call: kernels
-// of theirs, long; or a stream, now. -1: none.
+// of theirs, long; or a stream, now. -1: none. *looks grows while a kernel
+// waits; for a stream it is the highest value. *begun: a graph has begun
+// since.
 int
-wm_graph_words_awaited(const wm_barrier_t *barrier);
+wm_graph_words_awaited(const wm_barrier_t *barrier, uint32_t *looks,
+                       bool *begun);
 
 // Returns the abort flag, for kernels in graphs: high once a rank has died.
 wm_word_op_t

@@ -23,6 +23,7 @@ wm_symm_set_lost(wm_symm_t *symm)
 }
 
 #define AGAIN_US 60000000 // between two reports of a wait
+#define PAUSE_US 1000000  // a wait that is not seen for so long has ended
 
 // A mark has the kind of a call, its number in the graph, and a hash of both
 // and of its arguments.
@@ -90,14 +91,28 @@ wm_symm_end_replays(wm_symm_t *symm)
     return moved;
 }
 
+// The looks of a kernel's threads differ, as some wait behind other work. A
+// wait is another one if all have looked less often than half of what was
+// seen.
 int
 wm_symm_find_wait(wm_symm_t *symm, int64_t now, int64_t least, int64_t *waited)
 {
-    int rank = wm_graph_words_awaited(symm->barrier);
-    if (rank < 0 || rank != symm->awaited || symm->awaited_since == 0)
-        symm->awaited_since = rank < 0 ? 0 : now;
-    symm->awaited = rank;
-    *waited = rank < 0 ? 0 : now - symm->awaited_since;
+    bool begun;
+    uint32_t looks;
+    int rank = wm_graph_words_awaited(symm->barrier, &looks, &begun);
+    if (rank >= 0 && looks >= symm->looks / 2)
+        symm->looked_at = now;
+    if (begun || (rank >= 0 && now - symm->looked_at > PAUSE_US)) {
+        symm->awaited_since = now;
+        symm->looks = 0;
+    }
+    if (rank < 0)
+        return -1;
+    if (now - symm->awaited_at > PAUSE_US)
+        symm->awaited_since = now;
+    symm->awaited_at = now;
+    symm->looks = looks > symm->looks ? looks : symm->looks;
+    *waited = now - symm->awaited_since;
     if (*waited < least
         || (symm->reported != 0 && now - symm->reported < AGAIN_US))
         return -1;

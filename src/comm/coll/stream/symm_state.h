@@ -43,10 +43,12 @@ struct wm_symm {
     // The first call that failed, for both; 0: not known.
     uint32_t lost_at, former_at;
     uint32_t epoch; // number of recoveries
-    // The rank for which graphs wait, and since when; 0: not. When this was
-    // reported last. Engine lock.
-    int awaited;
-    int64_t awaited_since, reported;
+    // Since when graphs have waited, when this was last seen, and reported;
+    // the most looks of a kernel, and when half as many were seen. Engine
+    // lock.
+    int64_t awaited_since, awaited_at, reported;
+    uint32_t looks;
+    int64_t looked_at;
 };
 
 // Raises MPI's error if a rank has died; for good. Lock held.
