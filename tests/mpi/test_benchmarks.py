@@ -86,6 +86,21 @@ def test_windows_are_measured(tmp_path):
         assert (op, 0) in timed["warpmpi"]
 
 
+def test_what_is_asked_for_is_told(monkeypatch):
+    """For each goal there are cases and ways."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    halo, rma = map(importlib.import_module, ("bench_halo", "bench_rma"))
+    times = {(impl, mode): 2.0 for impl in halo.WAYS for mode in halo.MODES}
+    for case in ("64x64x64", "512x512x512", "1024x4096"):
+        lines = halo.asked({f"{case}, width 1": times})
+        assert len(lines) >= 2
+        for text, value, _ in lines:
+            assert value == ("1.00" if " / " in text else "2.00")
+    assert all(len(row) == 6 for row in rma.RATIOS)
+    for _, impl, _, rival, _, _ in rma.RATIOS:
+        assert {impl, rival or impl} <= set(rma.WAYS)
+
+
 def test_wrong_ghosts_are_seen(monkeypatch):
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     halo_paths = importlib.import_module("halo_paths")
