@@ -328,6 +328,7 @@ def test_post_start_complete_wait(comm):
     win.Free()
 
 
+@pytest.mark.long
 @pytest.mark.ranks(4)
 def test_many_windows_with_epochs(comm):
     """More than have words for them, which all ranks together share."""
