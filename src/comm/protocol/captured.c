@@ -26,7 +26,7 @@ take_words(wm_captured_t *end, wm_error_t *err)
     end->own = &wm_node_self()->segment->port_words[index];
     end->own->late = (wm_port_late_t){0};
     serial += serial == UINT32_MAX ? 2 : 1;
-    atomic_store(&end->own->asks, serial);
+    atomic_store(&end->own->serial, serial);
     atomic_store(&end->own->answered, 0);
     atomic_store(&end->own->closed, 0);
     atomic_store(&end->own->passed, 0);

@@ -14,9 +14,9 @@
 // The words by which a sender tells the receiver of itself.
 typedef struct {
     uint32_t magic;
-    uint32_t index; // of its words
-    uint32_t asks;  // as there
-    uint32_t mps;   // of its GPU
+    uint32_t index;  // of its words
+    uint32_t serial; // as there
+    uint32_t mps;    // of its GPU
     CUuuid gpu;
     int32_t tag;
     uint32_t element;

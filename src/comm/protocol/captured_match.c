@@ -189,8 +189,8 @@ match_sender(wm_captured_t *end, int rank, const captured_header_t *header)
         code = wm_comm_damaged(end->comm, rank, &err);
     wm_port_words_t *its = reached ? &peer->segment->port_words[header->index]
                                    : NULL;
-    uint32_t asks = header->asks;
-    if (reached && !atomic_compare_exchange_strong(&its->asks, &asks, 0)) {
+    uint32_t serial = header->serial;
+    if (reached && !atomic_compare_exchange_strong(&its->serial, &serial, 0)) {
         __atomic_store_n(&end->own->late.stop, 1, __ATOMIC_RELEASE);
         return; // the sender has given up
     }
@@ -346,10 +346,10 @@ wm_captured_look_for_answer(wm_captured_t *end)
 void
 wm_captured_withdraw(wm_captured_t *end)
 {
-    uint32_t asks = end->header.asks;
+    uint32_t serial = end->header.serial;
     if (end->header_sent && !end->matched)
-        end->matched = atomic_compare_exchange_strong(&end->own->asks, &asks,
-                                                      0);
+        end->matched = atomic_compare_exchange_strong(&end->own->serial,
+                                                      &serial, 0);
 }
 
 static int
@@ -364,7 +364,7 @@ send_header(wm_captured_t *end, wm_error_t *err)
     end->header = (captured_header_t){
         .magic = HEADER_MAGIC,
         .index = (uint32_t)end->index,
-        .asks = atomic_load(&end->own->asks),
+        .serial = atomic_load(&end->own->serial),
         .gpu = facts->uuid,
         .mps = facts->mps,
         .tag = end->tag,
