@@ -173,14 +173,25 @@ run_flush(wm_window_t *window, wm_error_t *err)
     return code < 0 ? code : wm_window_await(op, err);
 }
 
+// Waits for the stream. A rank that died makes this fail, but not before our
+// work has ended, whose memory is freed then.
+static int
+run_await(wm_window_t *window, int looks, wm_error_t *err)
+{
+    int code = wm_coll_wait(window->comm, run_look, window, looks, err);
+    if (code < 0)
+        (void)!wm_stream_synchronize(window->device, window->stream, NULL);
+    return code;
+}
+
 static int
 run_end(wm_window_t *window, wm_error_t *err)
 {
     int code = 0, failed;
     if (window->busy)
-        code = wm_coll_wait(
-            window->comm, run_look, window,
-            window->signals ? WM_LOOKS_AT_WORDS : WM_LOOKS_AT_STREAM, err);
+        code = run_await(
+            window, window->signals ? WM_LOOKS_AT_WORDS : WM_LOOKS_AT_STREAM,
+            err);
     window->busy = window->signals = false;
     for (; window->ended < window->pending_count; ++window->ended) {
         failed = code == 0
@@ -397,8 +408,7 @@ update_alone(wm_window_t *window, int target, wm_update_t *update,
         return code;
     code = wm_coll_wait(window->comm, step_update, &alone, WM_LOOKS_AT_STREAM,
                         err);
-    int ended = wm_coll_wait(window->comm, run_look, window,
-                             WM_LOOKS_AT_STREAM, code < 0 ? &later : err);
+    int ended = run_await(window, WM_LOOKS_AT_STREAM, code < 0 ? &later : err);
     wm_window_lock_end_update(alone.words);
     return code < 0 ? code : ended;
 }
