@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "comm/coll/call/coll_wait.h"
+#include "comm/coll/direct/coll_gather.h"
 #include "comm/coll/direct/preflight.h"
 #include "comm/diagnostics/wait.h"
 #include "comm/engine/engine.h"
@@ -252,13 +253,14 @@ wm_target_expose(wm_comm_t *comm, const wm_target_memory_t *memory,
         target->words = words;
     if (code == 0 && memory != NULL)
         code = wm_target_attach(target, memory, err);
-    code = wm_preflight_tell(comm, WM_COLL_BARRIER, code, err);
+    code = wm_coll_exchange(comm, WM_TARGET_CALL, code, NULL, 0, NULL, err);
     // Ranks that fail here fail together, as a rule; if not, all learn of it.
     if (code == 0) {
         code = wm_mpi_duplicate(comm->match, &target->comm.match, err);
         if (code == 0)
             code = wm_target_serve(target, err);
-        code = wm_preflight_tell(comm, WM_COLL_BARRIER, code, err);
+        code = wm_coll_exchange(comm, WM_TARGET_CALL, code, NULL, 0, NULL,
+                                err);
     }
     if (code < 0) {
         if (target != NULL)

@@ -23,6 +23,8 @@
 #include "comm/engine/buffer.h"
 #include "comm/rma/window_lock.h"
 
+#define WM_TARGET_CALL "MPI.Win" // the call that errors name
+
 typedef struct wm_target wm_target_t;
 
 // Most bytes of one element that is compared.

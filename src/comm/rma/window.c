@@ -11,8 +11,6 @@
 #include "comm/rma/window_run.h"
 #include "comm/rma/window_sync.h"
 
-#define CALL "MPI.Win"
-
 // The data that each rank tells all others, and behind it the index of its
 // epoch words for each rank.
 typedef struct {
@@ -182,8 +180,8 @@ window_expose(wm_window_t *window, const wm_window_given_t *given,
         .memory = given->memory,
     };
     uint8_t mine = code == 0 && window_reaches_all(window);
-    code = wm_coll_exchange(window->comm, CALL, code, &mine, sizeof mine,
-                            reached, err);
+    code = wm_coll_exchange(window->comm, WM_TARGET_CALL, code, &mine,
+                            sizeof mine, reached, err);
     if (code < 0 || memchr(reached, 0, (size_t)window->size) == NULL)
         return code;
     return wm_target_expose(window->comm, given->nbytes > 0 ? &memory : NULL,
@@ -207,7 +205,8 @@ window_exchange(wm_window_t *window, const wm_window_given_t *given,
         code = window_describe(window, given, mine, err);
         wm_engine_unlock();
     }
-    code = wm_coll_exchange(window->comm, CALL, code, mine, each, memory, err);
+    code = wm_coll_exchange(window->comm, WM_TARGET_CALL, code, mine, each,
+                            memory, err);
     if (code < 0)
         return code;
     code = window_learn(window, given, memory, err);
@@ -226,7 +225,7 @@ wm_window_open(wm_comm_t *comm, const wm_window_given_t *given,
         free(window);
         free(memory);
         wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
-        return wm_coll_exchange(comm, CALL, WM_ERR_MEMORY, NULL,
+        return wm_coll_exchange(comm, WM_TARGET_CALL, WM_ERR_MEMORY, NULL,
                                 window_published_bytes(comm->size), NULL, err);
     }
     window->comm = comm;
