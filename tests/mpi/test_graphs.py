@@ -465,6 +465,24 @@ def test_one_captures_what_another_calls(fresh, stream, ahead, captures):
         assert (b.numpy() == total(fresh, 7)).all()
 
 
+def test_two_communicators_in_a_graph_that_is_captured_again(
+    comm, fresh, stream
+):
+    """Each rank captures it another number of times."""
+    a, b, c = (wm.zeros(SIZE, "int64") for _ in range(3))
+    for _ in range(comm.rank + 1):
+        with graphs.capture(stream) as captured:
+            comm.on(stream).Allreduce(a, b)
+            fresh.on(stream).Allreduce(b, c)
+            comm.on(stream).Barrier()
+    for turn in range(3):
+        fill(a, comm, turn)
+        captured[0].launch(stream)
+        stream.synchronize()
+        assert (c.numpy() == comm.size * total(comm, turn)).all()
+    captured[0].free()
+
+
 @pytest.mark.parametrize("before", ["graphs", "both"])
 def test_a_capture_meets_nobody(fresh, stream, before):
     """Other ranks make other calls meanwhile, or none."""

@@ -70,12 +70,14 @@ graph_memory_add(int device, CUstream stream, const kept_t *what,
     if (kept == NULL)
         return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
     *kept = *what;
-    wm_lock(&list_lock);
     int code = wm_capture_keep(device, stream, kept, note_end, err);
     if (code < 0) // nodes of the graph may use it
         atomic_store(&kept->ended, false);
+    wm_lock(&list_lock);
     kept->next = list;
     list = kept;
+    if (atomic_load(&kept->ended)) // before it was in the list
+        atomic_store(&some_ended, true);
     pthread_mutex_unlock(&list_lock);
     return code;
 }
