@@ -168,7 +168,6 @@ wm_comm_last_number(const wm_comm_t *comm);
 // They follow each other modulo wm_comm_last_number() + 1.
 uint32_t
 wm_comm_draw(wm_comm_t *comm, int rank, uint32_t count);
-
 uint32_t
 wm_comm_draw_lock_held(wm_comm_t *comm, int rank, uint32_t count);
 
