@@ -19,12 +19,12 @@ typedef struct {
     PyObject_HEAD
     wm_shared_array_t *shared;
     PyObject *comm;
-} shared_t;
+} wm_py_shared_t;
 
 static wm_shared_array_t *
 shared_of(PyObject *self)
 {
-    return ((shared_t *)self)->shared;
+    return ((wm_py_shared_t *)self)->shared;
 }
 
 static PyObject *
@@ -34,7 +34,7 @@ shared_none(PyObject *self, int code, const wm_error_t *err)
         Py_RETURN_NONE;
     (void)wm_py_raise(err);
     MPI_Comm handle;
-    PyObject *comm = ((shared_t *)self)->comm;
+    PyObject *comm = ((wm_py_shared_t *)self)->comm;
     if (code == WM_ERR_MPI && wm_py_mpi_is_comm(comm, &handle)
         && handle != MPI_COMM_NULL)
         wm_py_mpi_call_handler(handle, false);
@@ -113,7 +113,8 @@ share(PyObject *Py_UNUSED(module), PyObject *args)
         PyErr_Clear(); // the caller raises what the failure was
         Py_RETURN_NONE;
     }
-    shared_t *self = PyObject_GC_New(shared_t, wm_py_state->shared_type);
+    wm_py_shared_t *self = PyObject_GC_New(wm_py_shared_t,
+                                           wm_py_state->shared_type);
     if (self == NULL) {
         wm_shared_array_drop(made);
         return NULL;
@@ -127,7 +128,7 @@ share(PyObject *Py_UNUSED(module), PyObject *args)
 static void
 shared_dealloc(PyObject *object)
 {
-    shared_t *self = (shared_t *)object;
+    wm_py_shared_t *self = (wm_py_shared_t *)object;
     PyTypeObject *type = Py_TYPE(object);
     PyObject_GC_UnTrack(object);
     wm_shared_array_drop(self->shared);
@@ -142,7 +143,7 @@ static int
 shared_traverse(PyObject *object, visitproc visit, void *arg)
 {
     Py_VISIT(Py_TYPE(object));
-    Py_VISIT(((shared_t *)object)->comm);
+    Py_VISIT(((wm_py_shared_t *)object)->comm);
     return 0;
 }
 
@@ -428,7 +429,7 @@ static PyType_Slot slots[] = {
 
 PyType_Spec wm_py_shared_spec = {
     .name = "warpmpi._core.SharedMemory",
-    .basicsize = sizeof(shared_t),
+    .basicsize = sizeof(wm_py_shared_t),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION
              | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_HAVE_GC,
     .slots = slots,
