@@ -7,7 +7,7 @@
 // wait for it.
 #include "kernels/halo.h"
 
-#include "kernels/abort.h"
+#include "kernels/peer_wait.h"
 
 struct alignas(16) wm_halo_unit16 {
     uint64_t part[2];
@@ -25,25 +25,6 @@ store_far(uint64_t *word, uint64_t value)
 {
     asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(word), "l"(value)
                  : "memory");
-}
-
-WM_DEVICE void
-add_far(uint64_t *word, uint64_t value)
-{
-    asm volatile("red.relaxed.sys.global.add.u64 [%0], %1;" ::"l"(word),
-                 "l"(value)
-                 : "memory");
-}
-
-WM_DEVICE uint64_t
-acquire_far(const uint64_t *word)
-{
-    uint64_t value;
-    asm volatile("ld.acquire.sys.global.u64 %0, [%1];"
-                 : "=l"(value)
-                 : "l"(word)
-                 : "memory");
-    return value;
 }
 
 // Counts a block that has ended; called by one thread.
@@ -113,18 +94,6 @@ store_far(uint64_t *word, uint64_t value)
 }
 
 WM_DEVICE void
-add_far(uint64_t *word, uint64_t value)
-{
-    __atomic_add_fetch(word, value, __ATOMIC_RELEASE);
-}
-
-WM_DEVICE uint64_t
-acquire_far(const uint64_t *word)
-{
-    return __atomic_load_n(word, __ATOMIC_ACQUIRE);
-}
-
-WM_DEVICE void
 count_block(uint32_t *)
 {
 }
@@ -188,13 +157,9 @@ word_of(char *memory, uint32_t line, uint32_t at)
 WM_DEVICE bool
 await(const uint64_t *word, uint64_t value, const uint32_t *abort)
 {
-    for (uint32_t looks = 1; (int64_t)(acquire_far(word) - value) < 0;
-         looks++) {
-        if (looks % WM_LOOKS == 0 && wm_load_system(abort) != 0)
-            return false;
-        wm_pause();
-    }
-    return true;
+    return wm_await(
+        [&] { return wm_has_reached(word, value); },
+        [&](uint32_t looks) { return wm_is_stopped(abort, looks); });
 }
 
 WM_DEVICE uint32_t
@@ -291,8 +256,8 @@ run_any_task(const wm_halo_params_t &p, const wm_halo_task_t &task,
     if (wm_block_leads()) {
         wm_fence_system();
         if (task.peer != WM_HALO_SELF)
-            add_far(word_of(p.peers[task.peer].memory, p.rank, WM_HALO_DONE),
-                    1);
+            wm_add_system(
+                word_of(p.peers[task.peer].memory, p.rank, WM_HALO_DONE), 1);
     }
 }
 
@@ -500,7 +465,7 @@ receive_line(const wm_halo_task_t &task, const char *in, uint32_t line,
     find_offsets<each>(task, task.dst_strides, line, offsets);
     WM_ROLLED
     for (uint32_t looks = 1; !take_line(in, line, flag, &read); looks++) {
-        if (looks % WM_LOOKS == 0 && wm_load_system(abort) != 0)
+        if (wm_is_stopped(abort, looks))
             return;
         wm_pause();
     }
@@ -533,7 +498,7 @@ receive_some(const wm_halo_task_t &task, const char *in, uint32_t begin,
             store_units<unit_t, each>(task, offsets, line, read);
             left &= ~(1u << k);
         }
-        if (looks % WM_LOOKS == 0 && wm_load_system(abort) != 0)
+        if (wm_is_stopped(abort, looks))
             return false;
         if (left != 0)
             wm_pause();
