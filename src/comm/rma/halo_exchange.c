@@ -239,28 +239,6 @@ note_end(wm_halo_t *halo, const wm_halo_set_t *set, CUstream stream,
     return code;
 }
 
-// Returns the ticket that a kernel writes; 0: none.
-static uint64_t
-ticket_of(const wm_halo_t *halo, bool captured, bool last)
-{
-    return captured || !last ? 0 : halo->tickets + 1;
-}
-
-// Launches the kernel for lines, if there are some.
-static int
-launch_lines(const wm_halo_t *halo, const wm_halo_set_t *set, bool captured,
-             CUstream stream, wm_error_t *err)
-{
-    wm_halo_params_t params = set->line_params;
-    bool last = set->params.peer_count == 0;
-    if (params.sends == 0)
-        return 0;
-    params.abort = (const uint32_t *)halo->abort;
-    params.ticket = ticket_of(halo, captured, last);
-    return wm_halo_launch(halo->device, &params, set->most, set->task_lines,
-                          stream, err);
-}
-
 // Launches the tasks of a list; all but the first have nobody to wait for.
 static int
 launch_list(const wm_halo_t *halo, const wm_halo_set_t *set, int list,
@@ -272,13 +250,13 @@ launch_list(const wm_halo_t *halo, const wm_halo_set_t *set, int list,
     params.tasks += begin;
     params.task_count = end - begin;
     params.abort = (const uint32_t *)halo->abort;
-    params.ticket = ticket_of(halo, captured, set->phases == 0);
+    params.ticket = captured || set->phases > 0 ? 0 : halo->tickets + 1;
     if (list > 0)
         params.peer_count = 0;
     return params.task_count == 0 && params.peer_count == 0
                ? 0
-               : wm_halo_launch(halo->device, &params, set->most, 0, stream,
-                                err);
+               : wm_halo_launch(halo->device, &params, set->most,
+                                set->task_lines, stream, err);
 }
 
 // Reduces the memory that the first list has filled into the edges.
@@ -325,8 +303,6 @@ launch(wm_halo_t *halo, const wm_halo_set_t *set, CUstream stream,
         code = wm_epochs_enqueue(halo->epochs,
                                  WM_EPOCHS_POST | WM_EPOCHS_START, device,
                                  stream, err);
-    if (code == 0)
-        code = launch_lines(halo, set, captured, stream, err);
     if (code == 0)
         code = launch_list(halo, set, 0, captured, stream, err);
     if (code == 0 && halo->epochs != NULL)

@@ -17,8 +17,6 @@
 
 #define WM_HALO_FIELDS 16     // most fields in a set
 #define WM_HALO_EXCHANGE (-1) // in place of an operation
-#define WM_HALO_LINES_BEST (-1)
-#define WM_HALO_LINES_GAPS (-2) // by lines what has gaps, and nothing else
 
 typedef struct wm_halo wm_halo_t;
 // A field; all is borrowed.
@@ -62,8 +60,8 @@ typedef struct {
 
 // Makes a halo. `block`: cells of this rank's block, ghosts included, that
 // staggered fields are compared with; NULL: no field is staggered. `lines`:
-// bytes of ghosts up to which an exchange goes by LL lines, the same on all
-// ranks, or one of the following. Keeps the communicator.
+// bytes of ghosts up to which an exchange is a short one, by LL lines, the
+// same on all ranks; -1: as is best. Keeps the communicator.
 WM_MUST_CHECK int
 wm_halo_new(wm_comm_t *comm, const wm_halo_shape_t *shape,
             const int64_t *block, int64_t lines, wm_halo_t **made,

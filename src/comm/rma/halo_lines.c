@@ -12,16 +12,15 @@
 #define MOST_LINES (1u << 28)
 #define ALIGNED 256
 
-// Short exchanges go by lines. If many processes share a GPU, stores with gaps
-// into mapped memory are slow, and edges with gaps go by lines in longer
-// exchanges, too (measured, eight ranks of an H200, the faces of 512^3
-// float32: 49 us for those without gaps and 2800 us for the others by copies,
-// 419 us for all by lines). With few, copies are faster: 74 us and 106 us on
-// two ranks.
-#define SHORT_BYTES ((size_t)256 << 10) // of a rank's ghosts
-#define MOST_BYTES ((size_t)64 << 20)
+// Lines serve short exchanges. If many processes share a GPU, stores with gaps
+// into mapped memory are slow, and lines serve longer ones, too: measured on
+// eight ranks of an H200, the faces of 512^3 float32 take 416 us, 2690 us by
+// copies, and 519 us if only the faces with gaps go by lines, as more blocks
+// at once read and write these more slowly. With few, copies are faster: 74 us
+// and 105 us on two ranks.
 #define FEW_MULTIPROCESSORS 24 // of a rank's share
-#define SHORT_RUN 256          // bytes; shorter ones are gaps' edges
+#define FEWER_BYTES ((size_t)256 << 10)
+#define MORE_BYTES ((size_t)64 << 20)
 
 // Returns the bytes of a rank's ghosts in a direction; 0: there are none.
 static size_t
@@ -38,6 +37,34 @@ ghost_bytes(const wm_halo_making_t *making, int rank, int direction, int field)
     for (int d = 0; d < record->inner_ndim; ++d)
         nbytes *= (size_t)record->inner[d];
     return nbytes;
+}
+
+static size_t
+line_bytes(size_t nbytes)
+{
+    return (nbytes + sizeof(uint64_t) - 1) / sizeof(uint64_t)
+           * WM_HALO_LL_LINE;
+}
+
+// Returns where, in a half, the lines of a rank's ghosts begin; the number of
+// directions: the bytes of a half.
+static size_t
+offset_of(const wm_halo_making_t *making, int rank, int direction, int field)
+{
+    size_t offset = 0;
+    for (int at = 0; at < WM_HALO_DIRECTIONS && at <= direction; ++at)
+        for (int i = 0; i < making->count; ++i)
+            if (at < direction || i < field)
+                offset += line_bytes(ghost_bytes(making, rank, at, i));
+    return direction < WM_HALO_DIRECTIONS
+               ? offset
+               : (offset + ALIGNED - 1) / ALIGNED * ALIGNED;
+}
+
+static size_t
+half_of(const wm_halo_making_t *making, int rank)
+{
+    return offset_of(making, rank, WM_HALO_DIRECTIONS, 0);
 }
 
 // Finds the layout of the copy into a rank's ghosts, by the owners' addresses.
@@ -67,48 +94,6 @@ find_layout(const wm_halo_making_t *making, int rank, int direction, int field,
     return true;
 }
 
-bool
-wm_halo_are_lines(const wm_halo_making_t *making, int rank, int direction,
-                  int field)
-{
-    wm_layout_t layout;
-    return making->by_lines != WM_HALO_NO_LINES
-           && find_layout(making, rank, direction, field, &layout)
-           && (making->by_lines == WM_HALO_ALL_BY_LINES
-               || (layout.run < SHORT_RUN && layout.ndim > 0));
-}
-
-static size_t
-line_bytes(const wm_halo_making_t *making, int rank, int direction, int field)
-{
-    size_t nbytes = wm_halo_are_lines(making, rank, direction, field)
-                        ? ghost_bytes(making, rank, direction, field)
-                        : 0;
-    return (nbytes + sizeof(uint64_t) - 1) / sizeof(uint64_t)
-           * WM_HALO_LL_LINE;
-}
-
-// Returns where, in a half, the lines of a rank's ghosts begin; the number of
-// directions: the bytes of a half.
-static size_t
-offset_of(const wm_halo_making_t *making, int rank, int direction, int field)
-{
-    size_t offset = 0;
-    for (int at = 0; at < WM_HALO_DIRECTIONS && at <= direction; ++at)
-        for (int i = 0; i < making->count; ++i)
-            if (at < direction || i < field)
-                offset += line_bytes(making, rank, at, i);
-    return direction < WM_HALO_DIRECTIONS
-               ? offset
-               : (offset + ALIGNED - 1) / ALIGNED * ALIGNED;
-}
-
-static size_t
-half_of(const wm_halo_making_t *making, int rank)
-{
-    return offset_of(making, rank, WM_HALO_DIRECTIONS, 0);
-}
-
 // Returns true if a rank gets something from a neighbour.
 static bool
 hears(const wm_halo_making_t *making, int rank, int neighbor)
@@ -123,75 +108,44 @@ hears(const wm_halo_making_t *making, int rank, int neighbor)
     return any;
 }
 
-// What all ranks must have for lines.
-typedef struct {
-    size_t nbytes; // most ghosts of a rank
-    bool hear;     // all hear of all neighbours in each exchange
-    bool fit;      // tasks can step over the gaps
-} lines_facts_t;
+static size_t
+most_bytes(const wm_halo_t *halo)
+{
+    bool many = halo->counters->multiprocessors <= FEW_MULTIPROCESSORS;
+    return halo->lines >= 0 ? (size_t)halo->lines
+           : many           ? MORE_BYTES
+                            : FEWER_BYTES;
+}
 
-static void
-find_facts(const wm_halo_making_t *making, int rank, lines_facts_t *facts)
+// Returns true if lines serve a rank: there are few, its neighbours tell each
+// other in each exchange how far they are, and tasks can step over the gaps.
+static bool
+lines_serve(const wm_halo_making_t *making, int rank)
 {
     size_t nbytes = 0;
+    bool serve = true;
     wm_layout_t layout;
-    for (int at = 0; at < WM_HALO_DIRECTIONS; ++at) {
+    for (int at = 0; at < WM_HALO_DIRECTIONS && serve; ++at) {
         int neighbor = wm_halo_neighbor(&making->halo->shape, rank, at);
-        facts->hear &= neighbor < 0 || hears(making, rank, neighbor);
-        for (int i = 0; i < making->count; ++i) {
+        serve = neighbor < 0 || hears(making, rank, neighbor);
+        for (int i = 0; i < making->count && serve; ++i) {
             nbytes += ghost_bytes(making, rank, at, i);
-            facts->fit &= !find_layout(making, rank, at, i, &layout)
-                          || wm_halo_takes_lines(&layout);
+            serve = !find_layout(making, rank, at, i, &layout)
+                    || wm_halo_takes_lines(&layout);
         }
     }
-    facts->nbytes = nbytes > facts->nbytes ? nbytes : facts->nbytes;
+    return serve && nbytes <= most_bytes(making->halo);
 }
 
-// Returns true if a rank sends lines.
-static bool
-sends_lines(const wm_halo_making_t *making, int rank)
-{
-    bool any = false;
-    for (int at = 0; at < WM_HALO_DIRECTIONS; ++at) {
-        int neighbor = wm_halo_neighbor(&making->halo->shape, rank, at);
-        for (int i = 0; i < making->count && neighbor >= 0 && !any; ++i)
-            any = wm_halo_are_lines(making, neighbor, wm_halo_back(at), i);
-    }
-    return any;
-}
-
-// Chooses lines for edges with gaps. The kernels of all ranks count the same
-// exchanges, so that each rank has some, or none has.
-static void
-choose_gaps(wm_halo_making_t *making)
-{
-    making->by_lines = WM_HALO_GAPS_BY_LINES;
-    bool all = true;
-    for (int rank = 0; rank < making->halo->comm->size && all; ++rank)
-        all = sends_lines(making, rank);
-    making->by_lines = all ? WM_HALO_GAPS_BY_LINES : WM_HALO_NO_LINES;
-}
-
-void
-wm_halo_choose_lines(wm_halo_making_t *making)
+bool
+wm_halo_wants_lines(const wm_halo_making_t *making)
 {
     const wm_halo_t *halo = making->halo;
-    lines_facts_t facts = {.hear = true, .fit = true};
-    if (making->op != WM_HALO_EXCHANGE || !wm_halo_has_tickets(halo)
-        || !halo->counters->linked || halo->peer_count == 0)
-        return;
-    for (int rank = 0; rank < halo->comm->size; ++rank)
-        find_facts(making, rank, &facts);
-    size_t limit = halo->lines >= 0                    ? (size_t)halo->lines
-                   : halo->lines == WM_HALO_LINES_BEST ? SHORT_BYTES
-                                                       : 0;
-    bool gaps = halo->lines == WM_HALO_LINES_GAPS
-                || (halo->lines == WM_HALO_LINES_BEST
-                    && halo->counters->multiprocessors <= FEW_MULTIPROCESSORS);
-    if (facts.fit && facts.hear && facts.nbytes <= limit)
-        making->by_lines = WM_HALO_ALL_BY_LINES;
-    else if (facts.fit && gaps && facts.nbytes <= MOST_BYTES)
-        choose_gaps(making);
+    bool wants = making->op == WM_HALO_EXCHANGE && wm_halo_has_tickets(halo)
+                 && halo->counters->linked;
+    for (int rank = 0; rank < halo->comm->size && wants; ++rank)
+        wants = lines_serve(making, rank);
+    return wants && halo->peer_count > 0;
 }
 
 // --- tasks ----------------------------------------------------------------
@@ -212,8 +166,7 @@ cut_side(const wm_halo_making_t *making, bool sends, uint64_t lines,
         int owner = sends ? neighbor : rank; // of the ghosts
         int side = sends ? wm_halo_back(at) : at;
         for (int i = 0; i < making->count && neighbor >= 0; ++i) {
-            if (!wm_halo_are_lines(making, owner, side, i)
-                || !find_layout(making, owner, side, i, &layout))
+            if (!find_layout(making, owner, side, i, &layout))
                 continue;
             const wm_halo_lines_t on = {
                 .sends = sends,
@@ -246,18 +199,19 @@ make_tasks(wm_halo_making_t *making, wm_error_t *err)
              received = find_lines(making, false);
     size_t sends = cut_side(making, true, sent, NULL);
     size_t count = sends + cut_side(making, false, received, NULL);
-    if (count == 0)
-        return 0;
     wm_halo_task_t *tasks = calloc(count, sizeof *tasks);
-    if (tasks == NULL)
-        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
-    (void)cut_side(making, true, sent, tasks);
-    (void)cut_side(making, false, received, tasks + sends);
-    set->task_lines = sent > received ? sent : received;
-    set->line_params.task_count = (uint32_t)count;
-    set->line_params.sends = (uint32_t)sends;
-    int code = wm_halo_upload(making->halo->device, tasks, count,
-                              &set->line_table, &set->line_params, err);
+    set->begins = calloc(2, sizeof *set->begins);
+    int code = tasks == NULL || set->begins == NULL
+                   ? wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory")
+                   : 0;
+    if (code == 0) {
+        (void)cut_side(making, true, sent, tasks);
+        (void)cut_side(making, false, received, tasks + sends);
+        set->begins[1] = (uint32_t)count;
+        set->params.sends = (uint32_t)sends;
+        set->task_lines = sent > received ? sent : received;
+        code = wm_halo_upload(set, making->halo->device, tasks, count, err);
+    }
     free(tasks);
     return code;
 }
@@ -277,12 +231,11 @@ wm_halo_make_lines(wm_halo_making_t *making, bool *unreached, wm_error_t *err)
     for (int at = 0; at < WM_HALO_DIRECTIONS; ++at)
         for (int i = 0; i < making->count; ++i) {
             int neighbor = wm_halo_neighbor(&halo->shape, rank, at);
-            if (neighbor >= 0
-                && wm_halo_are_lines(making, neighbor, wm_halo_back(at), i))
+            if (neighbor >= 0)
                 wm_halo_count_bytes(
                     making, neighbor,
                     ghost_bytes(making, neighbor, wm_halo_back(at), i));
         }
-    wm_halo_fill_own(halo, &making->set->line_params);
+    wm_halo_fill_own(making);
     return make_tasks(making, err);
 }

@@ -31,15 +31,8 @@ typedef struct {
     int64_t inner[WM_HALO_INNER], inner_strides[WM_HALO_INNER];
 } wm_halo_record_t;
 
-typedef enum {
-    WM_HALO_NO_LINES,
-    WM_HALO_GAPS_BY_LINES, // copies whose runs are short
-    WM_HALO_ALL_BY_LINES,
-} wm_halo_by_lines_t;
-
 typedef struct {
     wm_halo_t *halo;
-    wm_halo_by_lines_t by_lines;
     const wm_halo_field_t *fields;
     int count;
     int op; // of a reduction (wm_reduce_op_t); WM_HALO_EXCHANGE
@@ -61,15 +54,10 @@ wm_halo_record(const wm_halo_making_t *making, int rank, int field)
 WM_MUST_CHECK int
 wm_halo_make_tasks(wm_halo_making_t *making, wm_error_t *err);
 
-// Finds what goes by lines (kernels/halo.h), and fills `by_lines`. All ranks
-// have the records of all, and find the same.
-void
-wm_halo_choose_lines(wm_halo_making_t *making);
-
-// Returns true if the ghosts of a rank in a direction come by lines.
+// Returns true if lines serve the set (kernels/halo.h). All ranks have the
+// records of all, and find the same.
 bool
-wm_halo_are_lines(const wm_halo_making_t *making, int rank, int direction,
-                  int field);
+wm_halo_wants_lines(const wm_halo_making_t *making);
 
 // Makes the memory for lines, and the tasks. Collective; all raise if one
 // fails. *unreached becomes true on all ranks if a rank does not reach
@@ -82,14 +70,14 @@ void
 wm_halo_box_array(const wm_halo_record_t *record, const wm_halo_shape_t *shape,
                   char *base, const wm_halo_box_t *box, wm_array_t *array);
 
-// Gives the GPU tasks; *table is theirs.
+// Gives the GPU the tasks of a set.
 WM_MUST_CHECK int
-wm_halo_upload(int device, const wm_halo_task_t *tasks, size_t count,
-               wm_block_t **table, wm_halo_params_t *params, wm_error_t *err);
+wm_halo_upload(wm_halo_set_t *set, int device, const wm_halo_task_t *tasks,
+               size_t count, wm_error_t *err);
 
-// Fills what a kernel knows of this rank.
+// Fills what the kernel knows of this rank.
 void
-wm_halo_fill_own(const wm_halo_t *halo, wm_halo_params_t *params);
+wm_halo_fill_own(wm_halo_making_t *making);
 
 // Counts bytes that each exchange of the set moves between this rank and a
 // neighbour, which may be itself.

@@ -68,8 +68,6 @@ wm_halo_set_free(wm_halo_set_t *set)
     wm_symm_memory_free(set->lines);
     if (set->memory != NULL)
         wm_block_free(set->memory, 0, NULL, NULL);
-    if (set->line_table != NULL)
-        wm_block_free(set->line_table, 0, NULL, NULL);
     if (set->table != NULL)
         wm_block_free(set->table, 0, NULL, NULL);
     free(set);

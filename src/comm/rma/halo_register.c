@@ -454,17 +454,16 @@ make_on_gpus(wm_halo_making_t *making, bool *reached, wm_error_t *err)
     if (code < 0 || unreached)
         return code;
     code = find_most(halo, making->set, err);
-    wm_halo_choose_lines(making);
-    bool copies = making->by_lines != WM_HALO_ALL_BY_LINES;
-    *reached = !copies || have_all(making, WM_HALO_REACHED);
-    if (*reached && code == 0 && making->by_lines != WM_HALO_NO_LINES)
+    bool lines = wm_halo_wants_lines(making);
+    *reached = lines || have_all(making, WM_HALO_REACHED);
+    if (lines && code == 0)
         code = wm_halo_make_lines(making, &unreached, err);
-    if (*reached && code == 0 && !unreached && copies)
+    else if (*reached && code == 0)
         code = map_and_cut(making, err);
     code = gather_heads(making, code, err);
     *reached = *reached && !unreached && code == 0
-               && (!copies || have_all(making, WM_HALO_REACHED));
-    if (*reached && copies)
+               && (lines || have_all(making, WM_HALO_REACHED));
+    if (*reached && !lines)
         wm_halo_fill_peers(making);
     return code;
 }

@@ -43,12 +43,8 @@ struct wm_halo_set {
     wm_block_t *table;                // the tasks, in lists
     uint32_t *begins;                 // of the lists, and the end
     wm_halo_params_t params;
-    // What goes by lines, as a kernel before the other: all, or edges with
-    // gaps; sends 0: nothing.
-    wm_symm_memory_t *lines;
-    wm_block_t *line_table;
-    wm_halo_params_t line_params;
-    uint64_t task_lines; // most of a task
+    wm_symm_memory_t *lines; // for an exchange by lines; NULL: by copies
+    uint64_t task_lines;     // most of a task
     // A reduction has more lists. The first one copies from the neighbours'
     // ghosts into the first half of the memory. Then each phase has a list of
     // copies from the edges into the second half, a sum for each field, and a
@@ -72,7 +68,7 @@ struct wm_halo {
     wm_halo_shape_t shape;
     bool told;                   // the cells of the block were
     int64_t block[WM_HALO_DIMS]; // its cells, ghosts included
-    int64_t lines;               // bytes up to which all goes by lines
+    int64_t lines; // bytes of ghosts up to which lines serve; -1: as is best
     // The neighbours, each once, without this rank.
     int peer_count, peers[WM_HALO_PEERS];
     // Made with the first set in GPU memory, which tells the device.

@@ -131,14 +131,14 @@ add_exchange(cutter_t *cutter, int direction, int field)
     int rank = making->halo->comm->rank;
     wm_halo_box_t edge, ghosts;
     wm_array_t src, dst;
-    int neighbor = wm_halo_neighbor(shape, rank, direction);
-    if (!find_both(making, field, direction, &edge, &ghosts)
-        || wm_halo_are_lines(making, neighbor, wm_halo_back(direction), field))
+    if (!find_both(making, field, direction, &edge, &ghosts))
         return;
     wm_halo_box_array(wm_halo_record(making, rank, field), shape,
                       making->fields[field].array->data, &edge, &src);
-    wm_halo_box_array(wm_halo_record(making, neighbor, field), shape,
-                      making->bases[direction][field], &ghosts, &dst);
+    wm_halo_box_array(wm_halo_record(making,
+                                     wm_halo_neighbor(shape, rank, direction),
+                                     field),
+                      shape, making->bases[direction][field], &ghosts, &dst);
     add_copy(cutter, direction, 0, &dst, &src);
 }
 
@@ -358,16 +358,16 @@ find_units(const cutter_t *cutter, int list)
 }
 
 int
-wm_halo_upload(int device, const wm_halo_task_t *tasks, size_t count,
-               wm_block_t **table, wm_halo_params_t *params, wm_error_t *err)
+wm_halo_upload(wm_halo_set_t *set, int device, const wm_halo_task_t *tasks,
+               size_t count, wm_error_t *err)
 {
     size_t nbytes = count * sizeof *tasks;
-    int code = wm_block_alloc(device, nbytes, table, err);
+    int code = wm_block_alloc(device, nbytes, &set->table, err);
     if (code == 0)
-        code = wm_memory_copy_now(device, wm_block_pointer(*table), tasks,
+        code = wm_memory_copy_now(device, wm_block_pointer(set->table), tasks,
                                   nbytes, err);
     if (code == 0)
-        params->tasks = wm_block_pointer(*table);
+        set->params.tasks = wm_block_pointer(set->table);
     return code;
 }
 
@@ -418,8 +418,8 @@ cut_and_upload(const cutter_t *cutter, wm_error_t *err)
     if (tasks == NULL)
         return out_of_memory(err);
     (void)cut_all(cutter, tasks);
-    int code = wm_halo_upload(cutter->making->halo->device, tasks, count,
-                              &set->table, &set->params, err);
+    int code = wm_halo_upload(set, cutter->making->halo->device, tasks, count,
+                              err);
     free(tasks);
     return code;
 }
@@ -443,8 +443,10 @@ wm_halo_make_tasks(wm_halo_making_t *making, wm_error_t *err)
 }
 
 void
-wm_halo_fill_own(const wm_halo_t *halo, wm_halo_params_t *params)
+wm_halo_fill_own(wm_halo_making_t *making)
 {
+    const wm_halo_t *halo = making->halo;
+    wm_halo_params_t *params = &making->set->params;
     params->rank = (uint32_t)halo->comm->rank;
     params->size = (uint32_t)halo->comm->size;
     params->memory = halo->counters->ranks[halo->comm->rank].memory;
@@ -457,7 +459,7 @@ wm_halo_fill_peers(wm_halo_making_t *making)
     wm_halo_params_t *params = &making->set->params;
     if (halo->counters == NULL || halo->epochs != NULL)
         return;
-    wm_halo_fill_own(halo, params);
+    wm_halo_fill_own(making);
     params->peer_count = (uint32_t)halo->peer_count;
     for (int i = 0; i < halo->peer_count; ++i)
         params->peers[i] = (wm_halo_peer_t){
