@@ -1,34 +1,19 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Streams in epochs of a window, when a rank dies or revokes."""
 
-import os
-import shutil
-
 import pytest
-from mpi4py import MPI
 
-import ranks
+import dying
 import warpmpi as wm
 
 pytestmark = [
     pytest.mark.programs,
-    pytest.mark.skipif(
-        not MPI.Get_library_version().startswith("Open MPI v5")
-        or not (
-            os.environ.get("WARPMPI_TEST_MPIRUN") or shutil.which("mpirun")
-        ),
-        reason="needs Open MPI 5",
-    ),
+    dying.needs_ulfm,
     pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU"),
 ]
 
 # The last rank is posted to, and dies or revokes; the others' streams wait.
 PROGRAM = """
-    import faulthandler, os, signal, sys, time
-    from mpi4py import MPI
-    import warpmpi as wm
-
-    faulthandler.dump_traceback_later(60, exit=True)
     how, world = sys.argv[1], MPI.COMM_WORLD
     world.Set_errhandler(MPI.ERRORS_RETURN)
     comm = wm.Comm(world)
@@ -59,19 +44,16 @@ PROGRAM = """
             name = MPI.Get_error_string(error.Get_error_class())
     assert ("PROC_FAILED" if how == "dies" else "REVOKED") in name, name
     print("told", flush=True)
-    os._exit(0)  # where one has died Open MPI's own end hangs now and then
 """
 
 
 @pytest.mark.parametrize("how", ["dies", "revokes"])
 def test_streams_go_on(tmp_path, how):
-    printed = ranks.run_text(
+    printed = dying.run_text(
         tmp_path,
         PROGRAM,
         how,
         ranks=3,
-        flags=("--with-ft", "ulfm"),
-        died=True,
         timeout=100,
     )
     left = 3 if how == "revokes" else 2
