@@ -280,27 +280,6 @@ def test_a_rank_tells_behind_its_operations(comm, kind):
         group.Free()
 
 
-@pytest.mark.ranks(4)
-def test_epochs_of_more_windows_than_a_process_has_words_for(comm):
-    """Empty messages stand for the words then."""
-    group, memory = comm.Get_group(), wm.zeros(4, "i4")
-    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
-    before, behind = group.Incl([left]), group.Incl([right])
-    count = 1024 // comm.size + 1
-    wins = [wm.Win.Create(memory, 4, comm=comm) for _ in range(count)]
-    for turn in range(3):
-        wins[-1].Post(before)
-        wins[-1].Start(behind)
-        wins[-1].Put(wm.full(4, 10 * turn + comm.rank, "i4"), right)
-        wins[-1].Complete()
-        wins[-1].Wait()
-        assert (memory.numpy() == 10 * turn + left).all()
-    for win in wins:
-        win.Free()
-    for each in (group, before, behind):
-        each.Free()
-
-
 @locks
 @pytest.mark.ranks(2)
 @pytest.mark.skipif(kinds.is_real(), reason="needs the simulated driver")
