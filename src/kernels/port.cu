@@ -134,7 +134,10 @@ WM_DEVICE bool
 port_stops(const wm_port_op_t &op, uint32_t looks)
 {
     if (looks % PORT_BEAT == 0)
-        wm_store_system(&op.late->beat, wm_load_system(&op.late->beat) + 1);
+        wm_store_system(&op.late->beat,
+                        wm_load_system(&op.port->left) << WM_PORT_BEAT_BITS
+                            | (wm_load_system(&op.late->beat) + 1)
+                                  % (1u << WM_PORT_BEAT_BITS));
     return wm_is_stopped(&op.late->stop, looks);
 }
 

@@ -35,13 +35,16 @@ typedef struct {
     const uint32_t *asked; // a sender's: `asks` of the receiver
 } wm_port_place_t;
 
+#define WM_PORT_BEAT_BITS 16 // of a beat, which change in one wait
+
 // In page-locked memory: what the host tells the kernels before their first
 // message, and what they tell the host.
 typedef struct {
     wm_port_place_t place; // until the port itself has it
     uint32_t stop;         // not 0: the kernels wait no longer
     uint32_t failed;       // not 0: a kernel has not passed its message
-    uint32_t beat;         // changes while a kernel waits
+    // Changes while a kernel waits; the bits above: for another message.
+    uint32_t beat;
 } wm_port_late_t;
 
 // In GPU memory of its end; the slots follow. Messages are counted modulo

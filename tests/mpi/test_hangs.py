@@ -319,6 +319,31 @@ def test_a_graph_that_waits_says_for_whom(tmp_path, size):
     assert any(all(part in line for part in told) for line in lines), printed
 
 
+@pytest.mark.long
+@pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU")
+def test_a_graph_that_goes_on_slowly_is_not_told(tmp_path):
+    """Each replay waits, and all together for longer than the limit."""
+    body = """
+        sys.path.insert(0, "tests")
+        import graphs
+        stream = wm.Stream(wm.get_device())
+        a = wm.ones(10, device=wm.get_device("cuda"))
+        with graphs.capture(stream) as captured:
+            if comm.rank == 1:
+                comm.on(stream).Send(a, 0, 4)
+            else:
+                comm.on(stream).Recv(a, 1, 4)
+        end = time.monotonic() + 2 * float(os.environ["WARPMPI_HANG_SECONDS"])
+        while plain.bcast(time.monotonic() < end):
+            if comm.rank == 1:
+                time.sleep(0.3)
+            captured[0].launch(stream)
+            stream.synchronize()
+    """
+    printed = run(tmp_path, body, "")
+    assert "a CUDA graph has waited" not in printed
+
+
 CAPTURED = {  # by each algorithm, and by streams that wait
     "LL": "Allreduce(MPI.IN_PLACE, a[:10])",
     "LL128": "Allreduce(MPI.IN_PLACE, a[:100_000])",

@@ -407,7 +407,8 @@ look_at_wait(wm_captured_t *end, int64_t now)
 {
     uint32_t beat = __atomic_load_n(&end->own->late.beat, __ATOMIC_RELAXED);
     if (beat != end->beat) {
-        if (now - end->beat_at > PAUSE_US)
+        if (now - end->beat_at > PAUSE_US
+            || (beat ^ end->beat) >> WM_PORT_BEAT_BITS != 0)
             end->waits_since = now;
         end->beat = beat;
         end->beat_at = now;
