@@ -312,8 +312,8 @@ class StreamWin:
                 "on(stream): the window is of host memory, or was freed; give "
                 "GPU memory to Win.Create"
             )
+        win._comm.on(stream)  # raises what is wrong with the stream
         self._win, self._stream = win, stream
-        self._comm = win._comm.on(stream)
 
     def __repr__(self) -> str:
         return f"<warpmpi.StreamWin of {self._win!r} on {self._stream!r}>"
@@ -376,10 +376,13 @@ class StreamWin:
         self._win._on_call(self._stream, "Compare_and_swap", *args)
 
     def Fence(self, assertion: int = 0) -> None:
-        """Let the stream wait for the streams of all ranks, as Win.Fence."""
+        """Let the stream wait for the streams of all ranks, as Win.Fence.
+
+        If it fails on one rank, the streams of the others do not wait for
+        that rank's, unless they are captured: this call, the next, or a wait
+        for the stream raises RuntimeError there.
+        """
         self._win._on_sync(self._stream, "Fence", assertion)
-        self._comm.Barrier()
-        self._win._on_sync(self._stream, "after", None)
 
     def Post(self, group: MPI.Group, assertion: int = 0) -> None:
         """Let the ranks of a group access this rank's memory from now on."""

@@ -926,6 +926,34 @@ def test_a_stream_tells_the_end_of_calls_without_one(comm, ends):
     win.Free()
 
 
+@pytest.mark.parametrize("why", ["epoch", "argument"])
+def test_a_fence_on_a_stream_that_fails_on_one_rank(comm, why):
+    """The streams of the others go on, and so does the window."""
+    memory, stream = wm.zeros(16, "int32"), wm.Stream()
+    win = opened(comm, memory, 4)
+    on, nobody = win.on(stream), comm.Get_group().Incl([])
+    on.Fence()
+    stream.synchronize()
+    if comm.rank > 0:
+        with pytest.raises(RuntimeError, match="rank 0 failed"):
+            on.Fence()
+            stream.synchronize()
+    elif why == "epoch":
+        on.Post(nobody)
+        with wrong(SYNC):
+            on.Fence()
+        on.Wait()
+    else:
+        with pytest.raises(TypeError, match="assertion"):
+            on.Fence("none")
+    on.Fence()
+    on.Put(wm.full(16, comm.rank, "int32"), (comm.rank + 1) % comm.size)
+    on.Fence()
+    assert np.all(memory.numpy() == (comm.rank - 1) % comm.size)
+    win.Fence()
+    win.Free()
+
+
 def test_post_and_start_on_a_stream(comm):
     memory = wm.zeros(16, "int32")
     win = opened(comm, memory, 4)

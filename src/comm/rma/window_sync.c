@@ -3,6 +3,7 @@
 
 #include "comm/coll/call/coll_wait.h"
 #include "comm/coll/direct/preflight.h"
+#include "comm/coll/run/coll_on_stream.h"
 #include "comm/comm/failure.h"
 #include "comm/diagnostics/wait.h"
 #include "comm/engine/engine.h"
@@ -584,15 +585,23 @@ wm_window_epochs_on(wm_window_t *window, unsigned call, const int *ranks,
 }
 
 int
-wm_window_fence_on(wm_window_t *window, bool begins, int device,
+wm_window_fence_on(wm_window_t *window, bool begins, int code, int device,
                    CUstream stream, wm_error_t *err)
 {
-    window->used = false;
-    int code = window->posted ? sync_fail(err, "Fence", "Post has no Wait yet")
+    const wm_coll_t barrier = {.kind = WM_COLL_BARRIER};
+    if (code == 0) {
+        window->used = false;
+        code = window->posted ? sync_fail(err, "Fence", "Post has no Wait yet")
                               : check_free(window, "Fence", err);
+    }
     if (code == 0)
         code = wm_window_precede(window, device, stream, err);
-    if (code == 0)
-        window->fenced = begins;
-    return code;
+    wm_error_t told = {.code = code};
+    int met = wm_coll_on_stream_call(window->comm, WM_COLL_BARRIER,
+                                     code == 0 ? &barrier : NULL, device,
+                                     stream, code == 0 ? err : &told);
+    if (code < 0 || met < 0)
+        return code < 0 ? code : met;
+    window->fenced = begins;
+    return wm_window_follow(window, device, stream, err);
 }

@@ -64,9 +64,11 @@ WM_MUST_CHECK int
 wm_window_epochs_on(wm_window_t *window, unsigned call, const int *ranks,
                     int count, int device, CUstream stream, wm_error_t *err);
 
-// Notes a Fence on a stream, which the caller makes by a barrier.
+// Does so for Fence, by a barrier of the ranks' streams. `code`: an error of
+// this rank so far, or 0. If it fails here, the others' streams do not wait
+// for this rank's, unless they are captured.
 WM_MUST_CHECK int
-wm_window_fence_on(wm_window_t *window, bool begins, int device,
+wm_window_fence_on(wm_window_t *window, bool begins, int code, int device,
                    CUstream stream, wm_error_t *err);
 
 // Checks that no epoch is open, on all ranks, before the window is freed.

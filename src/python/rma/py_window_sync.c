@@ -448,9 +448,7 @@ SYNC_CALL(Test)
 const char wm_py_window_on_sync_doc[] = PyDoc_STR(
     "_on_sync($self, stream, name, argument, /)\n--\n\n"
     "Make Post or Start of a group, Complete or Wait on a stream; or Fence\n"
-    "with an assertion, but for the barrier, which the caller makes between\n"
-    "two calls: the second, named after, orders later work on the windows'\n"
-    "memory.");
+    "with an assertion.");
 
 // Orders a stream behind this rank's work on its memory, or, `after`, that
 // work behind the stream.
@@ -484,6 +482,24 @@ settle_stream(const wm_py_window_t *self, bool after, int device,
     return wm_py_result(code, &err);
 }
 
+// Makes Fence, of which the other ranks hear also if it fails here.
+static void
+fence_on(sync_t *sync, int device, CUstream stream)
+{
+    PyObject *raised = NULL;
+    int assertion, code = 0;
+    if (read_assertion(sync, 0, &assertion) < 0
+        || settle_stream(sync->self, false, device, stream) < 0) {
+        raised = PyErr_GetRaisedException();
+        code = WM_ERR_STATE;
+    }
+    SYNC_RUN(sync, wm_window_fence_on(sync->window,
+                                      !(assertion & MPI_MODE_NOSUCCEED), code,
+                                      device, stream, &sync->err));
+    if (raised != NULL)
+        PyErr_SetRaisedException(raised);
+}
+
 PyObject *
 wm_py_window_on_sync(PyObject *self, PyObject *args)
 {
@@ -491,7 +507,7 @@ wm_py_window_on_sync(PyObject *self, PyObject *args)
     sync_t sync = {.self = (wm_py_window_t *)self};
     PyObject *stream_object;
     CUstream stream;
-    int ranks[WM_BARRIER_RANKS], device, count = 0, assertion = 0;
+    int ranks[WM_BARRIER_RANKS], device, count = 0;
     unsigned call = 0;
     if (!PyArg_ParseTuple(args, "OsO:_on_sync", &stream_object, &sync.name,
                           &sync.values[0])
@@ -510,25 +526,21 @@ wm_py_window_on_sync(PyObject *self, PyObject *args)
             call = 1u << i;
     if (call == WM_EPOCHS_POST || call == WM_EPOCHS_START)
         count = read_group(&sync, ranks);
-    bool after = call == WM_EPOCHS_WAIT || strcmp(sync.name, "after") == 0;
-    bool fences = strcmp(sync.name, "Fence") == 0;
-    bool exposes = call == WM_EPOCHS_POST || fences;
-    if (count < 0 || (fences && read_assertion(&sync, 0, &assertion) < 0)
-        || (exposes && settle_stream(sync.self, false, device, stream) < 0))
+    if (count < 0
+        || (call == WM_EPOCHS_POST
+            && settle_stream(sync.self, false, device, stream) < 0))
         return NULL;
-    if (call != 0)
+    if (call == 0)
+        fence_on(&sync, device, stream);
+    else
         SYNC_RUN(&sync, wm_window_epochs_on(sync.window, call, ranks, count,
                                             device, stream, &sync.err));
-    else if (fences)
-        SYNC_RUN(&sync, wm_window_fence_on(sync.window,
-                                           !(assertion & MPI_MODE_NOSUCCEED),
-                                           device, stream, &sync.err));
-    else
-        SYNC_RUN(&sync,
-                 wm_window_follow(sync.window, device, stream, &sync.err));
+    if (PyErr_Occurred())
+        return NULL;
     if (sync.code < 0)
         return wm_py_raise(&sync.err);
-    if (after && settle_stream(sync.self, true, device, stream) < 0)
+    if ((call == 0 || call == WM_EPOCHS_WAIT)
+        && settle_stream(sync.self, true, device, stream) < 0)
         return NULL;
     Py_RETURN_NONE;
 }
