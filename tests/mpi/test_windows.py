@@ -972,6 +972,37 @@ def test_post_and_start_on_a_stream(comm):
     win.Free()
 
 
+def test_epochs_in_a_capture_that_has_failed(comm):
+    """They raise, change nothing, and can be called again."""
+    memory, stream = wm.zeros(16, "int32"), wm.Stream()
+    win = opened(comm, memory, 4)
+    on, group = win.on(stream), comm.Get_group()
+    left, right = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+    begin = [
+        lambda: on.Post(group.Incl([left])),
+        lambda: on.Start(group.Incl([right])),
+    ]
+    end = [on.Complete, on.Wait]
+    for calls in begin, end:
+        graphs.begin(stream, graphs.THREAD_LOCAL)
+        with kinds.Current(stream.device):
+            kinds.driver().cuStreamSynchronize(graphs.handle(stream))
+        for call in calls:
+            with pytest.raises(RuntimeError, match="capture"):
+                call()
+        assert graphs.end(stream)[0] != 0
+        if calls is begin:
+            on.Fence()
+        for call in calls:
+            call()
+        if calls is begin:
+            on.Put(wm.full(16, comm.rank, "int32"), right)
+    assert np.all(memory.numpy() == left)
+    on.Fence()
+    win.Fence()
+    win.Free()
+
+
 def test_in_a_graph(comm):
     """Replays read and write the same arrays."""
     memory, source = wm.zeros(64, "int64"), wm.zeros(32, "int64")

@@ -549,6 +549,15 @@ check_order(const wm_window_t *window, unsigned call, wm_error_t *err)
                : 0;
 }
 
+// Returns what tells if a rank takes part in the epoch that a call is of.
+static bool *
+part_is_in(wm_window_t *window, int rank, unsigned call)
+{
+    wm_window_part_t *part = &window->parts[rank];
+    return call == WM_EPOCHS_POST || call == WM_EPOCHS_WAIT ? &part->posted
+                                                            : &part->started;
+}
+
 int
 wm_window_epochs_on(wm_window_t *window, unsigned call, const int *ranks,
                     int count, int device, CUstream stream, wm_error_t *err)
@@ -563,25 +572,24 @@ wm_window_epochs_on(wm_window_t *window, unsigned call, const int *ranks,
     if (code < 0)
         return code;
     for (int i = 0; i < count; ++i)
-        *(posts ? &window->parts[ranks[i]].posted
-                : &window->parts[ranks[i]].started) = true;
+        *part_is_in(window, ranks[i], call) = true;
     for (int i = 0; i < window->size; ++i) {
         wm_epochs_neighbor_t *one = &window->epochs->neighbors[i];
         one->accesses_us = window->parts[i].posted;
         one->is_accessed = window->parts[i].started;
     }
     code = wm_epochs_enqueue(window->epochs, call, device, stream, err);
-    if (code == 0 && starts)
-        code = wm_window_follow(window, device, stream, err);
-    for (int i = 0; i < window->size && ends; ++i)
-        *(call == WM_EPOCHS_WAIT ? &window->parts[i].posted
-                                 : &window->parts[i].started) = false;
+    bool open = (code == 0) != ends;
+    for (int i = 0; i < window->size && !open; ++i)
+        *part_is_in(window, i, call) = false;
     if (posts || call == WM_EPOCHS_WAIT)
-        window->posted = posts;
+        window->posted = open;
     else
-        window->started = starts;
-    window->fenced &= !starts;
-    return code;
+        window->started = open;
+    if (code < 0 || !starts)
+        return code;
+    window->fenced = false;
+    return wm_window_follow(window, device, stream, err);
 }
 
 int

@@ -59,7 +59,8 @@ void
 wm_window_drop_notice(wm_window_part_t *part, wm_window_notice_t what);
 
 // Do the same on a stream of the program (calls: of epochs.h): the stream
-// waits for the neighbours. In a window without a target.
+// waits for the neighbours. In a window without a target. A call that fails
+// opens and ends no epoch.
 WM_MUST_CHECK int
 wm_window_epochs_on(wm_window_t *window, unsigned call, const int *ranks,
                     int count, int device, CUstream stream, wm_error_t *err);
