@@ -18,7 +18,7 @@ needs_ulfm = pytest.mark.skipif(
 )
 
 START = """
-import ctypes, faulthandler, os, signal, sys, threading, time
+import contextlib, ctypes, faulthandler, os, signal, sys, threading, time
 sys.path.insert(0, "tests")
 import numpy as np
 from mpi4py import MPI

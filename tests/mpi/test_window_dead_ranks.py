@@ -12,9 +12,11 @@ pytestmark = [
     pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU"),
 ]
 
-# The last rank is posted to, and dies or revokes; the others' streams wait.
+# The last rank is posted to, and dies or revokes; the others' streams wait,
+# or their hosts, for work behind these streams.
 PROGRAM = """
-    how, world = sys.argv[1], MPI.COMM_WORLD
+    how, waits, world = *sys.argv[1:], MPI.COMM_WORLD
+    failed = contextlib.suppress(MPI.Exception)
     world.Set_errhandler(MPI.ERRORS_RETURN)
     comm = wm.Comm(world)
     comm.Set_errhandler(MPI.ERRORS_RETURN)
@@ -32,8 +34,14 @@ PROGRAM = """
     else:
         on.Post(group)
         on.Start(group)
-        on.Complete()
-        on.Wait()
+        if waits == "stream":
+            on.Complete()
+            on.Wait()
+        else:
+            with failed:
+                win.Complete()
+            with failed:
+                win.Wait()
     stream.synchronize()
     print("passed", flush=True)
     name = ""
@@ -48,13 +56,18 @@ PROGRAM = """
 
 
 @pytest.mark.parametrize("how", ["dies", "revokes"])
-def test_streams_go_on(tmp_path, how):
+@pytest.mark.parametrize(
+    "waits, level", [("stream", "multiple"), ("host", "serialized")]
+)
+def test_streams_go_on(tmp_path, how, waits, level):
     printed = dying.run_text(
         tmp_path,
         PROGRAM,
         how,
+        waits,
         ranks=3,
         timeout=100,
+        MPI4PY_RC_THREAD_LEVEL=level,
     )
     left = 3 if how == "revokes" else 2
     assert printed.count("passed") == printed.count("told") == left, printed

@@ -6,8 +6,10 @@
 
 #include "array/pull.h"
 #include "comm/coll/call/coll_wait.h"
+#include "comm/coll/stream/stream_failure.h"
 #include "comm/rma/window_request.h"
 #include "comm/diagnostics/wait.h"
+#include "comm/engine/engine.h"
 #include "comm/rma/update.h"
 
 // A kernel copies fewer bytes, because it tells its end at once.
@@ -174,13 +176,21 @@ run_flush(wm_window_t *window, wm_error_t *err)
 }
 
 // Waits for the stream. A rank that died makes this fail, but not before our
-// work has ended, whose memory is freed then.
+// work has ended, whose memory is freed then: it may be behind a stream of the
+// program's that waits for this rank.
 static int
 run_await(wm_window_t *window, int looks, wm_error_t *err)
 {
     int code = wm_coll_wait(window->comm, run_look, window, looks, err);
-    if (code < 0)
-        (void)!wm_stream_synchronize(window->device, window->stream, NULL);
+    bool idle = code == 0;
+    for (unsigned turn = 1; !idle; ++turn) {
+        wm_engine_lock();
+        (void)wm_stream_failure_look(window->comm);
+        wm_engine_unlock();
+        wm_engine_turn(turn);
+        if (wm_stream_idle(window->device, window->stream, &idle, NULL) < 0)
+            break;
+    }
     return code;
 }
 
