@@ -418,6 +418,32 @@ def test_requests(comm):
     win.Free()
 
 
+@pytest.mark.parametrize("end", ["Wait", "Test", "Flush"])
+def test_requests_of_large_columns(comm, end):
+    """The engine delivers them piece by piece; Flush ends them as well."""
+    values = bytes_of(3 << 20, SEED).view("int32")
+    win = opened(comm, wm.array(values), 4)
+    columns = np.zeros((len(values), 2), "int32")
+    before = np.zeros_like(values)
+    win.Lock_all()
+    requests = [
+        win.Rget(columns[:, 1], comm.rank),
+        win.Rget_accumulate(before, before, comm.rank, op=MPI.NO_OP),
+    ]
+    if end == "Flush":
+        requests[0].Test()
+        win.Flush(comm.rank)
+        assert all(each.Test() for each in requests)
+    for each in requests:
+        while not (each.Test() if end == "Test" else each.Wait()):
+            pass
+    win.Unlock_all()
+    assert np.array_equal(columns[:, 1], values)
+    assert not np.any(columns[:, 0])
+    assert np.array_equal(before, values)
+    win.Free()
+
+
 @pytest.mark.skipif(kinds.is_real(), reason="needs the simulated driver")
 def test_a_column_is_one_update(comm):
     """However many elements of the target it has: one kernel."""

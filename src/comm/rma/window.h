@@ -73,6 +73,9 @@ typedef struct {
     size_t nbytes;
     wm_strided_t *parts; // its layout, owned; NULL: no gaps
     int count;
+    // Delivered so far: whole parts, bytes of the next one, bytes in all.
+    int delivered;
+    size_t within, at;
 } wm_window_pending_t;
 
 #define WM_WINDOW_PENDING 64

@@ -6,24 +6,36 @@
 #include "comm/engine/engine.h"
 #include "cuda/event.h"
 
-// Engine lock held where `window` and `next` are used.
+#define STEP_BYTES ((size_t)128 << 10) // delivered with the engine's lock held
+
+// Engine lock held where `window`, `next` and `taken` are used, and `kept`,
+// unless the request is taken.
 struct wm_window_request {
     wm_op_t op;
     wm_window_request_t *next; // of the window's
     wm_window_t *window;       // NULL: it has ended
+    bool taken;                // the window ends it
     int device, target;
     CUevent event; // behind the work
     int count;
     wm_window_pending_t kept[WM_WINDOW_ARGUMENTS];
 };
 
-// Delivers the results, unless the work has failed, and leaves the window.
+// Delivers the next bytes of the results. Returns 1 when all are there.
+static int
+request_deliver(wm_window_request_t *request, size_t most, wm_error_t *err)
+{
+    int code = 1;
+    for (int i = 0; i < request->count && code > 0; ++i)
+        code = wm_window_deliver(&request->kept[i], most, err);
+    return code;
+}
+
+// Leaves the window.
 static void
-request_end(wm_window_request_t *request, int code, wm_error_t *err)
+request_end(wm_window_request_t *request, int code, const wm_error_t *err)
 {
     wm_window_request_t **link = &request->window->requests;
-    for (int i = 0; i < request->count && code == 0; ++i)
-        code = wm_window_deliver(&request->kept[i], err);
     if (code < 0)
         wm_op_fail(&request->op, err);
     while (*link != request)
@@ -38,10 +50,12 @@ request_step(wm_op_t *op)
     wm_window_request_t *request = (wm_window_request_t *)op;
     wm_error_t err;
     bool done = false;
-    if (request->window == NULL)
-        return true;
+    if (request->window == NULL || request->taken)
+        return request->window == NULL;
     int code = wm_event_done(request->device, request->event, &done, &err);
-    if (code == 0 && !done)
+    if (code == 0 && done)
+        code = request_deliver(request, STEP_BYTES, &err);
+    if (code == 0)
         return false;
     request_end(request, code, &err);
     return true;
@@ -126,15 +140,19 @@ void
 wm_window_end_requests(wm_window_t *window, int code, const wm_error_t *why)
 {
     wm_error_t err;
+    wm_window_request_t *request;
     if (!window->requested)
         return;
     window->requested = false;
     wm_engine_lock();
-    while (window->requests != NULL) {
-        if (code < 0)
-            err = *why;
-        request_end(window->requests, code, &err);
-    }
+    for (request = window->requests; request != NULL; request = request->next)
+        request->taken = true;
     wm_engine_unlock();
+    while ((request = window->requests) != NULL) { // ours alone now
+        int ended = code < 0 ? code : request_deliver(request, SIZE_MAX, &err);
+        wm_engine_lock();
+        request_end(request, ended, code < 0 ? why : &err);
+        wm_engine_unlock();
+    }
     wm_engine_step(); // they leave the engine
 }

@@ -129,15 +129,14 @@ wm_window_release_ended(wm_window_t *window)
         wm_window_release(&ended[i]);
 }
 
-// Copies between packed host memory and the parts of host memory.
+// Packs the parts of host memory.
 static int
-host_copy(const wm_strided_t *parts, int count, char *packed, bool packs,
-          wm_error_t *err)
+host_pack(const wm_strided_t *parts, int count, char *packed, wm_error_t *err)
 {
     int code = 0;
     for (int i = 0; i < count && code == 0; ++i) {
         size_t nbytes = wm_strided_nbytes(&parts[i]);
-        code = wm_strided_copy_part(&parts[i], 0, packed, nbytes, packs, -1,
+        code = wm_strided_copy_part(&parts[i], 0, packed, nbytes, true, -1,
                                     NULL, err);
         packed += nbytes;
     }
@@ -145,14 +144,29 @@ host_copy(const wm_strided_t *parts, int count, char *packed, bool packs,
 }
 
 int
-wm_window_deliver(const wm_window_pending_t *one, wm_error_t *err)
+wm_window_deliver(wm_window_pending_t *one, size_t most, wm_error_t *err)
 {
-    if (one->into == NULL)
-        return 0;
-    if (one->parts != NULL)
-        return host_copy(one->parts, one->count, one->pinned, false, err);
-    memcpy(one->into, one->pinned, one->nbytes);
-    return 0;
+    wm_strided_t dense;
+    const wm_strided_t *parts = one->parts;
+    int code = 0, count = one->into == NULL ? 0 : one->count;
+    if (parts == NULL && one->into != NULL) {
+        wm_strided_init(&dense, one->into, (int64_t)one->nbytes);
+        parts = &dense;
+        count = 1;
+    }
+    while (one->delivered < count && most > 0 && code == 0) {
+        const wm_strided_t *part = &parts[one->delivered];
+        size_t left = wm_strided_nbytes(part) - one->within;
+        size_t nbytes = left < most ? left : most;
+        code = wm_strided_copy_part(part, one->within,
+                                    (char *)one->pinned + one->at, nbytes,
+                                    false, -1, NULL, err);
+        one->at += nbytes;
+        one->within = nbytes < left ? one->within + nbytes : 0;
+        one->delivered += nbytes == left;
+        most -= nbytes;
+    }
+    return code < 0 ? code : one->delivered == count;
 }
 
 int
@@ -204,9 +218,9 @@ run_end(wm_window_t *window, wm_error_t *err)
             err);
     window->busy = window->signals = false;
     for (; window->ended < window->pending_count; ++window->ended) {
-        failed = code == 0
-                     ? wm_window_deliver(&window->pending[window->ended], err)
-                     : 0;
+        failed = code == 0 ? wm_window_deliver(&window->pending[window->ended],
+                                               SIZE_MAX, err)
+                           : 0;
         code = failed < 0 ? failed : code;
     }
     return code;
@@ -258,8 +272,8 @@ land_on_host(landing_t *landing, size_t nbytes, bool reads, bool writes,
         return code;
     landing->data = kept->pinned;
     if (reads && side->layout.parts != NULL)
-        code = host_copy(side->layout.parts, side->layout.count, kept->pinned,
-                         true, err);
+        code = host_pack(side->layout.parts, side->layout.count, kept->pinned,
+                         err);
     else if (reads)
         memcpy(kept->pinned, side->layout.data, nbytes);
     if (!writes)

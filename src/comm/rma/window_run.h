@@ -80,10 +80,11 @@ wm_window_await(wm_op_t *op, wm_error_t *err);
 WM_MUST_CHECK int
 wm_window_complete(wm_window_t *window, wm_error_t *err);
 
-// Copies results in memory of ours to where the program wants them, once the
-// work has ended. Any lock.
+// Copies the next `most` bytes of a result in memory of ours to where the
+// program wants it, once the work has ended. Returns 1 when all is there, 0 if
+// some is not, or an error. Any lock.
 WM_MUST_CHECK int
-wm_window_deliver(const wm_window_pending_t *one, wm_error_t *err);
+wm_window_deliver(wm_window_pending_t *one, size_t most, wm_error_t *err);
 
 // Releases an argument. Engine lock not held.
 void
