@@ -126,6 +126,7 @@ typedef struct {
     wm_window_words_t *words;
     uint32_t ticket;
     bool exclusive;
+    unsigned looks; // since it was given up
 } asked_t;
 
 static int
@@ -142,19 +143,27 @@ typedef struct {
     wm_op_t op;
     wm_window_t *window;
     asked_t asked;
-    unsigned looks;
 } passing_t;
+
+// Returns true if the lock was taken and given back, or if a rank has died,
+// which may be the one that holds the lock. Engine lock held.
+static bool
+has_passed(wm_comm_t *comm, asked_t *asked)
+{
+    wm_error_t err;
+    bool taken = look_at_lock(asked, &err) != 0;
+    if (taken)
+        wm_window_lock_leave(asked->words, asked->exclusive);
+    return taken
+           || (wm_failure_is_due(&asked->looks)
+               && wm_failure_look_at_all(comm, &err) < 0);
+}
 
 static bool
 passing_step(wm_op_t *op)
 {
     passing_t *passing = (passing_t *)op;
-    wm_error_t err;
-    bool taken = look_at_lock(&passing->asked, &err) != 0;
-    if (taken)
-        wm_window_lock_leave(passing->asked.words, passing->asked.exclusive);
-    else if (!wm_failure_is_due(&passing->looks)
-             || wm_failure_look_at_all(op->comm, &err) == 0)
+    if (!has_passed(op->comm, &passing->asked))
         return false;
     atomic_fetch_sub(&passing->window->passing, 1);
     return true;
@@ -164,17 +173,19 @@ static const wm_op_kind_t passing_kind = {.step = passing_step};
 
 // Abandons a ticket. Without memory, waits for it.
 static void
-pass_ticket(wm_window_t *window, const asked_t *asked)
+pass_ticket(wm_window_t *window, asked_t *asked)
 {
     passing_t *passing = wm_op_new(&passing_kind, sizeof *passing,
                                    window->comm);
-    if (passing == NULL) {
-        while (
-            !wm_window_lock_try(asked->words, asked->ticket, asked->exclusive))
-            wm_engine_step();
-        wm_window_lock_leave(asked->words, asked->exclusive);
-        return;
+    bool passed = false;
+    for (unsigned turn = 1; passing == NULL && !passed; ++turn) {
+        wm_engine_turn(turn);
+        wm_engine_lock();
+        passed = has_passed(window->comm, asked);
+        wm_engine_unlock();
     }
+    if (passed)
+        return;
     passing->window = window;
     passing->asked = *asked;
     atomic_fetch_add(&window->passing, 1);
