@@ -67,6 +67,12 @@ def end(stream):
     return result, graph
 
 
+def spoil(stream):
+    """Makes the capture fail: nobody can wait for what is only captured."""
+    with kinds.Current(stream.device):
+        assert kinds.driver().cuStreamSynchronize(handle(stream)) != 0
+
+
 @contextlib.contextmanager
 def capture(stream, mode=None):
     """Gives a list with the Graph in it, once the capture has ended."""

@@ -414,10 +414,12 @@ wm_stream_capture(int device, CUstream stream, uint64_t *capture,
                             "stream, or a non-blocking stream");
     if (code < 0)
         return code;
-    if (status == CU_STREAM_CAPTURE_STATUS_INVALIDATED)
+    if (status == CU_STREAM_CAPTURE_STATUS_INVALIDATED) {
+        *capture = WM_STREAM_CAPTURE_FAILED;
         return wm_error_set(err, WM_ERR_STATE, 0,
                             "the capture of the stream into a graph has "
                             "failed: end the capture");
+    }
     *capture = status == CU_STREAM_CAPTURE_STATUS_NONE ? 0 : id;
     return 0;
 }

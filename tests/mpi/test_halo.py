@@ -262,6 +262,38 @@ def test_a_started_exchange_in_a_graph():
 
 
 @needs_gpu
+@pytest.mark.parametrize("how", ["exchange", "plan", "start"])
+def test_a_capture_that_fails_on_one_rank(kernel, how):
+    """Its call raises, and meets nobody."""
+    world = World(dims_of(2), [True, False], [5, 4], [(1, 1)] * 2, True)
+    stream = wm.Stream(wm.get_device())
+    before, after = world.arrays()
+    u = wm.array(before)
+    plan = world.halo.plan(u)
+    calls = {
+        "exchange": lambda: world.halo.exchange(u, stream=stream),
+        "plan": lambda: plan(stream),
+        "start": lambda: world.halo.start(u, stream=stream).finish(),
+    }
+    world.halo.exchange(u, stream=stream)
+    stream.synchronize()
+    if world.plain.rank == RANKS - 1:
+        with kinds.uncollected():
+            graphs.begin(stream)
+            graphs.spoil(stream)
+            with pytest.raises(RuntimeError, match="has failed: end the"):
+                calls[how]()
+            graphs.end(stream)
+    for _ in range(3):
+        u.assign(before)
+        wm.synchronize_device(stream.device)
+        calls[how]()
+        stream.synchronize()
+        check(world, u, after)
+    world.free()
+
+
+@needs_gpu
 def test_a_field_moves_on_one_rank():
     """The others learn of it; two places on one rank may take turns."""
     world = World(dims_of(2), [True] * 2, [4, 4], [(1, 1)] * 2, True)

@@ -473,11 +473,9 @@ check_set(const wm_halo_t *halo, const wm_halo_set_t *set,
     if (!wm_setting_is_on(WM_SETTING_CHECK) || halo->comm->size == 1
         || call->step != WM_HALO_ENQUEUE)
         return code;
-    if (find_side(halo, call, &stream)
-        && wm_stream_capture(call->fields[0].memory->device, stream, &capture,
-                             NULL)
-               < 0)
-        capture = 0;
+    if (find_side(halo, call, &stream))
+        (void)!wm_stream_capture(call->fields[0].memory->device, stream,
+                                 &capture, NULL);
     if (capture != 0)
         return code;
     int compared = compare_sets(halo, code < 0 ? NULL : set, &same, &other);
