@@ -262,6 +262,29 @@ def test_a_started_exchange_in_a_graph():
 
 
 @needs_gpu
+def test_a_graph_keeps_fields_that_were_not_exchanged_before(kernel):
+    world = World(dims_of(2), [True, False], [5, 4], [(1, 1)] * 2, True)
+    stream = wm.Stream(wm.get_device())
+    before, after = world.arrays()
+    u, *others = (wm.array(before) for _ in range(20))
+    wm.synchronize_device(stream.device)
+    with graphs.capture(stream) as made:
+        world.halo.exchange(u, stream=stream)
+    for other in others:
+        world.halo.exchange(other, stream=stream)
+    for other in others:
+        other.assign(before)
+    wm.synchronize_device(stream.device)
+    made[0].launch(stream)
+    stream.synchronize()
+    check(world, u, after)
+    for other in others:
+        np.testing.assert_array_equal(other.numpy(), before)
+    made[0].free()
+    world.free()
+
+
+@needs_gpu
 @pytest.mark.parametrize("how", ["exchange", "plan", "start"])
 def test_a_capture_that_fails_on_one_rank(kernel, how):
     """Its call raises, and meets nobody."""

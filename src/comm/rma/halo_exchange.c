@@ -182,11 +182,8 @@ find_together(wm_halo_t *halo, const wm_halo_call_t *call, int code,
         *err = code < 0 ? *err : unusable;
         return err->code;
     }
-    if (found != NULL && !found->by_messages
-        && find_side(halo, call, &stream)) {
+    if (found != NULL && !found->by_messages && find_side(halo, call, &stream))
         code = wm_stream_capture(halo->device, stream, &capture, err);
-        found->kept |= capture != 0;
-    }
     if (halo->comm->size > 1 && capture == 0) {
         int met = compare_sets(halo, code < 0 ? NULL : found, &same,
                                &unusable);
@@ -348,10 +345,11 @@ order_after(const wm_halo_t *halo, const wm_halo_call_t *call, CUstream stream,
 
 // Enqueues the exchange on a stream that is ordered behind the fields' users.
 static int
-enqueue_ordered(wm_halo_t *halo, const wm_halo_set_t *set, CUstream stream,
+enqueue_ordered(wm_halo_t *halo, wm_halo_set_t *set, CUstream stream,
                 uint64_t capture, wm_error_t *err)
 {
     bool captured = capture != 0;
+    set->kept |= captured;
     int code = captured ? wm_waiter_keep(&halo->waiter, halo->device, stream,
                                          capture, err)
                         : follow_last(halo, stream, err);
@@ -362,7 +360,7 @@ enqueue_ordered(wm_halo_t *halo, const wm_halo_set_t *set, CUstream stream,
 
 // After an error that the neighbours cannot know: their kernels wait for ours.
 static void
-release_neighbors(wm_halo_t *halo, const wm_halo_set_t *set)
+release_neighbors(wm_halo_t *halo, wm_halo_set_t *set)
 {
     wm_error_t unused;
     if (wm_halo_open_own(halo, &unused) == 0)
@@ -370,7 +368,7 @@ release_neighbors(wm_halo_t *halo, const wm_halo_set_t *set)
 }
 
 static int
-enqueue(wm_halo_t *halo, const wm_halo_set_t *set, const wm_halo_call_t *call,
+enqueue(wm_halo_t *halo, wm_halo_set_t *set, const wm_halo_call_t *call,
         wm_error_t *err)
 {
     CUstream stream;
@@ -393,7 +391,7 @@ enqueue(wm_halo_t *halo, const wm_halo_set_t *set, const wm_halo_call_t *call,
 }
 
 static int
-start(wm_halo_t *halo, const wm_halo_set_t *set, const wm_halo_call_t *call,
+start(wm_halo_t *halo, wm_halo_set_t *set, const wm_halo_call_t *call,
       wm_error_t *err)
 {
     CUstream stream;
