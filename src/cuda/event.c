@@ -164,6 +164,15 @@ wm_event_look_for_errors(int device, wm_error_t *err)
     return wm_event_done(device, event, &unused, err);
 }
 
+bool
+wm_event_has_ended(int device, CUevent event)
+{
+    bool done = false;
+    return wm_event_done(device, event, &done, NULL) == 0
+               ? done
+               : wm_event_look_for_errors(device, NULL) < 0;
+}
+
 int
 wm_event_synchronize(int device, CUevent event, wm_error_t *err)
 {

@@ -35,6 +35,11 @@ wm_event_record(int device, CUevent event, CUstream stream, wm_error_t *err);
 WM_MUST_CHECK int
 wm_event_done(int device, CUevent event, bool *done, wm_error_t *err);
 
+// Returns true if that work has ended, or the context is lost, so that none
+// runs. Another error of the driver does not tell.
+bool
+wm_event_has_ended(int device, CUevent event);
+
 // Returns the error of the device's context if the context is lost, for
 // example after an illegal address in any kernel. Any query of the driver
 // tells.

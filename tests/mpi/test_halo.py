@@ -285,6 +285,33 @@ def test_a_graph_keeps_fields_that_were_not_exchanged_before(kernel):
 
 
 @needs_gpu
+@pytest.mark.ranks(2)
+@pytest.mark.skipif(kinds.is_real(), reason="needs the simulated driver")
+def test_a_driver_error_is_no_end(kernel, fail):
+    """What a halo frees is in use until its exchange has ended."""
+    world = World(dims_of(1), [True], [200], [(1, 1)], False)
+    before, after = world.arrays()
+    u, stream = wm.array(before), wm.Stream(wm.get_device())
+    wm.synchronize_device(stream.device)
+    plan = world.halo.plan(u)
+    world.plain.Barrier()
+    if world.plain.rank == 1:
+        world.plain.Recv(np.zeros(1), 0)
+    plan(stream)
+    if world.plain.rank == 0:
+        fail("StreamCreateWithPriority")
+        del plan, world.halo
+        gc.collect()
+        others = [wm.full(64 * n, -5.0) for n in range(1, 9)]
+        for other in others:
+            other.numpy()
+        world.plain.Send(np.zeros(1), 1)
+    stream.synchronize()
+    check(world, u, after)
+    world.plain.Free()
+
+
+@needs_gpu
 @pytest.mark.parametrize("how", ["exchange", "plan", "start"])
 def test_a_capture_that_fails_on_one_rank(kernel, how):
     """Its call raises, and meets nobody."""

@@ -93,16 +93,19 @@ void
 wm_halo_add_set(wm_halo_t *halo, wm_halo_set_t *set)
 {
     int loose = 0;
-    bool waited = false;
+    bool waited = false, ended = false;
     for (wm_halo_set_t **link = &halo->sets, *one; (one = *link) != NULL;) {
         loose += !one->kept;
-        if (one->kept || (loose < MOST_LOOSE && !has_keys(one, set))) {
+        bool needed = one->kept || (loose < MOST_LOOSE && !has_keys(one, set));
+        if (!needed && !waited) {
+            wm_halo_wait(halo);
+            ended = wm_halo_has_ended(halo);
+            waited = true;
+        }
+        if (needed || !ended) {
             link = &one->next;
             continue;
         }
-        if (!waited)
-            wm_halo_wait(halo);
-        waited = true;
         *link = one->next;
         wm_halo_set_free(one);
     }

@@ -139,7 +139,8 @@ record_end_lock_held(wm_halo_t *halo)
         code = wm_halo_await_ticket(halo, halo->asking, NULL);
     if (code == 0)
         code = wm_event_record(halo->device, halo->ended, halo->asking, NULL);
-    halo->noted = ticket;
+    if (code == 0)
+        halo->noted = ticket;
     return code;
 }
 
@@ -165,18 +166,17 @@ wm_halo_wait(wm_halo_t *halo)
 bool
 wm_halo_has_ended(wm_halo_t *halo)
 {
-    bool ended = true;
     if (!wm_halo_is_busy(halo))
         return true;
     if (pthread_mutex_trylock(&halo->end_lock) != 0)
         return false; // another thread asks
     int code = record_end_lock_held(halo);
-    if (code == 0)
-        code = wm_event_done(halo->device, halo->ended, &ended, NULL);
+    bool ended = code == 0 ? wm_event_has_ended(halo->device, halo->ended)
+                           : wm_event_look_for_errors(halo->device, NULL) < 0;
     if (code == 0 && ended)
         atomic_store(&halo->passed, halo->noted);
     pthread_mutex_unlock(&halo->end_lock);
-    return code < 0 || ended; // nothing waits after an error of the driver
+    return ended;
 }
 
 void

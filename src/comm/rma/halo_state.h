@@ -130,8 +130,8 @@ wm_halo_ticket_word(const wm_halo_t *halo);
 WM_MUST_CHECK int
 wm_halo_await_ticket(wm_halo_t *halo, CUstream stream, wm_error_t *err);
 
-// Returns true if the work that was enqueued last has ended, as far as the
-// driver tells.
+// Returns true if the work that was enqueued last has ended, or the context is
+// lost.
 bool
 wm_halo_has_ended(wm_halo_t *halo);
 

@@ -7,13 +7,6 @@
 #include "comm/diagnostics/report.h"
 #include "cuda/stream.h"
 
-static bool
-entry_has_ended(const wm_shared_entry_t *entry, int device)
-{
-    bool done = true;
-    return wm_event_done(device, entry->event, &done, NULL) < 0 || done;
-}
-
 // Finds the entry of a stream, or one whose work has ended; NULL: there is
 // none.
 static wm_shared_entry_t *
@@ -26,7 +19,7 @@ find_entry(const wm_shared_work_t *work, int device, CUstream stream,
         if (work->entries[i].stream == stream && work->entries[i].id == id)
             return &work->entries[i];
     for (int i = 0; i < work->count; ++i)
-        if (entry_has_ended(&work->entries[i], device))
+        if (wm_event_has_ended(device, work->entries[i].event))
             return &work->entries[i];
     return NULL;
 }
@@ -77,7 +70,7 @@ bool
 wm_shared_work_has_ended(const wm_shared_work_t *work, int device)
 {
     int i = 0;
-    while (i < work->count && entry_has_ended(&work->entries[i], device))
+    while (i < work->count && wm_event_has_ended(device, work->entries[i].event))
         ++i;
     return i == work->count;
 }
@@ -110,7 +103,7 @@ wm_shared_work_look(wm_shared_work_t *work, int device, int64_t now,
             entry->since = now;
         }
         else if (entry->since >= 0 && now - entry->since > limit) {
-            if (!entry_has_ended(entry, device))
+            if (!wm_event_has_ended(device, entry->event))
                 report_wait(&entry->last, now - entry->since);
             entry->since = -1;
         }
