@@ -8,6 +8,8 @@ leaves what the one before it made.
 import ctypes
 import gc
 import threading
+import time
+import weakref
 
 import numpy as np
 import pytest
@@ -522,7 +524,6 @@ def test_a_capture_that_fails_is_no_start(fresh, stream):
     captured[0].free()
 
 
-@pytest.mark.ranks(2)
 def test_threads_free_communicators_and_graphs(comm, pair_of_ranks, stream):
     """Ends of one are closed while another thread drops its own."""
     stop = threading.Event()
@@ -531,7 +532,7 @@ def test_threads_free_communicators_and_graphs(comm, pair_of_ranks, stream):
         own = wm.Stream(stream.device)
         a = wm.zeros(100, "u1")
         while not stop.is_set():
-            with graphs.capture(own) as captured:
+            with graphs.capture(own, graphs.THREAD_LOCAL) as captured:
                 comm.on(own).Sendrecv(a, comm.rank, 0, a, comm.rank, 0)
             captured[0].free()
 
@@ -541,18 +542,68 @@ def test_threads_free_communicators_and_graphs(comm, pair_of_ranks, stream):
         for turn in range(20):
             plain = pair_of_ranks.Dup()
             own = wm.Comm(plain)
-            graph, requests, _a, _b = pair(own, stream, 100)
-            graph.launch(stream)
+            a = wm.zeros(100, "u1")
+            with graphs.capture(stream, graphs.THREAD_LOCAL) as captured:
+                own.on(stream).Sendrecv(a, own.rank, 0, a, own.rank, 0)
+            captured[0].launch(stream)
             stream.synchronize()
             if turn % 2:
-                graph.free()
+                captured[0].free()
             plain.Free()
             if turn % 2 == 0:
-                graph.free()
-            del requests
+                captured[0].free()
     finally:
         stop.set()
         thread.join()
+
+
+def test_nobody_outlives_the_communicator(comm, pair_of_ranks, stream):
+    """A graph at an edge of a grid is there when the communicator is not."""
+    made = []
+    for _ in range(20):
+        plain = pair_of_ranks.Dup()
+        a = wm.zeros(100, "u1")
+        with graphs.capture(stream) as captured:
+            wm.Comm(plain).on(stream).Send(a, MPI.PROC_NULL)
+        made.append(captured[0])
+        plain.Free()
+        pair_of_ranks.Dup().Free()
+    for graph in made:
+        graph.launch(stream)
+        stream.synchronize()
+        graph.free()
+    comm.Barrier()
+
+
+class Owned:
+    """An array of a stream, whose owner tells when it is gone."""
+
+    def __init__(self, array, stream):
+        self.array = array
+        self.__cuda_array_interface__ = {
+            **array.__cuda_array_interface__,
+            "stream": graphs.handle(stream).value,
+        }
+
+
+def test_a_graph_that_is_gone_gives_its_array_back(comm, stream):
+    """The next wait for a stream does, without another captured call."""
+    owner = Owned(wm.zeros(100, "u1"), stream)
+    gone = weakref.ref(owner)
+    with graphs.capture(stream) as captured:
+        comm.on(stream).Sendrecv(owner, comm.rank, 0, owner, comm.rank, 0)
+    captured[0].launch(stream)
+    stream.synchronize()
+    del owner
+    gc.collect()
+    assert gone() is not None
+    captured[0].free()
+    for _ in range(200):
+        stream.synchronize()
+        if gone() is None:
+            break
+        time.sleep(0.01)
+    assert gone() is None
 
 
 def test_nobody(comm, stream):
@@ -757,6 +808,52 @@ REFUSED = """
 @pytest.mark.programs
 def test_the_cause_is_told_though_the_receiver_has_gone(tmp_path):
     assert ranks.run_text(tmp_path, REFUSED).split() == ["told"] * 2
+
+
+REFUSALS = """
+    import sys
+    sys.path.insert(0, "tests")
+    from mpi4py import MPI
+    import graphs
+    import warpmpi as wm
+
+    comm = wm.Comm(MPI.COMM_WORLD)
+    stream, a = wm.Stream(wm.get_device()), wm.zeros(200, "u1")
+    channel = comm.on(stream)
+
+    def until_it_works(call, *args):
+        errors = 0
+        while True:
+            try:
+                call(*args)
+                return errors
+            except (RuntimeError, MPI.Exception):
+                errors += 1
+
+    def run(size, count):
+        errors = 0
+        with graphs.capture(stream) as captured:
+            for _ in range(count):
+                call = channel.Send if comm.rank else channel.Recv
+                part = a[:size] if comm.rank else a[:100]
+                errors += until_it_works(call, part, 1 - comm.rank)
+        captured[0].launch(stream)
+        errors += until_it_works(stream.synchronize)
+        captured[0].free()
+        comm.Barrier()
+        return errors
+
+    refused = all([run(101, 20) for _ in range(55)])
+    a.fill_(3 * comm.rank)
+    passed = run(100, 1) == 0 and (a.numpy()[:100] == 3).all()
+    print(refused and passed, flush=True)
+"""
+
+
+@pytest.mark.programs
+def test_messages_that_are_refused_leave_nothing(tmp_path):
+    """Neither words, nor a hand on those that another message has next."""
+    assert ranks.run_text(tmp_path, REFUSALS).split() == ["True"] * 2
 
 
 FAILING = """

@@ -122,7 +122,8 @@ wm_captured_new(wm_comm_t *comm, wm_buffer_t *buffer,
         wm_buffer_release(buffer);
         return code;
     }
-    end->comm = comm;
+    // An end of nobody's may outlive the communicator.
+    end->comm = envelope->rank == MPI_PROC_NULL ? NULL : comm;
     atomic_store(&end->holders, 1);
     end->buffer = *buffer;
     end->receives = receives;

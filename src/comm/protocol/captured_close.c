@@ -18,6 +18,7 @@
 #define NAP_NS 50000
 #define PAUSE_US 2000000  // without a sign of a kernel, which waits no longer
 #define AGAIN_US 60000000 // between two reports of a wait
+#define LOOK_US 200000    // for ends that nobody needs
 
 static wm_captured_t *all; // engine lock
 static _Atomic int count;  // of these
@@ -203,6 +204,16 @@ take_unused(void)
     return unused;
 }
 
+static void
+drop_list(wm_captured_t *unused)
+{
+    while (unused != NULL) {
+        wm_captured_t *next = unused->listed;
+        wm_captured_drop(unused);
+        unused = next;
+    }
+}
+
 void
 wm_captured_collect(void)
 {
@@ -213,11 +224,22 @@ wm_captured_collect(void)
     wm_engine_lock();
     wm_captured_t *unused = take_unused();
     wm_engine_unlock();
-    while (unused != NULL) {
-        wm_captured_t *next = unused->listed;
-        wm_captured_drop(unused);
-        unused = next;
-    }
+    drop_list(unused);
+}
+
+void
+wm_captured_serve(bool waited)
+{
+    (void)waited;
+    static _Atomic int64_t looked;
+    int64_t now = wm_engine_now();
+    if (!wm_captured_any() || now - looked < LOOK_US
+        || wm_setting_is_on(WM_SETTING_CHECK) || !wm_engine_try_lock())
+        return;
+    looked = now;
+    wm_captured_t *unused = take_unused();
+    wm_engine_unlock();
+    drop_list(unused);
 }
 
 void
@@ -232,9 +254,14 @@ wm_captured_drop(wm_captured_t *end)
     if (end->index >= 0 && !lost)
         wm_segment_words_give(WM_WORDS_OF_PORTS, end->index);
     wm_engine_unlock();
+    // Whoever made the array may free it in the middle of a capture.
+    wm_scope_t scope;
+    bool entered = wm_device_enter(end->device, &scope, NULL) == 0;
     if (end->block != NULL)
         wm_block_free(end->block, 0, NULL, NULL);
     wm_buffer_release(&end->buffer);
+    if (entered)
+        wm_device_leave(&scope);
     free(end);
 }
 
@@ -326,8 +353,7 @@ wm_captured_free(wm_captured_t *end, CUstream stream)
         wait_for_stream(end->device, stream, deadline);
     captured_close_now(end, deadline);
     wm_device_go();
-    wm_buffer_release(&end->buffer);
-    wm_captured_release(end);
+    wm_captured_release(end); // its array stays: replays may load from it
     wm_captured_collect();
 }
 
@@ -386,6 +412,7 @@ int
 wm_captured_find_failures(wm_error_t *err)
 {
     int code = 0;
+    wm_captured_collect();
     wm_engine_lock();
     // First all: a communicator keeps one error, which is told once.
     for (wm_captured_t *end = all; end != NULL; end = end->listed)

@@ -134,6 +134,10 @@ wm_captured_close_all(wm_comm_t *comm);
 void
 wm_captured_collect(void);
 
+// Does so now and then, if the lock is free.
+void
+wm_captured_serve(bool waited);
+
 // Releases all that the end has; no kernel uses it. Lock not needed.
 void
 wm_captured_drop(wm_captured_t *end);

@@ -140,11 +140,12 @@ match_answer(wm_captured_t *end, wm_peer_t *peer, wm_port_words_t *its,
              const wm_port_answer_t *answer)
 {
     end->peer = peer;
-    end->its = its;
-    end->its->answer = *answer;
-    end->left = end->closed;
-    atomic_store(&end->its->closed, end->left);
-    atomic_store(&end->its->answered, 1);
+    // A sender that is refused is left: its words may soon be another's.
+    end->left = answer->slots == 0;
+    end->its = end->left ? NULL : its;
+    its->answer = *answer;
+    atomic_store(&its->closed, end->left);
+    atomic_store(&its->answered, 1);
 }
 
 static int
@@ -196,8 +197,10 @@ match_sender(wm_captured_t *end, int rank, const captured_header_t *header)
     }
     if (code == 0 && !end->closed)
         code = match_accept(end, peer, header, &answer, &err);
-    if (code < 0)
+    if (code < 0) {
         match_fail(end, &err);
+        answer = (wm_port_answer_t){.refused = answer.refused};
+    }
     if (reached)
         match_answer(end, peer, its, &answer);
 }
@@ -493,4 +496,5 @@ const wm_module_t wm_captured_module = {
     .end = captured_end_all,
     .freed = wm_captured_close_all, // none of its graphs may run any more
     .drop = captured_drop_all,
+    .serve = wm_captured_serve,
 };
