@@ -394,6 +394,8 @@ look_at(wm_captured_t *end)
     if (end->its != NULL && !end->left)
         stop_kernels(end->its);       // which wait in vain
     wm_captured_look_for_answer(end); // which may tell a better reason
+    if (!end->receives && !end->matched && !end->closed && !has_lost(end))
+        return; // the answer is just being written
     wm_error_t err;
     end->told = true;
     (void)!reason_of(end, &err);

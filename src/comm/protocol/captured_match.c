@@ -145,6 +145,8 @@ match_answer(wm_captured_t *end, wm_peer_t *peer, wm_port_words_t *its,
     end->its = end->left ? NULL : its;
     its->answer = *answer;
     atomic_store(&its->closed, end->left);
+    if (end->left) // its host may be in no call of ours
+        __atomic_store_n(&its->late.stop, 1, __ATOMIC_RELEASE);
     atomic_store(&its->answered, 1);
 }
 
