@@ -2,10 +2,11 @@
 // Operations on memory of other ranks that the engine of the target performs,
 // asked by messages: for memory that the origin does not map (of another host,
 // or that CUDA IPC does not export), and for updates that no device does at
-// once. Each window has a target on every rank of its communicator. The
-// target's engine serves whenever it steps: by the progress thread under
-// MPI_THREAD_MULTIPLE, else in calls of ours alone. A rank that waits inside
-// MPI (MPI_Win_fence, MPI_Barrier) does not serve without that thread.
+// once. A window has a target on every rank of its communicator, unless every
+// rank reaches all parts by itself (window.h). The target's engine serves
+// whenever it steps: by the progress thread under MPI_THREAD_MULTIPLE, else in
+// calls of ours alone. A rank that waits inside MPI (MPI_Win_fence,
+// MPI_Barrier) does not serve without that thread.
 //
 // Operations of one origin on the same bytes of one target are performed in
 // the order in which they began, whatever they are; those of different origins

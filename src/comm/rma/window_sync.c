@@ -530,8 +530,8 @@ epochs_to_streams(wm_window_t *window, int device, wm_error_t *err)
         return wm_error_set(err, WM_ERR_STATE, 0,
                             "on a stream, Post, Start, Complete and Wait are "
                             "for windows whose GPU memory all ranks of one "
-                            "host reach, and for 1024 divided by the ranks of "
-                            "windows at a time: call the window itself");
+                            "host reach, and for 32768 neighbours in windows "
+                            "and halos at a time: call the window itself");
     if (window->on_streams)
         return 0;
     wm_engine_lock();

@@ -34,8 +34,7 @@ PyDoc_STRVAR(halo_open_doc,
              "_open($self, comm, rank, ndim, dims, periods, low, high, "
              "corners, block, lines, /)\n"
              "--\n\n"
-             "Begin with a communicator. Returns False if messages serve all\n"
-             "fields, as no rank has a GPU.");
+             "Begin with a communicator, also with one without GPUs.");
 
 // Makes the halo of a communicator, also of one without GPUs.
 static int
