@@ -850,7 +850,7 @@ def test_between_hosts():
         sys.path[:0] = ["tests", "tests/mpi"]
         import pytest
         words = "-q -p no:cacheprovider tests/mpi/test_windows.py -k".split()
-        words.append("locks or requests or datatypes or mixed or complete")
+        words.append("locks or requests or datatypes or mixed or post_start")
         sys.exit(pytest.main(words))
     """
     printed = ranks.run("-c", textwrap.dedent(text), ranks=2, timeout=200)
