@@ -136,8 +136,8 @@ is_needed(const wm_captured_t *end)
     return atomic_load(&end->holders) > 0 || atomic_load(&end->graphs) > 0;
 }
 
-// Reads how many messages the ends that nobody needs have passed. Lock not
-// held.
+// Reads how many messages the ends that nobody needs have passed. Takes the
+// engine's lock, and waits for the GPU with it.
 static void
 count_passed(void)
 {

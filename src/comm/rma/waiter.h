@@ -12,8 +12,8 @@
 
 typedef struct wm_waiter wm_waiter_t;
 
-// The functions of a kind of waiters. None may wait for a lock of a layer, but
-// free().
+// The functions of a kind of waiters. None but free() may wait for a lock that
+// a thread holds while it waits for another rank.
 typedef struct {
     const char *name; // for errors: "shared array"
     // Returns true if the streams' work on it has ended, as far as the driver

@@ -324,8 +324,11 @@ PyDoc_STRVAR(
     "All ranks exchange the same fields in the same order. The first\n"
     "exchange of a set of fields is collective and maps their memory. In a\n"
     "capture the exchange becomes one kernel of the graph, if the fields\n"
-    "were exchanged before. Raises ValueError on all ranks if the fields do\n"
-    "not fit, or a width exceeds a block, and TypeError for other objects.");
+    "were exchanged before; a wm.Array has no current stream, so give\n"
+    "stream= there. Raises ValueError on all ranks if the fields do not fit,\n"
+    "or a width exceeds a block, and for a stream of another GPU, TypeError\n"
+    "for other objects, RuntimeError after free(), MPI.Exception once a rank\n"
+    "has died or the communicator is revoked, MemoryError, wm.CudaError.");
 
 static PyObject *
 halo_exchange(PyObject *object, PyObject *const *args, Py_ssize_t given,

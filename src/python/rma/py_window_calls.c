@@ -375,28 +375,38 @@ const char wm_py_window_Put_doc[] = PyDoc_STR(
     "Put($self, /, origin, target_rank, target=None)\n--\n\n"
     "Write an array to the memory of a rank.\n\n"
     "origin: a GPU or host array, or [array, count, datatype], which stays\n"
-    "as it is until the next call that synchronizes the window. target: a\n"
-    "displacement in units of the target's disp_unit, or [displacement,\n"
+    "as it is until the next call that synchronizes the window.\n"
+    "target_rank: a rank of the window; MPI.PROC_NULL does nothing. target:\n"
+    "a displacement in units of the target's disp_unit, or [displacement,\n"
     "count, datatype]; default: the beginning. The array is read behind the\n"
-    "work of its stream, and calls on one window are done in their order.\n"
+    "work of its stream, and calls on one window are done in their order.\n\n"
     "Raises MPI.Exception: ERR_RMA_SYNC outside of an epoch, ERR_RMA_RANGE\n"
-    "beyond the target's memory.");
+    "beyond the target's memory, ERR_RANK, ERR_TYPE and ERR_COUNT;\n"
+    "ValueError if both sides have different sizes, if the window's GPU\n"
+    "does not reach the array, and for a datatype of more than 65536 blocks\n"
+    "at unequal distances; TypeError for other arguments; RuntimeError\n"
+    "while the stream that wrote the array is being captured; MemoryError;\n"
+    "wm.CudaError.");
 TRANSFER(Put, WM_TARGET_PUT, false)
 
 const char wm_py_window_Get_doc[] = PyDoc_STR(
     "Get($self, /, origin, target_rank, target=None)\n--\n\n"
-    "Read the memory of a rank into an array, which has the data after the\n"
-    "next call that synchronizes the window. Arguments and errors as Put.");
+    "Read the memory of a rank into an array.\n\n"
+    "origin: the array that is written, writable; it has the data after the\n"
+    "next call that synchronizes the window. Other arguments and errors as\n"
+    "Put.");
 TRANSFER(Get, WM_TARGET_GET, false)
 
 const char wm_py_window_Rput_doc[] = PyDoc_STR(
     "Rput($self, /, origin, target_rank, target=None)\n--\n\n"
-    "Do as Put; returns a request.");
+    "Do as Put; returns a request, at whose end the array may be changed: a\n"
+    "wm.Request, for MPI's own windows an MPI.Request.");
 TRANSFER(Rput, WM_TARGET_PUT, true)
 
 const char wm_py_window_Rget_doc[] = PyDoc_STR(
     "Rget($self, /, origin, target_rank, target=None)\n--\n\n"
-    "Do as Get; returns a request, at whose end the array has the data.");
+    "Do as Get; returns a request, as Rput, at whose end the array has the\n"
+    "data.");
 TRANSFER(Rget, WM_TARGET_GET, true)
 
 const char wm_py_window_Accumulate_doc[] = PyDoc_STR(
@@ -412,27 +422,29 @@ ACCUMULATE(Accumulate, false)
 const char wm_py_window_Raccumulate_doc[] = PyDoc_STR(
     "Raccumulate($self, /, origin, target_rank, target=None, "
     "op=None)\n--\n\n"
-    "Do as Accumulate; returns a request.");
+    "Do as Accumulate; returns a request, as Rput.");
 ACCUMULATE(Raccumulate, true)
 
 const char wm_py_window_Get_accumulate_doc[] = PyDoc_STR(
     "Get_accumulate($self, /, origin, result, target_rank, target=None, "
     "op=None)\n--\n\n"
-    "Do as Accumulate; result gets the elements as they were before. With\n"
-    "MPI.NO_OP they stay, and origin is not read.");
+    "Do as Accumulate; result, a writable array of the same size, gets the\n"
+    "elements as they were before. With MPI.NO_OP they stay, and origin is\n"
+    "not read. Errors as Accumulate; ValueError for arrays of other sizes.");
 GET_ACCUMULATE(Get_accumulate, false)
 
 const char wm_py_window_Rget_accumulate_doc[] = PyDoc_STR(
     "Rget_accumulate($self, /, origin, result, target_rank, target=None, "
     "op=None)\n--\n\n"
-    "Do as Get_accumulate; returns a request.");
+    "Do as Get_accumulate; returns a request, as Rput.");
 GET_ACCUMULATE(Rget_accumulate, true)
 
 const char wm_py_window_Fetch_and_op_doc[] = PyDoc_STR(
     "Fetch_and_op($self, /, origin, result, target_rank, target_disp=0, "
     "op=None)\n--\n\n"
     "Do as Get_accumulate with one element, at a displacement in units of\n"
-    "the target's disp_unit. Raises ValueError for arrays of other sizes.");
+    "the target's disp_unit. Errors as Accumulate; ValueError for arrays of\n"
+    "other sizes.");
 CALL(Fetch_and_op,
      .names = {"origin", "result", "target_rank", "target_disp", "op"},
      .count = 5, .required = 3, .kind = WM_TARGET_FETCH, .result = 1,

@@ -180,8 +180,14 @@ const char wm_py_window_Lock_doc[] = PyDoc_STR(
     "assertion=0)\n--\n\n"
     "Lock the memory of a rank, alone or shared, and wait for the lock. The\n"
     "rank itself does nothing. Ranks get the lock in the order in which they\n"
-    "ask. Raises MPI.Exception (ERR_RMA_SYNC) if this rank holds it, or has\n"
-    "another epoch open, and an error if a rank of the window dies.");
+    "ask. MPI.PROC_NULL locks nothing.\n\n"
+    "lock_type: MPI.LOCK_EXCLUSIVE or MPI.LOCK_SHARED. assertion: with\n"
+    "MPI.MODE_NOCHECK no rank of this host is waited for. Raises\n"
+    "MPI.Exception: ERR_RMA_SYNC if this rank holds the lock, or has another\n"
+    "epoch open, ERR_LOCKTYPE, ERR_RANK, and an error of ULFM if a rank of\n"
+    "the window dies. Raises RuntimeError below MPI_THREAD_MULTIPLE, if the\n"
+    "other rank's process must do the calls on the memory itself (another\n"
+    "host, memory that is not mapped here).");
 
 SYNC_CALL(Lock)
 {
@@ -209,7 +215,12 @@ SYNC_CALL(Lock)
 
 const char wm_py_window_Unlock_doc[] = PyDoc_STR(
     "Unlock($self, /, rank)\n--\n\n"
-    "End the calls of this rank, and give the lock of a rank's memory back.");
+    "End this rank's calls, and give the lock of a rank's memory back.\n\n"
+    "For its own memory this rank's own work on the memory ends first.\n"
+    "MPI.PROC_NULL does nothing. Raises MPI.Exception: ERR_RMA_SYNC if this\n"
+    "rank has not locked the memory by Lock, ERR_RANK, and errors of the\n"
+    "calls that end here; RuntimeError while a stream that has written the\n"
+    "rank's own memory is being captured.");
 
 SYNC_CALL(Unlock)
 {
@@ -228,7 +239,8 @@ SYNC_CALL(Unlock)
 
 const char wm_py_window_Lock_all_doc[] = PyDoc_STR(
     "Lock_all($self, /, assertion=0)\n--\n\n"
-    "Lock the memory of all ranks, shared, as Lock does.");
+    "Lock the memory of all ranks, shared, as Lock does. assertion and\n"
+    "errors as Lock. If one lock fails, no memory stays locked.");
 
 SYNC_CALL(Lock_all)
 {
@@ -245,7 +257,10 @@ SYNC_CALL(Lock_all)
 
 const char wm_py_window_Unlock_all_doc[] = PyDoc_STR(
     "Unlock_all($self, /)\n--\n\n"
-    "End the calls of this rank, and give all locks of Lock_all back.");
+    "End the calls of this rank, and give all locks of Lock_all back.\n\n"
+    "This rank's own work on its memory ends first. Raises MPI.Exception:\n"
+    "ERR_RMA_SYNC without Lock_all, and errors of the calls that end here;\n"
+    "RuntimeError as Unlock.");
 
 SYNC_CALL(Unlock_all)
 {
@@ -287,7 +302,11 @@ flush_all(sync_t *sync)
 const char wm_py_window_Flush_doc[] = PyDoc_STR(
     "Flush($self, /, rank)\n--\n\n"
     "Wait until the calls of this rank on the memory of a rank have ended,\n"
-    "on both sides.");
+    "on both sides. The window has one stream, so that it waits for the\n"
+    "calls on other ranks, too. MPI.PROC_NULL does nothing. Raises\n"
+    "MPI.Exception: ERR_RMA_SYNC if this rank has not locked the memory by\n"
+    "Lock or Lock_all, ERR_RANK, and errors of the calls that end here,\n"
+    "such as ERR_RMA_RANGE.");
 
 SYNC_CALL(Flush)
 {
@@ -297,7 +316,7 @@ SYNC_CALL(Flush)
 
 const char wm_py_window_Flush_local_doc[] = PyDoc_STR(
     "Flush_local($self, /, rank)\n--\n\n"
-    "Wait until the arrays of this rank's calls may be used again.");
+    "Do as Flush: its errors, and calls end on both sides.");
 
 SYNC_CALL(Flush_local)
 {
@@ -307,7 +326,9 @@ SYNC_CALL(Flush_local)
 
 const char wm_py_window_Flush_all_doc[] = PyDoc_STR(
     "Flush_all($self, /)\n--\n\n"
-    "Wait until all calls of this rank have ended, on both sides.");
+    "Wait until all calls of this rank have ended, on both sides. Raises\n"
+    "MPI.Exception: ERR_RMA_SYNC if this rank has locked no memory, and\n"
+    "errors of the calls that end here, such as ERR_RMA_RANGE.");
 
 SYNC_CALL(Flush_all)
 {
@@ -317,7 +338,7 @@ SYNC_CALL(Flush_all)
 
 const char wm_py_window_Flush_local_all_doc[] = PyDoc_STR(
     "Flush_local_all($self, /)\n--\n\n"
-    "Wait until the arrays of this rank's calls may be used again.");
+    "Do as Flush_all: its errors, and calls end on both sides.");
 
 SYNC_CALL(Flush_local_all)
 {
@@ -328,7 +349,8 @@ SYNC_CALL(Flush_local_all)
 const char wm_py_window_Sync_doc[] = PyDoc_STR(
     "Sync($self, /)\n--\n\n"
     "Wait for this rank's own work on its memory, so that others who are\n"
-    "told later see it.");
+    "told later see it. Needs no epoch. Raises RuntimeError while a stream\n"
+    "that has written the memory is being captured.");
 
 SYNC_CALL(Sync)
 {
@@ -370,7 +392,11 @@ read_group(const sync_t *sync, int *ranks)
 const char wm_py_window_Post_doc[] = PyDoc_STR(
     "Post($self, /, group, assertion=0)\n--\n\n"
     "Let the ranks of a group access this rank's memory, until Wait. This\n"
-    "rank's own work on it ends first.");
+    "rank's own work on it ends first. Waits for no other rank.\n\n"
+    "group: ranks of the window. assertion: as MPI; it changes nothing.\n"
+    "Raises MPI.Exception: ERR_RMA_SYNC if the last Post has no Wait yet, or\n"
+    "calls were made since the last Fence, ERR_GROUP for other ranks;\n"
+    "RuntimeError as Sync.");
 
 SYNC_CALL(Post)
 {
@@ -385,7 +411,12 @@ SYNC_CALL(Post)
 
 const char wm_py_window_Start_doc[] = PyDoc_STR(
     "Start($self, /, group, assertion=0)\n--\n\n"
-    "Begin to access the memory of the ranks of a group, which call Post.");
+    "Begin to access the memory of the ranks of a group; waits until these\n"
+    "have called Post.\n\n"
+    "group, assertion: as Post. Raises MPI.Exception: ERR_RMA_SYNC if\n"
+    "another epoch is open, or calls were made since the last Fence,\n"
+    "ERR_GROUP for other ranks, and an error of ULFM if a rank of the\n"
+    "window dies.");
 
 SYNC_CALL(Start)
 {
@@ -401,7 +432,9 @@ SYNC_CALL(Start)
 
 const char wm_py_window_Complete_doc[] = PyDoc_STR(
     "Complete($self, /)\n--\n\n"
-    "End the calls since Start, and tell the ranks that were accessed.");
+    "End the calls since Start, and tell the ranks that were accessed.\n\n"
+    "Raises MPI.Exception: ERR_RMA_SYNC without Start, and errors of the\n"
+    "calls that end here, such as ERR_RMA_RANGE.");
 
 SYNC_CALL(Complete)
 {
@@ -412,7 +445,9 @@ SYNC_CALL(Complete)
 
 const char wm_py_window_Wait_doc[] = PyDoc_STR(
     "Wait($self, /)\n--\n\n"
-    "Wait until the ranks of the last Post have called Complete.");
+    "Wait until the ranks of the last Post have called Complete. Returns\n"
+    "True, as MPI.Win.Wait. Raises MPI.Exception: ERR_RMA_SYNC without\n"
+    "Post, and an error of ULFM if a rank of the window dies.");
 
 SYNC_CALL(Wait)
 {
@@ -428,7 +463,8 @@ SYNC_CALL(Wait)
 
 const char wm_py_window_Test_doc[] = PyDoc_STR(
     "Test($self, /)\n--\n\n"
-    "Return True if the ranks of the last Post have called Complete.");
+    "Return True if the ranks of the last Post have called Complete; this\n"
+    "ends the Post, as Wait does. Waits for no rank. Errors as Wait.");
 
 SYNC_CALL(Test)
 {
