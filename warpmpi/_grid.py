@@ -26,8 +26,12 @@ class Grid:
     MPI.Comm, of which a cartesian one is made, as is by MPI.Compute_dims, or
     by `dims`, with a 0 where MPI chooses. periods: a bool, or one for each
     dimension. width, corners: those of wm.Halo. Blocks differ by one point at
-    most; the first ranks have the larger ones. Collective. Raises ValueError
-    for a grid with fewer points than ranks in a dimension.
+    most; the first ranks have the larger ones. Collective. Raises on all ranks
+    if one gives a wrong argument: ValueError for a shape that has not one to
+    three dimensions, or fewer points than ranks in one, for a width of more
+    points than the smallest block, and for periods or dims of another length;
+    TypeError for a shape that is none. Raises TypeError for a comm that is no
+    MPI.Comm.
     """
 
     def __init__(
@@ -177,7 +181,8 @@ class Grid:
         of the grid. Ghosts of a periodic dimension count on beyond the grid.
         An array with a point more or less than the block is staggered: its
         points lie half way between. That is the rule of
-        ImplicitGlobalGrid.jl. Raises ValueError for another shape.
+        ImplicitGlobalGrid.jl. Local. Raises ValueError for another shape, and
+        IndexError for a dimension that the grid does not have.
         """
         points = self._points_of(u)[dim]
         begin, low = self._blocks[dim][0], self._width[dim][0]
@@ -188,8 +193,9 @@ class Grid:
         """Return the whole grid on the root, a NumPy array; None elsewhere.
 
         u: an array of local_shape, of any library, whose further dimensions
-        are parts of an element. Collective. Raises ValueError for another
-        shape.
+        are parts of an element. root: a rank of the grid's communicator.
+        Collective. Raises ValueError on all ranks if one gives another shape,
+        and MPI.Exception (ERR_ROOT) for a root that is no rank.
         """
         texts = self._plain.allgather(self._why_not(u))
         for rank, text in enumerate(texts):

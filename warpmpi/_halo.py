@@ -107,8 +107,9 @@ class Halo(_core.HaloCalls):
     each dimension an int or (low, high). corners: the ghosts of diagonal
     neighbours are filled, too. shape: the shape of this rank's block, ghosts
     included; arrays may then be staggered, with one point more or less than
-    the block. The call is collective. Raises ValueError for widths or shapes
-    that are none, and TypeError for another communicator.
+    the block. The call is collective. Raises TypeError for another
+    communicator, and ValueError, on all ranks if one gives them, for widths
+    or shapes that are none.
     """
 
     def __init__(
@@ -200,7 +201,8 @@ class Halo(_core.HaloCalls):
         GPU arrays are exchanged beside later work on `stream`, or on the
         current stream of their library, which must not touch the edges and
         the ghosts until finish(). Arguments and errors are those of
-        exchange(); one exchange of a halo is under way at a time.
+        exchange(); one exchange of a halo is under way at a time. The result
+        has one method, finish(stream=None).
         """
         begun = self._begin(*fields, stream=stream)
         requests = None
@@ -213,7 +215,9 @@ class Halo(_core.HaloCalls):
 
         A plan keeps the fields. plan(stream=) is exchange() of them, and
         raises RuntimeError where a field has other memory than now. It is one
-        kernel, and may be captured into a CUDA graph at its first call.
+        kernel, and may be captured into a CUDA graph at its first call. Where
+        messages are used (CPU arrays, several hosts), it does what exchange()
+        does. Arguments and errors of plan() itself are those of exchange().
         """
         return Plan(self, self._prepare(*fields), fields)
 
@@ -314,7 +318,10 @@ class Halo(_core.HaloCalls):
 
 
 class Exchange:
-    """An exchange that wm.Halo.start has begun."""
+    """An exchange that wm.Halo.start has begun.
+
+    It keeps the fields. finish() ends it.
+    """
 
     def __init__(
         self,
@@ -332,7 +339,9 @@ class Exchange:
 
         That is work on `stream`, on the stream of start(), or on the current
         stream of the fields' library. CPU arrays are filled at the return.
-        A second call does nothing.
+        A second call does nothing. Raises RuntimeError if the halo was freed,
+        or a field has other memory than at start(), ValueError for a stream of
+        another GPU, MPI.Exception for a message that failed.
         """
         if self._ended:
             return
@@ -345,7 +354,10 @@ class Exchange:
 
 
 class Plan:
-    """The exchange of some fields: wm.Halo.plan."""
+    """The exchange of some fields, which wm.Halo.plan has made.
+
+    It keeps the fields. plan(stream=None) exchanges them.
+    """
 
     def __init__(
         self, halo: Halo, number: int, fields: tuple[Any, ...]
@@ -354,10 +366,16 @@ class Plan:
         self._call = functools.partial(halo._replay, number, *fields)
 
     def __call__(self, stream: Any = None) -> None:
-        """Exchange the fields on a stream; see wm.Halo.exchange."""
+        """Exchange the fields on a stream.
+
+        All ranks call it equally often. stream: as of wm.Halo.exchange. Raises
+        RuntimeError if the halo was freed, or a field has other memory or
+        another shape than when the plan was made, ValueError for a stream of
+        another GPU, MPI.Exception once a rank has died, wm.CudaError.
+        """
         self._call(stream=stream)
 
     @property
     def fields(self) -> tuple[Any, ...]:
-        """The fields, in their order."""
+        """The fields that were given to wm.Halo.plan, in their order."""
         return self._fields

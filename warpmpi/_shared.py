@@ -9,10 +9,13 @@ import math
 import operator
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import _core
 from ._typing import DeviceLike, DTypeLike, StreamLike
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
 
 SLOTS = 64
 _MOST = 2**58  # elements, of 16 bytes at most
@@ -116,7 +119,8 @@ class SharedArray:
     take it, and so do messages.
 
     The array keeps its memory, and the peers', as long as it or any view of
-    it is in use on any rank. Dropping it waits for nobody.
+    it is in use on any rank. Dropping it waits for nobody. It cannot be made
+    by hand, nor pickled: both raise TypeError.
     """
 
     # So no attribute of the user's hides one of the array's.
@@ -211,9 +215,9 @@ class SharedArray:
     # What it has besides.
 
     @property
-    def comm(self) -> Any:
+    def comm(self) -> MPI.Comm:
         """The communicator whose ranks share it."""
-        return self._comm
+        return self._comm  # type: ignore[no-any-return]
 
     @property
     def array(self) -> Any:
@@ -403,7 +407,7 @@ def shared_empty(
     shape: int | Sequence[int],
     dtype: DTypeLike | None = "float32",
     *,
-    comm: Any,
+    comm: MPI.Comm,
     device: DeviceLike | None = None,
     like: Any = None,
     slots: int = SLOTS,
@@ -411,15 +415,18 @@ def shared_empty(
     """A new array of each rank, which the kernels of all ranks can use.
 
     Collective over `comm`, whose ranks are on one host. shape, dtype, device
-    and like may differ by rank. device: wm.get_device() unless given. Where a
+    and like may differ by rank. dtype: float32 unless given (wm.empty has
+    float64). device: wm.get_device() unless given. Where a
     rank has no GPU, or GPUs do not reach each other, all arrays are in the
     host's memory. like: "cupy", "torch", "warp", "numpy", or the module:
     `a.array` and `a.peer(rank)` are that library's arrays. slots: counters
-    for signals of each rank, alike on all ranks.
+    for signals of each rank, 1 to 65536, alike on all ranks.
 
     If one rank fails, all raise: ValueError or TypeError for its argument on
     that rank, and RuntimeError elsewhere; wm.OutOfMemoryError on all if one
-    is out of memory; ValueError for ranks of several hosts.
+    is out of memory; ValueError for ranks of several hosts, for an
+    intercommunicator, and for slots that differ; MPI.Exception if a rank has
+    died.
     """
     return _make("shared_empty", comm, shape, dtype, device, like, slots)
 
@@ -428,7 +435,7 @@ def shared_zeros(
     shape: int | Sequence[int],
     dtype: DTypeLike | None = "float32",
     *,
-    comm: Any,
+    comm: MPI.Comm,
     device: DeviceLike | None = None,
     like: Any = None,
     slots: int = SLOTS,
@@ -442,7 +449,7 @@ def shared_full(
     fill_value: Any,
     dtype: DTypeLike | None = "float32",
     *,
-    comm: Any,
+    comm: MPI.Comm,
     device: DeviceLike | None = None,
     like: Any = None,
     slots: int = SLOTS,

@@ -11,13 +11,18 @@ from __future__ import annotations
 import operator
 from array import array
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
 from . import _core, _devices, _memory_kinds
 from ._comm import _OF_GPUS, Comm, revoke_with
 from ._staging.windows import STAGED, window_memory
+
+if TYPE_CHECKING:
+    from mpi4py.typing import BufSpec, TargetSpec
+
+    from ._typing import StreamLike
 
 # mpi4py's own, which install() replaces.
 _stock = {
@@ -241,7 +246,9 @@ def create_dynamic(
     """Make a window to which ranks attach arrays later. Collective.
 
     The displacement of a call is then an address, MPI.Get_address(array) of
-    the rank that has attached the array, by Attach.
+    the rank that has attached the array, by Attach. info, comm: as MPI. If one
+    rank fails, all raise: TypeError on that rank if info is no MPI.Info, and
+    RuntimeError elsewhere.
     """
     making = _Making(cls, "Create_dynamic", 1, info, comm)
     making.wants = _devices.is_cuda_available()
@@ -304,9 +311,15 @@ class StreamWin:
     that is being captured takes them into its graph. Arrays are GPU memory, or
     page-locked memory, which in a capture the program keeps. Locks are the
     window's own: the host waits for them.
+
+    Arguments and errors are those of the window's calls of the same names.
+    Besides, calls that move data raise RuntimeError after Free, and ValueError
+    for pageable memory, for arrays with gaps on this side in a capture, for
+    updates of elements of more than 8 bytes or misaligned ones, for memory of
+    a rank that this process does not reach, and for a stream of another GPU.
     """
 
-    def __init__(self, win: Any, stream: Any) -> None:
+    def __init__(self, win: Any, stream: StreamLike) -> None:
         if win._made is None:
             raise TypeError(
                 "on(stream): the window is of host memory, or was freed; give "
@@ -318,21 +331,34 @@ class StreamWin:
     def __repr__(self) -> str:
         return f"<warpmpi.StreamWin of {self._win!r} on {self._stream!r}>"
 
-    def Put(self, origin: Any, target_rank: int, target: Any = None) -> None:
+    def Put(
+        self,
+        origin: BufSpec,
+        target_rank: int,
+        target: TargetSpec | None = None,
+    ) -> None:
         """Write an array to the memory of a rank, as Win.Put."""
         args = origin, target_rank, target
         self._win._on_call(self._stream, "Put", *args)
 
-    def Get(self, origin: Any, target_rank: int, target: Any = None) -> None:
-        """Read the memory of a rank into an array, for later work there."""
+    def Get(
+        self,
+        origin: BufSpec,
+        target_rank: int,
+        target: TargetSpec | None = None,
+    ) -> None:
+        """Read the memory of a rank into an array, as Win.Get.
+
+        Later work on the stream sees the data.
+        """
         args = origin, target_rank, target
         self._win._on_call(self._stream, "Get", *args)
 
     def Accumulate(
         self,
-        origin: Any,
+        origin: BufSpec,
         target_rank: int,
-        target: Any = None,
+        target: TargetSpec | None = None,
         op: MPI.Op | None = None,
     ) -> None:
         """Combine the memory of a rank with an array, as Win.Accumulate."""
@@ -341,10 +367,10 @@ class StreamWin:
 
     def Get_accumulate(
         self,
-        origin: Any,
-        result: Any,
+        origin: BufSpec | None,
+        result: BufSpec,
         target_rank: int,
-        target: Any = None,
+        target: TargetSpec | None = None,
         op: MPI.Op | None = None,
     ) -> None:
         """Do as Accumulate; result gets the elements as they were before."""
@@ -353,56 +379,76 @@ class StreamWin:
 
     def Fetch_and_op(
         self,
-        origin: Any,
-        result: Any,
+        origin: BufSpec | None,
+        result: BufSpec,
         target_rank: int,
         target_disp: int = 0,
         op: MPI.Op | None = None,
     ) -> None:
-        """Do as Get_accumulate with one element."""
+        """Do as Get_accumulate with one element, of 8 bytes at most."""
         args = origin, result, target_rank, target_disp, op
         self._win._on_call(self._stream, "Fetch_and_op", *args)
 
     def Compare_and_swap(
         self,
-        origin: Any,
-        compare: Any,
-        result: Any,
+        origin: BufSpec,
+        compare: BufSpec,
+        result: BufSpec,
         target_rank: int,
         target_disp: int = 0,
     ) -> None:
-        """Replace one element if it equals compare, as the window's own."""
+        """Replace one element if it equals compare.
+
+        The three are arrays of one element, as of Win.Compare_and_swap.
+        """
         args = origin, compare, result, target_rank, target_disp
         self._win._on_call(self._stream, "Compare_and_swap", *args)
 
     def Fence(self, assertion: int = 0) -> None:
-        """Let the stream wait for the streams of all ranks, as Win.Fence.
+        """Let the stream wait for the streams of all ranks. Collective.
 
-        If it fails on one rank, the streams of the others do not wait for
-        that rank's, unless they are captured: this call, the next, or a wait
-        for the stream raises RuntimeError there.
+        It ends the calls of this rank on the stream and of `win` itself.
+        assertion: MPI.MODE_NOSUCCEED counts, as in Win.Fence. The first Fence
+        of a window on a stream is outside of captures. If it fails on one
+        rank, that rank raises MPI.Exception (ERR_RMA_SYNC), as Win.Fence. The
+        streams of the others do not wait for that rank's, unless they are
+        captured: this call, the next, or a wait for the stream raises
+        RuntimeError there.
         """
         self._win._on_sync(self._stream, "Fence", assertion)
 
     def Post(self, group: MPI.Group, assertion: int = 0) -> None:
-        """Let the ranks of a group access this rank's memory from now on."""
+        """Let the ranks of a group access this rank's memory from now on.
+
+        group, assertion: as of Win.Post. As Start, Complete and Wait, it
+        raises RuntimeError for windows whose GPU memory not all ranks reach.
+        """
         self._win._on_sync(self._stream, "Post", group)
 
     def Start(self, group: MPI.Group, assertion: int = 0) -> None:
-        """Let the stream wait until the ranks of a group have posted."""
+        """Let the stream wait until the ranks of a group have posted.
+
+        group, assertion and errors: as of Post, but ERR_RMA_SYNC as Win.Start.
+        """
         self._win._on_sync(self._stream, "Start", group)
 
     def Complete(self) -> None:
-        """Tell the ranks that were accessed, when the stream is here."""
+        """Tell the ranks that were accessed, when the stream is here.
+
+        Raises MPI.Exception (ERR_RMA_SYNC) without Start.
+        """
         self._win._on_sync(self._stream, "Complete", None)
 
     def Wait(self) -> None:
-        """Let the stream wait until the ranks of Post have completed."""
+        """Let the stream wait until the ranks of Post have completed.
+
+        Raises MPI.Exception (ERR_RMA_SYNC) without Post.
+        """
         self._win._on_sync(self._stream, "Wait", None)
 
 
 class _Methods:
-    def on(self: Any, stream: Any) -> StreamWin:
+    def on(self: Any, stream: StreamLike) -> StreamWin:
         """Return the window's calls on a stream, also in CUDA graphs.
 
         stream: wm.Stream, a stream of CuPy, PyTorch, Warp or Numba, or a
@@ -432,8 +478,11 @@ class _Methods:
         """Attach an array to a window of Create_dynamic.
 
         memory: a contiguous array, of a GPU or of the host. The window keeps
-        the array until Detach or Free. Raises ValueError for an array that
-        is not contiguous, and MemoryError beyond 256 GPU arrays of a process.
+        the array until Detach or Free. Local. Raises MPI.Exception:
+        ERR_RMA_ATTACH if memory overlaps what is attached, ERR_RMA_FLAVOR for
+        another window; ValueError for a GPU array that is not contiguous,
+        TypeError or BufferError for what is no writable memory of the host,
+        and MemoryError beyond 256 GPU arrays of a process.
         """
         if self._made is None:
             STAGED["Attach"](self, memory)
@@ -441,7 +490,12 @@ class _Methods:
             self._attach(_attachable(memory), True)
 
     def Detach(self: Any, memory: Any) -> None:
-        """Detach an array that was attached; no rank accesses it any more."""
+        """Detach an array that was attached; no rank accesses it any more.
+
+        memory: the array, or one that begins where it begins. Local. Raises
+        MPI.Exception: ERR_RMA_ATTACH if no attached array begins there, and
+        other errors as Attach.
+        """
         if self._made is None:
             STAGED["Detach"](self, memory)
         else:
@@ -496,7 +550,10 @@ class _Methods:
         Of any window but one of Create_dynamic, as in MPI 4.1. GPU memory is
         a wm.Array of bytes, mapped here, for the kernels and libraries of this
         process. It keeps the window; after Free it must not be used. rank:
-        MPI.PROC_NULL is the first rank with memory.
+        MPI.PROC_NULL is the first rank with memory. The unit is in bytes; a
+        rank without memory has an empty buffer. Raises MPI.Exception:
+        ERR_RMA_SHARED for memory that is not mapped here, or is the host's,
+        ERR_RMA_FLAVOR for a window of Create_dynamic, ERR_RANK.
         """
         if self._made is None:
             return MPI.Win.Shared_query(self, rank)

@@ -22,6 +22,9 @@ the writes of its own thread. For those of a whole launch, signal from the
 next kernel, or by `a.signal(right, 0)` on the stream. Slots and ranks are not
 checked. A kernel that waits for a kernel of another rank needs both to run at
 once: each rank has a GPU of its own, or MPS runs.
+
+rank: 0 to a.comm.size - 1. slot: 0 to a.slots - 1. value: 1 to 2**48 - 1.
+None of them raises an error.
 """
 
 # Warp reads the decorators as they are written, and the types of parameters
@@ -54,30 +57,36 @@ _ONCE = ";"  # a backward pass does not signal or wait again
     replay_snippet=_ONCE,
 )
 def signal(handle: wp.uint64, rank: int, slot: int, value: wp.uint64) -> None:
-    """Add `value` to a slot of a rank, behind this thread's writes."""
+    """Add `value` (1 to 2**48 - 1) to a slot of a rank.
+
+    Behind this thread's writes.
+    """
 
 
 @wp.func_native(
     _calling("shared::wm_shared_wait(a, slot, value);"), replay_snippet=_ONCE
 )
 def wait(handle: wp.uint64, slot: int, value: wp.uint64) -> None:
-    """Wait until a slot of this rank has `value`, and take it."""
+    """Wait until a slot of this rank has `value`, and subtract it."""
 
 
 @wp.func_native(
     _calling("shared::wm_shared_barrier(a);"), replay_snippet=_ONCE
 )
 def barrier(handle: wp.uint64) -> None:
-    """Wait until all ranks have called it."""
+    """Wait until all ranks have called it, equally often."""
 
 
 @wp.func_native(_calling("return shared::wm_shared_peek(a, slot);"))
 def peek(handle: wp.uint64, slot: int) -> wp.uint64:
-    """The value of a slot of this rank."""
+    """The value of a slot of this rank: what wait() may still take."""
 
 
 @wp.func_native(
     _calling("return (wp::uint64)shared::wm_shared_pointer(a, rank);")
 )
 def pointer(handle: wp.uint64, rank: int) -> wp.uint64:
-    """The address of a rank's array, in memory that this GPU reaches."""
+    """The address of a rank's array, in memory that this GPU reaches.
+
+    In bytes; never 0 for a rank of the array.
+    """
