@@ -313,10 +313,11 @@ class StreamWin:
     window's own: the host waits for them.
 
     Arguments and errors are those of the window's calls of the same names.
-    Besides, calls that move data raise RuntimeError after Free, and ValueError
-    for pageable memory, for arrays with gaps on this side in a capture, for
-    updates of elements of more than 8 bytes or misaligned ones, for memory of
-    a rank that this process does not reach, and for a stream of another GPU.
+    Besides, all raise RuntimeError after Free, and ValueError for a stream of
+    another GPU. Those that move data raise ValueError for pageable memory, for
+    arrays with gaps on this side in a capture, for updates of elements of more
+    than 8 bytes or misaligned ones, and for memory of a rank that this process
+    does not reach.
     """
 
     def __init__(self, win: Any, stream: StreamLike) -> None:
