@@ -469,22 +469,24 @@ wm_captured_leave(wm_captured_t *end)
         ends->last = link;
 }
 
-// Nothing refers to the communicator any more.
+// Nothing refers to the communicator any more, but other threads walk the
+// ends.
 static void
 captured_drop_all(wm_comm_t *comm)
 {
+    wm_engine_lock();
     struct wm_captured_ends *ends = comm->captured;
-    if (ends == NULL)
-        return;
-    while (ends->unexpected != NULL) {
+    comm->captured = NULL;
+    while (ends != NULL && ends->unexpected != NULL) {
         captured_unexpected_t *next = ends->unexpected->next;
         free(ends->unexpected);
         ends->unexpected = next;
     }
-    for (wm_captured_t *end = ends->first; end != NULL; end = end->next)
+    for (wm_captured_t *end = ends != NULL ? ends->first : NULL; end != NULL;
+         end = end->next)
         end->comm = NULL;
     free(ends);
-    comm->captured = NULL;
+    wm_engine_unlock();
     wm_captured_collect();
 }
 
