@@ -269,8 +269,9 @@ post(const wm_halo_params_t &p, uint64_t epoch)
         store_far(word_of(p.peers[i].memory, p.rank, WM_HALO_POST), epoch);
 }
 
-// Waits for the neighbours' tasks, and for neighbours without any to come to
-// this exchange, so that this rank is never two exchanges ahead.
+// Waits for the neighbours' tasks, and for each neighbour to come to this
+// exchange, unless tasks of ours have waited for its post. So this rank is
+// never two exchanges ahead, and nobody writes here after the end.
 WM_DEVICE void
 await_all(const wm_halo_params_t &p, uint64_t epoch)
 {
@@ -282,7 +283,7 @@ await_all(const wm_halo_params_t &p, uint64_t epoch)
         if (peer.arrivals > 0)
             (void)await(word_of(p.memory, peer.rank, WM_HALO_DONE), wanted,
                         p.abort);
-        else
+        if ((p.unheard >> i & 1) != 0)
             (void)await(word_of(p.memory, peer.rank, WM_HALO_POST), epoch,
                         p.abort);
         awaited[peer.rank] = wanted;

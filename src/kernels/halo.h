@@ -75,6 +75,7 @@ typedef struct {
     uint64_t ticket;      // written at the end; 0: none
     uint32_t waits_first; // 1: the tasks read what neighbours let us read
     uint32_t peer_count;  // 0: the stream orders us, and no kernel waits
+    uint32_t unheard;     // by bit: neighbours whose post no task waits for
     wm_halo_peer_t peers[WM_HALO_PEERS];
 } wm_halo_params_t;
 

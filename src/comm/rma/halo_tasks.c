@@ -461,6 +461,7 @@ wm_halo_fill_peers(wm_halo_making_t *making)
         return;
     wm_halo_fill_own(making);
     params->peer_count = (uint32_t)halo->peer_count;
+    params->unheard = UINT32_MAX;
     for (int i = 0; i < halo->peer_count; ++i)
         params->peers[i] = (wm_halo_peer_t){
             .memory = halo->counters->ranks[halo->peers[i]].memory,
@@ -470,8 +471,11 @@ wm_halo_fill_peers(wm_halo_making_t *making)
         int neighbor = wm_halo_neighbor(&halo->shape, halo->comm->rank, at);
         uint32_t peer = neighbor < 0 ? WM_HALO_SELF
                                      : peer_index(halo, neighbor);
-        if (peer != WM_HALO_SELF)
-            params->peers[peer].arrivals +=
-                making->heads[neighbor].tasks[wm_halo_back(at)];
+        if (peer == WM_HALO_SELF)
+            continue;
+        params->peers[peer].arrivals +=
+            making->heads[neighbor].tasks[wm_halo_back(at)];
+        if (making->own.tasks[at] > 0)
+            params->unheard &= ~(1u << peer);
     }
 }
