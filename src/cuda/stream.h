@@ -90,8 +90,8 @@ wm_stream_is_capturing(int device, CUstream stream, bool *capturing,
 // Writes a number that identifies the capture that the stream is in; 0: none.
 // Fails with WM_ERR_STATE for a default stream that captured streams are
 // ordered with, as no work can be given to it, and then leaves the number;
-// and in a capture that has failed, whose number is WM_STREAM_CAPTURE_FAILED,
-// so that a failing call does not take its stream for one that is not captured.
+// and in a capture that has failed, whose number is WM_STREAM_CAPTURE_FAILED:
+// who fails then does not take the stream for one that is not captured.
 WM_MUST_CHECK int
 wm_stream_capture(int device, CUstream stream, uint64_t *capture,
                   wm_error_t *err);

@@ -70,7 +70,8 @@ bool
 wm_shared_work_has_ended(const wm_shared_work_t *work, int device)
 {
     int i = 0;
-    while (i < work->count && wm_event_has_ended(device, work->entries[i].event))
+    while (i < work->count
+           && wm_event_has_ended(device, work->entries[i].event))
         ++i;
     return i == work->count;
 }
