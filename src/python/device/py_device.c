@@ -39,8 +39,8 @@ wm_py_device_ordinal(PyObject *device)
 int
 wm_py_after_wait(int code, wm_error_t *err)
 {
-    if (code == 0)
-        code = wm_symm_find_failures(err);
+    if (code == 0 && wm_symm_any())
+        WM_PY_UNLOCKED(code = wm_symm_find_failures(err));
     if (code == 0 && wm_captured_any())
         WM_PY_UNLOCKED(code = wm_captured_find_failures(err));
     return wm_py_result(code, err);

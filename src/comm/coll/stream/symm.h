@@ -125,10 +125,13 @@ WM_MUST_CHECK int
 wm_symm_look(wm_symm_t *symm, uint64_t place, wm_error_t *err);
 
 // Raise, once, a failure in calls that were begun here, if it was not raised
-// before: of `symm` (NULL: none), or of all communicators. Cheap if there is
-// none.
+// before: of `symm` (NULL: none), or of all communicators, if there are any.
+// They may wait for a thread that makes such a call.
 WM_MUST_CHECK int
 wm_symm_find_failure(wm_symm_t *symm, wm_error_t *err);
+
+bool
+wm_symm_any(void); // cheap, without a lock
 
 WM_MUST_CHECK int
 wm_symm_find_failures(wm_error_t *err);

@@ -246,12 +246,16 @@ wm_symm_make(wm_comm_t *comm, int device, bool captured, int code,
     return 0;
 }
 
+bool
+wm_symm_any(void)
+{
+    return list != NULL;
+}
+
 int
 wm_symm_find_failures(wm_error_t *err)
 {
     int code = 0;
-    if (list == NULL)
-        return 0;
     wm_lock(&list_lock);
     for (wm_symm_t *symm = list; symm != NULL && code == 0; symm = symm->next)
         code = wm_symm_find_failure(symm, err);
