@@ -692,6 +692,21 @@ def test_copies_go_with_their_graph(comm, stream):
     assert used[-1] <= used[2]
 
 
+def test_copies_go_without_another_capture(comm, stream):
+    for _ in range(2):
+        gc.collect()
+        used = in_use()
+        c = Call(comm, SIZE, "int32", "device", 0)
+        with graphs.capture(stream) as captured:
+            result = alltoallw_with_gaps(c, comm.on(stream))
+        captured[0].free()
+        comm.Barrier()
+        del c, result
+        gc.collect()
+    while in_use() > used:  # the progress thread frees them
+        comm.Barrier()
+
+
 def test_nothing_is_left(comm):
     """Symmetric memory of graphs goes with its communicator."""
     for _ in range(3):

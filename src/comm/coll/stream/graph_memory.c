@@ -6,8 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "comm/engine/engine.h"
+#include "comm/engine/modules.h"
 #include "cuda/capture.h"
 #include "cuda/lock.h"
+#include "cuda/stream.h"
+
+#define LOOK_US 100000
 
 // Memory of one call of a graph.
 typedef struct kept {
@@ -21,6 +26,7 @@ typedef struct kept {
 
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
 static kept_t *list;            // list_lock
+static _Atomic int count;       // of the list
 static _Atomic bool some_ended; // some of the list are
 
 // Called by the driver.
@@ -46,6 +52,7 @@ graph_memory_collect(void)
             continue;
         }
         *at = kept->next;
+        atomic_fetch_sub(&count, 1);
         kept->next = ended;
         ended = kept;
     }
@@ -71,14 +78,19 @@ graph_memory_add(int device, CUstream stream, const kept_t *what,
         return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
     *kept = *what;
     int code = wm_capture_keep(device, stream, kept, note_end, err);
-    if (code < 0) // nodes of the graph may use it
+    uint64_t capture;
+    if (code < 0 // nodes of the graph may use it, unless none will come
+        && wm_stream_capture(device, stream, &capture, NULL) == 0)
         atomic_store(&kept->ended, false);
     wm_lock(&list_lock);
     kept->next = list;
     list = kept;
+    bool first = atomic_fetch_add(&count, 1) == 0;
     if (atomic_load(&kept->ended)) // before it was in the list
         atomic_store(&some_ended, true);
     pthread_mutex_unlock(&list_lock);
+    if (first)
+        wm_engine_notify(); // it now looks for graphs that are gone
     return code;
 }
 
@@ -139,3 +151,21 @@ wm_graph_marks_leave(const void *owner)
     pthread_mutex_unlock(&list_lock);
     graph_memory_collect();
 }
+
+static void
+graph_memory_serve(bool waited)
+{
+    (void)waited;
+    graph_memory_collect();
+}
+
+static int64_t
+graph_memory_rest(void)
+{
+    return atomic_load(&count) > 0 ? LOOK_US : 0;
+}
+
+const wm_module_t wm_graph_memory_module = {
+    .serve = graph_memory_serve,
+    .rest = graph_memory_rest,
+};

@@ -11,8 +11,9 @@
 
 #include "cuda/memory.h"
 
-// Keeps a block until the graph is gone into which the stream is captured. If
-// this fails, the block stays for good.
+// Keeps a block until the graph is gone into which the stream is captured. The
+// progress thread frees it then. If this fails, the block stays for good,
+// unless the capture has failed.
 WM_MUST_CHECK int
 wm_graph_memory_keep(int device, CUstream stream, wm_block_t *block,
                      wm_error_t *err);
