@@ -4,6 +4,7 @@
 import ctypes
 import os
 import textwrap
+import weakref
 
 import numpy as np
 import pytest
@@ -1063,6 +1064,83 @@ def test_in_a_graph(comm):
     made[0].free()
     win.Fence()
     win.Free()
+
+
+class Given:
+    """Memory that tells how long a window keeps it."""
+
+    def __init__(self, array):
+        self.array = array
+        self.__cuda_array_interface__ = array.__cuda_array_interface__
+
+
+@pytest.mark.parametrize("calls", ["put", "fence", "post"])
+def test_a_graph_keeps_its_window(comm, calls):
+    """Also the other ranks' memory, until no rank has such a graph."""
+    stream, source = wm.Stream(), wm.full(32, comm.rank, "int64")
+    given = Given(wm.zeros(32, "int64"))
+    kept, memory = weakref.ref(given), given.array
+    left, right = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+    group = comm.Get_group()
+
+    def begin(on):
+        on.Fence()
+        stream.synchronize()
+
+    def play(on):
+        if calls == "post":
+            on.Post(group.Incl([left]))
+            on.Start(group.Incl([right]))
+        if calls != "put" or comm.rank == 0:
+            on.Put(source, right)
+        if calls == "fence":
+            on.Fence()
+        elif calls == "post":
+            on.Complete()
+            on.Wait()
+
+    win = opened(comm, given, 8)
+    on = win.on(stream)
+    begin(on)
+    with graphs.capture(stream) as made:
+        play(on)
+    del given
+    win.Fence(MPI.MODE_NOSUCCEED)
+    win.Free()
+    assert kept() is not None
+    for value in range(1, 4):
+        again = opened(comm, wm.zeros(32, "int64"), 8)  # has other words
+        begin(again.on(stream))
+        play(again.on(stream))
+        again.Fence(MPI.MODE_NOSUCCEED)
+        again.Free()
+        source.assign(np.full(32, 10 * value + comm.rank))
+        wm.synchronize_device(wm.get_device())
+        made[0].launch(stream)
+        stream.synchronize()
+        comm.Barrier()
+        puts = calls != "put" or left == 0
+        expected = 10 * value + left if puts else 0
+        assert (memory.numpy() == expected).all()
+        assert kept() is not None
+        comm.Barrier()
+    made[0].free()
+    while comm.allreduce(kept() is not None):  # a thread of the driver tells
+        opened(comm, wm.zeros(1), 8).Free()
+
+
+def test_a_window_without_graphs_ends_at_once(comm):
+    given = Given(wm.zeros(32, "int64"))
+    kept = weakref.ref(given)
+    win = opened(comm, given, 8)
+    del given
+    on = win.on(wm.Stream())
+    on.Fence()
+    on.Put(wm.zeros(8, "int64"), comm.rank)
+    win.Fence(MPI.MODE_NOSUCCEED)
+    assert kept() is not None
+    win.Free()
+    assert kept() is None
 
 
 def test_calls_that_a_capture_does_not_take(comm):

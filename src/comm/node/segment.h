@@ -43,6 +43,7 @@ typedef struct {
     _Alignas(64) _Atomic uint32_t drawn, served;
     _Atomic uint32_t readers;
     _Atomic uint32_t updating; // 1 + its rank; 0: none
+    _Atomic uint32_t left;     // raised when a window with them is left
 } wm_window_words_t;
 
 #define WM_ATTACHED 256

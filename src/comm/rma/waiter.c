@@ -135,16 +135,25 @@ remove_left(void)
 static void
 collect_and_unlock(void)
 {
-    wm_waiter_t *removed = remove_left();
+    wm_waiter_t *removed = remove_left(), *last = NULL;
     wm_engine_unlock();
     while (removed != NULL) {
         wm_waiter_t *waiter = removed;
         wm_comm_t *comm = waiter->comm;
         removed = waiter->next;
+        if (waiter->class->release != NULL) {
+            waiter->next = last;
+            last = waiter;
+        }
         waiter->class->free(waiter);
         wm_comm_release(comm);
     }
     pthread_mutex_unlock(&collect_lock);
+    while (last != NULL) {
+        wm_waiter_t *waiter = last;
+        last = waiter->next;
+        waiter->class->release(waiter);
+    }
 }
 
 void
@@ -176,7 +185,8 @@ static void
 end_waits(wm_waiter_t *waiter, int rank)
 {
     if (atomic_load(&waiter->dead) == 0
-        && waiter->class->end_waits(waiter, rank))
+        && (waiter->class->end_waits == NULL
+            || waiter->class->end_waits(waiter, rank)))
         atomic_store(&waiter->dead, 1 + rank);
 }
 
@@ -210,7 +220,7 @@ waiter_serve(bool waited)
     }
     looked = now;
     for (wm_waiter_t *waiter = list; waiter != NULL; waiter = waiter->next) {
-        if (limit > 0)
+        if (limit > 0 && waiter->class->report != NULL)
             waiter->class->report(waiter, now, limit);
         look_for_dead(waiter);
     }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Waiters: things of this process in which streams wait for other ranks, such
-// as shared arrays and halos. This module knows them all. It tells others if a
-// stream may be waiting, ends the waits for a rank that has died, looks for
-// waits that last long, and frees a waiter that the program has dropped once
-// its work has ended and no graph has it. A waiter outlives its communicator,
-// whose end only ends the calls.
+// as shared arrays, halos and, once they are closed, windows. This module
+// knows them all. It tells others if a stream may be waiting, ends the waits
+// for a rank that has died, looks for waits that last long, and frees a waiter
+// that the program has dropped once its work has ended and no graph has it. A
+// waiter outlives its communicator, whose end only ends the calls.
 #ifndef WM_COMM_RMA_WAITER_H
 #define WM_COMM_RMA_WAITER_H
 
@@ -20,6 +20,7 @@ typedef struct {
     // tells. Any thread.
     bool (*has_ended)(wm_waiter_t *waiter);
     // Reports waits that have lasted for `limit` microseconds. Engine lock.
+    // NULL: others do, as for end_waits().
     void (*report)(wm_waiter_t *waiter, int64_t now, int64_t limit);
     // Ends the waits for a rank; the size: for all, as the communicator is
     // revoked. Returns false if a later look has to try again. Engine lock.
@@ -28,8 +29,11 @@ typedef struct {
     // returns true if it can be freed. `may_wait`: free() may wait for the
     // device. Engine lock. NULL: it always can.
     bool (*is_left)(wm_waiter_t *waiter, bool may_wait);
-    // Called by a thread without locks.
+    // Called by a thread without locks of the engine's. release(), or NULL, is
+    // called later, without this module's locks, for objects of the program,
+    // and frees the waiter itself then.
     void (*free)(wm_waiter_t *waiter);
+    void (*release)(wm_waiter_t *waiter);
 } wm_waiter_class_t;
 
 // The first member of what a waiter is.

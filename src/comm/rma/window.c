@@ -86,6 +86,7 @@ window_connect(wm_window_t *window, int rank, const published_t *its,
         || (rank != window->comm->rank && its->exported
             && !wm_rkey_holds(&part->place, part->nbytes)))
         return wm_comm_damaged(window->comm, rank, err);
+    part->left = atomic_load(&part->words->left);
     return 0;
 }
 
@@ -213,11 +214,138 @@ window_exchange(wm_window_t *window, const wm_window_given_t *given,
     return window_expose(window, given, (uint8_t *)memory, code, err);
 }
 
+// --- the end --------------------------------------------------------------
+
+void
+wm_window_leave(wm_window_t *window)
+{
+    wm_window_part_t *own = &window->parts[window->comm->rank];
+    if (window->left || atomic_load(&window->waiter.graphs) > 0)
+        return;
+    window->left = true;
+    atomic_fetch_add(&own->words->left, 1);
+}
+
+void
+wm_window_stay(wm_window_t *window)
+{
+    wm_window_part_t *own = &window->parts[window->comm->rank];
+    if (window->left)
+        atomic_fetch_sub(&own->words->left, 1);
+    window->left = false;
+}
+
+// Returns true if no rank of this host has graphs with calls.
+static bool
+window_have_all_left(const wm_window_t *window)
+{
+    bool left = true;
+    for (int rank = 0; rank < window->size && left; ++rank) {
+        const wm_window_part_t *part = &window->parts[rank];
+        const wm_peer_t *peer = window->comm->peers[rank];
+        left = part->words == NULL
+               || atomic_load(&part->words->left) != part->left || peer->dead
+               || (rank != window->comm->rank && wm_node_is_leaving(peer));
+    }
+    return left;
+}
+
+// Gives up what calls in graphs use, too, but the memory.
+static void
+window_unmap(wm_waiter_t *waiter)
+{
+    wm_window_t *window = (wm_window_t *)waiter;
+    wm_engine_lock();
+    for (int rank = 0; rank < window->size; ++rank)
+        if (window->parts[rank].mapping != NULL)
+            wm_mapping_release(window->parts[rank].mapping);
+    wm_window_detach_all(window);
+    wm_epochs_free(window->epochs);
+    wm_segment_words_give(WM_WORDS_OF_WINDOWS, window->words);
+    wm_engine_unlock();
+}
+
+static void
+window_release(wm_waiter_t *waiter)
+{
+    wm_window_t *window = (wm_window_t *)waiter;
+    if (window->owner != NULL)
+        window->release(window->owner);
+    free(window->attached);
+    pthread_mutex_destroy(&window->lock);
+    free(window);
+}
+
+static void
+window_free(wm_window_t *window)
+{
+    window_unmap(&window->waiter);
+    window_release(&window->waiter);
+}
+
+static int
+window_end_work(wm_window_t *window, wm_error_t *err)
+{
+    int code = window->target != NULL ? wm_target_withdraw(window->target, err)
+                                      : 0;
+    wm_window_release_ended(window);
+    for (int rank = 0; rank < window->size; ++rank)
+        for (int what = 0; what < WM_WINDOW_NOTICES; ++what)
+            wm_window_drop_notice(&window->parts[rank],
+                                  (wm_window_notice_t)what);
+    if (window->opened)
+        wm_stream_release(window->device, window->stream);
+    if (window->signal.word != NULL)
+        wm_signal_release(&window->signal);
+    return code;
+}
+
+static bool
+window_has_ended(wm_waiter_t *waiter)
+{
+    (void)waiter; // the epochs know of graphs that run
+    return true;
+}
+
+static bool
+window_is_left(wm_waiter_t *waiter, bool may_wait)
+{
+    wm_window_t *window = (wm_window_t *)waiter;
+    (void)may_wait;
+    wm_window_leave(window);
+    return window_have_all_left(window);
+}
+
+static const wm_waiter_class_t class = {
+    .name = "window",
+    .has_ended = window_has_ended,
+    .is_left = window_is_left,
+    .free = window_unmap,
+    .release = window_release,
+};
+
+int
+wm_window_close(wm_window_t *window, void *owner, void (*release)(void *owner),
+                wm_error_t *err)
+{
+    int code = window_end_work(window, err);
+    window->owner = owner;
+    window->release = release;
+    if (window_have_all_left(window))
+        window_free(window);
+    else {
+        wm_waiter_add(&window->waiter, &class, window->comm);
+        wm_waiter_drop(&window->waiter);
+    }
+    return code;
+}
+
 int
 wm_window_open(wm_comm_t *comm, const wm_window_given_t *given,
                wm_window_t **made, wm_error_t *err)
 {
     size_t parts = (size_t)comm->size * sizeof(wm_window_part_t);
+    wm_waiters_collect();
     wm_window_t *window = calloc(1, sizeof *window + parts);
     char *memory = calloc((size_t)comm->size + 1,
                           window_published_bytes(comm->size));
@@ -243,37 +371,9 @@ wm_window_open(wm_comm_t *comm, const wm_window_given_t *given,
     free(memory);
     if (code == 0)
         *made = window;
-    else
-        (void)!wm_window_close(window, NULL);
-    return code;
-}
-
-int
-wm_window_close(wm_window_t *window, wm_error_t *err)
-{
-    if (window == NULL)
-        return 0;
-    int code = window->target != NULL ? wm_target_withdraw(window->target, err)
-                                      : 0;
-    wm_window_release_ended(window);
-    for (int rank = 0; rank < window->size; ++rank)
-        for (int what = 0; what < WM_WINDOW_NOTICES; ++what)
-            wm_window_drop_notice(&window->parts[rank],
-                                  (wm_window_notice_t)what);
-    if (window->opened)
-        wm_stream_release(window->device, window->stream);
-    if (window->signal.word != NULL)
-        wm_signal_release(&window->signal);
-    wm_engine_lock();
-    for (int rank = 0; rank < window->size; ++rank)
-        if (window->parts[rank].mapping != NULL)
-            wm_mapping_release(window->parts[rank].mapping);
-    wm_window_detach_all(window);
-    wm_epochs_free(window->epochs);
-    wm_segment_words_give(WM_WORDS_OF_WINDOWS, window->words);
-    wm_engine_unlock();
-    free(window->attached);
-    pthread_mutex_destroy(&window->lock);
-    free(window);
+    else {
+        (void)!window_end_work(window, NULL);
+        window_free(window);
+    }
     return code;
 }

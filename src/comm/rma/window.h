@@ -16,6 +16,7 @@
 #include "comm/comm/comm.h"
 #include "comm/node/mapping.h"
 #include "comm/rma/target.h"
+#include "comm/rma/waiter.h"
 #include "comm/rma/window_lock.h"
 #include "comm/transfer/epochs.h"
 #include "cuda/lock.h"
@@ -48,6 +49,7 @@ typedef struct {
     wm_mapping_t *mapping;    // NULL: none is needed
     wm_window_words_t *words; // NULL: on another host
     int index;                // of the words, in the rank's segment
+    uint32_t left;            // words->left, while its rank has the window
     wm_window_held_t held;    // by this rank
     // This rank is accessed, and accesses the other, by Post and Start.
     bool posted, started;
@@ -84,6 +86,7 @@ typedef struct {
 typedef struct wm_window_request wm_window_request_t; // window_request.h
 
 typedef struct {
+    wm_waiter_t waiter; // once it was closed, for graphs
     pthread_mutex_t lock;
     wm_comm_t *comm;
     bool (*interrupted)(wm_op_t *op); // asked by waits for other ranks; NULL
@@ -112,6 +115,9 @@ typedef struct {
     wm_target_t *target; // NULL: each rank reaches all parts, by itself
     bool asked;          // operations were begun there since the last flush
     bool dynamic; // ranks attach memory, whose addresses are displacements
+    bool left;    // all ranks may know: no graph of this one has calls
+    void *owner;  // of our memory, once it was closed
+    void (*release)(void *owner);
     wm_window_attached_t *attached; // mapped ones
     int attached_count;
     int size;
@@ -136,10 +142,20 @@ WM_MUST_CHECK int
 wm_window_open(wm_comm_t *comm, const wm_window_given_t *given,
                wm_window_t **made, wm_error_t *err);
 
-// Closes the window: the work of all ranks has ended, and no rank accesses it
-// any more. Collective if it has a target, whose last error is returned. NULL:
-// no-op.
+// Closes the window: the work of all ranks has ended (wm_window_end). Where
+// graphs of some rank have its calls, mappings, words and the memory stay
+// until all these graphs are destroyed. release(owner), then, gives the memory
+// up; owner NULL: none. Collective if it has a target, whose last error is
+// returned.
 WM_MUST_CHECK int
-wm_window_close(wm_window_t *window, wm_error_t *err);
+wm_window_close(wm_window_t *window, void *owner, void (*release)(void *owner),
+                wm_error_t *err);
+
+// Tells the other ranks that this one has left the window, unless its graphs
+// have calls; or takes that back.
+void
+wm_window_leave(wm_window_t *window);
+void
+wm_window_stay(wm_window_t *window);
 
 #endif

@@ -626,11 +626,22 @@ wm_window_check_stream(const wm_window_t *window, int device, wm_error_t *err)
 }
 
 int
+wm_window_keep(wm_window_t *window, int device, CUstream stream,
+               uint64_t *capture, wm_error_t *err)
+{
+    *capture = 0;
+    int code = wm_stream_capture(device, stream, capture, err);
+    return code < 0 || *capture == 0 ? code
+                                     : wm_waiter_keep(&window->waiter, device,
+                                                      stream, *capture, err);
+}
+
+int
 wm_window_precede(wm_window_t *window, int device, CUstream stream,
                   wm_error_t *err)
 {
     uint64_t capture = 0;
-    int code = wm_stream_capture(device, stream, &capture, err);
+    int code = wm_window_keep(window, device, stream, &capture, err);
     if (code < 0 || capture != 0)
         return code;
     code = run_flush(window, err);
@@ -645,7 +656,7 @@ wm_window_follow(wm_window_t *window, int device, CUstream stream,
                  wm_error_t *err)
 {
     uint64_t capture = 0;
-    int code = wm_stream_capture(device, stream, &capture, err);
+    int code = wm_window_keep(window, device, stream, &capture, err);
     if (code < 0 || capture != 0)
         return code;
     code = run_open(window, err);
@@ -669,7 +680,7 @@ wm_window_begin_on(wm_window_t *window, wm_window_call_t *call, int device,
     if (code == 0)
         code = wm_atomic_prepare(device, err);
     if (code == 0)
-        code = wm_stream_capture(device, stream, &capture, err);
+        code = wm_window_keep(window, device, stream, &capture, err);
     if (code == 0 && capture == 0
         && window->pending_count + ARGUMENTS > WM_WINDOW_PENDING) {
         code = run_end(window, err);

@@ -55,6 +55,11 @@ wm_window_begin(wm_window_t *window, wm_window_call_t *call, wm_error_t *err);
 WM_MUST_CHECK int
 wm_window_check_stream(const wm_window_t *window, int device, wm_error_t *err);
 
+// Finds the capture of a stream (0: none), whose graph keeps the window.
+WM_MUST_CHECK int
+wm_window_keep(wm_window_t *window, int device, CUstream stream,
+               uint64_t *capture, wm_error_t *err);
+
 // Gives a call to a stream of the program, on the window's device. The arrays
 // are GPU or page-locked memory, and in a capture they have no gaps on this
 // side; the program keeps them then. Fails where the part is not reached.
@@ -64,7 +69,8 @@ wm_window_begin_on(wm_window_t *window, wm_window_call_t *call, int device,
 
 // Orders a stream of the program behind the calls of this rank that are under
 // way, of which those that the targets' engines do end here; or later calls,
-// which name no stream, behind the stream. In a capture, no-op.
+// which name no stream, behind the stream. In a capture, only
+// wm_window_keep().
 WM_MUST_CHECK int
 wm_window_precede(wm_window_t *window, int device, CUstream stream,
                   wm_error_t *err);

@@ -117,7 +117,12 @@ wm_window_end(wm_window_t *window, wm_error_t *err)
         code = wm_window_complete(window, err);
     if (code == 0)
         code = wm_coll_wait(window->comm, look_at_passing, window, 1, err);
-    return sync_all_ranks(window, "Free", code, err);
+    if (code == 0)
+        wm_window_leave(window);
+    code = sync_all_ranks(window, "Free", code, err);
+    if (code < 0)
+        wm_window_stay(window);
+    return code;
 }
 
 // --- Lock ---------------------------------------------------------------
@@ -575,11 +580,14 @@ wm_window_epochs_on(wm_window_t *window, unsigned call, const int *ranks,
 {
     bool posts = call == WM_EPOCHS_POST, starts = call == WM_EPOCHS_START;
     bool ends = call == WM_EPOCHS_COMPLETE || call == WM_EPOCHS_WAIT;
+    uint64_t capture;
     int code = check_order(window, call, err);
     if (code == 0)
         code = epochs_to_streams(window, device, err);
-    if (code == 0 && call == WM_EPOCHS_COMPLETE)
-        code = wm_window_precede(window, device, stream, err);
+    if (code == 0)
+        code = call == WM_EPOCHS_COMPLETE
+                   ? wm_window_precede(window, device, stream, err)
+                   : wm_window_keep(window, device, stream, &capture, err);
     if (code < 0)
         return code;
     for (int i = 0; i < count; ++i)

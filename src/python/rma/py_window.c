@@ -10,6 +10,7 @@
 #include "python/message/channel.h"
 #include "python/request/py_request.h"
 #include "python/view/view.h"
+#include "python/view/view_parts.h"
 
 #define MOST_WORDS 16 // of a call, its window included
 #define MOST_CALLS 64 // of a window
@@ -205,7 +206,10 @@ window_close(wm_py_window_t *self, wm_error_t *err)
     wm_window_t *window = self->window;
     int code;
     self->window = NULL;
-    WM_PY_UNLOCKED(code = wm_window_close(window, err));
+    PyObject *kept = self->attached != NULL ? self->attached : self->memory;
+    Py_XINCREF(kept);
+    WM_PY_UNLOCKED(
+        code = wm_window_close(window, kept, wm_py_release_object, err));
     if (self->raw.obj != NULL)
         PyBuffer_Release(&self->raw);
     Py_CLEAR(self->memory);
