@@ -40,7 +40,7 @@ wm_peer_has_ended(const wm_ll_rank_t &its, uint32_t past, uint32_t looks)
     if (looks % WM_LOOKS != 0)
         return false;
     if ((int32_t)(wm_load_system(its.word) - its.base - past) < 0) {
-        if (past < WM_LL_PAST && looks % WM_LOOKS_OF_LONG == 0)
+        if ((past & WM_LL_IN_GRAPH) != 0 && looks % WM_LOOKS_OF_LONG == 0)
             wm_store_system((uint32_t *)its.word + 1,
                             looks / WM_LOOKS_OF_LONG << WM_AWAITED_BITS
                                 | (its.base + 1));

@@ -52,7 +52,7 @@ typedef struct {
 #define WM_LL128_PAYLOAD 112
 
 #define WM_LL_NOBODY 0xffffffffu
-#define WM_LL_PAST 0x10000u // `past` is below it in graphs alone
+#define WM_LL_IN_GRAPH 0x8000u // a bit of `past`; others have it never
 #define WM_AWAITED_BITS 8 // 1 plus a rank; above, how often it was looked for
 
 // The blocks that this rank gives to some ranks, or takes from them. They have

@@ -382,6 +382,41 @@ def test_a_collective_of_a_graph_says_for_whom(tmp_path, how):
 
 
 @pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU")
+def test_a_call_that_waits_is_no_graph(tmp_path):
+    """Also after as many calls as are counted in 16 bits."""
+    body = """
+        sys.path.insert(0, "tests")
+        import graphs
+        stream = wm.Stream(wm.get_device())
+        channel = comm.on(stream)
+        a = wm.ones(10, "int32", device=wm.get_device("cuda"))
+        with graphs.capture(stream) as captured:
+            channel.Allreduce(MPI.IN_PLACE, a)
+        captured[0].launch(stream)
+        for call in range(65535):
+            channel.Bcast(a)
+            if call % 500 == 0:
+                stream.synchronize()
+        stream.synchronize()
+        comm.Barrier()
+        if comm.rank == 0:
+            channel.Allreduce(MPI.IN_PLACE, a)
+            for tag in 8, 9:
+                comm.Recv(other, 1, tag)
+        else:
+            for tag in 8, 9:
+                WANTED = [f"with tag {tag}"]
+                until_told()
+                comm.Send(other, 0, tag)
+            channel.Allreduce(MPI.IN_PLACE, a)
+        stream.synchronize()
+    """
+    printed = run(tmp_path, body, "", wanted=("with tag 9",))
+    assert "with tag 9" in printed
+    assert "CUDA graph has waited" not in printed
+
+
+@pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU")
 def test_a_graph_whose_tags_differ_says_so(tmp_path):
     """Rank 1 captures the right one when that has been told."""
     body = """

@@ -43,8 +43,8 @@ typedef enum {
 // Values of the stream words in a call. Our word becomes `begun` plus the way,
 // and then `done`. Another rank has ended the call, or will never begin it,
 // when its word, counted from where it began, is past `call` plus the way.
-// `own` NULL, in graphs: there are no such words, and all ranks share the
-// abort flag.
+// `own` NULL, in graphs: there are no such words, all ranks share the abort
+// flag, and `call` is WM_LL_IN_GRAPH.
 typedef struct {
     uint32_t *own;
     uint32_t begun, done;

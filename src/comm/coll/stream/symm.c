@@ -182,7 +182,7 @@ wm_symm_enqueue_kernel(wm_symm_t *symm, const wm_coll_desc_t *desc,
         .own = symm->captured ? NULL : (uint32_t *)own.word,
         .begun = own.value - ENDED,
         .done = own.value,
-        .call = symm->captured ? 0 : call,
+        .call = symm->captured ? WM_LL_IN_GRAPH : call,
     };
     return wm_coll_desc_is_overwritten(desc)
                ? enqueue_copied(symm, desc, &words, err)
