@@ -539,6 +539,30 @@ def test_a_capture_that_fails_on_one_rank(fresh, stream, fail, name):
     captured[0].free()
 
 
+def test_a_capture_that_is_spoilt_on_one_rank(fresh, stream):
+    """This one raises, and the others never hear of it."""
+    channel = fresh.on(stream)
+    a, b = wm.zeros(SIZE, "int32"), wm.zeros(SIZE, "int32")
+    with graphs.capture(stream) as captured:
+        channel.Allreduce(a, b)
+    captured[0].free()
+    channel.Barrier()
+    stream.synchronize()
+    if fresh.rank == fresh.size - 1:
+        graphs.begin(stream, graphs.THREAD_LOCAL)
+        assert kinds.driver().cuStreamSynchronize(graphs.handle(stream)) != 0
+        with pytest.raises(RuntimeError, match="end the capture"):
+            channel.Allreduce(a, b)
+        with pytest.raises(RuntimeError, match="end the capture"):
+            channel.Iallreduce(a, b)
+        assert graphs.end(stream)[0] != 0
+    for turn in range(3):
+        fill(a, fresh, turn)
+        channel.Allreduce(a, b)
+        stream.synchronize()
+        assert (b.numpy() == total(fresh, turn)).all()
+
+
 @pytest.mark.skipif(kinds.is_real(), reason="needs the simulated driver")
 def test_a_default_stream_beside_a_capture(fresh):
     """Nothing can be given to it, and the capture goes on."""

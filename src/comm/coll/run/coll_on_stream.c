@@ -79,7 +79,9 @@ coll_on_stream_enqueue(wm_comm_t *comm, wm_coll_kind_t kind,
     return row->enqueue(comm, call, on, err);
 }
 
-// Finds if the stream is captured. Returns `call`, or NULL if this fails.
+// Finds if the stream is captured. Returns `call`, or NULL if this fails. Of a
+// capture that has failed on->capture is not 0, so that the call is no refused
+// one of those that are not captured.
 static const wm_coll_t *
 coll_on_stream_look(wm_coll_stream_t *on, const wm_coll_t *call,
                     wm_error_t *err)
