@@ -31,7 +31,7 @@ typedef struct {
 
 typedef struct {
     _Alignas(64) wm_port_late_t late;
-    // Of a sender: its number, until either the receiver answers or the sender
+    // The number of a sender, until either the receiver answers or the sender
     // gives up, so that a late answer comes to nobody else.
     _Alignas(64) _Atomic uint32_t serial;
     // Written by the other end:

@@ -114,7 +114,8 @@ wm_stream_word_arrived(const wm_barrier_t *barrier, int rank, uint32_t value)
 #define ROUND_EPOCHS 3
 #define ROUND_EPOCH(number) ((uint32_t)(number)*0x55555555u)
 
-// What a round writes into the word `awaited`: waits before it have ended.
+// The value that a round writes into the word `awaited`: waits before it have
+// ended.
 #define AWAITED_ROUND ((1u << WM_AWAITED_BITS) - 1)
 
 _Static_assert(ROUND_EPOCHS *WM_BARRIER_RANKS + 2 <= WM_WORD_OPS, "at once");

@@ -7,7 +7,8 @@
 
 #include "comm/engine/engine.h"
 
-// What a rank tells of its memory, and then of its mappings of the others'.
+// The facts that a rank gives of its memory, and then of its mappings of the
+// others'.
 typedef struct {
     wm_rkey_t place;
     CUuuid device;

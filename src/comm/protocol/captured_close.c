@@ -254,7 +254,7 @@ wm_captured_drop(wm_captured_t *end)
     if (end->index >= 0 && !lost)
         wm_segment_words_give(WM_WORDS_OF_PORTS, end->index);
     wm_engine_unlock();
-    // Whoever made the array may free it in the middle of a capture.
+    // The array's maker may free it in the middle of a capture.
     wm_scope_t scope;
     bool entered = wm_device_enter(end->device, &scope, NULL) == 0;
     if (end->block != NULL)

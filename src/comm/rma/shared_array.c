@@ -19,7 +19,7 @@
 #define ARRAY_ALIGN ((size_t)512)
 #define WORDS_ALIGN ((size_t)128)
 
-// What a rank tells all others.
+// The facts that a rank gives all others.
 typedef struct {
     int32_t dtype, ndim, device, slots, index;
     uint32_t drops;
@@ -342,8 +342,8 @@ shared_array_try(wm_comm_t *comm, const wm_shared_wish_t *wish,
     return code;
 }
 
-// Where memory is short, frees what all have dropped by now, gives back what
-// is idle here and mapped elsewhere, and tries again.
+// Frees what all have dropped by now if memory is short, gives back what is
+// idle here and mapped elsewhere, and tries again.
 static int
 shared_array_make(wm_comm_t *comm, const wm_shared_wish_t *wish,
                   const told_t *all, wm_shared_array_t **made, wm_error_t *err)

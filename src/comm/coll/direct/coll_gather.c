@@ -61,7 +61,7 @@ wm_coll_gather(wm_comm_t *comm, const void *mine, size_t nbytes, void *all,
                     : wm_coll_wait(comm, gather_look, &request, LOOKS, err);
 }
 
-// What a rank tells all others first.
+// The state that a rank gives all others first.
 typedef struct {
     char what[32];
     uint64_t nbytes;

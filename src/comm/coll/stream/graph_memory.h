@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What collectives need as long as graphs may run that have them: copies of
-// data with gaps and, with WARPMPI_CHECK, marks. A mark is a hash of a
-// captured call. Each replay gives it to all ranks before the call, so that
+// Memory that collectives need as long as graphs may run that have them:
+// copies of data with gaps and, with WARPMPI_CHECK, marks. A mark is a hash of
+// a captured call. Each replay gives it to all ranks before the call, so that
 // they see that they replay different calls. Any thread, no lock of a caller's
 // needed.
 #ifndef WM_COMM_COLL_STREAM_GRAPH_MEMORY_H

@@ -180,8 +180,8 @@ stream_coll_refuse(wm_symm_t *symm, const wm_coll_desc_t *desc, int code)
         wm_stream_release(device, stream);
 }
 
-// What ranks compare on the host when the first call of a communicator is
-// captured.
+// The facts that ranks compare on the host when the first call of a
+// communicator is captured.
 typedef struct {
     int kind;       // wm_coll_kind_t
     uint64_t asked; // hash of the arguments that must be alike on all ranks
