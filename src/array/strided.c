@@ -125,10 +125,11 @@ void
 wm_strided_bounds(const wm_strided_t *strided, char **low, char **high)
 {
     *low = strided->data;
-    *high = strided->data + strided->run;
+    *high = wm_strided_moved(strided->data, strided->run);
     for (int i = 0; i < strided->ndim; ++i) {
         int64_t length = (strided->shape[i] - 1) * strided->strides[i];
-        *(length < 0 ? low : high) += length;
+        char **end = length < 0 ? low : high;
+        *end = wm_strided_moved(*end, length);
     }
 }
 

@@ -199,7 +199,7 @@ static bool
 parts_add(wm_typemap_t *parts, const wm_strided_t *part, MPI_Aint offset)
 {
     wm_strided_t next = *part;
-    next.data += offset;
+    next.data = wm_strided_moved(next.data, offset);
     if (next.run == 0)
         return true;
     if (parts->count > 0
@@ -225,7 +225,7 @@ static void
 parts_move(wm_typemap_t *parts, MPI_Aint offset)
 {
     for (int i = 0; i < parts->count; ++i)
-        parts->parts[i].data += offset;
+        parts->parts[i].data = wm_strided_moved(parts->parts[i].data, offset);
 }
 
 // Repeats all parts `count` times, `stride` bytes apart.
@@ -396,7 +396,8 @@ decode_structure(const contents_t *contents, char *data, wm_typemap_t *parts)
             continue;
         MPI_Type_get_extent(contents->inner[i], &unused, &extent);
         wm_py_typemap_init(&block, parts->most);
-        decoded = decode(contents->inner[i], data + places[i], &block)
+        decoded = decode(contents->inner[i],
+                         wm_strided_moved(data, places[i]), &block)
                   && parts_repeat(&block, lengths[i], extent)
                   && parts_add_all(parts, &block, 0);
         wm_py_typemap_free(&block);
@@ -439,13 +440,15 @@ wm_py_typemap_bounds(const wm_typemap_t *parts, char **low, char **high)
 // checked. Open MPI 5 walks some bytes forwards that were defined backwards,
 // and its extents differ then.
 static bool
-lies_as_told(MPI_Datatype type, const char *data, const wm_typemap_t *parts)
+lies_as_told(MPI_Datatype type, char *data, const wm_typemap_t *parts)
 {
     char *low = NULL, *high = NULL;
     MPI_Aint first = 0, length = 0;
     MPI_Type_get_true_extent(type, &first, &length);
     wm_py_typemap_bounds(parts, &low, &high);
-    return parts->count == 0 || (low == data + first && high == low + length);
+    return parts->count == 0
+           || (low == wm_strided_moved(data, first)
+               && high == wm_strided_moved(low, length));
 }
 
 bool
