@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "cuda/word.h"
 
+#include <string.h>
+
 int
 wm_word_write(int device, CUstream stream, _Atomic uint32_t *word,
               uint32_t value, wm_error_t *err)
@@ -51,7 +53,8 @@ int
 wm_word_batch(int device, CUstream stream, const wm_word_op_t *ops, int count,
               wm_error_t *err)
 {
-    CUstreamBatchMemOpParams params[WM_WORD_OPS] = {0};
+    CUstreamBatchMemOpParams params[WM_WORD_OPS]; // 12 KiB
+    memset(params, 0, (size_t)count * sizeof *params);
     for (int i = 0; i < count; ++i) {
         // The members, and their offsets, are the same for both operations.
         params[i].writeValue.operation = ops[i].waits

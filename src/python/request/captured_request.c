@@ -78,7 +78,7 @@ typedef struct {
     wm_prequest_t *requests[WM_PY_AT_ONCE];
     wm_captured_t *ends[WM_PY_AT_ONCE];
     wm_buffer_t buffers[WM_PY_AT_ONCE];
-} batch_t;
+} batch_t; // 9 KiB, which nobody clears as a whole
 
 // Makes the end of a message, unless it was captured before.
 static int
@@ -202,10 +202,12 @@ wait_batch(batch_t *batch)
 int
 wm_py_captured_pass(wm_prequest_t *const *requests, int count, bool apart)
 {
-    batch_t batch = {.count = count, .waits = !apart};
+    batch_t batch;
     wm_error_t err;
     uint64_t capture = 0;
     int code = 0;
+    batch.count = count;
+    batch.waits = !apart;
     for (int i = 0; i < count; ++i)
         batch.requests[i] = requests[i];
     if (apart) {
@@ -230,11 +232,12 @@ refuse_call(void)
 int
 wm_py_captured_wait_one(wm_request_t *request, bool waits)
 {
-    batch_t batch = {.count = 1};
+    batch_t batch;
     if (!request->in_graph)
         return 0;
     if (!waits)
         return refuse_call();
+    batch.count = 1;
     batch.requests[0] = (wm_prequest_t *)request;
     return wait_batch(&batch);
 }
