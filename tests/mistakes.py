@@ -18,7 +18,8 @@ import warpmpi as wm
 GPU = wm.is_cuda_available()
 
 # Statements, and the words of the error. x and y are arrays of ten float64,
-# `next` and `last` the ranks beside this one, `own` COMM_SELF, `s` a stream.
+# `next` and `last` the ranks beside this one, `own` COMM_SELF, `s` a stream,
+# `shared`, `win` and `halo` a shared array, a window and a halo.
 MISTAKES = {
     # Arithmetic.
     "x + 1": ["does not compute", "x.numpy() + y", "Allreduce"],
@@ -115,6 +116,7 @@ MISTAKES = {
     "wm.Request.Waitall([5])": ["Request", "int"],
 }
 # The same with GPUs.
+NO_STREAM = ["stream: ", " is no stream", "wm.Stream(cuda_stream=0)"]
 WITH_GPUS = {
     "comm.Send([x, 20], next)": ["20", "80"],
     "comm.Sendrecv(x, next, y, last)": ["sendtag", "int", "Array"],
@@ -127,6 +129,14 @@ WITH_GPUS = {
     "comm.on(s).Bcast(np.ones(9))": ["buf", "GPU memory", "on("],
     "comm.on(s).Allreduce(x[::2], y)": ["sendbuf", ".copy()"],
     "comm.on(s).Allreduce([1, 2], y)": ["sendbuf", "numpy.array()"],
+    "shared.signal(0, 0, stream=0)": NO_STREAM,
+    "shared.wait(0, stream=1)": NO_STREAM,
+    "shared.barrier(2)": NO_STREAM,
+    "win.on(0)": NO_STREAM,
+    "halo.exchange(x, stream=1)": NO_STREAM,
+    "x.assign(y, stream=0)": NO_STREAM,
+    "wm.Event().record(-1)": NO_STREAM,
+    "wm.Stream(cuda_stream=3)": ["cuda_stream: 3 is no", "wm.Stream()"],
     "memoryview(x)": ["GPU", ".numpy()"],
     "x.numpy()[0] = 1": ["read-only"],
 }
@@ -174,6 +184,9 @@ def main():
     if GPU:
         MISTAKES.update(WITH_GPUS)
         names["s"] = wm.Stream()
+        names["shared"] = wm.shared_empty(1, comm=comm)
+        names["win"] = wm.Win.Create(wm.zeros(1), comm=comm)
+        names["halo"] = wm.Halo(comm.Create_cart([comm.size]))
     right = {line.strip(): None for line in RIGHT.strip().splitlines()}
     for statement, words in {**MISTAKES, **right}.items():
         names.update(x=wm.ones(10), y=wm.zeros(10))

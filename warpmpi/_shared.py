@@ -58,30 +58,34 @@ def _of_numpy(array: _core.Array, device: int) -> Any:
     return array.numpy()
 
 
-# Current streams, as handles: to read a foreign object takes longer. The
-# libraries' 0 is the legacy default stream.
-_LEGACY = 1
+# Current streams, as handles: to read a foreign object takes longer. None is
+# the legacy default stream, for which the libraries have 0.
 
 
-def _stream_of_cupy() -> Callable[[int], int]:
+def _stream_of_cupy() -> Callable[[int], StreamLike | None]:
     import cupy as cp
 
-    current = cp.cuda.get_current_stream
-    return lambda device: current(device).ptr or _LEGACY
+    def current(device: int) -> StreamLike | None:
+        handle: int = cp.cuda.get_current_stream(device).ptr
+        if handle in (1, 2):  # the legacy, or per-thread, default stream
+            return _core.Stream(device, cuda_stream=handle)
+        return handle or None
+
+    return current
 
 
-def _stream_of_torch() -> Callable[[int], int]:
+def _stream_of_torch() -> Callable[[int], StreamLike | None]:
     import torch
 
     current = torch.cuda.current_stream
-    return lambda device: current(device).cuda_stream or _LEGACY
+    return lambda device: current(device).cuda_stream or None
 
 
-def _stream_of_warp() -> Callable[[int], int]:
+def _stream_of_warp() -> Callable[[int], StreamLike | None]:
     import warp as wp
 
-    def current(device: int) -> int:
-        return wp.get_stream(f"cuda:{device}").cuda_stream or _LEGACY
+    def current(device: int) -> StreamLike | None:
+        return wp.get_stream(f"cuda:{device}").cuda_stream or None
 
     return current
 

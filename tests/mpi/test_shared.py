@@ -259,7 +259,8 @@ def test_a_stream_of_another_gpu_is_refused(comm):
 @needs_gpu
 def test_streams_are_given_as_objects_and_handles(comm, stream):
     a = wm.shared_empty(1, comm=comm)
-    for given in (stream, stream.cuda_stream, None, 1, 2):
+    defaults = [wm.Stream(cuda_stream=number) for number in (0, 1, 2)]
+    for given in (stream, stream.cuda_stream, None, *defaults):
         a.signal(comm.rank, 0, 2, given)
         a.wait(0, 2, given)
     wm.synchronize()

@@ -7,27 +7,6 @@
 #include "python/device/py_stream.h"
 #include "python/message/channel.h"
 
-#define NO_ADDRESS 4096 // no stream has a smaller one
-
-// Refuses the ordinal of a device. CUDA's numbers of the default streams are
-// such small numbers, too.
-static int
-refuse_number(PyObject *stream)
-{
-    int overflow = 0;
-    if (!PyLong_CheckExact(stream))
-        return 0;
-    long number = PyLong_AsLongAndOverflow(stream, &overflow);
-    if (overflow != 0 || number >= NO_ADDRESS)
-        return 0;
-    return wm_py_fail(
-        PyExc_ValueError,
-        "stream: %ld is no stream: give a stream, such as wm.Stream() or "
-        "cupy.cuda.Stream(); wm.Stream(cuda_stream=0) is the default stream. "
-        "The GPU is that of the stream, and wm.set_device chooses it",
-        number);
-}
-
 PyObject *
 wm_py_on_stream(PyObject *comm, PyObject *stream)
 {
@@ -37,9 +16,7 @@ wm_py_on_stream(PyObject *comm, PyObject *stream)
         return NULL;
     bound->comm = Py_NewRef(comm);
     bound->stream_object = Py_NewRef(stream);
-    int code = refuse_number(stream);
-    if (code == 0)
-        code = wm_py_stream_from_object(stream, "stream", &bound->device,
+    int code = wm_py_stream_from_object(stream, "stream", &bound->device,
                                         &bound->stream);
     if (code == 0 && bound->stream == CU_STREAM_PER_THREAD)
         code = wm_py_fail(

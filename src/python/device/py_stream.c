@@ -13,6 +13,8 @@ typedef struct {
     PyObject *owner; // owner of a foreign stream, or NULL
 } stream_t;
 
+#define NO_ADDRESS 4096 // no stream has a smaller one
+
 // Finds the device of a default stream, whose handle has none: that of the
 // object, else of the CUDA context current on this thread, else our own
 // current one.
@@ -26,39 +28,71 @@ device_of_default_stream(int told, int *device)
     return 0;
 }
 
-int
-wm_py_stream_from_object(PyObject *object, const char *argument, int *device,
-                         CUstream *stream)
+// Finds a stream and its device from a handle. `told`: the device of a default
+// stream, or -1.
+static int
+stream_of_handle(CUstream handle, int told, const char *argument, int *device,
+                 CUstream *stream)
 {
-    if (Py_IS_TYPE(object, wm_py_state->stream_type)) {
-        *device = ((stream_t *)object)->device;
-        *stream = ((stream_t *)object)->handle;
-        return 0;
-    }
-    int ordinal;
+    wm_error_t err;
+    bool by_default = wm_stream_is_default(handle);
+    if (by_default ? device_of_default_stream(told, &told) < 0
+                   : wm_stream_device(handle, &told, &err) < 0)
+        return by_default ? -1 : wm_py_raise_of(argument, &err);
+    *device = told;
+    *stream = handle != NULL ? handle : CU_STREAM_LEGACY;
+    return 0;
+}
+
+// Does so for an int. Refuses what may be the ordinal of a device, unless
+// `defaults`: then CUDA's numbers of the default streams are meant.
+static int
+stream_of_number(PyObject *number, const char *argument, bool defaults,
+                 int *device, CUstream *stream)
+{
+    int overflow;
+    long value = PyLong_AsLongAndOverflow(number, &overflow);
+    CUstream handle = (CUstream)(uintptr_t)value;
+    if (overflow == 0
+        && (value >= NO_ADDRESS || (defaults && wm_stream_is_default(handle))))
+        return stream_of_handle(handle, -1, argument, device, stream);
+    return wm_py_fail(
+        PyExc_ValueError,
+        "%s: %R is no stream: give a stream, such as wm.Stream() or "
+        "cupy.cuda.Stream(); wm.Stream(cuda_stream=0) is the default stream. "
+        "The GPU is that of the stream, and wm.set_device chooses it",
+        argument, number);
+}
+
+static int
+stream_of_foreign(PyObject *object, const char *argument, int *device,
+                  CUstream *stream)
+{
+    int told;
     PyObject *number; // borrowed
     PyObject *found = wm_py_cold("warpmpi._foreign", "stream_of", "(Os)",
                                  object, argument);
-    if (found == NULL || !PyArg_ParseTuple(found, "Oi", &number, &ordinal)) {
+    if (found == NULL || !PyArg_ParseTuple(found, "Oi", &number, &told)) {
         Py_XDECREF(found);
         return -1;
     }
     CUstream handle = PyLong_AsVoidPtr(number);
     Py_DECREF(found);
-    if (handle == NULL && PyErr_Occurred())
-        return -1;
-    if (wm_stream_is_default(handle)) {
-        if (device_of_default_stream(ordinal, &ordinal) < 0)
-            return -1;
-        handle = handle != NULL ? handle : CU_STREAM_LEGACY;
-    }
-    else {
-        wm_error_t err;
-        if (wm_stream_device(handle, &ordinal, &err) < 0)
-            return wm_py_raise_of(argument, &err);
-    }
-    *device = ordinal;
-    *stream = handle;
+    return handle == NULL && PyErr_Occurred()
+               ? -1
+               : stream_of_handle(handle, told, argument, device, stream);
+}
+
+int
+wm_py_stream_from_object(PyObject *object, const char *argument, int *device,
+                         CUstream *stream)
+{
+    if (PyLong_CheckExact(object))
+        return stream_of_number(object, argument, false, device, stream);
+    if (!Py_IS_TYPE(object, wm_py_state->stream_type))
+        return stream_of_foreign(object, argument, device, stream);
+    *device = ((stream_t *)object)->device;
+    *stream = ((stream_t *)object)->handle;
     return 0;
 }
 
@@ -83,7 +117,11 @@ stream_view(stream_t *self, PyObject *given, PyObject *device)
         self->handle = CU_STREAM_LEGACY;
         return wm_py_cuda_device(device, "a stream", &self->device);
     }
-    if (wm_py_stream_from_object(given, "cuda_stream", &own, &self->handle)
+    if ((PyLong_CheckExact(given)
+             ? stream_of_number(given, "cuda_stream", true, &own,
+                                &self->handle)
+             : wm_py_stream_from_object(given, "cuda_stream", &own,
+                                        &self->handle))
         < 0)
         return -1;
     self->device = own;

@@ -8,8 +8,9 @@
 #include "cuda/stream.h"
 
 // Finds a stream handle and its device from wm.Stream, an object with
-// __cuda_stream__, streams of CuPy, Torch, Warp and Numba, or an int. Returns
-// 0, or -1 with a TypeError naming `argument`.
+// __cuda_stream__, streams of CuPy, Torch, Warp and Numba, or an int, which is
+// an address: no ordinal of a device, nor CUDA's number of a default stream.
+// Returns 0, or -1 with an exception naming `argument`.
 int
 wm_py_stream_from_object(PyObject *object, const char *argument, int *device,
                          CUstream *stream);

@@ -231,34 +231,11 @@ shared_table(PyObject *self, PyObject *Py_UNUSED(unused))
     return wrap(self, &view);
 }
 
-#define NO_ADDRESS 4096 // no stream has a smaller one, but for defaults
-
-// Finds a stream and its device from a handle, as libraries give them.
-static int
-stream_of_number(PyObject *number, int *device, CUstream *stream)
-{
-    wm_error_t err;
-    uintptr_t handle = (uintptr_t)PyLong_AsVoidPtr(number);
-    if (handle == 0 && PyErr_Occurred())
-        return -1;
-    *stream = (CUstream)handle;
-    if (handle != 0 && wm_stream_is_default(*stream))
-        return 0;
-    if (handle < NO_ADDRESS || (intptr_t)handle < 0)
-        return wm_py_fail(PyExc_ValueError,
-                          "stream: %R is no stream: give a stream, such as "
-                          "wm.Stream(), or the address of one",
-                          number);
-    return wm_stream_device(*stream, device, &err) < 0
-               ? wm_py_raise_of("stream", &err)
-               : 0;
-}
-
 // Finds the stream of a call: None is the legacy default stream.
 static int
 find_stream(PyObject *self, PyObject *object, CUstream *stream)
 {
-    int own = wm_shared_array_device(shared_of(self)), device = own;
+    int own = wm_shared_array_device(shared_of(self)), device;
     *stream = CU_STREAM_LEGACY;
     if (object == NULL || object == Py_None)
         return 0;
@@ -266,11 +243,7 @@ find_stream(PyObject *self, PyObject *object, CUstream *stream)
         return wm_py_fail(PyExc_ValueError,
                           "stream: the shared array is the CPU's, whose calls "
                           "have no stream");
-    int code = PyLong_CheckExact(object)
-                   ? stream_of_number(object, &device, stream)
-                   : wm_py_stream_from_object(object, "stream", &device,
-                                              stream);
-    if (code < 0)
+    if (wm_py_stream_from_object(object, "stream", &device, stream) < 0)
         return -1;
     return device == own
                ? 0
