@@ -396,14 +396,15 @@ def _make(
     )
     if failure is not None:
         raise failure
-    made = SharedArray._of(memory, comm, library)
-    if fill is not None:
-        try:
-            made._own.fill_(fill)
-        except Exception as error:
-            memory._arrive(_text(error))
-            raise
-        memory._arrive(None)
+    if fill is None:
+        return SharedArray._of(memory, comm, library)
+    try:
+        made = SharedArray._of(memory, comm, library)
+        made._own.fill_(fill)
+    except Exception as error:
+        memory._arrive(_text(error))
+        raise
+    memory._arrive(None)
     return made
 
 

@@ -120,14 +120,19 @@ class _Making:
                 raise
         return self.make()
 
+    def allocate(self) -> None:
+        if self.memory is None and self.size is not None:
+            self.host = MPI.memory.allocate(self.size, clear=True)
+
     def make(self) -> Any:
         """Make a window of which some rank gives GPU memory; collective."""
+        if self.name in ("Allocate", "Allocate_shared"):
+            self.attempt(self.allocate)
+            self.settle()
         own = Comm(_dup(self.comm))
         cls = self.cls if issubclass(self.cls, _core.Win) else _core.Win
         win = _beneath_of(cls, self)
         given = self.memory
-        if given is None and self.size is not None:
-            self.host = MPI.memory.allocate(self.size, clear=True)
         if self.host is not None:
             given = MPI.memory.frombuffer(self.host)
         try:
@@ -196,12 +201,12 @@ def create(
         if _core.is_on_device(memory):
             making.memory = memory
         else:
+            _core._settle(memory)
             making.host = window_memory(memory)
 
     making.attempt(look)
     if making.settle():
         return making.make()
-    _core._settle(memory)
     return making.stock_or_ours(cls, making.host, disp_unit)
 
 
@@ -326,8 +331,8 @@ class StreamWin:
                 "on(stream): the window is of host memory, or was freed; give "
                 "GPU memory to Win.Create"
             )
-        win._comm.on(stream)  # raises what is wrong with the stream
         self._win, self._stream = win, stream
+        self._on = win._comm.on(stream)  # raises what is wrong with the stream
 
     def __repr__(self) -> str:
         return f"<warpmpi.StreamWin of {self._win!r} on {self._stream!r}>"
@@ -340,7 +345,7 @@ class StreamWin:
     ) -> None:
         """Write an array to the memory of a rank, as Win.Put."""
         args = origin, target_rank, target
-        self._win._on_call(self._stream, "Put", *args)
+        self._win._on_call(self._on, "Put", *args)
 
     def Get(
         self,
@@ -353,7 +358,7 @@ class StreamWin:
         Later work on the stream sees the data.
         """
         args = origin, target_rank, target
-        self._win._on_call(self._stream, "Get", *args)
+        self._win._on_call(self._on, "Get", *args)
 
     def Accumulate(
         self,
@@ -364,7 +369,7 @@ class StreamWin:
     ) -> None:
         """Combine the memory of a rank with an array, as Win.Accumulate."""
         args = origin, target_rank, target, op
-        self._win._on_call(self._stream, "Accumulate", *args)
+        self._win._on_call(self._on, "Accumulate", *args)
 
     def Get_accumulate(
         self,
@@ -376,7 +381,7 @@ class StreamWin:
     ) -> None:
         """Do as Accumulate; result gets the elements as they were before."""
         args = origin, result, target_rank, target, op
-        self._win._on_call(self._stream, "Get_accumulate", *args)
+        self._win._on_call(self._on, "Get_accumulate", *args)
 
     def Fetch_and_op(
         self,
@@ -388,7 +393,7 @@ class StreamWin:
     ) -> None:
         """Do as Get_accumulate with one element, of 8 bytes at most."""
         args = origin, result, target_rank, target_disp, op
-        self._win._on_call(self._stream, "Fetch_and_op", *args)
+        self._win._on_call(self._on, "Fetch_and_op", *args)
 
     def Compare_and_swap(
         self,
@@ -403,7 +408,7 @@ class StreamWin:
         The three are arrays of one element, as of Win.Compare_and_swap.
         """
         args = origin, compare, result, target_rank, target_disp
-        self._win._on_call(self._stream, "Compare_and_swap", *args)
+        self._win._on_call(self._on, "Compare_and_swap", *args)
 
     def Fence(self, assertion: int = 0) -> None:
         """Let the stream wait for the streams of all ranks. Collective.
@@ -416,7 +421,7 @@ class StreamWin:
         captured: this call, the next, or a wait for the stream raises
         RuntimeError there.
         """
-        self._win._on_sync(self._stream, "Fence", assertion)
+        self._win._on_sync(self._on, "Fence", assertion)
 
     def Post(self, group: MPI.Group, assertion: int = 0) -> None:
         """Let the ranks of a group access this rank's memory from now on.
@@ -424,28 +429,28 @@ class StreamWin:
         group, assertion: as of Win.Post. As Start, Complete and Wait, it
         raises RuntimeError for windows whose GPU memory not all ranks reach.
         """
-        self._win._on_sync(self._stream, "Post", group)
+        self._win._on_sync(self._on, "Post", group)
 
     def Start(self, group: MPI.Group, assertion: int = 0) -> None:
         """Let the stream wait until the ranks of a group have posted.
 
         group, assertion and errors: as of Post, but ERR_RMA_SYNC as Win.Start.
         """
-        self._win._on_sync(self._stream, "Start", group)
+        self._win._on_sync(self._on, "Start", group)
 
     def Complete(self) -> None:
         """Tell the ranks that were accessed, when the stream is here.
 
         Raises MPI.Exception (ERR_RMA_SYNC) without Start.
         """
-        self._win._on_sync(self._stream, "Complete", None)
+        self._win._on_sync(self._on, "Complete", None)
 
     def Wait(self) -> None:
         """Let the stream wait until the ranks of Post have completed.
 
         Raises MPI.Exception (ERR_RMA_SYNC) without Post.
         """
-        self._win._on_sync(self._stream, "Wait", None)
+        self._win._on_sync(self._on, "Wait", None)
 
 
 class _Methods:

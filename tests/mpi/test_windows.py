@@ -887,20 +887,29 @@ def test_on_a_stream(comm):
     len(wm.get_cuda_devices()) < 2, reason="needs two GPUs in a process"
 )
 def test_a_stream_of_another_gpu_is_refused(comm):
-    """Each call says so, before other ranks hear of it."""
+    """Each call says so, and Fence fails on all ranks."""
     win = opened(comm, wm.zeros(64, "int64"), 8)
     own = wm.get_device()
     other = next(each for each in wm.get_cuda_devices() if each != own)
     on, group = win.on(wm.Stream(device=other)), comm.Get_group()
+    for _ in range(2):
+        if comm.rank == 0:
+            with pytest.raises(ValueError, match=r"^stream: it is of cuda:"):
+                on.Fence()
+        else:
+            stream = wm.Stream()
+            with pytest.raises(RuntimeError, match="rank 0 failed"):
+                win.on(stream).Fence()
+                stream.synchronize()
     for call in (
-        on.Fence,
         lambda: on.Post(group),
         lambda: on.Start(group),
         lambda: on.Put(wm.zeros(8, "int64"), comm.rank),
     ):
         with pytest.raises(ValueError, match=r"^stream: it is of cuda:"):
             call()
-        win.Fence()
+        win.on(wm.Stream()).Fence()
+    win.Fence()
     win.Free()
 
 
@@ -1243,14 +1252,52 @@ def test_one_rank_gives_what_is_no_window(comm, arguments):
         wm.Win.Create(memory(), *others, comm)
 
 
-def test_too_much_memory_on_one_rank(comm):
-    """All ranks are told by the same error."""
-    info = MPI.Info.Create({"mpi_memory_alloc_kinds": "cuda"})
-    last = comm.size - 1
-    named = None if comm.rank == last else f"rank {last} "
-    with pytest.raises(MemoryError, match=named):
-        wm.Win.Allocate(1 << 50 if comm.rank == last else 16, 1, info, comm)
+@pytest.mark.parametrize("kind", ["cuda", "mpi"])
+@pytest.mark.ranks(2)
+def test_too_much_memory_on_one_rank(comm, kind):
+    """All ranks are told by the same error; of the host's memory, too."""
+    last = comm.rank == 1
+    kinds_asked = kind if last else "cuda"
+    info = MPI.Info.Create({"mpi_memory_alloc_kinds": kinds_asked})
+    with pytest.raises(MemoryError, match=None if last else "rank 1 "):
+        wm.Win.Allocate(1 << 50 if last else 16, 1, info, comm)
     info.Free()
+
+
+def test_page_locked_memory_of_a_capture_on_one_rank(comm):
+    """No window is made of memory that a captured stream writes."""
+    stream = wm.Stream()
+    memory = kinds.make("pinned", np.zeros(4))
+
+    class Written:
+        __array_interface__ = memory.__array_interface__
+        __cuda_array_interface__ = {
+            **memory.__array_interface__,
+            "stream": stream.cuda_stream,
+            "version": 3,
+        }
+
+    given = Written() if comm.rank == 0 else np.zeros(4)
+    with (
+        graphs.capture(stream) as made,
+        pytest.raises(RuntimeError, match="captur"),
+    ):
+        wm.Win.Create(given, 8, comm=comm)
+    made[0].free()
+
+
+@pytest.mark.parametrize("words", [("none",), (0, 0)])
+def test_arguments_of_fence_on_one_rank(comm, words):
+    """All raise, and the window stays."""
+    win = opened(comm, wm.zeros(4, "int32"), 4)
+    if comm.rank == 0:
+        with pytest.raises(TypeError, match=r"assertion|Fence"):
+            win.Fence(*words)
+    else:
+        with pytest.raises(RuntimeError, match="rank 0"):
+            win.Fence()
+    win.Fence()
+    win.Free()
 
 
 def test_what_is_not_attached(comm):

@@ -84,14 +84,19 @@ sync_all_ranks(wm_window_t *window, const char *call, int code,
                : 0;
 }
 
+static int
+check_fence(wm_window_t *window, wm_error_t *err)
+{
+    window->used = false;
+    return window->posted ? sync_fail(err, "Fence", "Post has no Wait yet")
+                          : check_free(window, "Fence", err);
+}
+
 int
 wm_window_fence(wm_window_t *window, bool begins, int code, wm_error_t *err)
 {
-    if (code == 0) {
-        window->used = false;
-        code = window->posted ? sync_fail(err, "Fence", "Post has no Wait yet")
-                              : check_free(window, "Fence", err);
-    }
+    if (code == 0)
+        code = check_fence(window, err);
     if (code == 0)
         code = wm_window_complete(window, err);
     code = sync_all_ranks(window, "Fence", code, err);
@@ -581,7 +586,9 @@ wm_window_epochs_on(wm_window_t *window, unsigned call, const int *ranks,
     bool posts = call == WM_EPOCHS_POST, starts = call == WM_EPOCHS_START;
     bool ends = call == WM_EPOCHS_COMPLETE || call == WM_EPOCHS_WAIT;
     uint64_t capture;
-    int code = check_order(window, call, err);
+    int code = wm_window_check_stream(window, device, err);
+    if (code == 0)
+        code = check_order(window, call, err);
     if (code == 0)
         code = epochs_to_streams(window, device, err);
     if (code == 0)
@@ -616,11 +623,10 @@ wm_window_fence_on(wm_window_t *window, bool begins, int code, int device,
                    CUstream stream, wm_error_t *err)
 {
     const wm_coll_t barrier = {.kind = WM_COLL_BARRIER};
-    if (code == 0) {
-        window->used = false;
-        code = window->posted ? sync_fail(err, "Fence", "Post has no Wait yet")
-                              : check_free(window, "Fence", err);
-    }
+    if (code == 0)
+        code = wm_window_check_stream(window, device, err);
+    if (code == 0)
+        code = check_fence(window, err);
     if (code == 0)
         code = wm_window_precede(window, device, stream, err);
     wm_error_t told = {.code = code};

@@ -7,7 +7,6 @@
 #include "comm/rma/window_attach.h"
 #include "comm/rma/window_run.h"
 #include "comm/rma/window_sync.h"
-#include "python/message/channel.h"
 #include "python/request/py_request.h"
 #include "python/view/view.h"
 #include "python/view/view_parts.h"
@@ -19,6 +18,23 @@ wm_window_t *
 wm_py_window_of(const wm_py_window_t *self)
 {
     return wm_py_check_running() < 0 ? NULL : self->window;
+}
+
+wm_window_t *
+wm_py_window_on(PyObject *self, PyObject *bound, const char *call,
+                const wm_on_stream_t **on)
+{
+    wm_window_t *window = wm_py_window_of((wm_py_window_t *)self);
+    *on = (const wm_on_stream_t *)bound;
+    if (PyErr_Occurred())
+        return NULL;
+    if (!Py_IS_TYPE(bound, wm_py_state->on_stream_type))
+        PyErr_Format(PyExc_TypeError, "%s: on is %R, no StreamComm", call,
+                     bound);
+    else if (window == NULL)
+        PyErr_Format(PyExc_RuntimeError,
+                     "%s on a stream: the window was freed", call);
+    return PyErr_Occurred() ? NULL : window;
 }
 
 int

@@ -10,6 +10,7 @@
 #include "comm/rma/window.h"
 #include "python/core/arguments.h"
 #include "python/core/mpi4py.h"
+#include "python/message/channel.h"
 
 // Only the layout of mpi4py's header is used here.
 typedef struct {
@@ -79,6 +80,12 @@ wm_py_window_fail(PyObject *self);
                                   Py_ssize_t given, PyObject *keywords);
 WM_PY_WINDOW_CALLS(X)
 #undef X
+
+// Returns the window for a call of win.on(stream), and the stream, borrowed
+// from `bound`, a StreamComm; NULL with an exception.
+wm_window_t *
+wm_py_window_on(PyObject *self, PyObject *bound, const char *call,
+                const wm_on_stream_t **on);
 
 // The calls of win.on(stream).
 extern const char wm_py_window_on_call_doc[];

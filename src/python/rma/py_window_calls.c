@@ -4,22 +4,15 @@
 
 #include "comm/rma/window_request.h"
 #include "comm/rma/window_sync.h"
-#include "python/device/py_stream.h"
 #include "python/message/elements.h"
 #include "python/request/py_request.h"
 #include "python/rma/py_window_read.h"
 
 // --- calls ----------------------------------------------------------------
 
-// A stream of the program.
-typedef struct {
-    int device;
-    CUstream stream;
-} on_t;
-
 static int
-begin_unlocked(wm_py_reading_t *reading, const on_t *on, wm_op_t **op,
-               wm_error_t *err)
+begin_unlocked(wm_py_reading_t *reading, const wm_on_stream_t *on,
+               wm_op_t **op, wm_error_t *err)
 {
     wm_window_t *window = reading->window;
     wm_window_call_t *call = &reading->call;
@@ -42,7 +35,7 @@ request_of(wm_op_t *op)
 // Begins a call that was read, on a stream unless NULL. `requested`: returns a
 // request.
 static PyObject *
-begin(wm_py_reading_t *reading, const on_t *on, bool requested)
+begin(wm_py_reading_t *reading, const wm_on_stream_t *on, bool requested)
 {
     wm_window_side_t **sides[] = {
         &reading->call.origin, &reading->call.compare, &reading->call.result};
@@ -282,8 +275,8 @@ read_again(wm_py_reading_t *reading, const shape_t *shape, PyObject **values,
 }
 
 static PyObject *
-run_read(wm_py_reading_t *reading, const shape_t *shape, const on_t *on,
-         PyObject **values, int rank)
+run_read(wm_py_reading_t *reading, const shape_t *shape,
+         const wm_on_stream_t *on, PyObject **values, int rank)
 {
     int code = read_again(
         reading, shape, values, rank,
@@ -305,7 +298,7 @@ run_read(wm_py_reading_t *reading, const shape_t *shape, const on_t *on,
 
 // Makes a call, on a stream unless NULL.
 static PyObject *
-run(wm_window_t *window, const shape_t *shape, const on_t *on,
+run(wm_window_t *window, const shape_t *shape, const wm_on_stream_t *on,
     PyObject **values)
 {
     wm_py_reading_t reading; // large: what is read is set then
@@ -465,8 +458,9 @@ CALL(Compare_and_swap,
 // --- on a stream ------------------------------------------------------------
 
 const char wm_py_window_on_call_doc[] = PyDoc_STR(
-    "_on_call($self, stream, name, /, *args)\n--\n\n"
-    "Make the call of that name, with all its arguments, on a stream.");
+    "_on_call($self, on, name, /, *args)\n--\n\n"
+    "Make the call of that name, with all its arguments, on the stream of a\n"
+    "StreamComm.");
 
 static const shape_t *const on_stream_shapes[] = {
     &shape_Put,          &shape_Get,
@@ -479,24 +473,20 @@ wm_py_window_on_call(PyObject *object, PyObject *const *args, Py_ssize_t given)
 {
     const shape_t *shape = NULL;
     PyObject *values[6];
-    on_t on;
     const char *name = given > 1 ? PyUnicode_AsUTF8(args[1]) : NULL;
-    if (name == NULL
-        || wm_py_stream_from_object(args[0], "stream", &on.device, &on.stream)
-               < 0)
-        return NULL;
+    const wm_on_stream_t *on;
+    wm_window_t *window = name != NULL
+                              ? wm_py_window_on(object, args[0], name, &on)
+                              : NULL;
     size_t count = sizeof on_stream_shapes / sizeof *on_stream_shapes;
     for (size_t i = 0; i < count; ++i)
         if (strcmp(on_stream_shapes[i]->name, name) == 0)
             shape = on_stream_shapes[i];
-    wm_window_t *window = wm_py_window_of((wm_py_window_t *)object);
-    if (shape == NULL || given != 2 + shape->count || window == NULL)
+    if (window == NULL || shape == NULL || given != 2 + shape->count)
         return PyErr_Occurred()
                    ? NULL
-                   : PyErr_Format(PyExc_RuntimeError,
-                                  "%s on a stream: the window was "
-                                  "freed",
-                                  name);
+                   : PyErr_Format(PyExc_TypeError,
+                                  "_on_call: %s is no such call", name);
     memcpy(values, args + 2, (size_t)shape->count * sizeof *values);
-    return run(window, shape, &on, values);
+    return run(window, shape, on, values);
 }

@@ -6,8 +6,6 @@
 #include "comm/diagnostics/hang.h"
 #include "comm/rma/window_run.h"
 #include "comm/rma/window_sync.h"
-#include "python/device/py_stream.h"
-#include "python/message/channel.h"
 #include "python/rma/py_window.h"
 #include "python/view/view.h"
 
@@ -155,12 +153,18 @@ const char wm_py_window_Fence_doc[] = PyDoc_STR(
 
 SYNC_CALL(Fence)
 {
-    int assertion;
-    SYNC_BEGIN(Fence, 1, 0, "assertion")
-    wm_waiting_call.collective = true;
-    PyObject *raised = NULL;
-    int code = 0;
-    if (read_assertion(&sync, 0, &assertion) < 0 || sync_settle(&sync) < 0) {
+    static const char *const names[] = {"assertion"};
+    int assertion = 0, code = 0;
+    sync_t sync;
+    PyObject *result, *raised = NULL;
+    bool begun = sync_begin("Fence", names, 1, 0, self, args, given, keywords,
+                            &sync, &result);
+    if (!begun && sync.window == NULL)
+        return result;
+    wm_waiting_call = (wm_waiting_call_t){
+        .name = "Fence", .type = MPI_DATATYPE_NULL, .collective = true};
+    if (!begun || read_assertion(&sync, 0, &assertion) < 0
+        || sync_settle(&sync) < 0) {
         raised = PyErr_GetRaisedException();
         code = WM_ERR_STATE;
     }
@@ -482,15 +486,14 @@ SYNC_CALL(Test)
 // --- on a stream ------------------------------------------------------------
 
 const char wm_py_window_on_sync_doc[] = PyDoc_STR(
-    "_on_sync($self, stream, name, argument, /)\n--\n\n"
-    "Make Post or Start of a group, Complete or Wait on a stream; or Fence\n"
-    "with an assertion.");
+    "_on_sync($self, on, name, argument, /)\n--\n\n"
+    "Make Post or Start of a group, Complete or Wait on the stream of a\n"
+    "StreamComm; or Fence with an assertion.");
 
 // Orders a stream behind this rank's work on its memory, or, `after`, that
 // work behind the stream.
 static int
-settle_stream(const wm_py_window_t *self, bool after, int device,
-              CUstream stream)
+settle_stream(const wm_py_window_t *self, bool after, const wm_on_stream_t *on)
 {
     wm_producer_t producer = {.kind = WM_PRODUCER_NONE};
     wm_error_t err;
@@ -503,35 +506,35 @@ settle_stream(const wm_py_window_t *self, bool after, int device,
     if (producer.kind == WM_PRODUCER_NONE)
         return 0;
     WM_PY_UNLOCKED({
-        code = wm_stream_capture(device, stream, &capture, &err);
+        code = wm_stream_capture(on->device, on->stream, &capture, &err);
         if (code == 0 && capture != 0)
-            code = after ? wm_producer_after_graph(&producer, device, stream,
-                                                   &err)
-                         : wm_producer_before_graph(&producer, true, device,
-                                                    stream, &err);
+            code = after ? wm_producer_after_graph(&producer, on->device,
+                                                   on->stream, &err)
+                         : wm_producer_before_graph(
+                             &producer, true, on->device, on->stream, &err);
         else if (code == 0)
-            code = after ? wm_producer_after(&producer, true, device, stream,
-                                             &err)
-                         : wm_producer_before(&producer, true, device, stream,
-                                              &err);
+            code = after ? wm_producer_after(&producer, true, on->device,
+                                             on->stream, &err)
+                         : wm_producer_before(&producer, true, on->device,
+                                              on->stream, &err);
     });
     return wm_py_result(code, &err);
 }
 
 // Makes Fence, of which the other ranks hear also if it fails here.
 static void
-fence_on(sync_t *sync, int device, CUstream stream)
+fence_on(sync_t *sync, const wm_on_stream_t *on)
 {
     PyObject *raised = NULL;
     int assertion, code = 0;
     if (read_assertion(sync, 0, &assertion) < 0
-        || settle_stream(sync->self, false, device, stream) < 0) {
+        || settle_stream(sync->self, false, on) < 0) {
         raised = PyErr_GetRaisedException();
         code = WM_ERR_STATE;
     }
     SYNC_RUN(sync, wm_window_fence_on(sync->window,
                                       !(assertion & MPI_MODE_NOSUCCEED), code,
-                                      device, stream, &sync->err));
+                                      on->device, on->stream, &sync->err));
     if (raised != NULL)
         PyErr_SetRaisedException(raised);
 }
@@ -541,42 +544,36 @@ wm_py_window_on_sync(PyObject *self, PyObject *args)
 {
     static const char *const names[] = {"Post", "Start", "Complete", "Wait"};
     sync_t sync = {.self = (wm_py_window_t *)self};
-    PyObject *stream_object;
-    CUstream stream;
-    int ranks[WM_BARRIER_RANKS], device, count = 0;
+    PyObject *bound;
+    const wm_on_stream_t *on;
+    int ranks[WM_BARRIER_RANKS], count = 0;
     unsigned call = 0;
-    if (!PyArg_ParseTuple(args, "OsO:_on_sync", &stream_object, &sync.name,
-                          &sync.values[0])
-        || wm_py_stream_from_object(stream_object, "stream", &device, &stream)
-               < 0
-        || wm_py_check_running() < 0)
+    if (!PyArg_ParseTuple(args, "OsO:_on_sync", &bound, &sync.name,
+                          &sync.values[0]))
         return NULL;
-    sync.window = sync.self->window;
+    sync.window = wm_py_window_on(self, bound, sync.name, &on);
     if (sync.window == NULL)
-        return PyErr_Format(PyExc_RuntimeError,
-                            "%s on a stream: the window was freed", sync.name);
-    if (wm_window_check_stream(sync.window, device, &sync.err) < 0)
-        return wm_py_raise(&sync.err);
+        return NULL;
     for (unsigned i = 0; i < 4; ++i)
         if (strcmp(names[i], sync.name) == 0)
             call = 1u << i;
     if (call == WM_EPOCHS_POST || call == WM_EPOCHS_START)
         count = read_group(&sync, ranks);
     if (count < 0
-        || (call == WM_EPOCHS_POST
-            && settle_stream(sync.self, false, device, stream) < 0))
+        || (call == WM_EPOCHS_POST && settle_stream(sync.self, false, on) < 0))
         return NULL;
     if (call == 0)
-        fence_on(&sync, device, stream);
+        fence_on(&sync, on);
     else
-        SYNC_RUN(&sync, wm_window_epochs_on(sync.window, call, ranks, count,
-                                            device, stream, &sync.err));
+        SYNC_RUN(&sync,
+                 wm_window_epochs_on(sync.window, call, ranks, count,
+                                     on->device, on->stream, &sync.err));
     if (PyErr_Occurred())
         return NULL;
     if (sync.code < 0)
         return wm_py_raise(&sync.err);
     if ((call == 0 || call == WM_EPOCHS_WAIT)
-        && settle_stream(sync.self, true, device, stream) < 0)
+        && settle_stream(sync.self, true, on) < 0)
         return NULL;
     Py_RETURN_NONE;
 }
