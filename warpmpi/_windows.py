@@ -498,7 +498,9 @@ class _Methods:
     def Detach(self: Any, memory: Any) -> None:
         """Detach an array that was attached; no rank accesses it any more.
 
-        memory: the array, or one that begins where it begins. Local. Raises
+        memory: the array, or one that begins where it begins. Local. While a
+        CUDA graph has calls of the window, the window keeps the array: until
+        the first Attach, Detach or Free after the graph's end. Raises
         MPI.Exception: ERR_RMA_ATTACH if no attached array begins there, and
         other errors as Attach.
         """

@@ -1138,6 +1138,48 @@ def test_a_graph_keeps_its_window(comm, calls):
         opened(comm, wm.zeros(1), 8).Free()
 
 
+@pytest.mark.parametrize("frees", [False, True])
+def test_a_graph_keeps_detached_memory(comm, frees):
+    """Its calls write there, and not into what is attached instead."""
+    stream, source = wm.Stream(), wm.full(32, comm.rank, "int64")
+    given, other = Given(wm.zeros(32, "int64")), wm.zeros(32, "int64")
+    kept, memory = weakref.ref(given), given.array
+    left, right = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+    win = dynamic(comm)
+    win.Attach(given)
+    addresses = comm.allgather(memory.ptr)
+    win.Fence()
+    on = win.on(stream)
+    with graphs.capture(stream) as made:
+        on.Put(source, right, addresses[right])
+    comm.Barrier()
+    win.Detach(given)
+    del given
+    assert kept() is not None
+    win.Attach(other)
+    addresses = comm.allgather(other.ptr)
+    win.Put(wm.full(32, 100 + comm.rank, "int64"), right, addresses[right])
+    win.Fence(MPI.MODE_NOSUCCEED)
+    if frees:
+        win.Free()
+    made[0].launch(stream)
+    stream.synchronize()
+    comm.Barrier()
+    assert (memory.numpy() == left).all()
+    assert (other.numpy() == 100 + left).all()
+    assert kept() is not None
+    comm.Barrier()
+    made[0].free()
+    while comm.allreduce(kept() is not None):  # a thread of the driver tells
+        if frees:
+            opened(comm, wm.zeros(1), 8).Free()
+        else:
+            win.Detach(other)
+            win.Attach(other)
+    if not frees:
+        win.Free()
+
+
 def test_a_window_without_graphs_ends_at_once(comm):
     given = Given(wm.zeros(32, "int64"))
     kept = weakref.ref(given)

@@ -44,6 +44,7 @@ typedef struct {
     _Atomic uint32_t readers;
     _Atomic uint32_t updating; // 1 + its rank; 0: none
     _Atomic uint32_t left;     // raised when a window with them is left
+    _Atomic uint32_t graphs;   // of this rank, that have calls of the window
 } wm_window_words_t;
 
 #define WM_ATTACHED 256

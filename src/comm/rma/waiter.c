@@ -54,7 +54,10 @@ wm_waiter_check(const wm_waiter_t *waiter, wm_error_t *err)
 static void
 graph_ended(void *object)
 {
-    atomic_fetch_sub(&((wm_waiter_t *)object)->graphs, 1);
+    wm_waiter_t *waiter = object;
+    if (waiter->shown != NULL)
+        atomic_fetch_sub(waiter->shown, 1);
+    atomic_fetch_sub(&waiter->graphs, 1); // it may be freed from here on
 }
 
 int
@@ -64,6 +67,8 @@ wm_waiter_keep(wm_waiter_t *waiter, int device, CUstream stream,
     if (atomic_load(&waiter->captured) == capture)
         return 0;
     atomic_fetch_add(&waiter->graphs, 1);
+    if (waiter->shown != NULL)
+        atomic_fetch_add(waiter->shown, 1);
     int code = wm_capture_keep(device, stream, waiter, graph_ended, err);
     if (code == 0)
         atomic_store(&waiter->captured, capture);

@@ -46,6 +46,7 @@ struct wm_waiter {
     bool is_dropped;           // engine lock
     _Atomic int dead;          // 1 + what end_waits() was called with; 0: none
     _Atomic int graphs;        // that have calls
+    _Atomic uint32_t *shown;   // their number, for other ranks; or NULL
     _Atomic uint64_t captured; // the last of these, as a capture
 };
 

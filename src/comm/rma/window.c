@@ -87,6 +87,8 @@ window_connect(wm_window_t *window, int rank, const published_t *its,
             && !wm_rkey_holds(&part->place, part->nbytes)))
         return wm_comm_damaged(window->comm, rank, err);
     part->left = atomic_load(&part->words->left);
+    if (rank == window->comm->rank)
+        window->waiter.shown = &part->words->graphs;
     return 0;
 }
 
@@ -235,6 +237,16 @@ wm_window_stay(wm_window_t *window)
     window->left = false;
 }
 
+// Returns true for a rank that has no graphs with calls: it is of another
+// host, or has died, or is in MPI_Finalize.
+static bool
+window_is_elsewhere(const wm_window_t *window, int rank)
+{
+    const wm_peer_t *peer = window->comm->peers[rank];
+    return window->parts[rank].words == NULL || peer->dead
+           || (rank != window->comm->rank && wm_node_is_leaving(peer));
+}
+
 // Returns true if no rank of this host has graphs with calls.
 static bool
 window_have_all_left(const wm_window_t *window)
@@ -242,12 +254,20 @@ window_have_all_left(const wm_window_t *window)
     bool left = true;
     for (int rank = 0; rank < window->size && left; ++rank) {
         const wm_window_part_t *part = &window->parts[rank];
-        const wm_peer_t *peer = window->comm->peers[rank];
-        left = part->words == NULL
-               || atomic_load(&part->words->left) != part->left || peer->dead
-               || (rank != window->comm->rank && wm_node_is_leaving(peer));
+        left = window_is_elsewhere(window, rank)
+               || atomic_load(&part->words->left) != part->left;
     }
     return left;
+}
+
+bool
+wm_window_has_graphs(const wm_window_t *window)
+{
+    bool has = false;
+    for (int rank = 0; rank < window->size && !has; ++rank)
+        has = !window_is_elsewhere(window, rank)
+              && atomic_load(&window->parts[rank].words->graphs) > 0;
+    return has;
 }
 
 // Gives up what calls in graphs use, too, but the memory.

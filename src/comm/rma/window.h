@@ -151,6 +151,11 @@ WM_MUST_CHECK int
 wm_window_close(wm_window_t *window, void *owner, void (*release)(void *owner),
                 wm_error_t *err);
 
+// Returns true if a rank of this host has graphs with calls. They may use
+// memory that was detached.
+bool
+wm_window_has_graphs(const wm_window_t *window);
+
 // Tells the other ranks that this one has left the window, unless its graphs
 // have calls; or takes that back.
 void

@@ -122,7 +122,9 @@ attach_map(wm_window_t *window, int rank, int index,
         *memory = one->memory;
         return 0;
     }
-    if (one < end) { // of memory that was detached since
+    if (one < end && atomic_load(&window->waiter.graphs) > 0)
+        one->index = -1; // of memory that was detached, and graphs may use
+    else if (one < end) {
         wm_mapping_release(one->mapping);
         *one = window->attached[--window->attached_count];
     }

@@ -14,7 +14,8 @@ wm_window_attach(wm_window_t *window, char *data, size_t nbytes,
                  const wm_pointer_t *memory, wm_error_t *err);
 
 // Detaches the memory that begins at an address. Fails with
-// MPI_ERR_RMA_ATTACH if there is none. Nobody accesses it any more.
+// MPI_ERR_RMA_ATTACH if there is none. Nobody accesses it any more, but graphs
+// (wm_window_has_graphs).
 WM_MUST_CHECK int
 wm_window_detach(wm_window_t *window, const char *data, wm_error_t *err);
 

@@ -223,6 +223,9 @@ window_close(wm_py_window_t *self, wm_error_t *err)
     int code;
     self->window = NULL;
     PyObject *kept = self->attached != NULL ? self->attached : self->memory;
+    if (self->detached != NULL
+        && PyDict_SetItem(kept, Py_None, self->detached) < 0)
+        PyErr_Clear();
     Py_XINCREF(kept);
     WM_PY_UNLOCKED(
         code = wm_window_close(window, kept, wm_py_release_object, err));
@@ -232,6 +235,7 @@ window_close(wm_py_window_t *self, wm_error_t *err)
     Py_CLEAR(self->comm);
     Py_CLEAR(self->made);
     Py_CLEAR(self->attached);
+    Py_CLEAR(self->detached);
     return code;
 }
 
@@ -270,6 +274,17 @@ window_end(PyObject *object, PyObject *Py_UNUSED(unused))
         return comm;
     Py_DECREF(comm);
     return wm_py_raise(&err);
+}
+
+// Keeps an array that was detached.
+static int
+window_keep(wm_py_window_t *self, PyObject *array)
+{
+    if (self->detached == NULL && array != NULL)
+        self->detached = PyList_New(0);
+    return array == NULL            ? 0
+           : self->detached == NULL ? -1
+                                    : PyList_Append(self->detached, array);
 }
 
 PyDoc_STRVAR(window_attach_doc,
@@ -314,8 +329,13 @@ window_attach(PyObject *object, PyObject *args)
                               : wm_py_raise(&err);
     if (key == NULL)
         return NULL;
-    code = attaches ? PyDict_SetItem(self->attached, key, memory)
-                    : PyDict_DelItem(self->attached, key);
+    if (!wm_window_has_graphs(self->window))
+        Py_CLEAR(self->detached);
+    else if (!attaches)
+        code = window_keep(self, PyDict_GetItem(self->attached, key));
+    if (code == 0)
+        code = attaches ? PyDict_SetItem(self->attached, key, memory)
+                        : PyDict_DelItem(self->attached, key);
     Py_DECREF(key);
     return code < 0 ? NULL : Py_NewRef(Py_None);
 }
@@ -381,6 +401,7 @@ window_traverse(PyObject *object, visitproc visit, void *arg)
     Py_VISIT(self->comm);
     Py_VISIT(self->memory);
     Py_VISIT(self->attached);
+    Py_VISIT(self->detached);
     return wm_py_mpi_traverse(wm_py_mpi_win_type(), object, visit, arg);
 }
 

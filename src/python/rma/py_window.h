@@ -21,6 +21,7 @@ typedef struct {
     char *data;          // its first byte
     Py_buffer raw;       // of host memory; obj NULL: none
     PyObject *attached;  // arrays by address: a dict, of a dynamic window
+    PyObject *detached;  // arrays that graphs may use: a list; or NULL
     PyObject *made;      // the name of the call that made it; or NULL
 } wm_py_window_t;
 
