@@ -135,18 +135,25 @@ window_connect_epochs(wm_window_t *window, char *all, wm_error_t *err)
     return 0;
 }
 
+bool
+wm_window_reaches(const wm_window_t *window, int rank, bool updates)
+{
+    const wm_window_part_t *part = &window->parts[rank];
+    if (part->nbytes == 0 && !window->dynamic)
+        return true;
+    return (part->memory != NULL || window->dynamic)
+           && (part->updates || !updates);
+}
+
 // Returns true if this rank accesses all parts by itself, and has words for
 // epochs.
 static bool
 window_reaches_all(const wm_window_t *window)
 {
     bool all = !window->dynamic && window->epochs != NULL;
-    for (int rank = 0; rank < window->size && all; ++rank) {
-        const wm_window_part_t *part = &window->parts[rank];
-        all = part->words != NULL
-              && (part->nbytes == 0
-                  || (part->memory != NULL && part->updates));
-    }
+    for (int rank = 0; rank < window->size && all; ++rank)
+        all = window->parts[rank].words != NULL
+              && wm_window_reaches(window, rank, true);
     return all;
 }
 

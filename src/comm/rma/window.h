@@ -151,6 +151,12 @@ WM_MUST_CHECK int
 wm_window_close(wm_window_t *window, void *owner, void (*release)(void *owner),
                 wm_error_t *err);
 
+// Returns true if this process does the calls on a part itself, updates of
+// elements too if `updates`; else the engine of its rank does. In a dynamic
+// window there may still be no memory at an address that this process reaches.
+bool
+wm_window_reaches(const wm_window_t *window, int rank, bool updates);
+
 // Returns true if a rank of this host has graphs with calls. They may use
 // memory that was detached.
 bool

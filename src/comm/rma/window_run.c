@@ -15,7 +15,6 @@
 // A kernel copies fewer bytes, because it tells its end at once.
 #define SHORT_BYTES ((size_t)32 << 10)
 #define ARGUMENTS WM_WINDOW_ARGUMENTS
-#define LOOKS_A_STREAM 128      // as in transfer/transfer_set.c
 #define PAGED_BYTES SHORT_BYTES // from here on, the driver copies host memory
 
 // Contiguous memory that kernels reach, for one argument.
@@ -73,7 +72,7 @@ run_look(void *context, wm_error_t *err)
     bool idle = false;
     if (window->signals && wm_signal_is_set(&window->signal))
         return 1;
-    if (window->signals && ++window->looks % LOOKS_A_STREAM != 0)
+    if (window->signals && ++window->looks % WM_SIGNAL_LOOKS != 0)
         return 0;
     int code = wm_stream_spin(window->device, window->stream, WM_LOOK_TRIES,
                               &idle, err);
@@ -518,16 +517,6 @@ count_call(const wm_window_t *window, const wm_window_call_t *call)
     wm_peer_stats_t *stats = &window->comm->peers[call->target]->stats;
     wm_peer_stat_add(stats, WM_PEER_STAT_window_calls, 1);
     wm_peer_stat_add(stats, WM_PEER_STAT_window_bytes, (int64_t)call->nbytes);
-}
-
-bool
-wm_window_is_served(const wm_window_t *window, int target,
-                    wm_target_kind_t kind)
-{
-    const wm_window_part_t *part = &window->parts[target];
-    return (part->memory == NULL && part->nbytes > 0)
-           || (kind >= WM_TARGET_ACCUMULATE && !part->updates
-               && window->target != NULL);
 }
 
 int

@@ -38,14 +38,7 @@ typedef struct {
     // An update: ACCUMULATE and later kinds.
     wm_reduce_type_t type;
     wm_reduce_op_t op;
-    size_t size; // bytes of an element
 } wm_window_call_t;
-
-// Returns true if the engine of the target's rank does the calls of a kind. In
-// a dynamic window an address may still have no memory that is reached.
-bool
-wm_window_is_served(const wm_window_t *window, int target,
-                    wm_target_kind_t kind);
 
 // Begins a call whose target is within the window.
 WM_MUST_CHECK int

@@ -208,10 +208,9 @@ pass_ticket(wm_window_t *window, asked_t *asked)
 static int
 check_progress(const wm_window_t *window, int target, wm_error_t *err)
 {
-    const wm_window_part_t *part = &window->parts[target];
-    bool served = part->words == NULL
-                  || (part->memory == NULL && part->nbytes > 0);
-    if (!served || target == window->comm->rank || wm_engine_is_threaded())
+    bool reached = window->parts[target].words != NULL
+                   && wm_window_reaches(window, target, false);
+    if (reached || target == window->comm->rank || wm_engine_is_threaded())
         return 0;
     return wm_error_set(err, WM_ERR_STATE, 0,
                         "%s must serve this lock itself, and MPI runs below "

@@ -8,10 +8,6 @@
 #include "array/pull.h"
 #include "comm/transfer/fuse.h"
 
-// A stream whose kernel signals its end is looked at only now and then: the
-// signal is missing only if the stream has failed.
-#define LOOKS_A_STREAM 128
-
 void
 wm_transfer_set_init(wm_transfer_set_t *set)
 {
@@ -423,7 +419,7 @@ wm_transfer_set_look(wm_transfer_set_t *set, int tries, wm_error_t *err)
         set->access->idle = true; // the kernel has signalled its end
         code = 1;
     }
-    else if (!set->signals || ++set->looks % LOOKS_A_STREAM == 0)
+    else if (!set->signals || ++set->looks % WM_SIGNAL_LOOKS == 0)
         code = wm_access_look(set->access, tries, err);
     if (code > 0 && set->failure.code < 0) {
         *err = set->failure;

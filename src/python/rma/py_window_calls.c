@@ -143,8 +143,7 @@ read_call(wm_py_reading_t *reading, const shape_t *shape, PyObject **values)
         reading->call.op = WM_REDUCE_REPLACE;
         reading->call.type = wm_py_reading_type_of_size(reading->call.nbytes,
                                                         first->size);
-        reading->call.size = wm_reduce_size(reading->call.type);
-        if (reading->call.size == reading->call.nbytes)
+        if (wm_reduce_size(reading->call.type) == reading->call.nbytes)
             return 0;
         return wm_py_fail(PyExc_ValueError,
                           "%s: give arrays of one element of 1, 2, 4 or 8 "
@@ -280,7 +279,8 @@ run_read(wm_py_reading_t *reading, const shape_t *shape,
 {
     int code = read_again(
         reading, shape, values, rank,
-        wm_window_is_served(reading->window, rank, shape->kind));
+        !wm_window_reaches(reading->window, rank,
+                           shape->kind >= WM_TARGET_ACCUMULATE));
     if (on != NULL && (code > 0 || (code == 0 && reading->remote)))
         return PyErr_Format(PyExc_ValueError,
                             "%s on a stream: this process does not reach the "

@@ -426,6 +426,5 @@ wm_py_reading_update(wm_py_reading_t *reading, PyObject *given,
                 "window takes MPI's own operations alone",
                 reading->name);
     }
-    call->size = wm_reducible_size(call->type);
     return 0;
 }
