@@ -445,11 +445,38 @@ def test_requests_of_large_columns(comm, end):
     win.Free()
 
 
+def counted_calls():
+    """Return a function that counts the calls of a name of the driver."""
+    counted = kinds.driver().simcuda_calls
+    counted.restype = ctypes.c_long
+    return counted
+
+
+@pytest.mark.skipif(kinds.is_real(), reason="needs the simulated driver")
+def test_a_request_of_few_bytes_costs_as_much_as_a_flush(comm):
+    """A word in host memory tells the end: there is no event."""
+    calls, other = counted_calls(), (comm.rank + 1) % comm.size
+    one = wm.zeros(1, "int64")
+    win = opened(comm, wm.zeros(8, "int64"), 8)
+    win.Lock_all()
+    for begin in (win.Rput, win.Rget, win.Raccumulate):
+        begin(one, other).Wait()
+        names = b"EventRecord", b"EventQuery", b"LaunchKernel"
+        before = [calls(name) for name in names]
+        for _ in range(3):
+            begin(one, other).Wait()
+        assert [calls(name) for name in names] == [
+            *before[:2],
+            before[2] + 3,
+        ]
+    win.Unlock_all()
+    win.Free()
+
+
 @pytest.mark.skipif(kinds.is_real(), reason="needs the simulated driver")
 def test_a_column_is_one_update(comm):
     """However many elements of the target it has: one kernel."""
-    launches = kinds.driver().simcuda_calls
-    launches.restype = ctypes.c_long
+    launches = counted_calls()
     memory, column = wm.zeros((100, 100), "float32"), wm.ones(100, "float32")
     kind = MPI.FLOAT.Create_vector(100, 1, 100).Commit()
     win = opened(comm, memory, 4)

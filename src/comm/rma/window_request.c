@@ -5,6 +5,7 @@
 
 #include "comm/engine/engine.h"
 #include "cuda/event.h"
+#include "cuda/stream.h"
 
 #define STEP_BYTES ((size_t)128 << 10) // delivered with the engine's lock held
 
@@ -16,7 +17,10 @@ struct wm_window_request {
     wm_window_t *window;       // NULL: it has ended
     bool taken;                // the window ends it
     int device, target;
-    CUevent event; // behind the work
+    CUstream stream;    // that does the work
+    wm_signal_t signal; // of its kernel; word NULL: none
+    CUevent event;      // else, behind the work
+    unsigned looks;
     int count;
     wm_window_pending_t kept[WM_WINDOW_ARGUMENTS];
 };
@@ -44,15 +48,28 @@ request_end(wm_window_request_t *request, int code, const wm_error_t *err)
     request->window = NULL;
 }
 
+static int
+request_look(wm_window_request_t *request, bool *done, wm_error_t *err)
+{
+    *done = false;
+    if (request->signal.word == NULL)
+        return wm_event_done(request->device, request->event, done, err);
+    *done = wm_signal_is_set(&request->signal);
+    return *done || ++request->looks % WM_SIGNAL_LOOKS != 0
+               ? 0
+               : wm_stream_spin(request->device, request->stream, 1, done,
+                                err);
+}
+
 static bool
 request_step(wm_op_t *op)
 {
     wm_window_request_t *request = (wm_window_request_t *)op;
     wm_error_t err;
-    bool done = false;
+    bool done;
     if (request->window == NULL || request->taken)
         return request->window == NULL;
-    int code = wm_event_done(request->device, request->event, &done, &err);
+    int code = request_look(request, &done, &err);
     if (code == 0 && done)
         code = request_deliver(request, STEP_BYTES, &err);
     if (code == 0)
@@ -117,9 +134,13 @@ wm_window_begin_requested(wm_window_t *window, wm_window_call_t *call,
     request->window = window;
     request->device = window->device;
     request->target = call->target;
-    code = wm_event_acquire(window->device, &request->event, err);
-    if (code == 0)
-        code = wm_event_record(window->device, request->event, window->stream,
+    request->stream = window->stream;
+    if (window->signals) // an event takes longer to make and to ask
+        request->signal = window->signal;
+    else
+        code = wm_event_acquire(window->device, &request->event, err);
+    if (code == 0 && !window->signals)
+        code = wm_event_record(window->device, request->event, request->stream,
                                err);
     if (code < 0) { // the window keeps the arguments
         wm_op_release(&request->op);
