@@ -90,3 +90,21 @@ def run_text(folder, text, *words, **options):
     script = folder / "program.py"
     script.write_text(textwrap.dedent(text))
     return run(script, *words, **options)
+
+
+def run_tests_between_hosts(file, *words, timeout=80):
+    """Runs tests of a file on two ranks, each on a host of its own.
+
+    words: pytest's, which choose the tests.
+    """
+    text = """
+        import os, sys
+        rank = os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["PMI_RANK"]
+        os.environ["WARPMPI_HOST"] = f"host {rank}"
+        sys.path[:0] = ["tests", "tests/mpi"]
+        import pytest
+        sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", *sys.argv[1:]]))
+    """
+    chosen = "-c", textwrap.dedent(text), file, *words
+    printed = run(*chosen, ranks=2, timeout=timeout)
+    assert " passed" in printed and " failed" not in printed

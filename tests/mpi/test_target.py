@@ -8,7 +8,6 @@ rank is on a host of its own, as test_between_hosts plays, all memory is.
 import concurrent.futures
 import contextlib
 import pathlib
-import textwrap
 import time
 
 import numpy as np
@@ -439,17 +438,7 @@ def test_rare_elements_with_gaps(comm, kind, size):
 @pytest.mark.programs
 def test_between_hosts():
     """The tests of this file, where the engines serve all memory."""
-    text = """
-        import os, sys
-        rank = os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["PMI_RANK"]
-        os.environ["WARPMPI_HOST"] = f"host {rank}"
-        sys.path[:0] = ["tests", "tests/mpi"]
-        import pytest
-        words = "-q -p no:cacheprovider tests/mpi/test_target.py -m".split()
-        sys.exit(pytest.main([*words, "not programs and not long"]))
-    """
-    printed = ranks.run("-c", textwrap.dedent(text), ranks=2, timeout=80)
-    assert " passed" in printed and " failed" not in printed
+    ranks.run_tests_between_hosts(__file__, "-m", "not programs and not long")
 
 
 DIES = """

@@ -871,18 +871,8 @@ def test_gpus_without_a_link(tmp_path):
 @pytest.mark.programs
 def test_between_hosts():
     """The engines of the other host's ranks serve."""
-    text = """
-        import os, sys
-        rank = os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["PMI_RANK"]
-        os.environ["WARPMPI_HOST"] = f"host {int(rank) % 2}"
-        sys.path[:0] = ["tests", "tests/mpi"]
-        import pytest
-        words = "-q -p no:cacheprovider tests/mpi/test_windows.py -k".split()
-        words.append("locks or requests or datatypes or mixed or post_start")
-        sys.exit(pytest.main(words))
-    """
-    printed = ranks.run("-c", textwrap.dedent(text), ranks=2, timeout=200)
-    assert " passed" in printed
+    chosen = "locks or requests or datatypes or mixed or post_start"
+    ranks.run_tests_between_hosts(__file__, "-k", chosen, timeout=200)
 
 
 def test_on_a_stream(comm):
