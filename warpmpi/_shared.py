@@ -294,8 +294,9 @@ class SharedArray:
         default stream; none on the CPU. Returns at once. It can be captured.
 
         Raises ValueError for a rank, slot or value (1 to 2**48 - 1) that
-        is not there, MPI.Exception once a rank has died, RuntimeError once
-        the communicator was freed, wm.CudaError.
+        is not there, and for a stream of another GPU, TypeError for what is
+        no stream, MPI.Exception once a rank has died, RuntimeError once the
+        communicator was freed, wm.CudaError.
         """
         if stream is None and self._stream is not None:
             stream = self._stream()

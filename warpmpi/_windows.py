@@ -459,7 +459,9 @@ class _Methods:
 
         stream: wm.Stream, a stream of CuPy, PyTorch, Warp or Numba, or a
         handle, of the GPU of this rank's memory. All ranks reach each other's
-        memory within one host. Raises TypeError for a window of host memory.
+        memory within one host. Raises TypeError for a window of host memory
+        and for what is no stream, ValueError for a number that is no handle
+        and for the per-thread default stream.
         """
         return StreamWin(self, stream)
 
