@@ -11,8 +11,8 @@
 
 #include "kernels/signal.h"
 
-// A stream whose kernel signals its end is looked at once in so many looks: the
-// signal is missing only if the stream has failed.
+// A stream whose kernel signals its end is looked at once in so many looks:
+// the signal is missing only if the stream has failed.
 #define WM_SIGNAL_LOOKS 128
 
 // Takes a word, which serves one kernel after the other. Returns false if none
