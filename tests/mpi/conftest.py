@@ -98,7 +98,10 @@ def ipc(comm):
 
 @pytest.fixture
 def fail():
-    """Makes the next call of a name fail on this rank's simulated driver."""
+    """Makes a call of a name fail on this rank's simulated driver.
+
+    That is the next one or the one that many calls later; -1: all; 0: none.
+    """
     library = kinds.driver()
     library.simcuda_fail.argtypes = (
         ctypes.c_char_p,
@@ -106,7 +109,9 @@ def fail():
         ctypes.c_int,
     )
     with kinds.uncollected():
-        yield lambda name, code=0: library.simcuda_fail(name.encode(), 1, code)
+        yield lambda name, code=0, nth=1: library.simcuda_fail(
+            name.encode(), nth, code
+        )
     library.simcuda_fail(None, 0, 0)
 
 

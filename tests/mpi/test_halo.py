@@ -25,6 +25,8 @@ RANKS = MPI.COMM_WORLD.size
 GPU = wm.is_cuda_available()
 KINDS = ["device", "host"] if GPU else ["host"]
 
+ALL = -1  # calls of a driver function that fail
+
 needs_gpu = pytest.mark.skipif(not GPU, reason="needs a GPU")
 
 
@@ -309,6 +311,34 @@ def test_a_driver_error_is_no_end(kernel, fail):
     stream.synchronize()
     check(world, u, after)
     world.plain.Free()
+
+
+@needs_gpu
+@pytest.mark.skipif(kinds.is_real(), reason="needs the simulated driver")
+@pytest.mark.parametrize("lines", [0, 1 << 40])
+def test_no_memory_is_left_for_lines(lines, fail, monkeypatch):
+    """On one rank, and all copy. Later sets have lines, and share them."""
+    monkeypatch.setattr(World, "lines", lines)
+    world = World(dims_of(2), [True] * 2, [4, 4], [(1, 1)] * 2, True)
+    before, after = world.arrays()
+    parts = [np.arange(n << 14) for n in (1, 1, 1, 1, 2, 1)]
+    fields = [wm.array(before[..., None] + each) for each in parts]
+    wm.array(before).numpy()  # there is small memory
+    found, made = [wm.stats()["halos_without_lines"]], []
+    for turn, u in enumerate(fields):
+        allocated = kinds.driver().simcuda_calls(b"MemAlloc")
+        if turn == 0 and world.plain.rank == RANKS - 1:
+            fail("MemAlloc", 2, ALL)
+        world.halo.exchange(u)
+        fail("MemAlloc", 0, 0)
+        made.append(kinds.driver().simcuda_calls(b"MemAlloc") - allocated)
+        found.append(wm.stats()["halos_without_lines"])
+        wanted = after[..., None] + parts[turn]
+        np.testing.assert_array_equal(u.numpy(), wanted)
+    alone = 1 < RANKS <= wm.get_cuda_device_count()  # else no lines serve
+    assert found[-1] == found[1] == found[0] + (alone and lines > 0)
+    assert made[2:] == [0, 0, alone and lines > 0, 0]
+    world.free()
 
 
 @needs_gpu

@@ -26,6 +26,7 @@
     X(halo_exchanges)       /* by a kernel */                                 \
     X(halo_bytes)           /* of those, that this rank has written */        \
     X(staged_halos)         /* by messages */                                 \
+    X(halos_without_lines)  /* sets that no memory was left for */            \
     X(sent_messages)                                                          \
     X(sent_bytes)                                                             \
     X(received_messages)                                                      \

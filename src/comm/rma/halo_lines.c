@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Short exchanges by LL lines (kernels/halo.h). A rank's memory for lines has
 // two halves, each with the lines of its ghosts in the order of directions and
-// fields, so that a neighbour finds its place by the records alone.
+// fields, so that a neighbour finds its place by the records alone. Sets share
+// it: epochs, by which lines are known, are those of the halo.
 #include <stdlib.h>
 #include <string.h>
 
 #include "comm/coll/direct/symm_group.h"
+#include "comm/engine/stats.h"
 #include "comm/rma/halo_making.h"
 
 #define LEAST_LINES 128 // of a task
@@ -148,6 +150,48 @@ wm_halo_wants_lines(const wm_halo_making_t *making)
     return wants && halo->peer_count > 0;
 }
 
+// --- the memory -----------------------------------------------------------
+
+static const wm_symm_memory_t *
+newest(const wm_halo_t *halo)
+{
+    return halo->memory[halo->memories - 1];
+}
+
+// Returns true if there is room for the lines of all ranks. All ranks find the
+// same.
+static bool
+memory_serves(const wm_halo_making_t *making)
+{
+    const wm_halo_t *halo = making->halo;
+    bool serves = halo->memories > 0;
+    for (int rank = 0; rank < halo->comm->size && serves; ++rank)
+        serves = 2 * half_of(making, rank) <= newest(halo)->ranks[rank].nbytes;
+    return serves;
+}
+
+// Makes memory for this set and later ones, at least twice as large as the
+// last one. *made: as of wm_halo_make_lines().
+static int
+memory_grow(const wm_halo_making_t *making, bool *made, wm_error_t *err)
+{
+    wm_halo_t *halo = making->halo;
+    size_t last = halo->memories > 0 ? newest(halo)->nbytes : 0;
+    size_t nbytes = half_of(making, halo->comm->rank);
+    const wm_symm_group_t group = wm_symm_group_of(halo->comm, WM_HALO_CALL,
+                                                   0);
+    bool unreached = false;
+    nbytes = 2 * (nbytes > last ? nbytes : last);
+    int code = wm_symm_memory_make(&group, halo->device, false, nbytes, NULL,
+                                   &halo->memory[halo->memories], &unreached,
+                                   err);
+    *made = code == 0 && !unreached;
+    halo->memories += *made;
+    if (!*made)
+        wm_stat_add(WM_STAT_halos_without_lines, 1);
+    return code == WM_ERR_MEMORY ? 0 : code; // all ranks have this code
+}
+
 // --- tasks ----------------------------------------------------------------
 
 // Cuts one side of all copies. Returns how many tasks there are; with `tasks`
@@ -157,7 +201,7 @@ cut_side(const wm_halo_making_t *making, bool sends, uint64_t lines,
          wm_halo_task_t *tasks)
 {
     const wm_halo_t *halo = making->halo;
-    const wm_symm_memory_t *memory = making->set->lines;
+    const wm_symm_memory_t *memory = newest(halo);
     int rank = halo->comm->rank;
     wm_layout_t layout;
     size_t made = 0;
@@ -172,7 +216,7 @@ cut_side(const wm_halo_making_t *making, bool sends, uint64_t lines,
                 .sends = sends,
                 .lines = memory->ranks[owner].memory
                          + offset_of(making, owner, side, i),
-                .half = half_of(making, owner),
+                .half = memory->ranks[owner].nbytes / 2,
             };
             made += wm_halo_cut_lines(&layout, &on, lines,
                                       tasks != NULL ? tasks + made : NULL);
@@ -216,26 +260,29 @@ make_tasks(wm_halo_making_t *making, wm_error_t *err)
     return code;
 }
 
-int
-wm_halo_make_lines(wm_halo_making_t *making, bool *unreached, wm_error_t *err)
+// Counts what an exchange by lines moves: the ghosts of the neighbours.
+static void
+count_bytes(wm_halo_making_t *making)
 {
-    wm_halo_t *halo = making->halo;
-    int rank = halo->comm->rank;
-    size_t nbytes = 2 * half_of(making, rank);
-    const wm_symm_group_t group = wm_symm_group_of(halo->comm, WM_HALO_CALL,
-                                                   0);
-    int code = wm_symm_memory_make(&group, halo->device, false, nbytes, NULL,
-                                   &making->set->lines, unreached, err);
-    if (code < 0 || *unreached)
-        return code;
+    const wm_halo_t *halo = making->halo;
     for (int at = 0; at < WM_HALO_DIRECTIONS; ++at)
         for (int i = 0; i < making->count; ++i) {
-            int neighbor = wm_halo_neighbor(&halo->shape, rank, at);
+            int neighbor = wm_halo_neighbor(&halo->shape, halo->comm->rank,
+                                            at);
             if (neighbor >= 0)
                 wm_halo_count_bytes(
                     making, neighbor,
                     ghost_bytes(making, neighbor, wm_halo_back(at), i));
         }
+}
+
+int
+wm_halo_make_lines(wm_halo_making_t *making, bool *made, wm_error_t *err)
+{
+    int code = memory_serves(making) ? 0 : memory_grow(making, made, err);
+    if (code < 0 || !*made)
+        return code;
+    count_bytes(making);
     wm_halo_fill_own(making);
     return make_tasks(making, err);
 }

@@ -59,11 +59,11 @@ wm_halo_make_tasks(wm_halo_making_t *making, wm_error_t *err);
 bool
 wm_halo_wants_lines(const wm_halo_making_t *making);
 
-// Makes the memory for lines, and the tasks. Collective; all raise if one
-// fails. *unreached becomes true on all ranks if a rank does not reach
-// another's memory.
+// Makes the memory for lines, unless that of other sets serves, and the tasks.
+// Collective. *made becomes false on all ranks if a rank has no such memory
+// left, or does not reach another's.
 WM_MUST_CHECK int
-wm_halo_make_lines(wm_halo_making_t *making, bool *unreached, wm_error_t *err);
+wm_halo_make_lines(wm_halo_making_t *making, bool *made, wm_error_t *err);
 
 // Describes a box of a field as an array; `base` is the address of the field.
 void

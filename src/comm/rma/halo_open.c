@@ -65,7 +65,6 @@ wm_halo_set_free(wm_halo_set_t *set)
     free(set->mappings);
     free(set->begins);
     free(set->sums);
-    wm_symm_memory_free(set->lines);
     if (set->memory != NULL)
         wm_block_free(set->memory, 0, NULL, NULL);
     if (set->table != NULL)
@@ -249,6 +248,8 @@ halo_free(wm_waiter_t *waiter)
         next = set->next;
         wm_halo_set_free(set);
     }
+    while (halo->memories > 0)
+        wm_symm_memory_free(halo->memory[--halo->memories]);
     if (halo->own != NULL)
         wm_stream_destroy(halo->device, halo->own);
     if (halo->asking != NULL)

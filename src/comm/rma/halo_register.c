@@ -455,13 +455,13 @@ make_on_gpus(wm_halo_making_t *making, bool *reached, wm_error_t *err)
         return code;
     code = find_most(halo, making->set, err);
     bool lines = wm_halo_wants_lines(making);
-    *reached = lines || have_all(making, WM_HALO_REACHED);
     if (lines && code == 0)
-        code = wm_halo_make_lines(making, &unreached, err);
-    else if (*reached && code == 0)
+        code = wm_halo_make_lines(making, &lines, err);
+    *reached = lines || have_all(making, WM_HALO_REACHED);
+    if (*reached && !lines && code == 0)
         code = map_and_cut(making, err);
     code = gather_heads(making, code, err);
-    *reached = *reached && !unreached && code == 0
+    *reached = *reached && code == 0
                && (lines || have_all(making, WM_HALO_REACHED));
     if (*reached && !lines)
         wm_halo_fill_peers(making);

@@ -13,6 +13,7 @@
 #include "comm/transfer/epochs.h"
 
 #define WM_HALO_CALL "wm.Halo" // the call that errors name
+#define WM_HALO_MEMORIES 48     // the last one would be larger than any GPU
 
 // An array, as a halo knows it again.
 typedef struct {
@@ -43,8 +44,7 @@ struct wm_halo_set {
     wm_block_t *table;                // the tasks, in lists
     uint32_t *begins;                 // of the lists, and the end
     wm_halo_params_t params;
-    wm_symm_memory_t *lines; // for an exchange by lines; NULL: by copies
-    uint64_t task_lines;     // most of a task
+    uint64_t task_lines; // most of a task of an exchange by lines
     // A reduction has more lists. The first one copies from the neighbours'
     // ghosts into the first half of the memory. Then each phase has a list of
     // copies from the edges into the second half, a sum for each field, and a
@@ -75,6 +75,10 @@ struct wm_halo {
     int device; // -1: none
     wm_symm_memory_t *counters;
     wm_epochs_t *epochs; // where processes take turns on a GPU; else NULL
+    // Memory for lines, which sets share, as one exchange runs at a time. Each
+    // is at least twice as large as the one before.
+    int memories;
+    wm_symm_memory_t *memory[WM_HALO_MEMORIES];
     wm_halo_set_t *sets; // the last one first
     uint32_t made;       // sets, ever
     CUstream own;        // for arrays without a stream; NULL: not made yet
