@@ -19,6 +19,16 @@ def handle(stream):
     return ctypes.c_void_p(stream.cuda_stream)
 
 
+def wait_for(stream, other):
+    """A stream waits for another, also in a capture."""
+    event = ctypes.c_void_p()
+    with kinds.Current(stream.device):
+        call("cuEventCreate", ctypes.byref(event), 2)
+        call("cuEventRecord", event, handle(other))
+        call("cuStreamWaitEvent", handle(stream), event, 0)
+        call("cuEventDestroy_v2", event)
+
+
 class Graph:
     """What a stream was given in a capture, to be launched on streams."""
 

@@ -260,25 +260,15 @@ def test_graphs_and_other_calls_do_not_wait_for_each_other(comm, stream):
     captured[0].free()
 
 
-def wait_for(stream, other):
-    """A stream waits for another, also in a capture."""
-    event = ctypes.c_void_p()
-    with kinds.Current(stream.device):
-        graphs.call("cuEventCreate", ctypes.byref(event), 2)
-        graphs.call("cuEventRecord", event, graphs.handle(other))
-        graphs.call("cuStreamWaitEvent", graphs.handle(stream), event, 0)
-        graphs.call("cuEventDestroy_v2", event)
-
-
 def test_streams_of_one_capture(comm, stream):
     """A communicator's calls come one after the other on these as well."""
     other = wm.Stream(stream.device)
     a, b, c = (wm.zeros(SIZE, "int32") for _ in range(3))
     with graphs.capture(stream) as captured:
-        wait_for(other, stream)
+        graphs.wait_for(other, stream)
         comm.on(stream).Allreduce(a, b)
         comm.on(other).Allreduce(b, c)
-        wait_for(stream, other)
+        graphs.wait_for(stream, other)
     for turn in range(3):
         fill(a, comm, turn)
         captured[0].launch(stream)
@@ -320,11 +310,11 @@ def test_copies_in_a_graph(comm, stream):
         )
     with graphs.capture(stream) as captured:
         copies[0].assign(source, stream=stream)
-        wait_for(inside, stream)
+        graphs.wait_for(inside, stream)
         wm.asarray(middle).assign(copies[0], stream=inside)
         copies[1].assign(middle, stream=stream)
         copies[2].assign(middle, stream=inside)
-        wait_for(stream, inside)
+        graphs.wait_for(stream, inside)
     captured[0].launch(stream)
     stream.synchronize()
     for copy in copies:

@@ -264,11 +264,13 @@ def test_a_started_exchange_in_a_graph():
 
 
 @needs_gpu
-def test_a_graph_keeps_fields_that_were_not_exchanged_before(kernel):
+def test_a_graph_keeps_fields_that_no_plan_has(kernel):
     world = World(dims_of(2), [True, False], [5, 4], [(1, 1)] * 2, True)
     stream = wm.Stream(wm.get_device())
     before, after = world.arrays()
     u, *others = (wm.array(before) for _ in range(20))
+    world.halo.exchange(u)
+    u.assign(before)
     wm.synchronize_device(stream.device)
     with graphs.capture(stream) as made:
         world.halo.exchange(u, stream=stream)
@@ -371,6 +373,109 @@ def test_a_capture_that_fails_on_one_rank(kernel, how):
         stream.synchronize()
         check(world, u, after)
     world.free()
+
+
+@needs_gpu
+@pytest.mark.parametrize("named", [True, False])
+def test_nobody_meets_in_a_capture(kernel, named):
+    """Where one rank gives wrong arguments, or captures alone, or first."""
+    world = World(dims_of(1), [True], [4], [(1, 1)], False)
+    before, after = world.arrays()
+    u, v = (kinds.Foreign(6, "float64", "device") for _ in range(2))
+    stream = u.stream
+    name = {"stream": stream} if named else {}
+    wrong = [("u", u), (), (np.zeros(6), u)] if named else [("u", u)]
+    mistakes = (TypeError, ValueError, RuntimeError)
+    world.halo.exchange(u)
+    u.assign(before)
+    wm.synchronize_device(u.device)
+    with graphs.capture(stream) as made:
+        for fields in wrong if world.plain.rank == 0 else ():
+            for call in world.halo.exchange, world.halo.start:
+                with pytest.raises(mistakes):
+                    call(*fields, **name)
+            with pytest.raises(mistakes):
+                world.halo.reduce(*fields, **name)
+        world.halo.exchange(u, **name)
+        fresh = (u, v) if world.plain.rank == 0 else (u,)
+        if fresh != (u,):
+            with pytest.raises(RuntimeError, match="once before the capture"):
+                world.halo.exchange(*fresh, **name)
+        else:
+            world.halo.exchange(*fresh, **name)
+    made[0].free()
+    with graphs.capture(stream) as made:
+        world.halo.exchange(u, **name)
+    made[0].launch(stream)
+    stream.synchronize()
+    check(world, u.numpy(), after)
+    made[0].free()
+    world.free()
+
+
+@needs_gpu
+@pytest.mark.parametrize("how", ["exchange", "start", "plan"])
+def test_fields_of_several_streams_in_a_capture(kernel, how):
+    """Which no argument names: the exchange is in the graph all the same."""
+    world = World(dims_of(1), [True], [4], [(1, 1)], False)
+    before, after = world.arrays()
+    u, v = (kinds.Foreign(6, "float64", "device") for _ in range(2))
+    w, source = wm.array(before), wm.array(before)
+    got = [wm.zeros(6) for _ in range(2)]
+    plan = world.halo.plan(w, u, v)
+    wm.synchronize_device(u.device)
+    calls = {
+        "exchange": lambda: world.halo.exchange(w, u, v),
+        "start": lambda: world.halo.start(w, u, v).finish(),
+        "plan": plan,
+    }
+    with graphs.capture(u.stream) as made:
+        copy(u.pointer, source.ptr, 48, u.stream)
+        graphs.wait_for(v.stream, u.stream)
+        copy(v.pointer, source.ptr, 48, v.stream)
+        calls[how]()
+        for field, result in zip((u, v), got, strict=True):
+            copy(result.ptr, field.pointer, 48, field.stream)
+        graphs.wait_for(u.stream, v.stream)
+    check(world, w, before)  # not yet
+    world.halo.free()  # which waits for no replay; the graph keeps the halo
+    for _ in range(2):
+        w.assign(before)
+        wm.synchronize_device(u.device)
+        made[0].launch(u.stream)
+        u.stream.synchronize()
+        for field in (w, *got):
+            check(world, field, after)
+            field.assign(before)
+    world.plain.Free()
+    made[0].free()
+
+
+@needs_gpu
+def test_no_stream_is_known_in_a_capture():
+    """A stream that the default stream is ordered with tells of it."""
+    world = World(dims_of(1), [True], [4], [(1, 1)], False)
+    before, after = world.arrays()
+    u, created = wm.array(before), ctypes.c_void_p()
+    device = wm.get_device()
+    with kinds.Current(device):
+        graphs.call("cuStreamCreate", ctypes.byref(created), 0)
+    stream = wm.Stream(device, cuda_stream=created.value)
+    world.halo.plan(u)
+    wm.synchronize_device(device)
+    with graphs.capture(stream) as made:
+        for call in world.halo.exchange, world.halo.start, world.halo.reduce:
+            with pytest.raises(RuntimeError, match="give stream="):
+                call(u)
+        world.halo.exchange(u, stream=stream)
+    check(world, u, before)
+    made[0].launch(stream)
+    stream.synchronize()
+    check(world, u, after)
+    made[0].free()
+    world.free()
+    with kinds.Current(device):
+        graphs.call("cuStreamDestroy_v2", created)
 
 
 @needs_gpu

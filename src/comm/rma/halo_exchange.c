@@ -114,18 +114,78 @@ wm_halo_add_set(wm_halo_t *halo, wm_halo_set_t *set)
     halo->sets = set;
 }
 
-// Finds the stream that the program has named, or the only one that produces
-// the fields; false: there are several, or none.
-static bool
-find_side(const wm_halo_t *halo, const wm_halo_call_t *call, CUstream *stream)
+// --- the stream of a call -------------------------------------------------
+
+typedef struct {
+    bool named; // by the program
+    bool alone; // it produces all fields
+    bool found; // one of both, or it is captured; else ours serves
+    CUstream stream;
+    uint64_t capture; // 0: none
+} side_t;
+
+// Asks for the capture of a stream. The ranks do not meet in a capture, nor
+// where a default stream is ordered with one.
+static int
+side_ask(side_t *side, int device, CUstream stream, wm_error_t *err)
 {
+    side->stream = stream;
+    int code = wm_stream_capture(device, stream, &side->capture, err);
+    if (code == WM_ERR_STATE)
+        side->capture = WM_STREAM_CAPTURE_FAILED;
+    side->found = side->alone || side->named || side->capture != 0;
+    return code;
+}
+
+// Finds the capture that our stream is in, and refuses one that the fields, as
+// nobody names their stream, would be exchanged beside: that of a stream with
+// which the default stream is ordered. CUDA does not tell of others.
+static int
+side_find_ours(const wm_halo_t *halo, const wm_halo_call_t *call, side_t *side,
+               wm_error_t *err)
+{
+    const wm_pointer_t *memory = call->fields[0].memory;
+    if (halo->own != NULL) {
+        int code = side_ask(side, halo->device, halo->own, err);
+        if (code < 0 || side->found)
+            return code;
+    }
+    if (!wm_memory_on_device(memory) || call->step == WM_HALO_FINISH)
+        return 0;
+    int code = side_ask(side, memory->device, CU_STREAM_LEGACY, err);
+    return code != WM_ERR_STATE
+               ? code
+               : wm_error_set(err, WM_ERR_STATE, 0,
+                              "a stream of the GPU is being captured into a "
+                              "graph, and no stream of the fields is known: "
+                              "give stream=");
+}
+
+// Finds the stream that the program has named, the only one that produces the
+// fields, or a captured one that produces some.
+static int
+find_side(const wm_halo_t *halo, const wm_halo_call_t *call, side_t *side,
+          wm_error_t *err)
+{
+    *side = (side_t){.named = call->device >= 0};
+    if (side->named)
+        return side_ask(side, call->device, call->stream, err);
+    if (call->count == 0) // their reader has failed
+        return 0;
     const wm_producer_t *first = call->fields[0].producer;
-    bool same = first->kind == WM_PRODUCER_STREAM
-                && first->device == halo->device;
-    for (int i = 1; same && i < call->count; ++i)
-        same = wm_producer_is_same(first, call->fields[i].producer);
-    *stream = call->device >= 0 ? call->stream : first->stream;
-    return same || call->device >= 0;
+    side->alone = first->kind == WM_PRODUCER_STREAM
+                  && (halo->device < 0 || first->device == halo->device);
+    for (int i = 1; i < call->count; ++i)
+        side->alone = side->alone
+                      && wm_producer_is_same(first, call->fields[i].producer);
+    int code = 0;
+    for (int i = 0; i < call->count && !side->found; ++i) {
+        const wm_producer_t *producer = call->fields[i].producer;
+        if (producer->kind == WM_PRODUCER_STREAM)
+            code = side_ask(side, producer->device, producer->stream, err);
+    }
+    return code < 0 || side->found ? code
+                                   : side_find_ours(halo, call, side, err);
 }
 
 // --- the meeting of all ranks ---------------------------------------------
@@ -170,24 +230,28 @@ check_stream(const wm_halo_call_t *call, wm_error_t *err)
     return 0;
 }
 
-// Finds the set with the other ranks, or makes it.
+// Finds the set with the other ranks, or makes it. In a capture ranks do not
+// meet, as one may capture alone.
 static int
-find_together(wm_halo_t *halo, const wm_halo_call_t *call, int code,
-              wm_halo_set_t **set, wm_error_t *err)
+find_together(wm_halo_t *halo, const wm_halo_call_t *call, const side_t *side,
+              int code, wm_halo_set_t **set, wm_error_t *err)
 {
-    code = code < 0 ? code : check_stream(call, err);
     wm_halo_set_t *found = code < 0 ? NULL : find_set(halo, call);
     wm_error_t unusable;
-    CUstream stream;
-    uint64_t capture = 0;
-    bool same = found != NULL;
+    bool same = found != NULL, captured = side->capture != 0;
     if (wm_waiter_check(&halo->waiter, &unusable) < 0) {
         *err = code < 0 ? *err : unusable;
         return err->code;
     }
-    if (found != NULL && !found->by_messages && find_side(halo, call, &stream))
-        code = wm_stream_capture(halo->device, stream, &capture, err);
-    if (halo->comm->size > 1 && capture == 0) {
+    if (captured && (code < 0 || !same))
+        return code < 0
+                   ? code
+                   : wm_error_set(err, WM_ERR_STATE, 0,
+                                  "fields: in a capture the ranks do not "
+                                  "meet: make this call with them once "
+                                  "before the capture, or halo.plan(), on "
+                                  "all ranks");
+    if (halo->comm->size > 1 && !captured) {
         int met = compare_sets(halo, code < 0 ? NULL : found, &same,
                                &unusable);
         if (met < 0) {
@@ -336,13 +400,18 @@ order_before(const wm_halo_t *halo, const wm_halo_call_t *call,
 // knows of and, unless the program has named the stream, those of others.
 static int
 order_after(const wm_halo_t *halo, const wm_halo_call_t *call, CUstream stream,
-            bool named, wm_error_t *err)
+            bool named, bool captured, wm_error_t *err)
 {
     int code = 0;
-    for (int i = 0; i < call->count && code == 0; ++i)
-        if (!named || call->fields[i].producer->kind == WM_PRODUCER_ORDER)
-            code = wm_producer_after(call->fields[i].producer, true,
-                                     halo->device, stream, err);
+    for (int i = 0; i < call->count && code == 0; ++i) {
+        const wm_producer_t *producer = call->fields[i].producer;
+        if (captured && !named)
+            code = wm_producer_after_graph(producer, halo->device, stream,
+                                           err);
+        else if (!captured && (!named || producer->kind == WM_PRODUCER_ORDER))
+            code = wm_producer_after(producer, true, halo->device, stream,
+                                     err);
+    }
     return code;
 }
 
@@ -372,68 +441,60 @@ release_neighbors(wm_halo_t *halo, wm_halo_set_t *set)
 
 static int
 enqueue(wm_halo_t *halo, wm_halo_set_t *set, const wm_halo_call_t *call,
-        wm_error_t *err)
+        const side_t *side, wm_error_t *err)
 {
-    CUstream stream;
-    uint64_t capture = 0;
-    bool named = call->device >= 0, own = !find_side(halo, call, &stream);
-    bool theirs = !named && !own;
-    int code = own ? wm_halo_open_own(halo, err)
-                   : wm_stream_capture(halo->device, stream, &capture, err);
-    if (own)
-        stream = halo->own;
-    if (code == 0 && !theirs)
-        code = order_before(halo, call, stream, capture != 0, err);
+    bool captured = side->capture != 0;
+    int code = side->found ? 0 : wm_halo_open_own(halo, err);
+    CUstream stream = side->found ? side->stream : halo->own;
+    if (code == 0 && !side->alone)
+        code = order_before(halo, call, stream, captured, err);
     if (code == 0)
-        code = enqueue_ordered(halo, set, stream, capture, err);
-    else if (capture == 0)
+        code = enqueue_ordered(halo, set, stream, side->capture, err);
+    else if (!captured)
         release_neighbors(halo, set);
-    if (code == 0 && !theirs && capture == 0)
-        code = order_after(halo, call, stream, named, err);
-    return code;
+    return code < 0 || side->alone
+               ? code
+               : order_after(halo, call, stream, side->named, captured, err);
 }
 
 static int
 start(wm_halo_t *halo, wm_halo_set_t *set, const wm_halo_call_t *call,
-      wm_error_t *err)
+      const side_t *side, wm_error_t *err)
 {
-    CUstream stream;
-    uint64_t capture = 0;
-    bool side = find_side(halo, call, &stream);
+    bool captured = side->capture != 0;
     int code = wm_halo_open_own(halo, err);
-    if (code == 0 && side)
-        code = wm_stream_capture(halo->device, stream, &capture, err);
-    if (code == 0 && (call->device >= 0 || !side))
-        code = order_before(halo, call, side ? stream : halo->own,
-                            capture != 0, err);
-    if (code == 0 && side)
-        code = wm_stream_follow(halo->device, halo->own, halo->device, stream,
-                                err);
+    if (code == 0 && !side->alone)
+        code = order_before(halo, call,
+                            side->found ? side->stream : halo->own, captured,
+                            err);
+    if (code == 0 && side->found)
+        code = wm_stream_follow(halo->device, halo->own, halo->device,
+                                side->stream, err);
     if (code == 0)
-        code = enqueue_ordered(halo, set, halo->own, capture, err);
-    else if (capture == 0)
+        code = enqueue_ordered(halo, set, halo->own, side->capture, err);
+    else if (!captured)
         release_neighbors(halo, set);
-    return code == 0 && capture == 0
-               ? order_after(halo, call, halo->own, true, err)
-               : code;
+    return code < 0 ? code
+                    : order_after(halo, call, halo->own, true, captured, err);
 }
 
 static int
-finish(wm_halo_t *halo, const wm_halo_set_t *set, const wm_halo_call_t *call,
+finish(const wm_halo_t *halo, const wm_halo_call_t *call, const side_t *side,
        wm_error_t *err)
 {
-    CUstream stream;
-    (void)set;
-    return find_side(halo, call, &stream)
-               ? wm_stream_follow(halo->device, stream, halo->device,
-                                  halo->own, err)
-               : order_after(halo, call, halo->own, false, err);
+    int code = side->found ? wm_stream_follow(halo->device, side->stream,
+                                              halo->device, halo->own, err)
+                           : 0;
+    return code < 0 || side->alone || side->named
+               ? code
+               : order_after(halo, call, halo->own, false, side->capture != 0,
+                             err);
 }
 
 // Does what a call is for with its set.
 static int
 take_step(wm_halo_t *halo, wm_halo_set_t *set, const wm_halo_call_t *call,
-          wm_halo_found_t *found, wm_error_t *err)
+          const side_t *side, wm_halo_found_t *found, wm_error_t *err)
 {
     *found = (wm_halo_found_t){.by_messages = set->by_messages, .id = set->id};
     if (call->step == WM_HALO_PREPARE) {
@@ -442,9 +503,9 @@ take_step(wm_halo_t *halo, wm_halo_set_t *set, const wm_halo_call_t *call,
     }
     if (set->by_messages)
         return 0;
-    return call->step == WM_HALO_ENQUEUE ? enqueue(halo, set, call, err)
-           : call->step == WM_HALO_START ? start(halo, set, call, err)
-                                         : finish(halo, set, call, err);
+    return call->step == WM_HALO_ENQUEUE ? enqueue(halo, set, call, side, err)
+           : call->step == WM_HALO_START ? start(halo, set, call, side, err)
+                                         : finish(halo, call, side, err);
 }
 
 int
@@ -452,10 +513,17 @@ wm_halo_run(wm_halo_t *halo, const wm_halo_call_t *call, int code,
             wm_halo_found_t *found, wm_error_t *err)
 {
     wm_halo_set_t *set;
+    wm_error_t unused;
+    side_t side = {.capture = 0};
     wm_lock(&halo->lock);
-    code = find_together(halo, call, code, &set, err);
+    if (call->step != WM_HALO_PREPARE) {
+        int asked = find_side(halo, call, &side, code < 0 ? &unused : err);
+        code = code < 0 ? code : asked;
+    }
+    code = code < 0 ? code : check_stream(call, err);
+    code = find_together(halo, call, &side, code, &set, err);
     if (code == 0)
-        code = take_step(halo, set, call, found, err);
+        code = take_step(halo, set, call, &side, found, err);
     pthread_mutex_unlock(&halo->lock);
     return code;
 }
@@ -465,19 +533,13 @@ wm_halo_run(wm_halo_t *halo, const wm_halo_call_t *call, int code,
 // capture.
 static int
 check_set(const wm_halo_t *halo, const wm_halo_set_t *set,
-          const wm_halo_call_t *call, int code, wm_error_t *err)
+          const wm_halo_call_t *call, const side_t *side, int code,
+          wm_error_t *err)
 {
-    CUstream stream;
-    uint64_t capture = 0;
     bool same = true;
     wm_error_t other;
     if (!wm_setting_is_on(WM_SETTING_CHECK) || halo->comm->size == 1
-        || call->step != WM_HALO_ENQUEUE)
-        return code;
-    if (find_side(halo, call, &stream))
-        (void)!wm_stream_capture(call->fields[0].memory->device, stream,
-                                 &capture, NULL);
-    if (capture != 0)
+        || call->step != WM_HALO_ENQUEUE || side->capture != 0)
         return code;
     int compared = compare_sets(halo, code < 0 ? NULL : set, &same, &other);
     if (code < 0)
@@ -497,18 +559,22 @@ int
 wm_halo_repeat(wm_halo_t *halo, const wm_halo_call_t *call, uint32_t id,
                wm_halo_found_t *found, wm_error_t *err)
 {
-    int code = check_stream(call, err);
+    side_t side;
     wm_lock(&halo->lock);
     wm_halo_set_t *set = id == 0 ? find_set(halo, call)
                                  : find_by_id(halo, call, id);
+    int code = find_side(halo, call, &side, err);
+    if (code < 0 && side.capture == 0 && set != NULL && !set->by_messages)
+        release_neighbors(halo, set);
+    code = code < 0 ? code : check_stream(call, err);
     if (code == 0 && set == NULL)
         code = wm_error_set(err, WM_ERR_STATE, 0,
                             "fields: an array has other memory, or another "
                             "shape, than when the plan was made, or the "
                             "exchange began: make a new one");
-    code = check_set(halo, set, call, code, err);
+    code = check_set(halo, set, call, &side, code, err);
     if (code == 0)
-        code = take_step(halo, set, call, found, err);
+        code = take_step(halo, set, call, &side, found, err);
     pthread_mutex_unlock(&halo->lock);
     return code;
 }

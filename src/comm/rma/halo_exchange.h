@@ -28,8 +28,9 @@ typedef struct {
 
 typedef enum {
     // On a stream of `device`, in a capture or not, or, with `device` -1, on
-    // the stream of the fields' producer if they have one, else on one of ours
-    // that the fields' users are ordered behind.
+    // the stream of the fields' producer if they have one, or on a captured one
+    // of several, else on one of ours that the fields' users are ordered
+    // behind.
     WM_HALO_ENQUEUE,
     // On a stream of ours, behind the named stream or the producers, which do
     // not wait for it. Fields that the library orders by itself wait.
@@ -79,8 +80,10 @@ wm_halo_drop(wm_halo_t *halo);
 // has failed calls it, too (`code`, with `err`). If all know their fields as
 // those of one set, this takes a barrier; else the set is made: all ranks
 // raise if the fields of one do not fit those of its neighbours. An array is
-// the same if its memory, type, shape and strides are. In a capture a known
-// set is found without the others.
+// the same if its memory, type, shape and strides are. In a capture the ranks
+// do not meet: WM_ERR_STATE if this rank does not know the set, and other
+// errors are raised on this rank alone. The capture is that of the named
+// stream, or of one that produces a field, also of the other fields.
 WM_MUST_CHECK int
 wm_halo_run(wm_halo_t *halo, const wm_halo_call_t *call, int code,
             wm_halo_found_t *found, wm_error_t *err);

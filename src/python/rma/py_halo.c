@@ -149,6 +149,17 @@ call_release(call_t *call)
         wm_py_view_release(&call->views[--call->call.count]);
 }
 
+// Keeps the exception that is set, if it is the first one.
+static void
+keep_first(PyObject **first)
+{
+    PyObject *error = PyErr_GetRaisedException();
+    if (*first == NULL)
+        *first = error;
+    else
+        Py_XDECREF(error);
+}
+
 // Reads stream=.
 static int
 read_keywords(call_t *call, PyObject *const *values, PyObject *names)
@@ -170,33 +181,40 @@ read_keywords(call_t *call, PyObject *const *values, PyObject *names)
                                           &call->call.stream);
 }
 
-static int
-read_fields(call_t *call, PyObject *const *objects, Py_ssize_t given)
+// Reads all that are arrays.
+static void
+read_fields(call_t *call, PyObject *const *objects, Py_ssize_t given,
+            PyObject **wrong)
 {
     char name[24];
     call->objects = objects;
-    if (given < 1 || given > WM_HALO_FIELDS)
-        return wm_py_fail(PyExc_TypeError,
-                          "fields: give 1 to %d arrays, not %zd",
-                          WM_HALO_FIELDS, given);
-    for (int i = 0; i < (int)given; ++i) {
+    if (given < 1 || given > WM_HALO_FIELDS) {
+        wm_py_fail(PyExc_TypeError, "fields: give 1 to %d arrays, not %zd",
+                   WM_HALO_FIELDS, given);
+        keep_first(wrong);
+    }
+    for (int i = 0; i < WM_HALO_FIELDS && i < (int)given; ++i) {
+        wm_view_t *view = &call->views[call->call.count];
         PyOS_snprintf(name, sizeof name, "fields[%d]", i);
-        if (wm_py_view_parse(objects[i], true, name, &call->views[i]) < 0)
-            return -1;
-        ++call->call.count;
-        call->fields[i] = (wm_halo_field_t){
-            .array = &call->views[i].array,
-            .memory = &call->views[i].memory,
-            .producer = &call->views[i].producer,
+        if (wm_py_view_parse(objects[i], true, name, view) < 0) {
+            keep_first(wrong);
+            continue;
+        }
+        call->fields[call->call.count++] = (wm_halo_field_t){
+            .array = &view->array,
+            .memory = &view->memory,
+            .producer = &view->producer,
         };
     }
-    return 0;
 }
 
+// Reads all arguments, also if some are wrong: a stream that is captured tells
+// that the other ranks do not wait to be told.
 static int
-call_read(call_t *call, wm_halo_step_t step, PyObject *const *args,
-          Py_ssize_t given, PyObject *names)
+call_read(call_t *call, const char *name, wm_halo_step_t step,
+          PyObject *const *args, Py_ssize_t given, PyObject *names)
 {
+    PyObject *wrong = NULL;
     call->stream_object = Py_None;
     call->call = (wm_halo_call_t){
         .step = step,
@@ -204,10 +222,17 @@ call_read(call_t *call, wm_halo_step_t step, PyObject *const *args,
         .op = WM_HALO_EXCHANGE,
         .device = -1,
     };
-    return read_keywords(call, args + given, names) < 0
-                   || read_fields(call, args, given) < 0
-               ? -1
-               : 0;
+    if (read_keywords(call, args + given, names) < 0)
+        keep_first(&wrong);
+    read_fields(call, args, given, &wrong);
+    wm_waiting_call = (wm_waiting_call_t){
+        .name = name,
+        .collective = true,
+        .type = MPI_DATATYPE_NULL,
+    };
+    if (wrong != NULL)
+        PyErr_SetRaisedException(wrong);
+    return wrong != NULL ? -1 : 0;
 }
 
 // Describes the exception that is set, for the other ranks; it stays.
@@ -279,11 +304,6 @@ run_call(wm_py_halo_t *self, const call_t *call, int code,
     if (self->halo == NULL)
         return raised ? NULL : Py_NotImplemented;
     code = raised ? describe(&err) : 0;
-    wm_waiting_call = (wm_waiting_call_t){
-        .name = "Halo.exchange",
-        .collective = true,
-        .type = MPI_DATATYPE_NULL,
-    };
     ++self->calls;
     WM_PY_UNLOCKED(
         code = wm_halo_run(self->halo, &call->call, code, found, &err));
@@ -296,19 +316,19 @@ run_call(wm_py_halo_t *self, const call_t *call, int code,
 }
 
 static PyObject *
-make_call(PyObject *object, PyObject *const *args, Py_ssize_t given,
-          PyObject *names, bool whole, wm_halo_step_t step)
+make_call(PyObject *object, const char *name, PyObject *const *args,
+          Py_ssize_t given, PyObject *names, wm_halo_step_t step)
 {
     wm_py_halo_t *self = (wm_py_halo_t *)object;
     wm_halo_found_t found;
     call_t call;
     if (self->freed)
         return refuse_freed();
-    int code = call_read(&call, step, args, given, names);
+    int code = call_read(&call, name, step, args, given, names);
     PyObject *result = run_call(self, &call, code, &found);
     if (result == Py_NotImplemented)
-        result = whole ? by_messages(object, &call, given)
-                       : Py_NewRef(Py_NotImplemented);
+        result = step == WM_HALO_ENQUEUE ? by_messages(object, &call, given)
+                                         : Py_NewRef(Py_NotImplemented);
     call_release(&call);
     return result;
 }
@@ -323,18 +343,21 @@ PyDoc_STRVAR(
     "current stream of their library; the call does not wait for the GPU.\n"
     "All ranks exchange the same fields in the same order. The first\n"
     "exchange of a set of fields is collective and maps their memory. In a\n"
-    "capture the exchange becomes one kernel of the graph, if the fields\n"
-    "were exchanged before; a wm.Array has no current stream, so give\n"
-    "stream= there. Raises ValueError on all ranks if the fields do not fit,\n"
-    "or a width exceeds a block, and for a stream of another GPU, TypeError\n"
-    "for other objects, RuntimeError after free(), MPI.Exception once a rank\n"
-    "has died or the communicator is revoked, MemoryError, wm.CudaError.");
+    "capture the exchange becomes one kernel of the graph; a wm.Array has no\n"
+    "current stream, so give stream= there. Raises ValueError if the fields\n"
+    "do not fit, or a width exceeds a block, and for a stream of another\n"
+    "GPU, TypeError for other objects, MemoryError, wm.CudaError: on all\n"
+    "ranks, but in a capture on this rank alone. Raises RuntimeError after\n"
+    "free(), in a capture for fields that were not exchanged before, and if\n"
+    "a capture is known of, but no stream; MPI.Exception once a rank has\n"
+    "died or the communicator is revoked.");
 
 static PyObject *
 halo_exchange(PyObject *object, PyObject *const *args, Py_ssize_t given,
               PyObject *names)
 {
-    return make_call(object, args, given, names, true, WM_HALO_ENQUEUE);
+    return make_call(object, "Halo.exchange", args, given, names,
+                     WM_HALO_ENQUEUE);
 }
 
 PyDoc_STRVAR(
@@ -355,7 +378,8 @@ halo_reduce(PyObject *object, PyObject *const *args, Py_ssize_t given,
         return refuse_freed();
     if (given < 1)
         return wm_py_fail(PyExc_TypeError, "op: give an operation"), NULL;
-    int code = call_read(&call, WM_HALO_ENQUEUE, args + 1, given - 1, names);
+    int code = call_read(&call, "Halo.reduce", WM_HALO_ENQUEUE, args + 1,
+                         given - 1, names);
     if (code == 0)
         code = wm_py_mpi_op(args[0], "op", &op);
     if (code == 0 && !wm_reducible_reduces(op))
@@ -378,13 +402,14 @@ static PyObject *
 halo_begin(PyObject *object, PyObject *const *args, Py_ssize_t given,
            PyObject *names)
 {
-    return make_call(object, args, given, names, false, WM_HALO_START);
+    return make_call(object, "Halo.start", args, given, names, WM_HALO_START);
 }
 
 // Makes a call with fields that are known, without the other ranks.
 static PyObject *
-call_known(PyObject *object, uint32_t id, PyObject *const *args,
-           Py_ssize_t given, PyObject *names, wm_halo_step_t step)
+call_known(PyObject *object, const char *name, uint32_t id,
+           PyObject *const *args, Py_ssize_t given, PyObject *names,
+           wm_halo_step_t step)
 {
     wm_py_halo_t *self = (wm_py_halo_t *)object;
     wm_halo_found_t found = {.by_messages = true};
@@ -393,7 +418,7 @@ call_known(PyObject *object, uint32_t id, PyObject *const *args,
     call_t call;
     if (self->freed)
         return refuse_freed();
-    int code = call_read(&call, step, args, given, names);
+    int code = call_read(&call, name, step, args, given, names);
     if (code == 0 && self->halo != NULL) {
         ++self->calls;
         WM_PY_UNLOCKED(
@@ -418,8 +443,8 @@ halo_replay(PyObject *object, PyObject *const *args, Py_ssize_t given,
     int id = 0;
     if (given < 1 || wm_py_argument_int(args[0], "plan", &id) < 0)
         return NULL;
-    return call_known(object, (uint32_t)id, args + 1, given - 1, names,
-                      WM_HALO_ENQUEUE);
+    return call_known(object, "HaloPlan()", (uint32_t)id, args + 1, given - 1,
+                      names, WM_HALO_ENQUEUE);
 }
 
 PyDoc_STRVAR(halo_end_doc,
@@ -430,7 +455,8 @@ static PyObject *
 halo_end(PyObject *object, PyObject *const *args, Py_ssize_t given,
          PyObject *names)
 {
-    return call_known(object, 0, args, given, names, WM_HALO_FINISH);
+    return call_known(object, "HaloExchange.finish", 0, args, given, names,
+                      WM_HALO_FINISH);
 }
 
 PyDoc_STRVAR(halo_prepare_doc,
@@ -446,7 +472,8 @@ halo_prepare(PyObject *object, PyObject *const *args, Py_ssize_t given,
     call_t call;
     if (self->freed)
         return refuse_freed();
-    int code = call_read(&call, WM_HALO_PREPARE, args, given, names);
+    int code = call_read(&call, "Halo.plan", WM_HALO_PREPARE, args, given,
+                         names);
     PyObject *result = run_call(self, &call, code, &found);
     Py_XINCREF(result == Py_NotImplemented ? result : NULL);
     if (result != NULL)
