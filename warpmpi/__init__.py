@@ -81,7 +81,7 @@ if not _is_begun():
         synchronize,
     )
     from warpmpi._grid import Grid
-    from warpmpi._halo import Halo
+    from warpmpi._halo import Halo, HaloExchange, HaloPlan
     from warpmpi._install import install
     from warpmpi._points import load as load_points
     from warpmpi._profile import profile
@@ -129,6 +129,8 @@ __all__ = [
     "Graphcomm",
     "Grid",
     "Halo",
+    "HaloExchange",
+    "HaloPlan",
     "Intercomm",
     "Message",
     "Prequest",

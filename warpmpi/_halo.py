@@ -195,7 +195,7 @@ class Halo(_core.HaloCalls):
             f"width {self._width}{', corners' if self._corners else ''}>"
         )
 
-    def start(self, *fields: Any, stream: Any = None) -> Exchange:
+    def start(self, *fields: Any, stream: Any = None) -> HaloExchange:
         """Begin an exchange, and return it: finish() ends it.
 
         GPU arrays are exchanged beside later work on `stream`, or on the
@@ -208,9 +208,9 @@ class Halo(_core.HaloCalls):
         requests = None
         if begun is NotImplemented:
             requests = self._send(fields, stream)
-        return Exchange(self, fields, stream, requests)
+        return HaloExchange(self, fields, stream, requests)
 
-    def plan(self, *fields: Any) -> Plan:
+    def plan(self, *fields: Any) -> HaloPlan:
         """Return the exchange of these fields, to be called often; collective.
 
         A plan keeps the fields. plan(stream=) is exchange() of them, and
@@ -219,7 +219,7 @@ class Halo(_core.HaloCalls):
         messages are used (CPU arrays, several hosts), it does what exchange()
         does. Arguments and errors of plan() itself are those of exchange().
         """
-        return Plan(self, self._prepare(*fields), fields)
+        return HaloPlan(self, self._prepare(*fields), fields)
 
     def reduce(
         self, *fields: Any, op: MPI.Op = MPI.SUM, stream: Any = None
@@ -317,7 +317,7 @@ class Halo(_core.HaloCalls):
         return self._found[points]
 
 
-class Exchange:
+class HaloExchange:
     """An exchange that wm.Halo.start has begun.
 
     It keeps the fields. finish() ends it.
@@ -353,7 +353,7 @@ class Exchange:
             self._halo._end(*self._fields, stream=stream)
 
 
-class Plan:
+class HaloPlan:
     """The exchange of some fields, which wm.Halo.plan has made.
 
     It keeps the fields. plan(stream=None) exchanges them.

@@ -20,10 +20,9 @@ __all__ = ["CallTimes", "Profile", "profile"]
 # Their methods are timed, and those of the classes of ours below them.
 _TYPES = """
     Comm Cartcomm Graphcomm Distgraphcomm Intercomm StreamComm
-    Request Prequest Message SharedArray Win StreamWin Halo
+    Request Prequest Message SharedArray Win StreamWin
+    Halo HaloPlan HaloExchange
 """.split()
-# What methods of these give.
-_GIVEN = {"HaloPlan": ("_halo", "Plan"), "HaloExchange": ("_halo", "Exchange")}
 _BOUND = "classmethod", "staticmethod"
 # Modules whose first two functions here open and close a range.
 _MARKERS = {
@@ -66,9 +65,6 @@ def _types() -> Iterator[tuple[str, type]]:
         yield name, getattr(wm, name)
     for type_, of_hosts in _comm._OF_HOSTS.items():  # of jobs without GPUs
         yield type_.__name__, of_hosts
-    for name, (module, given) in _GIVEN.items():
-        found = importlib.import_module(f"warpmpi.{module}")
-        yield name, getattr(found, given)
 
 
 def _methods() -> Iterator[tuple[type, str, str]]:
