@@ -216,10 +216,9 @@ halo_report(wm_waiter_t *waiter, int64_t now, int64_t limit)
         halo->since = now;
         return;
     }
-    if (now - halo->since < limit || halo->reported == ticket
+    if (halo->since < 0 || now - halo->since < limit
         || wm_halo_has_ended(halo))
         return;
-    halo->reported = ticket;
     wm_words_add(&words,
                  "%s: an exchange of a wm.Halo has not ended for %d s: its "
                  "stream has other work before it, or the stream of a "
@@ -227,6 +226,7 @@ halo_report(wm_waiter_t *waiter, int64_t now, int64_t limit)
                  "the same exchanges, and replay plans and graphs equally "
                  "often",
                  wm_hang_who(), (int)((now - halo->since) / 1000000));
+    halo->since = -1;
     wm_words_print(&words);
 }
 

@@ -90,9 +90,9 @@ struct wm_halo {
     CUstream asking; // where it is recorded; NULL: not made yet
     uint64_t noted;  // end_lock: the ticket that `ended` is recorded behind
     _Atomic uint64_t passed; // the last ticket that is known to have ended
-    // Of the list's looks: the ticket at the last one, the time of the first
-    // look at it, and the ticket that was reported.
-    uint64_t seen, reported;
+    // Of the list's looks: the ticket at the last one, and the time of the first
+    // look at it; -1: it was reported.
+    uint64_t seen;
     int64_t since;
     pthread_mutex_t lock; // of calls
 };
