@@ -197,10 +197,14 @@ class Grid:
         Collective. Raises ValueError on all ranks if one gives another shape,
         and MPI.Exception (ERR_ROOT) for a root that is no rank.
         """
-        texts = self._plain.allgather(self._why_not(u))
-        for rank, text in enumerate(texts):
-            if text is not None:
-                raise ValueError(f"u: rank {rank} gives {text}")
+        shape = tuple(getattr(u, "shape", ()))
+        wrong = None
+        if shape[: len(self._shape)] != self._local_shape:
+            wrong = ValueError(
+                f"u: its shape {shape} is not that of the block, "
+                f"{self._local_shape}"
+            )
+        settle(self._plain, wrong)
         own = _core.asarray(u)[self.slices].numpy()
         own = np.ascontiguousarray(own)
         blocks = self._plain.gather((self.global_slices, own), root)
@@ -212,16 +216,6 @@ class Grid:
         for where, block in blocks:
             whole[where] = block
         return whole
-
-    def _why_not(self, u: Any) -> str | None:
-        """Why an array cannot be gathered; all ranks are told."""
-        shape = tuple(getattr(u, "shape", ()))
-        if shape[: len(self._shape)] == self._local_shape:
-            return None
-        return (
-            f"an array of the shape {shape}, and gather takes those of "
-            f"{self._local_shape}, the block's"
-        )
 
     def _points_of(self, u: Any) -> tuple[int, ...]:
         ndim = len(self._shape)
