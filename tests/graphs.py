@@ -6,6 +6,7 @@ import ctypes
 import sys
 
 import kinds
+import warpmpi as wm
 
 GLOBAL, THREAD_LOCAL, RELAXED = range(3)
 
@@ -27,6 +28,17 @@ def wait_for(stream, other):
         call("cuEventRecord", event, handle(other))
         call("cuStreamWaitEvent", handle(stream), event, 0)
         call("cuEventDestroy_v2", event)
+
+
+@contextlib.contextmanager
+def blocking_stream(device):
+    """One that the default stream is ordered with, as wm.Stream's are not."""
+    created = ctypes.c_void_p()
+    with kinds.Current(device):
+        call("cuStreamCreate", ctypes.byref(created), 0)
+    yield wm.Stream(device, cuda_stream=created.value)
+    with kinds.Current(device):
+        call("cuStreamDestroy_v2", created)
 
 
 class Graph:

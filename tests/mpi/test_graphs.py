@@ -556,23 +556,17 @@ def test_a_capture_that_is_spoilt_on_one_rank(fresh, stream):
 @pytest.mark.skipif(kinds.is_real(), reason="needs the simulated driver")
 def test_a_default_stream_beside_a_capture(fresh):
     """Nothing can be given to it, and the capture goes on."""
-    stream = ctypes.c_void_p()
-    device = wm.get_device()
-    with kinds.Current(device):
-        graphs.call("cuStreamCreate", ctypes.byref(stream), 0)  # blocking
-    blocking = wm.Stream(device, cuda_stream=stream.value)
     a, b = wm.zeros(SIZE, "int32"), wm.zeros(SIZE, "int32")
-    with graphs.capture(blocking) as captured:
-        with pytest.raises(RuntimeError, match="default stream"):
-            fresh.on(wm.Stream(cuda_stream=0)).Allreduce(a, b)
-        fresh.on(blocking).Allreduce(a, b)
-    fill(a, fresh, 1)
-    captured[0].launch(blocking)
-    blocking.synchronize()
-    assert (b.numpy() == total(fresh, 1)).all()
-    captured[0].free()
-    with kinds.Current(device):
-        graphs.call("cuStreamDestroy_v2", stream)
+    with graphs.blocking_stream(wm.get_device()) as blocking:
+        with graphs.capture(blocking) as captured:
+            with pytest.raises(RuntimeError, match="default stream"):
+                fresh.on(wm.Stream(cuda_stream=0)).Allreduce(a, b)
+            fresh.on(blocking).Allreduce(a, b)
+        fill(a, fresh, 1)
+        captured[0].launch(blocking)
+        blocking.synchronize()
+        assert (b.numpy() == total(fresh, 1)).all()
+        captured[0].free()
 
 
 def test_other_calls_while_a_stream_is_captured(fresh, stream):

@@ -225,8 +225,9 @@ def test_start_and_finish(kind, named):
 
 
 @needs_gpu
-def test_a_plan_in_a_graph_of_many(kernel):
-    """Its first call may be a capture's."""
+@pytest.mark.parametrize("how", ["plan", "start"])
+def test_many_in_a_graph(kernel, how):
+    """A plan's first call may be captured; start() is a branch of the graph."""
     world = World(dims_of(2), [True, False], [5, 4], [(1, 1)] * 2, True)
     stream = wm.Stream(wm.get_device())
     before, after = world.arrays()
@@ -235,30 +236,15 @@ def test_a_plan_in_a_graph_of_many(kernel):
     plan = world.halo.plan(u)
     with graphs.capture(stream) as made:
         for _ in range(20):
-            plan(stream=stream)
+            if how == "plan":
+                plan(stream=stream)
+            else:
+                world.halo.start(u, stream=stream).finish()
     for _ in range(3):
         made[0].launch(stream)
         stream.synchronize()
         check(world, u, after)
     plan(stream=stream)
-    made[0].free()
-    world.free()
-
-
-@needs_gpu
-def test_a_started_exchange_in_a_graph():
-    """The exchange is a branch of the graph, joined by finish()."""
-    world = World(dims_of(2), [True, False], [5, 4], [(1, 1)] * 2, True)
-    stream = wm.Stream(wm.get_device())
-    before, after = world.arrays()
-    u = wm.array(before)
-    wm.synchronize_device(stream.device)
-    world.halo.plan(u)
-    with graphs.capture(stream) as made:
-        world.halo.start(u, stream=stream).finish()
-    made[0].launch(stream)
-    stream.synchronize()
-    check(world, u, after)
     made[0].free()
     world.free()
 
@@ -456,26 +442,22 @@ def test_no_stream_is_known_in_a_capture():
     """A stream that the default stream is ordered with tells of it."""
     world = World(dims_of(1), [True], [4], [(1, 1)], False)
     before, after = world.arrays()
-    u, created = wm.array(before), ctypes.c_void_p()
-    device = wm.get_device()
-    with kinds.Current(device):
-        graphs.call("cuStreamCreate", ctypes.byref(created), 0)
-    stream = wm.Stream(device, cuda_stream=created.value)
+    u, device = wm.array(before), wm.get_device()
     world.halo.plan(u)
     wm.synchronize_device(device)
-    with graphs.capture(stream) as made:
-        for call in world.halo.exchange, world.halo.start, world.halo.reduce:
-            with pytest.raises(RuntimeError, match="give stream="):
-                call(u)
-        world.halo.exchange(u, stream=stream)
-    check(world, u, before)
-    made[0].launch(stream)
-    stream.synchronize()
-    check(world, u, after)
-    made[0].free()
+    halo = world.halo
+    with graphs.blocking_stream(device) as stream:
+        with graphs.capture(stream) as made:
+            for call in halo.exchange, halo.start, halo.reduce:
+                with pytest.raises(RuntimeError, match="give stream="):
+                    call(u)
+            halo.exchange(u, stream=stream)
+        check(world, u, before)
+        made[0].launch(stream)
+        stream.synchronize()
+        check(world, u, after)
+        made[0].free()
     world.free()
-    with kinds.Current(device):
-        graphs.call("cuStreamDestroy_v2", created)
 
 
 @needs_gpu
