@@ -227,7 +227,7 @@ def test_start_and_finish(kind, named):
 @needs_gpu
 @pytest.mark.parametrize("how", ["plan", "start"])
 def test_many_in_a_graph(kernel, how):
-    """A plan's first call may be captured; start() is a branch of the graph."""
+    """A plan's first call may be captured; start() makes a branch."""
     world = World(dims_of(2), [True, False], [5, 4], [(1, 1)] * 2, True)
     stream = wm.Stream(wm.get_device())
     before, after = world.arrays()

@@ -464,9 +464,8 @@ start(wm_halo_t *halo, wm_halo_set_t *set, const wm_halo_call_t *call,
     bool captured = side->capture != 0;
     int code = wm_halo_open_own(halo, err);
     if (code == 0 && !side->alone)
-        code = order_before(halo, call,
-                            side->found ? side->stream : halo->own, captured,
-                            err);
+        code = order_before(halo, call, side->found ? side->stream : halo->own,
+                            captured, err);
     if (code == 0 && side->found)
         code = wm_stream_follow(halo->device, halo->own, halo->device,
                                 side->stream, err);
@@ -564,7 +563,8 @@ wm_halo_repeat(wm_halo_t *halo, const wm_halo_call_t *call, uint32_t id,
     wm_halo_set_t *set = id == 0 ? find_set(halo, call)
                                  : find_by_id(halo, call, id);
     int code = find_side(halo, call, &side, err);
-    if (code < 0 && side.capture == 0 && set != NULL && !set->by_messages)
+    if (code < 0 && side.capture == 0 && set != NULL && !set->by_messages
+        && call->step == WM_HALO_ENQUEUE)
         release_neighbors(halo, set);
     code = code < 0 ? code : check_stream(call, err);
     if (code == 0 && set == NULL)

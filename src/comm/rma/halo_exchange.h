@@ -28,7 +28,7 @@ typedef struct {
 
 typedef enum {
     // On a stream of `device`, in a capture or not, or, with `device` -1, on
-    // the stream of the fields' producer if they have one, or on a captured one
+    // the stream of the fields' producer if they have one, on a captured one
     // of several, else on one of ours that the fields' users are ordered
     // behind.
     WM_HALO_ENQUEUE,

@@ -13,7 +13,7 @@
 #include "comm/transfer/epochs.h"
 
 #define WM_HALO_CALL "wm.Halo" // the call that errors name
-#define WM_HALO_MEMORIES 48     // the last one would be larger than any GPU
+#define WM_HALO_MEMORIES 48    // the last one would be larger than any GPU
 
 // An array, as a halo knows it again.
 typedef struct {
@@ -90,8 +90,8 @@ struct wm_halo {
     CUstream asking; // where it is recorded; NULL: not made yet
     uint64_t noted;  // end_lock: the ticket that `ended` is recorded behind
     _Atomic uint64_t passed; // the last ticket that is known to have ended
-    // Of the list's looks: the ticket at the last one, and the time of the first
-    // look at it; -1: it was reported.
+    // Of the list's looks: the ticket at the last one, and the time of the
+    // first look at it; -1: it was reported.
     uint64_t seen;
     int64_t since;
     pthread_mutex_t lock; // of calls

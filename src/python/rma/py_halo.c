@@ -266,11 +266,14 @@ by_messages(PyObject *self, const call_t *call, Py_ssize_t given)
     return result;
 }
 
-static PyObject *
-refuse_freed(void)
+// Another thread may have freed it while the arguments were read.
+static int
+check_open(const wm_py_halo_t *self)
 {
-    wm_py_fail(PyExc_RuntimeError, "this halo was freed: make a new wm.Halo");
-    return NULL;
+    return self->halo != NULL && !self->freed
+               ? 0
+               : wm_py_fail(PyExc_RuntimeError,
+                            "this halo was freed: make a new wm.Halo");
 }
 
 // Frees the halo; `drop`: does not wait for an exchange that is under way.
@@ -300,9 +303,8 @@ run_call(wm_py_halo_t *self, const call_t *call, int code,
 {
     wm_error_t err;
     bool raised = code < 0;
-    *found = (wm_halo_found_t){.by_messages = true};
-    if (self->halo == NULL)
-        return raised ? NULL : Py_NotImplemented;
+    if (check_open(self) < 0)
+        return NULL;
     code = raised ? describe(&err) : 0;
     ++self->calls;
     WM_PY_UNLOCKED(
@@ -322,8 +324,6 @@ make_call(PyObject *object, const char *name, PyObject *const *args,
     wm_py_halo_t *self = (wm_py_halo_t *)object;
     wm_halo_found_t found;
     call_t call;
-    if (self->freed)
-        return refuse_freed();
     int code = call_read(&call, name, step, args, given, names);
     PyObject *result = run_call(self, &call, code, &found);
     if (result == Py_NotImplemented)
@@ -374,8 +374,6 @@ halo_reduce(PyObject *object, PyObject *const *args, Py_ssize_t given,
     MPI_Op op = MPI_OP_NULL;
     wm_halo_found_t found;
     call_t call;
-    if (self->freed)
-        return refuse_freed();
     if (given < 1)
         return wm_py_fail(PyExc_TypeError, "op: give an operation"), NULL;
     int code = call_read(&call, "Halo.reduce", WM_HALO_ENQUEUE, args + 1,
@@ -412,14 +410,14 @@ call_known(PyObject *object, const char *name, uint32_t id,
            wm_halo_step_t step)
 {
     wm_py_halo_t *self = (wm_py_halo_t *)object;
-    wm_halo_found_t found = {.by_messages = true};
     PyObject *result = NULL;
+    wm_halo_found_t found;
     wm_error_t err;
     call_t call;
-    if (self->freed)
-        return refuse_freed();
     int code = call_read(&call, name, step, args, given, names);
-    if (code == 0 && self->halo != NULL) {
+    if (code == 0)
+        code = check_open(self);
+    if (code == 0) {
         ++self->calls;
         WM_PY_UNLOCKED(
             code = wm_halo_repeat(self->halo, &call.call, id, &found, &err));
@@ -470,8 +468,6 @@ halo_prepare(PyObject *object, PyObject *const *args, Py_ssize_t given,
     wm_py_halo_t *self = (wm_py_halo_t *)object;
     wm_halo_found_t found;
     call_t call;
-    if (self->freed)
-        return refuse_freed();
     int code = call_read(&call, "Halo.plan", WM_HALO_PREPARE, args, given,
                          names);
     PyObject *result = run_call(self, &call, code, &found);
