@@ -124,8 +124,8 @@ typedef struct {
     uint64_t capture; // 0: none
 } side_t;
 
-// Asks for the capture of a stream. The ranks do not meet in a capture, nor
-// where a default stream is ordered with one.
+// Asks for the capture of a stream. A default stream that is ordered with one
+// counts as captured.
 static int
 side_ask(side_t *side, int device, CUstream stream, wm_error_t *err)
 {
@@ -230,8 +230,8 @@ check_stream(const wm_halo_call_t *call, wm_error_t *err)
     return 0;
 }
 
-// Finds the set with the other ranks, or makes it. In a capture ranks do not
-// meet, as one may capture alone.
+// Finds the set with the other ranks, or makes it. In a capture no rank
+// waits for another, as one may capture alone.
 static int
 find_together(wm_halo_t *halo, const wm_halo_call_t *call, const side_t *side,
               int code, wm_halo_set_t **set, wm_error_t *err)
@@ -247,10 +247,10 @@ find_together(wm_halo_t *halo, const wm_halo_call_t *call, const side_t *side,
         return code < 0
                    ? code
                    : wm_error_set(err, WM_ERR_STATE, 0,
-                                  "fields: in a capture the ranks do not "
-                                  "meet: make this call with them once "
-                                  "before the capture, or halo.plan(), on "
-                                  "all ranks");
+                                  "fields: they are new, and in a capture no "
+                                  "rank asks the others: make this call with "
+                                  "them once before the capture, or "
+                                  "halo.plan(), on all ranks");
     if (halo->comm->size > 1 && !captured) {
         int met = compare_sets(halo, code < 0 ? NULL : found, &same,
                                &unusable);

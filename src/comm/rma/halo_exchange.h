@@ -80,8 +80,8 @@ wm_halo_drop(wm_halo_t *halo);
 // has failed calls it, too (`code`, with `err`). If all know their fields as
 // those of one set, this takes a barrier; else the set is made: all ranks
 // raise if the fields of one do not fit those of its neighbours. An array is
-// the same if its memory, type, shape and strides are. In a capture the ranks
-// do not meet: WM_ERR_STATE if this rank does not know the set, and other
+// the same if its memory, type, shape and strides are. In a capture no rank
+// waits for another: WM_ERR_STATE if this rank does not know the set, and other
 // errors are raised on this rank alone. The capture is that of the named
 // stream, or of one that produces a field, also of the other fields.
 WM_MUST_CHECK int
