@@ -474,6 +474,20 @@ def test_a_field_moves_on_one_rank():
         check(world, u, after)
         others = [each for each in mine if each is not u]
         assert all((each.numpy() == before).all() for each in others)
+    wm.synchronize_device(u.device)
+    stream = wm.Stream(u.device)
+    with graphs.capture(stream) as made:
+        world.halo.exchange(u, stream=stream)
+        if world.plain.rank == 0:  # the others would mean another one
+            for other in (mine[0], mine[2]) if RANKS > 1 else ():
+                with pytest.raises(RuntimeError, match="they are new"):
+                    world.halo.exchange(other, stream=stream)
+    u.assign(before)
+    wm.synchronize_device(u.device)
+    made[0].launch(stream)
+    stream.synchronize()
+    check(world, u, after)
+    made[0].free()
     world.free()
 
 

@@ -57,13 +57,13 @@ has_fields(const wm_halo_set_t *set, const wm_halo_field_t *fields, int count)
     return same;
 }
 
-// Finds the newest set of these fields; NULL: there is none.
+// Finds the set of these fields that all ranks find; NULL: there is none.
 static wm_halo_set_t *
 find_set(const wm_halo_t *halo, const wm_halo_call_t *call)
 {
     wm_halo_set_t *set = halo->sets;
     while (set != NULL
-           && (set->op != call->op
+           && (set->replaced || set->op != call->op
                || !has_fields(set, call->fields, call->count)))
         set = set->next;
     return set;
@@ -80,15 +80,6 @@ find_by_id(const wm_halo_t *halo, const wm_halo_call_t *call, uint32_t id)
                                                                      : NULL;
 }
 
-static bool
-has_keys(const wm_halo_set_t *set, const wm_halo_set_t *other)
-{
-    return set->count == other->count && set->op == other->op
-           && memcmp(set->keys, other->keys,
-                     (size_t)set->count * sizeof set->keys[0])
-                  == 0;
-}
-
 void
 wm_halo_add_set(wm_halo_t *halo, wm_halo_set_t *set)
 {
@@ -96,7 +87,7 @@ wm_halo_add_set(wm_halo_t *halo, wm_halo_set_t *set)
     bool waited = false, ended = false;
     for (wm_halo_set_t **link = &halo->sets, *one; (one = *link) != NULL;) {
         loose += !one->kept;
-        bool needed = one->kept || (loose < MOST_LOOSE && !has_keys(one, set));
+        bool needed = one->kept || (loose < MOST_LOOSE && !one->replaced);
         if (!needed && !waited) {
             wm_halo_wait(halo);
             ended = wm_halo_has_ended(halo);
@@ -259,10 +250,8 @@ find_together(wm_halo_t *halo, const wm_halo_call_t *call, const side_t *side,
             return met;
         }
     }
-    if (!same)
-        return wm_halo_register(halo, call, code, set, err);
     *set = found;
-    return code;
+    return same ? code : wm_halo_register(halo, call, code, set, err);
 }
 
 // --- exchanges ------------------------------------------------------------

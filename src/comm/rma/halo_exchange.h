@@ -81,8 +81,8 @@ wm_halo_drop(wm_halo_t *halo);
 // those of one set, this takes a barrier; else the set is made: all ranks
 // raise if the fields of one do not fit those of its neighbours. An array is
 // the same if its memory, type, shape and strides are. In a capture no rank
-// waits for another: WM_ERR_STATE if this rank does not know the set, and other
-// errors are raised on this rank alone. The capture is that of the named
+// waits for another: WM_ERR_STATE if this rank does not know the set, and
+// other errors are raised on this rank alone. The capture is that of the named
 // stream, or of one that produces a field, also of the other fields.
 WM_MUST_CHECK int
 wm_halo_run(wm_halo_t *halo, const wm_halo_call_t *call, int code,

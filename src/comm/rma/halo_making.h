@@ -16,7 +16,8 @@ enum {
 // The state of a rank in the making of a set.
 typedef struct {
     int count, device, op;
-    uint32_t number; // of the halo
+    uint32_t number;   // of the halo
+    uint32_t replaces; // id of the set that the rank has found; 0: none
     unsigned flags;
     wm_halo_shape_t shape;
     uint32_t tasks[WM_HALO_DIRECTIONS]; // toward the neighbour there

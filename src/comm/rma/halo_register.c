@@ -146,8 +146,8 @@ static int
 tell_own(wm_halo_making_t *making, wm_error_t *err)
 {
     int size = making->halo->comm->size;
-    making->own = (wm_halo_head_t){.device = -1,
-                                   .flags = WM_HALO_ON_GPU | WM_HALO_REACHED};
+    making->own.device = -1;
+    making->own.flags = WM_HALO_ON_GPU | WM_HALO_REACHED;
     making->own.number = making->halo->number;
     making->own.count = making->count;
     making->own.shape = making->halo->shape;
@@ -494,6 +494,15 @@ make_set(wm_halo_making_t *making, int code, wm_error_t *err)
     return code;
 }
 
+// Marks what the new set replaces on any rank: all ranks find the same sets.
+static void
+mark_replaced(const wm_halo_making_t *making)
+{
+    for (wm_halo_set_t *set = making->halo->sets; set != NULL; set = set->next)
+        for (int rank = 0; rank < making->halo->comm->size; ++rank)
+            set->replaced |= making->heads[rank].replaces == set->id;
+}
+
 int
 wm_halo_register(wm_halo_t *halo, const wm_halo_call_t *call, int code,
                  wm_halo_set_t **set, wm_error_t *err)
@@ -505,9 +514,12 @@ wm_halo_register(wm_halo_t *halo, const wm_halo_call_t *call, int code,
     making->fields = call->fields;
     making->count = call->count;
     making->op = call->op;
+    making->own.replaces = *set != NULL ? (*set)->id : 0;
     code = make_set(making, code, err);
-    if (code == 0)
+    if (code == 0) {
+        mark_replaced(making);
         wm_halo_add_set(halo, *set = making->set);
+    }
     else
         wm_halo_set_free(making->set);
     free(making->heads);

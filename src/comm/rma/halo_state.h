@@ -37,7 +37,10 @@ struct wm_halo_set {
     struct wm_halo_set *next;
     uint32_t id; // the same on all ranks
     bool kept;   // a plan, or a graph, has it: it stays until the halo ends
-    int op;      // WM_HALO_EXCHANGE, or the operation of a reduction
+    // Some rank has made a newer one of the same fields, so that only plans
+    // and graphs, which have it, mean this one.
+    bool replaced;
+    int op; // WM_HALO_EXCHANGE, or the operation of a reduction
     bool by_messages;
     size_t nbytes; // that this rank writes into ghosts, its own included
     size_t peer_bytes[WM_HALO_PEERS]; // of those, the neighbours'
@@ -142,8 +145,8 @@ wm_halo_has_ended(wm_halo_t *halo);
 void
 wm_halo_key_of(const wm_halo_field_t *field, wm_halo_key_t *key);
 
-// Makes a set (wm_halo_run). Collective; a rank that has failed calls it,
-// too.
+// Makes a set (wm_halo_run) in place of *set, which this rank has found, or
+// NULL. Collective; a rank that has failed calls it, too.
 WM_MUST_CHECK int
 wm_halo_register(wm_halo_t *halo, const wm_halo_call_t *call, int code,
                  wm_halo_set_t **set, wm_error_t *err);
