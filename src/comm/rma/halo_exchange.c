@@ -181,16 +181,17 @@ find_side(const wm_halo_t *halo, const wm_halo_call_t *call, side_t *side,
 
 // --- the meeting of all ranks ---------------------------------------------
 
-// Sets *same to true if all ranks have found this set of this halo; NULL: this
-// rank has found none. Bits that all ranks have tell it: those of a key, and
-// those that the key does not have.
+// Sets *same to true if all ranks have found this set of this halo, for a plan
+// or for an exchange; NULL: this rank has found none. Bits that all ranks have
+// tell it: those of a key, and those that the key does not have.
 static int
-compare_sets(const wm_halo_t *halo, const wm_halo_set_t *set, bool *same,
-             wm_error_t *err)
+compare_sets(const wm_halo_t *halo, const wm_halo_set_t *set,
+             const wm_halo_call_t *call, bool *same, wm_error_t *err)
 {
     const unsigned most = (1u << KEY_BITS) - 1;
-    unsigned key = set != NULL ? 1 + (halo->number * 997u + set->id) % most
-                               : 0;
+    unsigned plans = call->step == WM_HALO_PREPARE, key = 0;
+    if (set != NULL)
+        key = 1 + (halo->number * 997u + 2 * set->id + plans) % most;
     wm_preflight_t preflight = {
         .call = WM_COLL_HALO,
         .all = key | (~key & most) << KEY_BITS,
@@ -243,7 +244,7 @@ find_together(wm_halo_t *halo, const wm_halo_call_t *call, const side_t *side,
                                   "them once before the capture, or "
                                   "halo.plan(), on all ranks");
     if (halo->comm->size > 1 && !captured) {
-        int met = compare_sets(halo, code < 0 ? NULL : found, &same,
+        int met = compare_sets(halo, code < 0 ? NULL : found, call, &same,
                                &unusable);
         if (met < 0) {
             *err = unusable;
@@ -529,7 +530,8 @@ check_set(const wm_halo_t *halo, const wm_halo_set_t *set,
     if (!wm_setting_is_on(WM_SETTING_CHECK) || halo->comm->size == 1
         || call->step != WM_HALO_ENQUEUE || side->capture != 0)
         return code;
-    int compared = compare_sets(halo, code < 0 ? NULL : set, &same, &other);
+    int compared = compare_sets(halo, code < 0 ? NULL : set, call, &same,
+                                &other);
     if (code < 0)
         return code;
     if (compared < 0)

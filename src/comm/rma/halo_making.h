@@ -7,6 +7,8 @@
 
 #include "comm/rma/halo_state.h"
 
+#define WM_HALO_PLAN (-2) // in place of an operation
+
 enum {
     WM_HALO_ON_GPU = 1, // all fields are on this rank's device
     WM_HALO_REACHED =
@@ -15,7 +17,8 @@ enum {
 
 // The state of a rank in the making of a set.
 typedef struct {
-    int count, device, op;
+    int count, device;
+    int op;            // of the set, or WM_HALO_PLAN
     uint32_t number;   // of the halo
     uint32_t replaces; // id of the set that the rank has found; 0: none
     unsigned flags;

@@ -151,7 +151,6 @@ tell_own(wm_halo_making_t *making, wm_error_t *err)
     making->own.number = making->halo->number;
     making->own.count = making->count;
     making->own.shape = making->halo->shape;
-    making->own.op = making->op;
     making->heads = calloc((size_t)size, sizeof *making->heads);
     making->records = calloc((size_t)(size + 1) * WM_HALO_FIELDS,
                              sizeof *making->records);
@@ -202,11 +201,11 @@ gather_records(wm_halo_making_t *making, wm_error_t *err)
                                 comm->rank, count, rank,
                                 making->heads[rank].count);
     for (int rank = 0; rank < comm->size && code == 0; ++rank)
-        if (making->heads[rank].op != making->op)
+        if (making->heads[rank].op != making->own.op)
             code = wm_error_set(err, WM_ERR_VALUE, 0,
                                 "op: rank %d gives another operation, or "
-                                "makes another call, than rank %d: all ranks "
-                                "make the same call",
+                                "makes another call (exchange, plan, reduce), "
+                                "than rank %d: all ranks make the same call",
                                 rank, comm->rank);
     for (int i = 0; i < count && code == 0; ++i) {
         code = wm_coll_gather(comm, &own[i], sizeof *own, all, err);
@@ -514,6 +513,7 @@ wm_halo_register(wm_halo_t *halo, const wm_halo_call_t *call, int code,
     making->fields = call->fields;
     making->count = call->count;
     making->op = call->op;
+    making->own.op = call->step == WM_HALO_PREPARE ? WM_HALO_PLAN : call->op;
     making->own.replaces = *set != NULL ? (*set)->id : 0;
     code = make_set(making, code, err);
     if (code == 0) {
