@@ -438,6 +438,29 @@ def test_fields_of_several_streams_in_a_capture(kernel, how):
 
 
 @needs_gpu
+def test_an_exchange_beside_a_started_one_in_a_graph(kernel):
+    """No stream of its fields is known, but ours is in the capture."""
+    world = World(dims_of(1), [True], [4], [(1, 1)], False)
+    before, after = world.arrays()
+    u, v, stream = wm.array(before), wm.array(before), wm.Stream()
+    for field in u, v:
+        world.halo.plan(field)
+    wm.synchronize_device(stream.device)
+    with graphs.capture(stream) as made:
+        begun = world.halo.start(u, stream=stream)
+        world.halo.exchange(v)
+        begun.finish()
+    for field in u, v:
+        check(world, field, before)
+    made[0].launch(stream)
+    stream.synchronize()
+    for field in u, v:
+        check(world, field, after)
+    made[0].free()
+    world.free()
+
+
+@needs_gpu
 def test_no_stream_is_known_in_a_capture():
     """A stream that the default stream is ordered with tells of it."""
     world = World(dims_of(1), [True], [4], [(1, 1)], False)

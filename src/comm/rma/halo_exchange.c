@@ -128,22 +128,16 @@ side_ask(side_t *side, int device, CUstream stream, wm_error_t *err)
     return code;
 }
 
-// Finds the capture that our stream is in, and refuses one that the fields, as
-// nobody names their stream, would be exchanged beside: that of a stream with
-// which the default stream is ordered. CUDA does not tell of others.
+// Refuses a capture that the fields, whose stream nobody names, would be
+// exchanged beside: that of a stream with which the default stream is ordered.
+// CUDA does not tell of others.
 static int
-side_find_ours(const wm_halo_t *halo, const wm_halo_call_t *call, side_t *side,
-               wm_error_t *err)
+side_refuse_unknown(side_t *side, const wm_halo_call_t *call, wm_error_t *err)
 {
     const wm_pointer_t *memory = call->fields[0].memory;
-    if (halo->own != NULL) {
-        int code = side_ask(side, halo->device, halo->own, err);
-        if (code < 0 || side->found)
-            return code;
-    }
-    if (!wm_memory_on_device(memory) || call->step == WM_HALO_FINISH)
-        return 0;
-    int code = side_ask(side, memory->device, CU_STREAM_LEGACY, err);
+    int code = wm_memory_on_device(memory) && call->step != WM_HALO_FINISH
+                   ? side_ask(side, memory->device, CU_STREAM_LEGACY, err)
+                   : 0;
     return code != WM_ERR_STATE
                ? code
                : wm_error_set(err, WM_ERR_STATE, 0,
@@ -170,13 +164,19 @@ find_side(const wm_halo_t *halo, const wm_halo_call_t *call, side_t *side,
         side->alone = side->alone
                       && wm_producer_is_same(first, call->fields[i].producer);
     int code = 0;
+    bool known = false;
     for (int i = 0; i < call->count && !side->found; ++i) {
         const wm_producer_t *producer = call->fields[i].producer;
-        if (producer->kind == WM_PRODUCER_STREAM)
-            code = side_ask(side, producer->device, producer->stream, err);
+        if (producer->kind != WM_PRODUCER_STREAM)
+            continue;
+        code = side_ask(side, producer->device, producer->stream, err);
+        known = true;
     }
-    return code < 0 || side->found ? code
-                                   : side_find_ours(halo, call, side, err);
+    if (code == 0 && !side->found && halo->branched)
+        code = side_ask(side, halo->device, halo->own, err);
+    return code < 0 || side->found || known
+               ? code
+               : side_refuse_unknown(side, call, err);
 }
 
 // --- the meeting of all ranks ---------------------------------------------
@@ -459,6 +459,7 @@ start(wm_halo_t *halo, wm_halo_set_t *set, const wm_halo_call_t *call,
     if (code == 0 && side->found)
         code = wm_stream_follow(halo->device, halo->own, halo->device,
                                 side->stream, err);
+    halo->branched |= captured && code == 0;
     if (code == 0)
         code = enqueue_ordered(halo, set, halo->own, side->capture, err);
     else if (!captured)

@@ -85,6 +85,7 @@ struct wm_halo {
     wm_halo_set_t *sets; // the last one first
     uint32_t made;       // sets, ever
     CUstream own;        // for arrays without a stream; NULL: not made yet
+    bool branched;       // it has been, and may be, in a capture
     // The work enqueued last, but in captures.
     _Atomic uint64_t tickets; // kernels so far
     uint64_t last;            // id of the stream; 0: not known
