@@ -560,7 +560,7 @@ def test_errors_are_raised_on_all_ranks(kind):
         fields = [u, wm.array(before, device=device)] if last else [u]
         fails_everywhere(world, ValueError, "same fields", *fields)
         for call in world.halo.plan, world.halo.reduce:
-            with pytest.raises(ValueError, match="op: .* another call"):
+            with pytest.raises(ValueError, match=r"op: .* another call"):
                 call(u) if last else world.halo.exchange(u)
     fails_everywhere(
         world, ValueError, r"shape=", *([u, wm.zeros((6, 7), device=device)])
