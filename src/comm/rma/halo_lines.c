@@ -29,16 +29,11 @@ static size_t
 ghost_bytes(const wm_halo_making_t *making, int rank, int direction, int field)
 {
     const wm_halo_record_t *record = wm_halo_record(making, rank, field);
-    size_t nbytes = wm_dtype_info((wm_dtype_t)record->dtype)->itemsize;
     wm_halo_box_t box;
-    if (!wm_halo_ghosts(&making->halo->shape, rank, &record->extents,
-                        direction, &box))
-        return 0;
-    for (int d = 0; d < WM_HALO_DIMS; ++d)
-        nbytes *= (size_t)box.extent[d];
-    for (int d = 0; d < record->inner_ndim; ++d)
-        nbytes *= (size_t)record->inner[d];
-    return nbytes;
+    return wm_halo_ghosts(&making->halo->shape, rank, &record->extents,
+                          direction, &box)
+               ? wm_halo_box_bytes(record, &box)
+               : 0;
 }
 
 static size_t
@@ -260,29 +255,13 @@ make_tasks(wm_halo_making_t *making, wm_error_t *err)
     return code;
 }
 
-// Counts what an exchange by lines moves: the ghosts of the neighbours.
-static void
-count_bytes(wm_halo_making_t *making)
-{
-    const wm_halo_t *halo = making->halo;
-    for (int at = 0; at < WM_HALO_DIRECTIONS; ++at)
-        for (int i = 0; i < making->count; ++i) {
-            int neighbor = wm_halo_neighbor(&halo->shape, halo->comm->rank,
-                                            at);
-            if (neighbor >= 0)
-                wm_halo_count_bytes(
-                    making, neighbor,
-                    ghost_bytes(making, neighbor, wm_halo_back(at), i));
-        }
-}
-
 int
 wm_halo_make_lines(wm_halo_making_t *making, bool *made, wm_error_t *err)
 {
     int code = memory_serves(making) ? 0 : memory_grow(making, made, err);
     if (code < 0 || !*made)
         return code;
-    count_bytes(making);
+    wm_halo_count_bytes(making);
     wm_halo_fill_own(making);
     return make_tasks(making, err);
 }

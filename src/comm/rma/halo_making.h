@@ -74,6 +74,9 @@ void
 wm_halo_box_array(const wm_halo_record_t *record, const wm_halo_shape_t *shape,
                   char *base, const wm_halo_box_t *box, wm_array_t *array);
 
+size_t
+wm_halo_box_bytes(const wm_halo_record_t *record, const wm_halo_box_t *box);
+
 // Gives the GPU the tasks of a set.
 WM_MUST_CHECK int
 wm_halo_upload(wm_halo_set_t *set, int device, const wm_halo_task_t *tasks,
@@ -83,10 +86,10 @@ wm_halo_upload(wm_halo_set_t *set, int device, const wm_halo_task_t *tasks,
 void
 wm_halo_fill_own(wm_halo_making_t *making);
 
-// Counts bytes that each exchange of the set moves between this rank and a
-// neighbour, which may be itself.
+// Counts the bytes that each exchange of the set moves to the neighbours, of
+// whom this rank may be one; in a reduction from them.
 void
-wm_halo_count_bytes(wm_halo_making_t *making, int rank, size_t nbytes);
+wm_halo_count_bytes(wm_halo_making_t *making);
 
 // Fills the rows of the neighbours, once all ranks have told their tasks.
 void

@@ -59,6 +59,17 @@ wm_halo_box_array(const wm_halo_record_t *record, const wm_halo_shape_t *shape,
     }
 }
 
+size_t
+wm_halo_box_bytes(const wm_halo_record_t *record, const wm_halo_box_t *box)
+{
+    size_t nbytes = wm_dtype_info((wm_dtype_t)record->dtype)->itemsize;
+    for (int d = 0; d < WM_HALO_DIMS; ++d)
+        nbytes *= (size_t)box->extent[d];
+    for (int d = 0; d < record->inner_ndim; ++d)
+        nbytes *= (size_t)record->inner[d];
+    return nbytes;
+}
+
 // Describes memory of ours that holds a box of a field without gaps.
 static void
 packed_array(const wm_halo_record_t *record, const wm_halo_shape_t *shape,
@@ -100,13 +111,32 @@ peer_index(const wm_halo_t *halo, int rank)
     return WM_HALO_SELF;
 }
 
-void
-wm_halo_count_bytes(wm_halo_making_t *making, int rank, size_t nbytes)
+static size_t
+edge_bytes(const wm_halo_making_t *making, int direction, int field)
 {
-    uint32_t peer = peer_index(making->halo, rank);
-    making->set->nbytes += nbytes;
-    if (peer != WM_HALO_SELF)
-        making->set->peer_bytes[peer] += nbytes;
+    wm_halo_box_t edge, ghosts;
+    return find_both(making, field, direction, &edge, &ghosts)
+               ? wm_halo_box_bytes(
+                   wm_halo_record(making, making->halo->comm->rank, field),
+                   &edge)
+               : 0;
+}
+
+void
+wm_halo_count_bytes(wm_halo_making_t *making)
+{
+    const wm_halo_t *halo = making->halo;
+    wm_halo_set_t *set = making->set;
+    for (int at = 0; at < WM_HALO_DIRECTIONS; ++at) {
+        uint32_t peer = peer_index(
+            halo, wm_halo_neighbor(&halo->shape, halo->comm->rank, at));
+        for (int i = 0; i < making->count; ++i) {
+            size_t nbytes = edge_bytes(making, at, i);
+            set->nbytes += nbytes;
+            if (peer != WM_HALO_SELF)
+                set->peer_bytes[peer] += nbytes;
+        }
+    }
 }
 
 static void
@@ -171,23 +201,6 @@ find_phase(const cutter_t *cutter, int direction, int field)
     return phase;
 }
 
-static size_t
-edge_bytes(const cutter_t *cutter, int direction, int field)
-{
-    const wm_halo_making_t *making = cutter->making;
-    const wm_halo_record_t *record = wm_halo_record(
-        making, making->halo->comm->rank, field);
-    size_t nbytes = wm_dtype_info((wm_dtype_t)record->dtype)->itemsize;
-    wm_halo_box_t edge, ghosts;
-    if (!find_both(making, field, direction, &edge, &ghosts))
-        return 0;
-    for (int d = 0; d < WM_HALO_DIMS; ++d)
-        nbytes *= (size_t)edge.extent[d];
-    for (int d = 0; d < record->inner_ndim; ++d)
-        nbytes *= (size_t)record->inner[d];
-    return nbytes;
-}
-
 // Gives each edge of a phase its memory, those of a field side by side.
 static void
 place_phase(cutter_t *cutter, int phase, int field, wm_halo_sum_t *sum)
@@ -200,7 +213,7 @@ place_phase(cutter_t *cutter, int phase, int field, wm_halo_sum_t *sum)
     for (int at = 0; at < WM_HALO_DIRECTIONS; ++at)
         if (cutter->phases[at][field] == phase) {
             cutter->at[at][field] = cutter->nbytes;
-            cutter->nbytes += edge_bytes(cutter, at, field);
+            cutter->nbytes += edge_bytes(making, at, field);
         }
     sum->type = (wm_reduce_type_t)record->dtype;
     sum->at = begin;
@@ -371,23 +384,6 @@ wm_halo_upload(wm_halo_set_t *set, int device, const wm_halo_task_t *tasks,
     return code;
 }
 
-// Counts the bytes of an exchange, which are those of the first list.
-static void
-count_bytes(const cutter_t *cutter)
-{
-    const wm_halo_t *halo = cutter->making->halo;
-    for (int i = 0; i < cutter->count; ++i) {
-        const copy_t *copy = &cutter->copies[i];
-        size_t unit = (size_t)wm_layout_unit(&copy->layout);
-        if (copy->list == 0)
-            wm_halo_count_bytes(cutter->making,
-                                wm_halo_neighbor(&halo->shape,
-                                                 halo->comm->rank,
-                                                 copy->direction),
-                                copy->units * unit);
-    }
-}
-
 // Cuts all lists. With `tasks` NULL, finds only where each one begins.
 static size_t
 cut_all(const cutter_t *cutter, wm_halo_task_t *tasks)
@@ -432,10 +428,9 @@ wm_halo_make_tasks(wm_halo_making_t *making, wm_error_t *err)
         return out_of_memory(err);
     cutter->making = making;
     int code = find_copies(cutter, err);
-    if (code == 0) {
-        count_bytes(cutter);
+    if (code == 0)
         code = cut_and_upload(cutter, err);
-    }
+    wm_halo_count_bytes(making);
     making->set->params.waits_first = making->op != WM_HALO_EXCHANGE;
     free(cutter->copies);
     free(cutter);
