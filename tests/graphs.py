@@ -89,10 +89,15 @@ def end(stream):
     return result, graph
 
 
-def spoil(stream):
-    """Makes the capture fail: nobody can wait for what is only captured."""
-    with kinds.Current(stream.device):
-        assert kinds.driver().cuStreamSynchronize(handle(stream)) != 0
+@contextlib.contextmanager
+def spoilt(stream):
+    """In a capture that fails: nobody can wait for what is only captured."""
+    with kinds.uncollected():
+        begin(stream, THREAD_LOCAL)
+        with kinds.Current(stream.device):
+            assert kinds.driver().cuStreamSynchronize(handle(stream)) != 0
+        yield
+        assert end(stream)[0] != 0
 
 
 @contextlib.contextmanager

@@ -346,12 +346,11 @@ def test_a_capture_that_fails_on_one_rank(kernel, how):
     world.halo.exchange(u, stream=stream)
     stream.synchronize()
     if world.plain.rank == RANKS - 1:
-        with kinds.uncollected():
-            graphs.begin(stream)
-            graphs.spoil(stream)
-            with pytest.raises(RuntimeError, match="has failed: end the"):
-                calls[how]()
-            graphs.end(stream)
+        with (
+            graphs.spoilt(stream),
+            pytest.raises(RuntimeError, match="has failed: end the"),
+        ):
+            calls[how]()
     for _ in range(3):
         u.assign(before)
         wm.synchronize_device(stream.device)
