@@ -81,6 +81,11 @@ MISTAKES = {
     "own.Gather(x, None)": ["recvbuf", "on the root"],
     "own.Reduce(x, None)": ["recvbuf", "on the root"],
     "own.Scatter(None, y)": ["sendbuf", "on the root"],
+    "own.Scatterv(None, y)": ["sendbuf", "on the root"],
+    "own.Scatterv(MPI.IN_PLACE, y)": ["sendbuf", "is for recvbuf"],
+    "own.Iscatter(None, y)": ["sendbuf", "on the root"],
+    "own.Scatterv_init(None, y)": ["sendbuf", "on the root"],
+    "own.Bcast(None)": ["buf", "array"],
     "comm.Allgather(x, 5)": ["recvbuf", "int is not an array"],
     # Operations.
     "comm.Allreduce(x, y, 'sum')": ["op: 'sum'", "MPI.SUM"],

@@ -342,7 +342,7 @@ def staged_call(
         given = {**dict(zip(row.positions, args, strict=False)), **kwargs}
         if isinstance(error, MPI.Exception):
             if family.collective or family.of_messages:
-                notes.add(error, name, owner, given)
+                notes.add(error, name, row, owner, given)
             return
         notes.name_argument(error, name, row, owner, given)
 

@@ -80,12 +80,18 @@ _ABOUT = {
 
 
 def add(
-    error: MPI.Exception, call: str, owner: Any, given: dict[str, Any]
+    error: MPI.Exception,
+    call: str,
+    row: Row,
+    owner: Any,
+    given: dict[str, Any],
 ) -> None:
     """Add a note to an error of a communicator's: call, cause and cure."""
     kind = error.Get_error_class()
     about = _ABOUT.get(kind)
     text = _TEXTS.get(kind) if about is None else about(owner, given)
+    if kind in (MPI.ERR_ARG, MPI.ERR_BUFFER):
+        text = _missing(call, row, owner, given) or text
     if text is not None and hasattr(error, "add_note"):  # Python 3.11
         error.add_note(f"{call}: {text}")
 
@@ -233,6 +239,8 @@ def _missing(
                 return "recvbuf: MPI.IN_PLACE is for sendbuf: give an array"
             if value is None:
                 return f"recvbuf: give an array for the result{whose}"
+        elif value is MPI.IN_PLACE and buffer is first and first.at_root:
+            return f"{buffer.name}: MPI.IN_PLACE is for recvbuf: give an array"
         elif value is None and (buffer.at_root or buffer.name != "sendbuf"):
             or_objects = _or_objects(call, "the object")
             return f"{buffer.name}: give an array{whose}{or_objects}"

@@ -361,7 +361,7 @@ read_within(wm_coll_kind_t kind, const wm_comm_t *comm,
                                    ? WM_EQUAL
                                    : row->receives;
     if (is_nothing(values[0])
-            ? root && is_nothing(values[1])
+            ? root && (scatters || is_nothing(values[1]))
             : (root || !scatters)
                   && wm_py_side_read(
                          values[0], false, reduces, row->sends, comm->size,
