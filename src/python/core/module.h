@@ -134,6 +134,11 @@ int
 wm_py_mpi_fail(int error_class, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
+// Warns of what an object loses that is being freed: a warning that raises is
+// printed. An exception stays.
+void
+wm_py_warn_of_loss(PyObject *object, const char *text);
+
 // Runs a statement without the GIL.
 #define WM_PY_UNLOCKED(statement)                                             \
     do {                                                                      \

@@ -206,6 +206,15 @@ wm_py_mpi_fail(int error_class, const char *format, ...)
         wm_error_set(&err, WM_ERR_MPI, error_class, "%s", text), &err);
 }
 
+void
+wm_py_warn_of_loss(PyObject *object, const char *text)
+{
+    PyObject *raised = PyErr_GetRaisedException();
+    if (PyErr_WarnEx(PyExc_RuntimeWarning, text, 1) < 0)
+        PyErr_WriteUnraisable((PyObject *)Py_TYPE(object));
+    PyErr_SetRaisedException(raised);
+}
+
 PyDoc_STRVAR(
     cuda_error_doc,
     "A call of the CUDA driver failed, or no usable driver is there.\n\n"

@@ -102,29 +102,16 @@ prequest_let_go_of_handle(wm_prequest_t *self)
     self->request.base.ob_mpi = MPI_REQUEST_NULL;
 }
 
-// Warns of a message of a graph that is never received, or never sent.
-static void
-warn_of_lost_wait(wm_prequest_t *self)
-{
-    if (!self->request.in_graph)
-        return;
-    PyObject *raised = PyErr_GetRaisedException();
-    if (PyErr_WarnEx(PyExc_RuntimeWarning,
-                     "a message was started in a capture into a CUDA graph, "
-                     "and its request was dropped without a wait: the graph "
-                     "does not receive the message, nor send a long one; call "
-                     "Wait or Waitall before the capture ends",
-                     1)
-        < 0) // a warning that raises; `self` is being freed
-        PyErr_WriteUnraisable((PyObject *)Py_TYPE(self));
-    PyErr_SetRaisedException(raised);
-}
-
 void
 wm_py_prequest_dealloc(PyObject *object)
 {
     PyObject_GC_UnTrack(object);
-    warn_of_lost_wait((wm_prequest_t *)object);
+    if (((wm_prequest_t *)object)->request.in_graph)
+        wm_py_warn_of_loss(
+            object, "a message was started in a capture into a CUDA graph, "
+                    "and its request was dropped without a wait: the graph "
+                    "does not receive the message, nor send a long one; call "
+                    "Wait or Waitall before the capture ends");
     wm_py_handles_adopt(object);
     prequest_let_go_of_handle((wm_prequest_t *)object);
     release(object);

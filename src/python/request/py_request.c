@@ -233,23 +233,18 @@ request_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 // Warns of an object that is lost: mpi4py's own lower-case calls do not know
 // our requests, and return None instead of the object.
 static void
-warn_of_lost_object(const wm_request_t *self)
+warn_of_lost_object(wm_request_t *self)
 {
     const wm_op_t *op = self->op;
     if (self->payload == NULL || op == NULL || !atomic_load(&op->done)
         || op->result.cancelled || op->error.code != 0
         || op->result.nbytes == 0 || self->base.ob_mpi != MPI_REQUEST_NULL)
         return;
-    PyObject *raised = PyErr_GetRaisedException();
-    if (PyErr_WarnEx(PyExc_RuntimeWarning,
-                     "an object that irecv of a wm.Comm received was lost: "
-                     "MPI.Request.waitall and mpi4py's other waits return "
-                     "such objects only after warpmpi.install(); use "
-                     "wm.Request.waitall, or the request's wait()",
-                     1)
-        < 0) // a warning that raises; `self` is being freed
-        PyErr_WriteUnraisable((PyObject *)Py_TYPE(self));
-    PyErr_SetRaisedException(raised);
+    wm_py_warn_of_loss((PyObject *)self,
+                       "an object that irecv of a wm.Comm received was lost: "
+                       "MPI.Request.waitall and mpi4py's other waits return "
+                       "such objects only after warpmpi.install(); use "
+                       "wm.Request.waitall, or the request's wait()");
 }
 
 // Visits the objects that an ended operation keeps, if nobody else refers to
