@@ -212,6 +212,9 @@ ENDING = """
     import warpmpi as wm
     comm = wm.Comm(MPI.COMM_WORLD).Dup()
     comm.Set_errhandler(getattr(MPI, sys.argv[1]))
+    if "win" in sys.argv[2]:
+        win = wm.Win.Create(wm.zeros(4), 8, comm=comm)
+        win.Set_errhandler(getattr(MPI, sys.argv[1]))
     if comm.rank == 0:
         try:
             eval(sys.argv[2])
@@ -230,11 +233,14 @@ SHORT = "comm.Irecv(np.zeros(1), 0), comm.Send(np.ones(2), 0)"
         ("comm.Send(np.zeros(1), 99)", "dest=99 is not a rank"),
         ("comm.bcast(1, 99)", ""),
         (f"wm.Request.Waitall([({SHORT})[0]])", "message truncated"),
+        ("win.Unlock(0)", "has not locked the target"),
     ],
 )
 def test_a_handler_ends_the_job_and_says_why(tmp_path, handler, call, text):
     if handler == "ERRORS_ABORT" and MPI.Get_version() < (4, 0):
         pytest.skip("this MPI does not have it")
+    if "win" in call and not wm.is_cuda_available():
+        pytest.skip("needs a GPU")
     with pytest.raises(AssertionError) as caught:
         ranks.run_text(tmp_path, ENDING, handler, call, timeout=60)
     assert text in str(caught.value)

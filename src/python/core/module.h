@@ -134,6 +134,11 @@ int
 wm_py_mpi_fail(int error_class, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
+// Writes the text of the exception that is set into `err`, for other ranks;
+// the exception stays. Returns `code`.
+int
+wm_py_describe(int code, wm_error_t *err);
+
 // Warns of what an object loses that is being freed: a warning that raises is
 // printed. An exception stays.
 void

@@ -36,6 +36,12 @@ wm_py_mpi_is_comm(PyObject *object, MPI_Comm *comm);
 void
 wm_py_mpi_call_handler(MPI_Comm comm, bool of_mpi);
 
+// Returns true, and the code for it, if an error handler is to be called for
+// an MPI.Exception. Prints the exception if this ends the job; frees *handler.
+bool
+wm_py_mpi_handler_hears(MPI_Errhandler *handler, PyObject *exception,
+                        int *code);
+
 // Gives a communicator object another handle. Returns 0, or -1 with a
 // TypeError as above.
 int

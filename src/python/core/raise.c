@@ -54,35 +54,36 @@ print_last_words(PyObject *exception)
     PyErr_Clear();
 }
 
-static void
-call_handler(MPI_Comm comm, PyObject *exception)
+bool
+wm_py_mpi_handler_hears(MPI_Errhandler *handler, PyObject *exception,
+                        int *code)
 {
-    MPI_Errhandler handler;
     PyObject *given = PyObject_CallMethod(exception, "Get_error_code", NULL);
-    int code = given != NULL ? (int)PyLong_AsLong(given) : MPI_ERR_OTHER;
+    *code = given != NULL ? (int)PyLong_AsLong(given) : MPI_ERR_OTHER;
     Py_XDECREF(given);
     PyErr_Clear();
-    if (MPI_Comm_get_errhandler(comm, &handler) != MPI_SUCCESS)
-        return;
-    if (ends_the_job(handler))
+    if (ends_the_job(*handler))
         print_last_words(exception);
-    bool returns = handler == MPI_ERRORS_RETURN;
-    MPI_Errhandler_free(&handler);
-    if (!returns)
-        WM_PY_UNLOCKED(MPI_Comm_call_errhandler(comm, code));
+    bool returns = *handler == MPI_ERRORS_RETURN;
+    MPI_Errhandler_free(handler);
+    return !returns;
 }
 
 void
 wm_py_mpi_call_handler(MPI_Comm comm, bool of_mpi)
 {
+    MPI_Errhandler handler;
+    int code;
     if (!PyErr_ExceptionMatches(wm_py_state->mpi_exception))
         return;
     PyObject *error = PyErr_GetRaisedException();
     bool untold = PyObject_HasAttrString(error, UNTOLD);
     if (untold && PyObject_SetAttrString(error, UNTOLD, NULL) < 0)
         PyErr_Clear();
-    if ((untold || of_mpi) && wm_py_check_running() == 0)
-        call_handler(comm, error);
+    if ((untold || of_mpi) && wm_py_check_running() == 0
+        && MPI_Comm_get_errhandler(comm, &handler) == MPI_SUCCESS
+        && wm_py_mpi_handler_hears(&handler, error, &code))
+        WM_PY_UNLOCKED(MPI_Comm_call_errhandler(comm, code));
     PyErr_SetRaisedException(error);
 }
 
@@ -204,6 +205,19 @@ wm_py_mpi_fail(int error_class, const char *format, ...)
     va_end(args);
     return wm_py_result(
         wm_error_set(&err, WM_ERR_MPI, error_class, "%s", text), &err);
+}
+
+int
+wm_py_describe(int code, wm_error_t *err)
+{
+    PyObject *raised = PyErr_GetRaisedException();
+    PyObject *text = PyObject_Str(raised);
+    const char *told = text != NULL ? PyUnicode_AsUTF8(text) : NULL;
+    (void)wm_error_set(err, code, 0, "%s",
+                       told != NULL ? told : Py_TYPE(raised)->tp_name);
+    Py_XDECREF(text);
+    PyErr_SetRaisedException(raised);
+    return code;
 }
 
 void

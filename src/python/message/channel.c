@@ -80,16 +80,11 @@ wm_py_channel_keep(const wm_channel_t *channel, wm_message_t *message)
 }
 
 void
-wm_py_send_failure(wm_comm_t *comm, const wm_envelope_t *envelope,
-                   const char *otherwise)
+wm_py_send_failure(wm_comm_t *comm, const wm_envelope_t *envelope)
 {
-    PyObject *error = PyErr_GetRaisedException();
-    PyObject *text = error != NULL ? PyObject_Str(error) : NULL;
-    const char *told = text != NULL ? PyUnicode_AsUTF8(text) : NULL;
-    WM_PY_UNLOCKED(
-        wm_send_failure(comm, envelope, told != NULL ? told : otherwise));
-    Py_XDECREF(text);
-    PyErr_SetRaisedException(error);
+    wm_error_t err;
+    (void)wm_py_describe(WM_ERR_CUDA, &err);
+    WM_PY_UNLOCKED(wm_send_failure(comm, envelope, err.text));
 }
 
 void
@@ -98,7 +93,7 @@ wm_py_channel_tell_receiver(const wm_channel_t *channel,
 {
     if (PyErr_ExceptionMatches(wm_py_state->cuda_error)
         || PyErr_ExceptionMatches(PyExc_MemoryError))
-        wm_py_send_failure(channel->comm, envelope, "CUDA");
+        wm_py_send_failure(channel->comm, envelope);
 }
 
 int

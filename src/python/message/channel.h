@@ -63,11 +63,9 @@ wm_py_channel_begin_unlocked(const wm_channel_t *channel,
                              wm_error_t *err);
 
 // Sends the receiver the reason, from the exception set, why an array cannot
-// be sent; the receiver raises it. `otherwise`: a reason if the exception has
-// no text. The exception stays.
+// be sent; the receiver raises it. The exception stays.
 void
-wm_py_send_failure(wm_comm_t *comm, const wm_envelope_t *envelope,
-                   const char *otherwise);
+wm_py_send_failure(wm_comm_t *comm, const wm_envelope_t *envelope);
 
 // Called with an exception set, after the buffer of a send could not be read:
 // if CUDA failed, or memory is exhausted, tells the receiver, who may wait for

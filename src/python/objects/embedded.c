@@ -46,7 +46,7 @@ embedded_send(PyObject *Py_UNUSED(module), PyObject *args)
         return NULL;
     wm_comm_t *comm = channel.comm->object_comm;
     if (wm_py_message_parse(array, false, "obj", &message) < 0) {
-        wm_py_send_failure(comm, &envelope, "it failed");
+        wm_py_send_failure(comm, &envelope);
         return NULL;
     }
     wm_buffer_t buffer = wm_py_message_detach(&message);
@@ -55,7 +55,7 @@ embedded_send(PyObject *Py_UNUSED(module), PyObject *args)
         return wm_py_request_new(op, MPI_REQUEST_NULL, &message);
     wm_py_message_release(&message);
     wm_py_raise(&err);
-    wm_py_send_failure(comm, &envelope, "it failed");
+    wm_py_send_failure(comm, &envelope);
     return NULL;
 }
 

@@ -239,16 +239,10 @@ call_read(call_t *call, const char *name, wm_halo_step_t step,
 static int
 describe(wm_error_t *err)
 {
-    PyObject *error = PyErr_GetRaisedException();
-    PyObject *text = error != NULL ? PyObject_Str(error) : NULL;
-    const char *told = text != NULL ? PyUnicode_AsUTF8(text) : NULL;
-    int code = PyErr_GivenExceptionMatches(error, PyExc_ValueError)
-                   ? WM_ERR_VALUE
-                   : WM_ERR_TYPE;
-    wm_error_set(err, code, 0, "%s", told != NULL ? told : "fields");
-    Py_XDECREF(text);
-    PyErr_SetRaisedException(error);
-    return code;
+    return wm_py_describe(PyErr_ExceptionMatches(PyExc_ValueError)
+                              ? WM_ERR_VALUE
+                              : WM_ERR_TYPE,
+                          err);
 }
 
 // Exchanges by messages, which are sent in Python.

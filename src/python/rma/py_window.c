@@ -102,21 +102,15 @@ wm_py_window_fail(PyObject *self)
 {
     MPI_Win win = ((wm_py_window_t *)self)->base.ob_mpi;
     MPI_Errhandler handler;
+    int code;
     if (win == MPI_WIN_NULL
         || !PyErr_ExceptionMatches(wm_py_state->mpi_exception))
         return NULL;
     PyObject *error = PyErr_GetRaisedException();
-    PyObject *given = PyObject_CallMethod(error, "Get_error_code", NULL);
-    int code = given != NULL ? (int)PyLong_AsLong(given) : MPI_ERR_OTHER;
-    Py_XDECREF(given);
-    PyErr_Clear();
     if (wm_py_check_running() == 0
-        && MPI_Win_get_errhandler(win, &handler) == MPI_SUCCESS) {
-        bool returns = handler == MPI_ERRORS_RETURN;
-        MPI_Errhandler_free(&handler);
-        if (!returns)
-            WM_PY_UNLOCKED(MPI_Win_call_errhandler(win, code));
-    }
+        && MPI_Win_get_errhandler(win, &handler) == MPI_SUCCESS
+        && wm_py_mpi_handler_hears(&handler, error, &code))
+        WM_PY_UNLOCKED(MPI_Win_call_errhandler(win, code));
     PyErr_SetRaisedException(error);
     return NULL;
 }
@@ -173,7 +167,7 @@ window_open(PyObject *object, PyObject *args)
     long long unit;
     wm_channel_t channel;
     wm_view_t view;
-    wm_error_t err;
+    wm_error_t err, told;
     bool viewed = false;
     int code;
     if (!PyArg_ParseTuple(args, "OOLU:_open", &comm, &memory, &unit, &made)
@@ -185,22 +179,17 @@ window_open(PyObject *object, PyObject *args)
         .dynamic = PyUnicode_CompareWithASCIIString(made, "Create_dynamic")
                    == 0,
     };
-    PyObject *raised = NULL, *text = NULL;
+    PyObject *raised = NULL;
     if (window_read(memory, &given, &view, &viewed, &self->raw) < 0) {
-        raised = PyErr_GetRaisedException();
-        given.code = WM_ERR_VALUE;
-        text = PyObject_Str(raised);
-        given.text = text != NULL ? PyUnicode_AsUTF8(text) : NULL;
-        if (given.text == NULL)
-            given.text = "its memory cannot be read";
-        PyErr_Clear();
+        given.code = wm_py_describe(WM_ERR_VALUE, &told);
+        given.text = told.text;
         given.on_device = false;
+        raised = PyErr_GetRaisedException();
     }
     WM_PY_UNLOCKED(
         code = wm_window_open(channel.comm, &given, &self->window, &err));
     if (viewed)
         wm_py_view_release(&view);
-    Py_XDECREF(text);
     if (raised != NULL) {
         PyErr_SetRaisedException(raised);
         return NULL;
