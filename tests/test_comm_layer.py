@@ -60,7 +60,7 @@ def test_what_another_rank_tells_of_shared_memory_is_checked(build):
     run(build("symm_memory", "node/symm_memory"))
 
 
-def test_a_halo_and_puts_as_kept_sets_of_transfers(build):
+def test_a_kept_set_of_transfers(build):
     """The noun needs nothing of collectives."""
     transfer = "transfer_set", "transfer_region", "strided_desc"
     parts = "array/strided", "array/layout", "array/dtype", "cuda/error"
@@ -76,22 +76,18 @@ def test_a_halo_and_puts_as_kept_sets_of_transfers(build):
     [
         "rounds_on_a_stream",
         "rounds_of_two_processes",
-        "a_busy_stream",
         "replays",
         "on_the_host",
         "a_dead_neighbor",
         "words_run_out",
     ],
 )
-def test_a_halo_whose_ranks_wait_for_neighbors_alone(build, case):
-    """Streams, words and kernels are real; no host waits between rounds."""
-    names = "epochs", "transfer_set", "transfer_region", "strided_desc"
-    parts = [f"transfer/{name}" for name in names]
-    parts.append("node/segment_words")
-    for layer in "array", "cuda":
-        paths = (ROOT / "src" / layer).glob("*.c")
-        parts += [f"../{layer}/{path.stem}" for path in paths]
-    run(build("halo", *parts), case)
+def test_ranks_that_wait_for_neighbors_alone(build, case):
+    """Streams and words are real; no host waits between rounds."""
+    parts = ["transfer/epochs", "node/segment_words"]
+    paths = (ROOT / "src/cuda").glob("*.c")
+    parts += [f"../cuda/{path.stem}" for path in paths]
+    run(build("epochs", *parts), case)
 
 
 def test_gaps_that_another_rank_tells_are_checked(build):

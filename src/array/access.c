@@ -205,45 +205,11 @@ wm_access_is_named(const wm_access_t *access)
 }
 
 int
-wm_access_mark_end(wm_access_t *access, wm_error_t *err)
-{
-    int code = access->end != NULL
-                   ? 0
-                   : wm_event_acquire(access->device, &access->end, err);
-    if (code == 0)
-        code = wm_event_record(access->device, access->end, access->stream,
-                               err);
-    if (code < 0)
-        wm_access_forget_end(access);
-    return code;
-}
-
-void
-wm_access_forget_end(wm_access_t *access)
-{
-    if (access->end != NULL)
-        wm_event_release(access->device, access->end);
-    access->end = NULL;
-}
-
-// Asks the mark of our work's end.
-static int
-ask_end(const wm_access_t *access, int tries, bool *ended, wm_error_t *err)
-{
-    int code = 0;
-    while (code == 0 && !*ended && tries-- > 0)
-        code = wm_event_done(access->device, access->end, ended, err);
-    return code;
-}
-
-int
 wm_access_look(wm_access_t *access, int tries, wm_error_t *err)
 {
     bool idle = false;
-    int code = access->end != NULL
-                   ? ask_end(access, tries, &idle, err)
-                   : wm_stream_spin(access->device, access->stream, tries,
-                                    &idle, err);
+    int code = wm_stream_spin(access->device, access->stream, tries, &idle,
+                              err);
     access->idle = idle;
     return code < 0 ? code : idle;
 }
@@ -280,5 +246,4 @@ wm_access_close(wm_access_t *access)
         if (access->after[i].event != NULL)
             wm_event_release(access->after[i].device, access->after[i].event);
     memset(access->after, 0, sizeof access->after);
-    wm_access_forget_end(access);
 }

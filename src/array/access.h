@@ -29,7 +29,6 @@ typedef struct {
     CUstream user_stream; // the stream that the caller named
     bool counted;         // user_stream is counted as named
     wm_note_t after[2];   // marks on the producer and on user_stream
-    CUevent end;          // wm_access_mark_end(); NULL: the stream tells
 } wm_access_t;
 
 // Initialises an access; opens no stream. `device` is the device of the
@@ -122,16 +121,8 @@ WM_MUST_CHECK int
 wm_access_before(const wm_access_t *access, int device, CUstream stream,
                  wm_error_t *err);
 
-// Marks the end of our work so far on the open stream, for wm_access_look: a
-// stream that the program named may get more work before ours has ended.
-// wm_access_forget_end() drops the mark. Not called in a capture.
-WM_MUST_CHECK int
-wm_access_mark_end(wm_access_t *access, wm_error_t *err);
-void
-wm_access_forget_end(wm_access_t *access);
-
-// Asks up to `tries` times whether our work has ended: its mark, or, if there
-// is none, the whole stream. Returns 1 if it has, 0 if it has not yet.
+// Asks up to `tries` times whether our stream has ended. Returns 1 if it has,
+// 0 if it has not yet.
 WM_MUST_CHECK int
 wm_access_look(wm_access_t *access, int tries, wm_error_t *err);
 

@@ -1,20 +1,18 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Kept sets of transfers, without a collective: a halo, and a window's list of
-// puts, on two ranks that are acted out in host memory.
+// Kept sets of transfers, without a collective, between two ranks that are
+// acted out in host memory.
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "array/atomic.h"
 #include "array/copy.h"
-#include "array/kernels.h"
 #include "array/pull.h"
 #include "comm/transfer/fuse.h"
 #include "comm/transfer/transfer_set.h"
 
 #define SIDE 6 // of a rank's field, with a ghost on each side
 #define WINDOW 4096
-#define PUTS (WM_PULLS + 10)
+#define COPIES (WM_PULLS + 10)
 
 struct wm_mapping {
     bool closed;
@@ -25,12 +23,9 @@ static wm_peer_t peer;
 static struct wm_mapping mapping;
 static float field[SIDE][SIDE], other[SIDE][SIDE];
 static char window[WINDOW], origin[WINDOW];
-static int pulls, copies, kernels, updates, fused; // launches
-static int prepared; // bits: kernels that pull, reduce, update
+static int pulls, copies, kernels, fused; // launches
 static uint32_t word;
-static bool ended;        // the stream has
-static bool marked_ended; // the work before the mark has
-static int marks;
+static bool ended; // the stream has
 
 // What transfer_*.c need of the rest.
 int
@@ -101,29 +96,8 @@ wm_access_open(wm_access_t *access, wm_error_t *err)
 int
 wm_access_look(wm_access_t *access, int tries, wm_error_t *err)
 {
-    (void)tries, (void)err;
-    return access->end != NULL ? marked_ended : ended;
-}
-
-bool
-wm_access_is_named(const wm_access_t *access)
-{
-    return access->user_device >= 0;
-}
-
-int
-wm_access_mark_end(wm_access_t *access, wm_error_t *err)
-{
-    (void)err;
-    access->end = (CUevent)&marks;
-    ++marks;
-    return 0;
-}
-
-void
-wm_access_forget_end(wm_access_t *access)
-{
-    access->end = NULL;
+    (void)access, (void)tries, (void)err;
+    return ended;
 }
 
 bool
@@ -172,30 +146,6 @@ wm_pull_serves(const wm_pull_t *pull)
 }
 
 int
-wm_pull_prepare(int device, wm_error_t *err)
-{
-    (void)device, (void)err;
-    prepared |= 1;
-    return 0;
-}
-
-int
-wm_kernels_prepare(int device, wm_kernel_family_t family, wm_error_t *err)
-{
-    (void)device, (void)family, (void)err;
-    prepared |= 2;
-    return 0;
-}
-
-int
-wm_atomic_prepare(int device, wm_error_t *err)
-{
-    (void)device, (void)err;
-    prepared |= 4;
-    return 0;
-}
-
-int
 wm_pull_launch(int device, wm_pull_params_t *params, CUstream stream,
                wm_error_t *err)
 {
@@ -219,12 +169,11 @@ wm_reduce_size(wm_reduce_type_t type)
 static float
 combine(const wm_reduction_t *given, size_t i)
 {
-    float sum = 0, product = 1;
-    for (int k = 0; k < given->n; ++k) {
-        sum += ((const float *)given->src[k])[i];
+    float product = 1;
+    assert(given->op == WM_REDUCE_PROD);
+    for (int k = 0; k < given->n; ++k)
         product *= ((const float *)given->src[k])[i];
-    }
-    return given->op == WM_REDUCE_SUM ? sum : product;
+    return product;
 }
 
 static void
@@ -248,21 +197,6 @@ wm_reduce_enqueue(int device, const wm_reduction_t *given, CUstream stream,
     (void)device, (void)stream, (void)err;
     reduce(given);
     ++kernels;
-    return 0;
-}
-
-int
-wm_atomic_enqueue(int device, const wm_atomic_t *given, CUstream stream,
-                  wm_error_t *err)
-{
-    (void)device, (void)stream, (void)err;
-    assert(given->type == WM_REDUCE_FLOAT32);
-    for (size_t i = 0; i < given->count; ++i) {
-        if (given->fetched != NULL)
-            ((float *)given->fetched)[i] = ((float *)given->dst)[i];
-        ((float *)given->dst)[i] += ((const float *)given->src)[i];
-    }
-    ++updates;
     return 0;
 }
 
@@ -315,16 +249,7 @@ column(float (*of)[SIDE], int number)
     return pattern;
 }
 
-static float old[2];
-static const wm_transfer_op_t ops[] = {
-    {.type = WM_REDUCE_FLOAT32, .op = WM_REDUCE_SUM},
-    {.type = WM_REDUCE_FLOAT32, .op = WM_REDUCE_PROD},
-    {.type = WM_REDUCE_FLOAT32,
-     .op = WM_REDUCE_SUM,
-     .atomic = true,
-     .fetched = (char *)old},
-};
-static wm_access_t access_ = {.user_device = -1};
+static wm_access_t access_;
 static wm_signal_t signal_;
 
 static wm_transfer_set_t
@@ -337,10 +262,11 @@ make(wm_transfer_region_t *regions, int region_count,
     set.region_count = region_count;
     set.transfers = transfers;
     set.count = count;
-    set.ops = ops;
+    set.type = WM_REDUCE_FLOAT32;
+    set.op = WM_REDUCE_PROD;
     set.access = &access_;
     set.signal = &signal_;
-    pulls = copies = kernels = updates = fused = 0;
+    pulls = copies = kernels = fused = 0;
     return set;
 }
 
@@ -362,7 +288,7 @@ run(wm_transfer_set_t *set, int phase)
 // ours: out of strides into strides, without a copy between. Then the other
 // gets its row through memory without gaps.
 static void
-test_halo(void)
+test_gaps(void)
 {
     wm_pattern_t *edge = column(field, 1), *ghost = column(field, 0);
     wm_pattern_t *its[] = {column(other, SIDE - 1), column(other, SIDE - 2)};
@@ -426,42 +352,42 @@ test_halo(void)
     free(edge), free(ghost), free(its[0]), free(its[1]);
 }
 
-// Short puts share kernels, however many there are. An accumulate reduces
-// window and origin into the window.
+// Short copies share kernels, however many there are. A reduction of both
+// regions goes into one of them.
 static void
-test_puts(void)
+test_copies_and_a_reduction(void)
 {
     wm_rkey_t place = place_of(window, sizeof window);
     wm_transfer_region_t regions[] = {
         {.peer = &peer, .place = &place},
         {.memory = origin},
     };
-    wm_transfer_t puts[PUTS];
+    wm_transfer_t moves[COPIES];
     for (int i = 0; i < WINDOW; ++i)
         origin[i] = (char)(i * 7);
-    for (int i = 0; i < PUTS; ++i)
-        puts[i] = (wm_transfer_t){
+    for (int i = 0; i < COPIES; ++i)
+        moves[i] = (wm_transfer_t){
             .sources = {1, 1},
             .targets = {0, 1},
             .from = (size_t)i * 8,
-            .into = (size_t)(PUTS - 1 - i) * 8,
+            .into = (size_t)(COPIES - 1 - i) * 8,
             .nbytes = 8,
         };
     wm_error_t err;
-    wm_transfer_set_t set = make(regions, 2, puts, PUTS);
+    wm_transfer_set_t set = make(regions, 2, moves, COPIES);
     assert(wm_transfer_set_find_damaged(&set) == -1);
     assert(wm_transfer_set_map(&set, &err) == 0);
     assert(!run(&set, 0) && pulls == 2 && copies == 0);
-    for (int i = 0; i < PUTS; ++i)
-        assert(memcmp(window + (PUTS - 1 - i) * 8, origin + i * 8, 8) == 0);
+    for (int i = 0; i < COPIES; ++i)
+        assert(memcmp(window + (COPIES - 1 - i) * 8, origin + i * 8, 8) == 0);
     set.count = WM_PULLS;
     pulls = 0;
     assert(run(&set, 0) && pulls == 1); // one kernel tells its end
     set.count = 1;
     assert(!run(&set, 0) && copies == 1); // a single one: a copy engine
-    puts[0].into = WINDOW - 7;
+    moves[0].into = WINDOW - 7;
     assert(wm_transfer_set_find_damaged(&set) == 0);
-    const wm_transfer_t accumulate = {
+    const wm_transfer_t reduction = {
         .sources = {0, 2},
         .targets = {0, 1},
         .nbytes = 2 * sizeof(float),
@@ -469,72 +395,16 @@ test_puts(void)
     const float one[] = {1, 2}, two[] = {10, 20};
     memcpy(window, one, sizeof one);
     memcpy(origin, two, sizeof two);
-    set.transfers = &accumulate;
+    set.transfers = &reduction;
+    assert(wm_transfer_set_can_copy(&set));
     (void)run(&set, 0);
     assert(kernels == 1);
-    assert(((float *)window)[0] == 11 && ((float *)window)[1] == 22);
+    assert(((float *)window)[0] == 10 && ((float *)window)[1] == 40);
+    regions[1].pattern = column(field, 1); // a source of the reduction
+    assert(!wm_transfer_set_can_copy(&set));
+    free((void *)regions[1].pattern);
     wm_transfer_set_drop(&set);
     assert(mapping.users == 0);
-}
-
-// A Put, a Get, two reductions and an atomic update are one phase, each with
-// its own operation.
-static void
-test_operations(void)
-{
-    static float near[4][2] = {{2, 3}, {5, 7}, {0, 0}, {4, 5}};
-    float *far = (float *)window;
-    const float first[] = {1, 2, 10, 20, 100, 200, 6, 7};
-    wm_rkey_t place = place_of(window, sizeof window);
-    wm_transfer_region_t regions[] = {
-        {.memory = (char *)near[0]},      {.memory = (char *)near[1]},
-        {.memory = (char *)near[2]},      {.memory = (char *)near[3]},
-        {.peer = &peer, .place = &place},
-    };
-    const size_t each = sizeof near[0];
-    const wm_transfer_t transfers[] = {
-        {.sources = {0, 2}, .targets = {4, 1}, .nbytes = each},
-        {.op = 1,
-         .sources = {0, 2},
-         .targets = {4, 1},
-         .into = each,
-         .nbytes = each},
-        {.op = 2,
-         .sources = {3, 1},
-         .targets = {4, 1},
-         .into = 2 * each,
-         .nbytes = each},
-        {.sources = {4, 1},
-         .targets = {2, 1},
-         .from = 3 * each,
-         .nbytes = each},
-        {.sources = {3, 1},
-         .targets = {4, 1},
-         .into = 4 * each,
-         .nbytes = each},
-    };
-    wm_transfer_set_t set = make(regions, 5, transfers, 5);
-    wm_error_t err;
-    memcpy(window, first, sizeof first);
-    prepared = 0;
-    set.count = 0;
-    assert(wm_transfer_set_prepare(&set, &err) == 0 && prepared == 1);
-    set.count = 5;
-    assert(wm_transfer_set_prepare(&set, &err) == 0 && prepared == 7);
-    wm_pattern_t *edge = column(field, 1);
-    assert(wm_transfer_set_can_copy(&set));
-    regions[1].pattern = edge; // a source of reductions
-    assert(!wm_transfer_set_can_copy(&set));
-    regions[1].pattern = NULL;
-    free(edge);
-    assert(wm_transfer_set_find_damaged(&set) == -1);
-    assert(wm_transfer_set_map(&set, &err) == 0);
-    assert(!run(&set, 0)); // an update tells no end
-    assert(pulls == 1 && kernels == 2 && updates == 1);
-    assert(far[0] == 7 && far[1] == 10 && far[2] == 10 && far[3] == 21);
-    assert(far[4] == 104 && far[5] == 205 && old[0] == 100 && old[1] == 200);
-    assert(near[2][0] == 6 && near[2][1] == 7 && far[8] == 4 && far[9] == 5);
-    wm_transfer_set_drop(&set);
 }
 
 // One source goes to all but its owner, who has the data.
@@ -584,43 +454,11 @@ test_many_targets(void)
     assert(err.code == WM_ERR_CUDA && set.failure.code == 0);
 }
 
-// On a stream of the program, which has more to do, a set ends by a mark of
-// its own, unless its kernel signals, more comes, or it is in a capture.
-static void
-test_named_stream(void)
-{
-    static char first[64], second[64];
-    wm_transfer_region_t regions[] = {{.memory = first}, {.memory = second}};
-    const wm_transfer_t copy = {
-        .sources = {0, 1},
-        .targets = {1, 1},
-        .nbytes = sizeof first,
-    };
-    wm_transfer_set_t set = make(regions, 2, &copy, 1);
-    wm_error_t err;
-    bool begun = false;
-    access_.user_device = 0;
-    ended = marked_ended = false;
-    assert(wm_transfer_set_enqueue(&set, 0, false, &begun, &err) == 0);
-    assert(marks == 1 && wm_transfer_set_look(&set, 1, &err) == 0);
-    marked_ended = true; // and not the stream
-    assert(wm_transfer_set_look(&set, 1, &err) == 1);
-    assert(wm_transfer_set_enqueue(&set, 0, true, &begun, &err) == 0);
-    assert(marks == 1 && access_.end == NULL);
-    set.captured = true;
-    assert(wm_transfer_set_enqueue(&set, 0, false, &begun, &err) == 0);
-    assert(marks == 1 && !set.signals);
-    assert(wm_transfer_set_look(&set, 1, &err) == WM_ERR_STATE);
-    access_.user_device = -1;
-}
-
 int
 main(void)
 {
-    test_halo();
-    test_puts();
-    test_operations();
+    test_gaps();
+    test_copies_and_a_reduction();
     test_many_targets();
-    test_named_stream();
     return 0;
 }

@@ -2,9 +2,9 @@
 // Epochs of transfers between neighbours on this host: MPI's Post, Start,
 // Complete and Wait, between pairs of ranks instead of all ranks of a
 // communicator. A rank posts when its memory may be accessed. A neighbour
-// starts when the ranks that it accesses have posted, runs its set of
-// transfers (transfer_set.h), and completes; then the rank has waited for it.
-// A rank that does both posts before it starts.
+// starts when the ranks that it accesses have posted, and completes when it
+// has accessed them; then the rank has waited for it. A rank that does both
+// posts before it starts.
 //
 // For each neighbour a rank has two words in its segment: one that the
 // neighbour sets when it posts, one when it completes. The rank clears a word

@@ -3,8 +3,6 @@
 
 #include <string.h>
 
-#include "array/atomic.h"
-#include "array/kernels.h"
 #include "array/pull.h"
 #include "comm/transfer/fuse.h"
 
@@ -105,18 +103,11 @@ wm_transfer_set_drop(wm_transfer_set_t *set)
 
 // --- a phase -------------------------------------------------------------
 
-static bool
-is_atomic(const wm_transfer_set_t *set, const wm_transfer_t *transfer)
-{
-    return transfer->op > 0 && set->ops[transfer->op].atomic;
-}
-
 // Returns true if the transfer is one copy, which may step over gaps.
 static bool
-is_copy(const wm_transfer_set_t *set, const wm_transfer_t *transfer)
+is_copy(const wm_transfer_t *transfer)
 {
-    return transfer->sources.count == 1 && transfer->targets.count == 1
-           && !is_atomic(set, transfer);
+    return transfer->sources.count == 1 && transfer->targets.count == 1;
 }
 
 static bool
@@ -136,7 +127,7 @@ wm_transfer_set_can_copy(const wm_transfer_set_t *set)
     bool can = true;
     for (int i = 0; i < set->count; ++i) {
         const wm_transfer_t *one = &set->transfers[i];
-        if (is_copy(set, one))
+        if (is_copy(one))
             can &= wm_transfer_region_can_copy(
                 &set->regions[one->targets.first], one->into,
                 &set->regions[one->sources.first], one->from, one->nbytes);
@@ -147,18 +138,6 @@ wm_transfer_set_can_copy(const wm_transfer_set_t *set)
     return can;
 }
 
-int
-wm_transfer_set_prepare(const wm_transfer_set_t *set, wm_error_t *err)
-{
-    int code = wm_pull_prepare(set->device, err); // and those of gaps
-    for (int i = 0; i < set->count && code == 0; ++i)
-        if (is_atomic(set, &set->transfers[i]))
-            code = wm_atomic_prepare(set->device, err);
-        else if (!is_copy(set, &set->transfers[i]))
-            code = wm_kernels_prepare(set->device, WM_KERNELS_REDUCE, err);
-    return code;
-}
-
 // Returns true if the transfer is a short copy without gaps, and fills *pull.
 static bool
 is_pulled(const wm_transfer_set_t *set, const wm_transfer_t *transfer,
@@ -166,7 +145,7 @@ is_pulled(const wm_transfer_set_t *set, const wm_transfer_t *transfer,
 {
     const wm_transfer_region_t *from = &set->regions[transfer->sources.first];
     const wm_transfer_region_t *into = &set->regions[transfer->targets.first];
-    if (!is_copy(set, transfer) || !wm_transfer_region_are_dense(into, from))
+    if (!is_copy(transfer) || !wm_transfer_region_are_dense(into, from))
         return false;
     *pull = (wm_pull_t){
         .dst = into->memory + transfer->into,
@@ -197,7 +176,7 @@ sort(const wm_transfer_set_t *set, int number, phase_t *phase)
         if (one->phase != number)
             continue;
         if (!is_pulled(set, one, &pull)) {
-            phase->kernel = !is_copy(set, one) && !is_atomic(set, one);
+            phase->kernel = !is_copy(one);
             phase->last = one;
             ++phase->others;
         }
@@ -246,14 +225,13 @@ compute(const wm_transfer_set_t *set, const wm_transfer_t *transfer,
         const wm_signal_t *signal, computed_t *computed)
 {
     int count = transfer->sources.count;
-    wm_reduce_type_t type = count == 1 ? WM_REDUCE_UINT8
-                                       : set->ops[transfer->op].type;
+    wm_reduce_type_t type = count == 1 ? WM_REDUCE_UINT8 : set->type;
     for (int k = 0; k < count; ++k)
         computed->sources[k] = set->regions[transfer->sources.first + k].memory
                                + transfer->from;
     computed->reduction = (wm_reduction_t){
         .type = type,
-        .op = count == 1 ? WM_REDUCE_NO_OP : set->ops[transfer->op].op,
+        .op = count == 1 ? WM_REDUCE_NO_OP : set->op,
         .dst = computed->targets,
         .targets = targets_of(set, transfer, computed->targets),
         .src = computed->sources,
@@ -264,30 +242,11 @@ compute(const wm_transfer_set_t *set, const wm_transfer_t *transfer,
 }
 
 static int
-update(const wm_transfer_set_t *set, const wm_transfer_t *transfer,
-       wm_error_t *err)
-{
-    const wm_transfer_op_t *op = &set->ops[transfer->op];
-    const wm_atomic_t atomic = {
-        .type = op->type,
-        .op = op->op,
-        .dst = set->regions[transfer->targets.first].memory + transfer->into,
-        .src = set->regions[transfer->sources.first].memory + transfer->from,
-        .compare = op->compare,
-        .fetched = op->fetched,
-        .count = transfer->nbytes / wm_reduce_size(op->type),
-    };
-    return wm_atomic_enqueue(set->device, &atomic, set->access->stream, err);
-}
-
-static int
 enqueue_one(const wm_transfer_set_t *set, const wm_transfer_t *transfer,
             const wm_signal_t *signal, wm_error_t *err)
 {
     computed_t computed;
-    if (is_atomic(set, transfer))
-        return update(set, transfer, err);
-    if (is_copy(set, transfer))
+    if (is_copy(transfer))
         return wm_transfer_region_copy(
             &set->regions[transfer->targets.first], transfer->into,
             &set->regions[transfer->sources.first], transfer->from,
@@ -358,21 +317,11 @@ telling(const wm_transfer_set_t *set, const phase_t *phase, bool more)
     bool one = phase->pulls > 0
                    ? phase->others == 0 && phase->pulls <= WM_PULLS
                    : phase->others == 1 && phase->kernel;
-    if (!one || more || signal == NULL || set->captured
+    if (!one || more || signal == NULL
         || (signal->word == NULL && !wm_signal_acquire(signal)))
         return (wm_signal_t){.word = NULL};
     wm_signal_renew(signal);
     return *signal;
-}
-
-// Marks the end of a phase on a stream that the program may give more work.
-static int
-mark_end(const wm_transfer_set_t *set, bool more, wm_error_t *err)
-{
-    return more || set->signals || set->captured
-                   || !wm_access_is_named(set->access)
-               ? 0
-               : wm_access_mark_end(set->access, err);
 }
 
 int
@@ -398,23 +347,19 @@ wm_transfer_set_enqueue(wm_transfer_set_t *set, int number, bool more,
     // Also after an error, as work may be under way.
     *begun = true;
     set->access->idle = false;
-    wm_access_forget_end(set->access); // of the phase before
     if (phase.pulls > 0)
         code = enqueue_pulls(set, &phase, &signal, err);
     if (code == 0 && phase.others > 0)
         code = enqueue_others(set, &phase, &signal, err);
     // After an error there may be no kernel.
     set->signals = signal.word != NULL && code == 0;
-    return code < 0 ? code : mark_end(set, more, err);
+    return code;
 }
 
 int
 wm_transfer_set_look(wm_transfer_set_t *set, int tries, wm_error_t *err)
 {
     int code = 0;
-    if (set->captured)
-        return wm_error_set(err, WM_ERR_STATE, 0,
-                            "captured transfers end when their graph has run");
     if (set->signals && wm_signal_is_set(&set->awaited)) {
         set->access->idle = true; // the kernel has signalled its end
         code = 1;

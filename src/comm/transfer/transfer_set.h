@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // A kept set of transfers: copies and reductions between regions of this
 // process and of peers on this host, in phases. The set is mapped once, and
-// run any number of times: by steps of the engine, or on a stream of the
-// program. Nothing here waits for another rank: the user of the set orders the
-// ranks before, between and after the phases, by the barrier of a host
-// (node/barrier.h) or by epochs (epochs.h). The set owns its mappings. The
-// user owns all that the set points to, and keeps it as long as the set. One
-// thread at a time; GIL not needed. Engine lock held where the set maps,
-// rests, resumes and ends.
+// run any number of times, by steps of the engine. Nothing here waits for
+// another rank: the user of the set orders the ranks before, between and after
+// the phases, by the barrier of a host (node/barrier.h). The set owns its
+// mappings. The user owns all that the set points to, and keeps it as long as
+// the set. One thread at a time; GIL not needed. Engine lock held where the
+// set maps, rests, resumes and ends.
 #ifndef WM_COMM_TRANSFER_TRANSFER_SET_H
 #define WM_COMM_TRANSFER_TRANSFER_SET_H
 
@@ -21,25 +20,12 @@ typedef struct {
     int first, count;
 } wm_transfer_range_t;
 
-// Transfers compute by reductions of sources, or by atomic updates, with which
-// several ranks may change one target at the same time (array/atomic.h).
-typedef struct {
-    wm_reduce_type_t type;
-    wm_reduce_op_t op;
-    // target = target op source, one of each, without gaps; not in row 0. The
-    // memory for it (wm_atomic_t) is of this process.
-    bool atomic;
-    const char *compare;
-    char *fetched;
-} wm_transfer_op_t;
-
 // Targets get the data of one source, or a reduction: that of the first
 // source, op that of the next, and so on. If one source goes to several
 // targets, those of its owner are left out: it has the data. The transfers of
 // a phase have no order. Transfers of a set may go both ways.
 typedef struct {
     int phase;
-    int op; // row of the set's table; copies have row 0, and do not read it
     wm_transfer_range_t sources, targets;
     size_t from; // offset in each source
     size_t into; // offset in each target
@@ -52,12 +38,11 @@ typedef struct {
     int region_count, count;
     wm_transfer_region_t *regions;
     const wm_transfer_t *transfers;
-    const wm_transfer_op_t *ops; // NULL: all are copies
-    // The users of this rank's targets, and the stream behind them: one of
-    // ours, opened when there is work for it; or one that the program named
-    // (wm_access_name_stream, wm_access_open_named).
+    wm_reduce_type_t type; // of all reductions
+    wm_reduce_op_t op;
+    // The users of this rank's targets, and the stream behind them, which is
+    // ours, and opened when there is work for it.
     wm_access_t *access;
-    bool captured; // the named stream is in a capture: nobody looks at the set
     // By this a phase of one kernel tells its end; its word is taken when it
     // is needed. NULL: the stream tells.
     wm_signal_t *signal;
@@ -88,17 +73,11 @@ wm_transfer_set_map(wm_transfer_set_t *set, wm_error_t *err);
 bool
 wm_transfer_set_can_copy(const wm_transfer_set_t *set);
 
-// Loads the kernels of the set. Called before its stream may wait for another
-// rank, as loading may wait for the device. Engine lock not held.
-WM_MUST_CHECK int
-wm_transfer_set_prepare(const wm_transfer_set_t *set, wm_error_t *err);
-
 // Enqueues the transfers of a phase. Short copies without gaps share a kernel.
 // *begun becomes true if work may be under way, also after an error; then look
 // at it until it has ended. `more`: the caller enqueues more behind it, on the
-// open stream, in any case; on a named stream he then marks the end
-// (wm_access_mark_end). With or without the engine lock; with it if the set
-// shares kernels.
+// open stream, in any case. With or without the engine lock; with it if the
+// set shares kernels.
 WM_MUST_CHECK int
 wm_transfer_set_enqueue(wm_transfer_set_t *set, int phase, bool more,
                         bool *begun, wm_error_t *err);

@@ -239,10 +239,9 @@ call_read(call_t *call, const char *name, wm_halo_step_t step,
 static int
 describe(wm_error_t *err)
 {
-    return wm_py_describe(PyErr_ExceptionMatches(PyExc_ValueError)
-                              ? WM_ERR_VALUE
-                              : WM_ERR_TYPE,
-                          err);
+    return wm_py_describe(
+        PyErr_ExceptionMatches(PyExc_ValueError) ? WM_ERR_VALUE : WM_ERR_TYPE,
+        err);
 }
 
 // Exchanges by messages, which are sent in Python.

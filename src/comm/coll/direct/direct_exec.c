@@ -191,8 +191,8 @@ wm_direct_start(wm_direct_exec_t *run, wm_direct_t *direct,
     set->region_count = 2 * direct->comm->size;
     set->transfers = plan->moves;
     set->count = plan->count;
-    run->op = (wm_transfer_op_t){.type = type, .op = op};
-    set->ops = &run->op;
+    set->type = type;
+    set->op = op;
     set->access = &direct->into;
     set->signal = &direct->signal;
     set->shares = fuses;

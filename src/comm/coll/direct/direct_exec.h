@@ -25,7 +25,6 @@ typedef struct {
     bool ended;
     int phase; // current phase; -1: before the first
     int result;
-    wm_transfer_op_t op; // of all reductions
     wm_transfer_region_t regions[WM_PLAN_REGIONS];
 } wm_direct_exec_t;
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A halo exchange between two ranks on their streams, by a kept set of
-// transfers and epochs of neighbours: `halo CASE` runs one case. Both ranks
-// are acted out in one process, on one device; or are two processes, with a
-// device each if there are two. Nothing but their words orders their streams.
+// Copies into a neighbour's memory, on the streams of two ranks, in epochs of
+// neighbours: `epochs CASE` runs one case. Both ranks are acted out in one
+// process, on one device; or are two processes, with a device each if there
+// are two. Nothing but their words orders their streams.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <sched.h>
@@ -14,8 +14,6 @@
 #include <unistd.h>
 
 #include "comm/transfer/epochs.h"
-#include "comm/transfer/fuse.h"
-#include "comm/transfer/transfer_set.h"
 #include "cuda/memory.h"
 #include "cuda/stream.h"
 
@@ -44,17 +42,14 @@ typedef struct {
     int device;
     CUstream stream;
     wm_block_t *block;
-    float *field;                        // on the rank's device
+    float *field, *its;                  // on the device of each rank
     float (*sent)[FIELD], (*got)[FIELD]; // page-locked, by round
     wm_epochs_t *epochs;
-    wm_access_t access;
-    wm_transfer_set_t set;
-    wm_transfer_region_t regions[2];
 } rank_t;
 
 static rank_t ranks[2];
 
-// What transfer_*.c and epochs.c need of the rest.
+// What epochs.c needs of the rest.
 wm_peer_t *
 wm_node_self(void)
 {
@@ -67,26 +62,6 @@ wm_node_register(wm_peer_t *peer, bool staging, int device, wm_error_t *why)
     (void)peer, (void)staging, (void)device, (void)why;
     return 0; // it is page-locked
 }
-
-#define UNUSED(type, name, ...)                                               \
-    type name(__VA_ARGS__)                                                    \
-    {                                                                         \
-        abort();                                                              \
-    }
-UNUSED(bool, wm_fuse_add, wm_transfer_set_t *a, const wm_reduction_t *b)
-UNUSED(void, wm_mapping_release, wm_mapping_t *a)
-UNUSED(void, wm_mapping_rest, wm_mapping_t *a)
-UNUSED(bool, wm_mapping_is_there, const wm_mapping_t *a)
-UNUSED(void, wm_mapping_resume, wm_mapping_t *a)
-UNUSED(void, wm_mapping_forget, wm_mapping_t *a)
-UNUSED(char *, wm_mapping_at, const wm_mapping_t *a, const wm_rkey_t *b)
-UNUSED(int, wm_mapping_reach, wm_peer_t *a, const wm_rkey_t *b, int c,
-       wm_mapping_t **d, wm_error_t *e)
-UNUSED(bool, wm_rkey_holds, const wm_rkey_t *a, uint64_t b)
-UNUSED(bool, wm_pattern_cut, const wm_pattern_t *a, size_t b, size_t c,
-       wm_strided_t *d)
-UNUSED(int, wm_pattern_copy_part, const wm_pattern_t *a, size_t b, char *c,
-       size_t d, bool e, int f, CUstream g, wm_error_t *h)
 
 static void *
 pinned(size_t nbytes)
@@ -122,45 +97,15 @@ rank_open(int number)
 
 // Both of a rank's neighbours are the other rank, as in a ring of two.
 static void
-rank_connect(int number, int its_index, char *its_field)
+rank_connect(int number, int its_index, void *its_field)
 {
-    static const wm_transfer_t transfers[] = {
-        {.sources = {0, 1},
-         .targets = {1, 1},
-         .from = EDGE_LOW * sizeof(float),
-         .into = GHOSTS_HIGH * sizeof(float),
-         .nbytes = EDGE * sizeof(float)},
-        {.sources = {0, 1},
-         .targets = {1, 1},
-         .from = EDGE_HIGH * sizeof(float),
-         .into = GHOSTS_LOW * sizeof(float),
-         .nbytes = EDGE * sizeof(float)},
-    };
-    const wm_producer_t none = {.kind = WM_PRODUCER_NONE};
     rank_t *rank = &ranks[number];
-    wm_peer_t *other = &peers[1 - number];
     self = number;
+    rank->its = its_field;
     CHECK(wm_epochs_connect(rank->epochs, 0, its_index, rank->device, &err)
           == 0);
     CHECK(wm_epochs_connect(rank->epochs, 0, -1, rank->device, &err)
           == WM_ERR_STATE);
-    rank->regions[0] = (wm_transfer_region_t){.memory = (char *)rank->field};
-    rank->regions[1] = (wm_transfer_region_t){
-        .peer = other,
-        .memory = its_field,
-    };
-    wm_access_begin(&rank->access, &none, true, rank->device);
-    wm_access_name_stream(&rank->access, rank->device, rank->stream);
-    CHECK(wm_access_open_named(&rank->access, &err) == 0);
-    wm_transfer_set_init(&rank->set);
-    rank->set.device = rank->device;
-    rank->set.regions = rank->regions;
-    rank->set.region_count = 2;
-    rank->set.transfers = transfers;
-    rank->set.count = 2;
-    rank->set.access = &rank->access;
-    CHECK(wm_transfer_set_map(&rank->set, &err) == 0);
-    CHECK(wm_transfer_set_prepare(&rank->set, &err) == 0);
 }
 
 static void
@@ -183,30 +128,28 @@ open_both(void)
         rank_begin(i);
     for (int i = 0; i < 2; ++i)
         rank_connect(i, ranks[1 - i].epochs->neighbors[0].index,
-                     (char *)ranks[1 - i].field);
+                     ranks[1 - i].field);
 }
 
 static void
-copy(int number, void *into, const void *from)
+copy(int number, void *into, const void *from, int elements)
 {
     const rank_t *rank = &ranks[number];
-    CHECK(wm_memory_copy(rank->device, into, from, FIELD * sizeof(float),
-                         rank->stream, &err)
+    CHECK(wm_memory_copy(rank->device, into, from,
+                         (size_t)elements * sizeof(float), rank->stream, &err)
           == 0);
 }
 
-// A halo: the whole of what an exchange on a stream does.
 static void
 exchange(int number)
 {
-    rank_t *rank = &ranks[number];
-    bool begun = false;
+    const rank_t *rank = &ranks[number];
     self = number;
     CHECK(wm_epochs_enqueue(rank->epochs, WM_EPOCHS_POST | WM_EPOCHS_START,
                             rank->device, rank->stream, &err)
           == 0);
-    CHECK(wm_transfer_set_enqueue(&rank->set, 0, true, &begun, &err) == 0);
-    CHECK(begun);
+    copy(number, rank->its + GHOSTS_HIGH, rank->field + EDGE_LOW, EDGE);
+    copy(number, rank->its + GHOSTS_LOW, rank->field + EDGE_HIGH, EDGE);
     CHECK(wm_epochs_enqueue(rank->epochs, WM_EPOCHS_COMPLETE | WM_EPOCHS_WAIT,
                             rank->device, rank->stream, &err)
           == 0);
@@ -230,9 +173,9 @@ static void
 run_rounds(int number)
 {
     for (int round = 0; round < ROUNDS; ++round) {
-        copy(number, ranks[number].field, ranks[number].sent[round]);
+        copy(number, ranks[number].field, ranks[number].sent[round], FIELD);
         exchange(number);
-        copy(number, ranks[number].got[round], ranks[number].field);
+        copy(number, ranks[number].got[round], ranks[number].field, FIELD);
     }
 }
 
@@ -268,7 +211,7 @@ typedef struct {
 static void *
 shared(size_t nbytes)
 {
-    int fd = memfd_create("halo", 0);
+    int fd = memfd_create("epochs", 0);
     void *memory = MAP_FAILED;
     if (fd >= 0 && ftruncate(fd, (off_t)nbytes) == 0)
         memory = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -333,36 +276,6 @@ rounds_of_two_processes(void)
     CHECK(waitpid(child, &status, 0) == child && status == 0);
 }
 
-// The set ends though its stream has more to do, which waits for the host.
-static void
-a_busy_stream(void)
-{
-    _Atomic uint32_t *word = pinned(64);
-    bool busy = true;
-    int ended = 0;
-    for (int i = 0; i < 2; ++i) {
-        exchange(i);
-        CHECK(wm_access_mark_end(&ranks[i].access, &err) == 0);
-        CHECK(wm_word_wait(ranks[i].device, ranks[i].stream, word, 1, &err)
-              == 0);
-    }
-    for (int i = 0; i < 2; ++i) {
-        while (ended == 0)
-            ended = wm_transfer_set_look(&ranks[i].set, 1, &err);
-        CHECK(ended == 1);
-        CHECK(wm_stream_idle(ranks[i].device, ranks[i].stream, &busy, &err)
-                  == 0
-              && !busy);
-        ended = 0;
-    }
-    CHECK(wm_access_any_named());
-    atomic_store(word, 1);
-    synchronize_both();
-    for (int i = 0; i < 2; ++i)
-        wm_access_close(&ranks[i].access);
-    CHECK(!wm_access_any_named());
-}
-
 // A graph makes the calls of an exchange with the same values in each replay,
 // in turn with exchanges on the stream and on the host.
 static void
@@ -381,25 +294,22 @@ replays(void)
     for (int i = 0; i < 2; ++i) {
         CUgraph graph;
         CUstream stream = ranks[i].stream;
-        ranks[i].set.captured = true;
         CHECK(wm_device_enter(ranks[i].device, &scope, &err) == 0);
         CHECK(StreamBeginCapture(stream, 0) == 0);
         exchange(i);
         CHECK(StreamEndCapture(stream, &graph) == 0);
         CHECK(GraphInstantiateWithFlags(&execs[i], graph, 0) == 0);
         wm_device_leave(&scope);
-        CHECK(wm_transfer_set_look(&ranks[i].set, 1, &err) == WM_ERR_STATE);
-        ranks[i].set.captured = false;
     }
     for (int i = 0; i < 2; ++i) {
         CHECK(wm_device_enter(ranks[i].device, &scope, &err) == 0);
         for (int round = 0; round < ROUNDS; ++round) {
-            copy(i, ranks[i].field, ranks[i].sent[round]);
+            copy(i, ranks[i].field, ranks[i].sent[round], FIELD);
             if (round == ROUNDS / 2)
                 exchange(i);
             else
                 CHECK(GraphLaunch(execs[i], ranks[i].stream) == 0);
-            copy(i, ranks[i].got[round], ranks[i].field);
+            copy(i, ranks[i].got[round], ranks[i].field, FIELD);
         }
         wm_device_leave(&scope);
     }
@@ -486,9 +396,11 @@ static const struct {
     {                                                                         \
 #name, name                                                           \
     }
-    CASE(rounds_on_a_stream), CASE(rounds_of_two_processes),
-    CASE(a_busy_stream),      CASE(replays),
-    CASE(on_the_host),        CASE(a_dead_neighbor),
+    CASE(rounds_on_a_stream),
+    CASE(rounds_of_two_processes),
+    CASE(replays),
+    CASE(on_the_host),
+    CASE(a_dead_neighbor),
     CASE(words_run_out),
 };
 
