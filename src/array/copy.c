@@ -34,18 +34,6 @@ typedef struct {
 } work_t;
 
 static int
-before_one(const work_t *work, const wm_producer_t *producer, bool to_write,
-           wm_error_t *err)
-{
-    if (!work->capturing) {
-        return wm_producer_before(producer, to_write, work->device,
-                                  work->stream, err);
-    }
-    return wm_producer_before_graph(producer, to_write, work->device,
-                                    work->stream, err);
-}
-
-static int
 work_begin(work_t *work, wm_error_t *err)
 {
     int status = 0;
@@ -61,22 +49,14 @@ work_begin(work_t *work, wm_error_t *err)
     if (status < 0)
         return status;
     if (work->src != NULL)
-        status = before_one(work, work->src, false, err);
+        status = wm_producer_before_on(work->src, false, work->device,
+                                       work->stream, work->capturing, err);
     if (status == 0)
-        status = before_one(work, work->dst, true, err);
+        status = wm_producer_before_on(work->dst, true, work->device,
+                                       work->stream, work->capturing, err);
     if (status < 0 && work->pooled)
         wm_stream_release(work->device, work->stream);
     return status;
-}
-
-static int
-after_one(const work_t *work, const wm_producer_t *producer, bool wrote,
-          wm_error_t *err)
-{
-    if (work->capturing)
-        return wm_producer_after_graph(producer, work->device, work->stream,
-                                       err);
-    return wm_producer_after(producer, wrote, work->device, work->stream, err);
 }
 
 // Leaves nothing in flight that is not remembered, also after a failure.
@@ -85,9 +65,11 @@ work_end(const work_t *work, int status, bool blocking, wm_error_t *err)
 {
     if (status == 0 && !blocking) {
         if (work->src != NULL)
-            status = after_one(work, work->src, false, err);
+            status = wm_producer_after_on(work->src, false, work->device,
+                                          work->stream, work->capturing, err);
         if (status == 0)
-            status = after_one(work, work->dst, true, err);
+            status = wm_producer_after_on(work->dst, true, work->device,
+                                          work->stream, work->capturing, err);
     }
     else if (status == 0 && !work->capturing) {
         status = wm_stream_synchronize(work->device, work->stream, err);

@@ -100,21 +100,6 @@ WM_MUST_CHECK int
 wm_producer_before(const wm_producer_t *producer, bool to_write, int device,
                    CUstream stream, wm_error_t *err);
 
-// Orders a `stream` that is being captured behind the producer. A capture can
-// be joined only with streams of the same capture; for other pending work the
-// host waits, so that this work comes before the graph. The caller orders
-// unnamed work on a device, and work on a default stream that the capture is
-// ordered with.
-WM_MUST_CHECK int
-wm_producer_before_graph(const wm_producer_t *producer, bool to_write,
-                         int device, CUstream stream, wm_error_t *err);
-
-// Makes the producer's stream wait for `stream` after the work, if both are in
-// one capture.
-WM_MUST_CHECK int
-wm_producer_after_graph(const wm_producer_t *producer, int device,
-                        CUstream stream, wm_error_t *err);
-
 // Waits on the host for the producer.
 WM_MUST_CHECK int
 wm_producer_wait(const wm_producer_t *producer, bool to_write,
@@ -126,5 +111,20 @@ wm_producer_wait(const wm_producer_t *producer, bool to_write,
 WM_MUST_CHECK int
 wm_producer_after(const wm_producer_t *producer, bool wrote, int device,
                   CUstream stream, wm_error_t *err);
+
+// The same for calls on a stream of the program, which may be `captured`. Then
+// the graph has the order: streams of the same capture are joined, and for
+// earlier work that is in no capture the host waits. Outside of a capture,
+// memory whose stream is being captured is refused: its work runs only with
+// the graph, and to follow it would pull `stream` into the capture.
+// Copies and windows order the producer behind them. Messages, collectives and
+// halos on a stream leave other streams to the program, which named this one,
+// and tell orders alone.
+WM_MUST_CHECK int
+wm_producer_before_on(const wm_producer_t *producer, bool to_write, int device,
+                      CUstream stream, bool captured, wm_error_t *err);
+WM_MUST_CHECK int
+wm_producer_after_on(const wm_producer_t *producer, bool wrote, int device,
+                     CUstream stream, bool captured, wm_error_t *err);
 
 #endif

@@ -77,9 +77,13 @@ find_captures(const wm_producer_t *producer, int device, CUstream stream,
     return code;
 }
 
-int
-wm_producer_before_graph(const wm_producer_t *producer, bool to_write,
-                         int device, CUstream stream, wm_error_t *err)
+// Orders a captured stream behind the producer. A capture can be joined only
+// with streams of the same capture; for other pending work the host waits, so
+// that this work comes before the graph. The caller orders unnamed work on a
+// device, and work on a default stream that the capture is ordered with.
+static int
+producer_before_graph(const wm_producer_t *producer, bool to_write, int device,
+                      CUstream stream, wm_error_t *err)
 {
     uint64_t ours = 0, theirs = 0;
     if (producer->kind != WM_PRODUCER_STREAM)
@@ -99,9 +103,11 @@ wm_producer_before_graph(const wm_producer_t *producer, bool to_write,
                             err);
 }
 
-int
-wm_producer_after_graph(const wm_producer_t *producer, int device,
-                        CUstream stream, wm_error_t *err)
+// Makes the producer's stream wait for a captured stream, if both are in one
+// capture.
+static int
+producer_after_graph(const wm_producer_t *producer, int device,
+                     CUstream stream, wm_error_t *err)
 {
     uint64_t ours = 0, theirs = 0;
     if (producer->kind != WM_PRODUCER_STREAM)
@@ -164,4 +170,26 @@ wm_producer_refuse_capture(const wm_producer_t *producer, wm_error_t *err)
                ? wm_stream_refuse_capture(producer->device, producer->stream,
                                           "the stream of the array", err)
                : 0;
+}
+
+int
+wm_producer_before_on(const wm_producer_t *producer, bool to_write, int device,
+                      CUstream stream, bool captured, wm_error_t *err)
+{
+    if (captured)
+        return producer_before_graph(producer, to_write, device, stream, err);
+    int code = producer->device == device && producer->stream == stream
+                   ? 0
+                   : wm_producer_refuse_capture(producer, err);
+    return code < 0
+               ? code
+               : wm_producer_before(producer, to_write, device, stream, err);
+}
+
+int
+wm_producer_after_on(const wm_producer_t *producer, bool wrote, int device,
+                     CUstream stream, bool captured, wm_error_t *err)
+{
+    return captured ? producer_after_graph(producer, device, stream, err)
+                    : wm_producer_after(producer, wrote, device, stream, err);
 }

@@ -341,6 +341,24 @@ def test_an_array_of_another_capture(fresh, stream):
         graph.free()
 
 
+def test_an_array_of_a_capture_outside_of_it(fresh, stream):
+    """The stream of the call does not become a part of the capture."""
+    array = kinds.make("foreign", np.zeros(10, "int32"))
+    mine = wm.zeros(10, "int32")
+    fresh.on(stream).Barrier()
+    with graphs.capture(array.stream, graphs.RELAXED) as other:
+        # A rank may hear of another one that has failed before.
+        with pytest.raises(RuntimeError, match="captured into|rank . failed"):
+            fresh.on(stream).Bcast(array)
+        with pytest.raises(RuntimeError, match="captured into a graph"):
+            mine.assign(array, stream=stream)
+        fill(mine, fresh, 3)
+        fresh.on(stream).Bcast(mine)
+        stream.synchronize()
+        assert (mine.numpy() == 3).all()
+    other[0].free()
+
+
 def test_what_cannot_be_captured(fresh, stream):
     """The capture and the communicator go on; the first call asks others."""
     channel = fresh.on(stream)

@@ -1221,12 +1221,15 @@ def test_calls_that_a_capture_does_not_take(comm):
     win, origin = opened(comm, Written(), 4), Written()
     win.on(stream).Fence()
     stream.synchronize()
+    other = win.on(wm.Stream())
     with graphs.capture(stream) as made:
         for call in (
             lambda: win.Put(origin, comm.rank),
             lambda: win.Rget(origin, comm.rank),
             win.Fence,
             win.Sync,
+            lambda: other.Put(origin, comm.rank),
+            other.Fence,
         ):
             with pytest.raises(RuntimeError, match=r"win\.on\(stream\)"):
                 call()

@@ -376,13 +376,9 @@ order_before(const wm_halo_t *halo, const wm_halo_call_t *call,
              CUstream stream, bool captured, wm_error_t *err)
 {
     int code = 0;
-    for (int i = 0; i < call->count && code == 0; ++i) {
-        const wm_producer_t *producer = call->fields[i].producer;
-        code = captured ? wm_producer_before_graph(producer, true,
-                                                   halo->device, stream, err)
-                        : wm_producer_before(producer, true, halo->device,
-                                             stream, err);
-    }
+    for (int i = 0; i < call->count && code == 0; ++i)
+        code = wm_producer_before_on(call->fields[i].producer, true,
+                                     halo->device, stream, captured, err);
     return code;
 }
 
@@ -395,12 +391,9 @@ order_after(const wm_halo_t *halo, const wm_halo_call_t *call, CUstream stream,
     int code = 0;
     for (int i = 0; i < call->count && code == 0; ++i) {
         const wm_producer_t *producer = call->fields[i].producer;
-        if (captured && !named)
-            code = wm_producer_after_graph(producer, halo->device, stream,
-                                           err);
-        else if (!captured && (!named || producer->kind == WM_PRODUCER_ORDER))
-            code = wm_producer_after(producer, true, halo->device, stream,
-                                     err);
+        if (!named || producer->kind == WM_PRODUCER_ORDER)
+            code = wm_producer_after_on(producer, true, halo->device, stream,
+                                        captured, err);
     }
     return code;
 }

@@ -50,12 +50,9 @@ run_order(wm_window_t *window, const wm_window_side_t *side, bool writes,
     bool idle = false;
     if (producer->kind == WM_PRODUCER_NONE)
         return 0;
-    if (window->captured)
-        return wm_producer_before_graph(producer, writes, window->device,
-                                        window->stream, err);
     if (window->named)
-        return wm_producer_before(producer, writes, window->device,
-                                  window->stream, err);
+        return wm_producer_before_on(producer, writes, window->device,
+                                     window->stream, window->captured, err);
     int code = wm_producer_refuse_capture(producer, err);
     if (code == 0)
         code = wm_producer_idle(producer, writes, &idle, err);
@@ -565,11 +562,8 @@ run_order_after(wm_window_t *window, const wm_window_call_t *call,
         const wm_producer_t *producer = &sides[i]->buffer.producer;
         if (producer->kind == WM_PRODUCER_NONE)
             continue;
-        code = window->captured
-                   ? wm_producer_after_graph(producer, window->device,
-                                             window->stream, err)
-                   : wm_producer_after(producer, wrote, window->device,
-                                       window->stream, err);
+        code = wm_producer_after_on(producer, wrote, window->device,
+                                    window->stream, window->captured, err);
     }
     return code;
 }

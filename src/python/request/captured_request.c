@@ -103,9 +103,9 @@ start_unlocked(batch_t *batch, wm_error_t *err)
         wm_producer_t producer = batch->buffers[i].producer;
         code = make_end(self, &batch->buffers[i], err);
         if (code == 0 && producer.kind != WM_PRODUCER_NONE)
-            code = wm_producer_before_graph(&producer, self->receives,
-                                            channel->device, channel->stream,
-                                            err);
+            code = wm_producer_before_on(&producer, self->receives,
+                                         channel->device, channel->stream,
+                                         true, err);
         batch->ends[i] = self->captured;
     }
     if (code == 0)

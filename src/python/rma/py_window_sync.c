@@ -507,16 +507,9 @@ settle_stream(const wm_py_window_t *self, bool after, const wm_on_stream_t *on)
         return 0;
     WM_PY_UNLOCKED({
         code = wm_stream_capture(on->device, on->stream, &capture, &err);
-        if (code == 0 && capture != 0)
-            code = after ? wm_producer_after_graph(&producer, on->device,
-                                                   on->stream, &err)
-                         : wm_producer_before_graph(
-                             &producer, true, on->device, on->stream, &err);
-        else if (code == 0)
-            code = after ? wm_producer_after(&producer, true, on->device,
-                                             on->stream, &err)
-                         : wm_producer_before(&producer, true, on->device,
-                                              on->stream, &err);
+        if (code == 0)
+            code = (after ? wm_producer_after_on : wm_producer_before_on)(
+                &producer, true, on->device, on->stream, capture != 0, &err);
     });
     return wm_py_result(code, &err);
 }

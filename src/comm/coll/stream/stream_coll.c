@@ -42,14 +42,11 @@ before(const run_t *run, const wm_buffer_t *buffer, bool to_write,
     if (stream_coll_is_nothing(buffer))
         return 0;
     const wm_producer_t *producer = &buffer->producer;
-    if (run->capture != 0)
-        return wm_producer_before_graph(producer, to_write, run->desc.device,
-                                        run->desc.stream, err);
-    if (producer->kind == WM_PRODUCER_ORDER)
+    if (run->capture == 0 && producer->kind == WM_PRODUCER_ORDER)
         return wm_order_before(producer->order, to_write, run->desc.device,
                                run->desc.stream, run->symm->last, err);
-    return wm_producer_before(producer, to_write, run->desc.device,
-                              run->desc.stream, err);
+    return wm_producer_before_on(producer, to_write, run->desc.device,
+                                 run->desc.stream, run->capture != 0, err);
 }
 
 static wm_order_t *
