@@ -15,7 +15,6 @@
 // TURN_US at most, so that the time hardly counts in which a process is
 // stopped, by a debugger or because its host is busy.
 #define DRAIN_US 5000000
-#define AGAIN_US 60000000
 #define TURN_US 100000
 #define TOLD 10 // operations in a report
 
@@ -136,7 +135,7 @@ wait_for(const wm_comm_t *comm)
             break;
         if (waited >= due) {
             drain_tell(comm, waited, false);
-            due = waited + AGAIN_US;
+            due = waited + WM_REPORT_AGAIN_US;
         }
         sched_yield();
         if (turn > 1000)

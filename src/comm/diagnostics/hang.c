@@ -17,7 +17,6 @@
 #include "cuda/settings.h"
 
 #define SECONDS_INSIDE 60
-#define INTERVAL_US 60000000
 // Time for peers to answer: at most, and after the signal.
 #define ANSWER_US 1000000
 #define ANSWER_NOW_US 200000
@@ -165,7 +164,7 @@ go_on(wm_hang_t *hang, const wm_op_t *op, int64_t now)
     if (hang->phase == SIGNALED || (hang->phase == ASKED && !moved)) {
         wm_cause_report(hang, op, now);
         hang->phase = REPORTED;
-        hang->due = now + INTERVAL_US;
+        hang->due = now + WM_REPORT_AGAIN_US;
     }
     else if (moved) {
         hang->due = now - pause + (hang->phase == WAITING ? limit / 2 : limit);

@@ -47,7 +47,7 @@ watchdog_report_lock_held(int at, int64_t now, bool is_asked)
     if (words.length > 0)
         wm_words_print(&words);
     if (late)
-        watched[at].due = now + WM_WATCHDOG_AGAIN_US;
+        watched[at].due = now + WM_REPORT_AGAIN_US;
 }
 
 // Reports the watched calls. Returns the time of the next look.

@@ -6,7 +6,6 @@
 
 #include "comm/engine/engine.h"
 
-#define WM_WATCHDOG_AGAIN_US 60000000 // between two reports of a wait
 #define WM_WATCHDOG_MAKERS                                                    \
     "%d threads of this rank have made communicators at the same time, "      \
     "after "                                                                  \

@@ -133,6 +133,9 @@ wm_engine_is_entered(void);
 int64_t
 wm_engine_now(void);
 
+// Between two reports of a long wait.
+#define WM_REPORT_AGAIN_US 60000000
+
 // Makes one turn of a wait for something else: polls, and now and then yields
 // the core. `turn` counts from 1.
 void

@@ -61,7 +61,7 @@ watch_look(int64_t now, bool asked, bool watched)
     if (late || asked)
         watch_tell(now - since, asked);
     if (now >= due)
-        due = now + WM_WATCHDOG_AGAIN_US;
+        due = now + WM_REPORT_AGAIN_US;
     return now + pause;
 }
 

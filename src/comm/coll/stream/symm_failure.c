@@ -7,6 +7,7 @@
 #include "comm/coll/call/coll_wait.h"
 #include "comm/coll/stream/symm_state.h"
 #include "comm/comm/failure.h"
+#include "comm/engine/engine.h"
 #include "comm/engine/hash.h"
 #include "comm/node/stream_words.h"
 #include "cuda/lock.h"
@@ -22,8 +23,7 @@ wm_symm_set_lost(wm_symm_t *symm)
                  "done; remove the cause, and make them again on all ranks");
 }
 
-#define AGAIN_US 60000000 // between two reports of a wait
-#define PAUSE_US 1000000  // a wait that is not seen for so long has ended
+#define PAUSE_US 1000000 // a wait that is not seen for so long has ended
 
 // A mark has the kind of a call, its number in the graph, and a hash of both
 // and of its arguments.
@@ -114,7 +114,7 @@ wm_symm_find_wait(wm_symm_t *symm, int64_t now, int64_t least, int64_t *waited)
     symm->looks = looks > symm->looks ? looks : symm->looks;
     *waited = now - symm->awaited_since;
     if (*waited < least
-        || (symm->reported != 0 && now - symm->reported < AGAIN_US))
+        || (symm->reported != 0 && now - symm->reported < WM_REPORT_AGAIN_US))
         return -1;
     symm->reported = now;
     return rank;
