@@ -62,10 +62,7 @@ ipc_import(wm_peer_t *peer, const wm_rkey_t *place, int theirs, int device,
            wm_mapping_t **mapping, char **at, wm_error_t *err)
 {
     (void)theirs;
-    int code = wm_mapping_reach(peer, place, device, mapping, err);
-    if (code == 0)
-        *at = wm_mapping_at(*mapping, place);
-    return code;
+    return wm_mapping_reach(peer, place, device, mapping, at, err);
 }
 
 const wm_link_t wm_link_self = {

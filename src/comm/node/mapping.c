@@ -246,10 +246,12 @@ wm_mapping_is_refused(int code, const wm_error_t *err)
 
 int
 wm_mapping_reach(wm_peer_t *peer, const wm_rkey_t *place, int device,
-                 wm_mapping_t **mapping, wm_error_t *err)
+                 wm_mapping_t **mapping, char **at, wm_error_t *err)
 {
     int code = wm_mapping_open(peer, place, device, mapping, err);
-    if (code < 0 && wm_mapping_is_refused(code, err)) {
+    if (code == 0)
+        *at = wm_mapping_at(*mapping, place);
+    else if (wm_mapping_is_refused(code, err)) {
         char reason[320];
         snprintf(reason, sizeof reason,
                  "the peer's GPU memory cannot be mapped: %.275s",

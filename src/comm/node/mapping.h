@@ -16,11 +16,12 @@ WM_MUST_CHECK int
 wm_mapping_open(wm_peer_t *peer, const wm_rkey_t *place, int device,
                 wm_mapping_t **mapping, wm_error_t *err);
 
-// Opens the mapping likewise. Remembers if the peer's memory cannot be mapped:
-// wm.transport() tells so, and the host serves.
+// Opens the mapping likewise, and returns the address of the place here. The
+// caller has asked wm_rkey_holds(). Remembers if the peer's memory cannot be
+// mapped: wm.transport() tells so, and the host serves.
 WM_MUST_CHECK int
 wm_mapping_reach(wm_peer_t *peer, const wm_rkey_t *place, int device,
-                 wm_mapping_t **mapping, wm_error_t *err);
+                 wm_mapping_t **mapping, char **at, wm_error_t *err);
 
 // Returns true if the failure is for good: not if memory is short, and not if
 // freed memory at the address is still in use here.

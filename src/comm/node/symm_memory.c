@@ -210,9 +210,7 @@ symm_memory_map_one(wm_symm_memory_t *symm, const wm_symm_group_t *group,
                     int rank, const told_t *told, bool *damaged,
                     wm_error_t *err)
 {
-    const wm_rkey_t *place = &told->place;
     wm_peer_t *peer = group->peers[rank];
-    wm_mapping_t **mapping = &symm->ranks[rank].mapping;
     char **memory = &symm->ranks[rank].memory;
     int index = told->pinned_symm, code;
     *damaged = is_damaged(symm, group, told);
@@ -231,9 +229,8 @@ symm_memory_map_one(wm_symm_memory_t *symm, const wm_symm_group_t *group,
             *memory = wm_pinned_symm_pointer(peer, index);
     }
     else {
-        code = wm_mapping_reach(peer, place, symm->device, mapping, err);
-        if (code == 0)
-            *memory = wm_mapping_at(*mapping, place);
+        code = wm_mapping_reach(peer, &told->place, symm->device,
+                                &symm->ranks[rank].mapping, memory, err);
     }
     return code;
 }

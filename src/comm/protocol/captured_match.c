@@ -42,9 +42,7 @@ match_map(wm_captured_t *end, wm_peer_t *peer, const wm_rkey_t *place,
     int code = wm_node_register(peer, false, end->device, err);
     if (code == 0)
         code = wm_mapping_reach(peer, place, end->device,
-                                &end->mappings[which], err);
-    if (code == 0)
-        *address = wm_mapping_at(end->mappings[which], place);
+                                &end->mappings[which], address, err);
     return code;
 }
 

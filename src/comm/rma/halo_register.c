@@ -338,16 +338,13 @@ map_field(wm_halo_making_t *making, int neighbor, int field, bool *reached,
     wm_halo_set_t *set = making->set;
     wm_comm_t *comm = making->halo->comm;
     const wm_halo_record_t *record = wm_halo_record(making, neighbor, field);
-    wm_mapping_t *mapping;
     if (!is_within(record))
         return wm_comm_damaged(comm, neighbor, err);
     wm_engine_lock();
     int code = wm_mapping_reach(comm->peers[neighbor], &record->place,
-                                making->halo->device, &mapping, err);
-    if (code == 0) {
-        set->mappings[set->mapped++] = mapping;
-        *base = wm_mapping_at(mapping, &record->place);
-    }
+                                making->halo->device,
+                                &set->mappings[set->mapped], base, err);
+    set->mapped += code == 0;
     wm_engine_unlock();
     if (code < 0 && wm_mapping_is_refused(code, err)) {
         *reached = false;

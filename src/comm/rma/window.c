@@ -104,11 +104,10 @@ window_map(wm_window_t *window, int rank, const published_t *its)
                                == 0
                         && part->updates);
     if (its->exported && part->words != NULL && rank != window->comm->rank
-        && window->device >= 0
-        && wm_mapping_reach(window->comm->peers[rank], &part->place,
-                            window->device, &part->mapping, NULL)
-               == 0)
-        part->memory = wm_mapping_at(part->mapping, &part->place);
+        && window->device >= 0)
+        (void)!wm_mapping_reach(window->comm->peers[rank], &part->place,
+                                window->device, &part->mapping, &part->memory,
+                                NULL);
 }
 
 // Connects the words for Post and Start, which all ranks have.

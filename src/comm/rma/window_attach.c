@@ -140,11 +140,11 @@ attach_map(wm_window_t *window, int rank, int index,
         .version = entry->version,
     };
     int code = wm_mapping_reach(window->comm->peers[rank], &entry->place,
-                                window->device, &one->mapping, err);
+                                window->device, &one->mapping, memory, err);
     if (code < 0)
         return code;
     ++window->attached_count;
-    *memory = one->memory = wm_mapping_at(one->mapping, &entry->place);
+    one->memory = *memory;
     return 0;
 }
 

@@ -29,11 +29,8 @@ wm_transfer_region_map(wm_transfer_region_t *region, int device,
         return 0;
     if (region->peer == NULL)
         return wm_error_set(err, WM_ERR_STATE, 0, "a region has no memory");
-    int code = wm_mapping_reach(region->peer, region->place, device,
-                                &region->mapping, err);
-    if (code == 0)
-        region->memory = wm_mapping_at(region->mapping, region->place);
-    return code;
+    return wm_mapping_reach(region->peer, region->place, device,
+                            &region->mapping, &region->memory, err);
 }
 
 static bool
