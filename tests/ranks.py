@@ -46,6 +46,7 @@ def run(
 ):
     """Runs a Python program and its arguments on so many ranks.
 
+    The program can import the modules of tests/.
     program: a file's path, or a text that "-c" runs. ranks: 0 starts it
     without a launcher. wrapper: a command before Python. flags: the
     launcher's own. died: one of them will, and its status tells nothing.
@@ -53,6 +54,8 @@ def run(
     went well.
     """
     words = [*wrapper, sys.executable, *map(str, program)]
+    paths = *filter(None, [os.environ.get("PYTHONPATH")]), str(ROOT / "tests")
+    environment = {"PYTHONPATH": os.pathsep.join(paths), **environment}
     if ranks:
         told = os.environ.get("WARPMPI_TEST_MPIRUN")
         launch, extra = (told.split(), {}) if told else mpirun.launcher(ranks)

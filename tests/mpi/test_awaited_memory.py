@@ -281,7 +281,6 @@ def test_objects_with_views(comm, form, how):
 def test_messages_by_mpi():
     """MPI does the messages of host memory, on the user's handle."""
     text = (
-        "import sys; sys.path.insert(0, 'tests')\n"
         "import numpy as np, warpmpi as wm\n"
         "from mpi4py import MPI\n"
         "from awaited import HOWS, Awaited\n"

@@ -737,8 +737,6 @@ def test_a_request_that_is_dropped_without_a_wait(fresh, stream):
 
 
 SHARED = """
-    import sys
-    sys.path.insert(0, "tests")
     from mpi4py import MPI
     import graphs
     import warpmpi as wm
@@ -770,8 +768,6 @@ def test_a_gpu_that_is_shared(tmp_path, mps):
 
 
 REFUSED = """
-    import sys
-    sys.path.insert(0, "tests")
     import mpi4py
     mpi4py.rc.thread_level = "funneled"  # only calls look at messages
     from mpi4py import MPI
@@ -811,8 +807,6 @@ def test_the_cause_is_told_though_the_receiver_has_gone(tmp_path):
 
 
 REFUSALS = """
-    import sys
-    sys.path.insert(0, "tests")
     from mpi4py import MPI
     import graphs
     import warpmpi as wm
@@ -857,8 +851,6 @@ def test_messages_that_are_refused_leave_nothing(tmp_path):
 
 
 FAILING = """
-    import sys
-    sys.path.insert(0, "tests")
     from mpi4py import MPI
     import graphs, kinds
     import warpmpi as wm
@@ -889,8 +881,6 @@ def test_sends_that_fail_leave_nothing(tmp_path):
 
 
 LOST = """
-    import sys
-    sys.path.insert(0, "tests")
     from mpi4py import MPI
     import graphs
     import warpmpi as wm
@@ -925,7 +915,6 @@ def test_sends_that_nobody_receives(tmp_path):
 
 CHECKED = """
     import sys, warnings
-    sys.path.insert(0, "tests")
     from mpi4py import MPI
     import graphs
     import warpmpi as wm

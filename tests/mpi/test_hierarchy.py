@@ -209,10 +209,8 @@ def test_kernels_that_are_open_in_a_host_do_its_tasks(tmp_path):
 @pytest.mark.skipif(kinds.is_real(), reason="needs the simulated driver")
 def test_a_task_of_kernels_that_fails_ends_on_all_ranks(tmp_path):
     """MPI does the next tasks of this host."""
-    tests = str(ranks.ROOT / "tests")
-    program = f"""
+    program = """
     import ctypes
-    sys.path.insert(0, {tests!r})
     import kinds
     allreduce()
     given, got = new()

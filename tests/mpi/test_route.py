@@ -20,9 +20,8 @@ LINE = re.compile(
     re.MULTILINE,
 )
 MESSAGES = """
-    import os, sys
+    import os
     os.dup2(1, 2)
-    sys.path.insert(0, "tests")
     import numpy as np
     from mpi4py import MPI
     import kinds

@@ -71,8 +71,6 @@ def test_jobs_without_gpus(tmp_path):
 
 
 UNREACHED = """
-    import sys
-    sys.path.insert(0, "tests")
     import numpy as np
     from mpi4py import MPI
     import graphs
