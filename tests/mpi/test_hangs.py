@@ -243,6 +243,14 @@ def run(
     return printed + told.read_text()
 
 
+def says(tmp_path, told, *program, **options):
+    """run(), of which one line on stderr tells all of that."""
+    printed = run(tmp_path, *program, wanted=told, **options)
+    lines = [line for line in printed.splitlines() if "warpmpi: " in line]
+    assert any(all(part in line for part in told) for line in lines), printed
+    return printed
+
+
 def test_a_limit_that_becomes_shorter(tmp_path):
     """The thread that watches may sleep for the former limit then."""
     body = """
@@ -263,9 +271,7 @@ def test_a_limit_that_becomes_shorter(tmp_path):
 def test_a_long_wait_says_who_waits_for_whom(tmp_path, name):
     body, told = HANGS[name]
     count = 3 if name == "source" else 2
-    printed = run(tmp_path, body, name, wanted=told, count=count)
-    lines = [line for line in printed.splitlines() if "warpmpi: " in line]
-    assert any(all(part in line for part in told) for line in lines), printed
+    says(tmp_path, told, body, name, count=count)
 
 
 @pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU")
@@ -291,48 +297,46 @@ def test_a_lock_of_a_window_says_who_waits(tmp_path, hosts):
     assert all(part in printed for part in wanted), printed
 
 
-@pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU")
-@pytest.mark.parametrize("size", [10, 100_000])
-def test_a_graph_that_waits_says_for_whom(tmp_path, size):
-    """Rank 1 launches its graph when that has been told."""
-    body = f"""
-        sys.path.insert(0, "tests")
+# A message of a graph, as the text of a test goes on.
+MESSAGE = """
         import graphs
         stream = wm.Stream(wm.get_device())
         a = wm.ones({size}, device=wm.get_device("cuda"))
         with graphs.capture(stream) as captured:
             if comm.rank == 1:
-                comm.on(stream).Send(a, 0, 4)
+                comm.on(stream).Send(a, 0, {sent})
             else:
-                comm.on(stream).Recv(a, 1, 4)
+                comm.on(stream).Recv(a, 1, {received})
+"""
+
+
+@pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU")
+@pytest.mark.parametrize("size", [10, 100_000])
+def test_a_graph_that_waits_says_for_whom(tmp_path, size):
+    """Rank 1 launches its graph when that has been told."""
+    body = (
+        MESSAGE.format(size=size, sent=4, received=4)
+        + """
         if comm.rank == 1:
             until_told()
         captured[0].launch(stream)
         stream.synchronize()
     """
+    )
     told = (
         "rank 0 of MPI_COMM_WORLD (size 2): a CUDA graph has waited ",
         " s for a message from rank 1 with tag 4: has that rank launched",
     )
-    printed = run(tmp_path, body, "", wanted=told)
-    lines = [line for line in printed.splitlines() if "warpmpi: " in line]
-    assert any(all(part in line for part in told) for line in lines), printed
+    says(tmp_path, told, body, "")
 
 
 @pytest.mark.long
 @pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU")
 def test_a_graph_that_goes_on_slowly_is_not_told(tmp_path):
     """Each replay waits, and all together for longer than the limit."""
-    body = """
-        sys.path.insert(0, "tests")
-        import graphs
-        stream = wm.Stream(wm.get_device())
-        a = wm.ones(10, device=wm.get_device("cuda"))
-        with graphs.capture(stream) as captured:
-            if comm.rank == 1:
-                comm.on(stream).Send(a, 0, 4)
-            else:
-                comm.on(stream).Recv(a, 1, 4)
+    body = (
+        MESSAGE.format(size=10, sent=4, received=4)
+        + """
         end = time.monotonic() + 2 * float(os.environ["WARPMPI_HANG_SECONDS"])
         while plain.bcast(time.monotonic() < end):
             if comm.rank == 1:
@@ -340,6 +344,7 @@ def test_a_graph_that_goes_on_slowly_is_not_told(tmp_path):
             captured[0].launch(stream)
             stream.synchronize()
     """
+    )
     printed = run(tmp_path, body, "")
     assert "a CUDA graph has waited" not in printed
 
@@ -357,7 +362,6 @@ CAPTURED = {  # by each algorithm, and by streams that wait
 def test_a_collective_of_a_graph_says_for_whom(tmp_path, how):
     """Rank 1 launches its graph when that has been told."""
     body = f"""
-        sys.path.insert(0, "tests")
         import graphs
         stream = wm.Stream(wm.get_device())
         a = wm.ones(8_000_000, "int32", device=wm.get_device("cuda"))
@@ -375,17 +379,13 @@ def test_a_collective_of_a_graph_says_for_whom(tmp_path, how):
         "waited ",
         " s for rank 1: has that rank launched as many graphs",
     )
-    printed = run(tmp_path, body, "", wanted=told)
-    lines = [line for line in printed.splitlines() if "warpmpi: " in line]
-    assert any(all(part in line for part in told) for line in lines), printed
-    assert "for rank 0" not in printed
+    assert "for rank 0" not in says(tmp_path, told, body, "")
 
 
 @pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU")
 def test_a_call_that_waits_is_no_graph(tmp_path):
     """Also after as many calls as are counted in 16 bits."""
     body = """
-        sys.path.insert(0, "tests")
         import graphs
         stream = wm.Stream(wm.get_device())
         channel = comm.on(stream)
@@ -419,16 +419,9 @@ def test_a_call_that_waits_is_no_graph(tmp_path):
 @pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU")
 def test_a_graph_whose_tags_differ_says_so(tmp_path):
     """Rank 1 captures the right one when that has been told."""
-    body = """
-        sys.path.insert(0, "tests")
-        import graphs
-        stream = wm.Stream(wm.get_device())
-        a = wm.ones(10, device=wm.get_device("cuda"))
-        with graphs.capture(stream) as captured:
-            if comm.rank == 1:
-                comm.on(stream).Send(a, 0, 6)
-            else:
-                comm.on(stream).Recv(a, 1, 5)
+    body = (
+        MESSAGE.format(size=10, sent=6, received=5)
+        + """
         if comm.rank == 0:
             captured[0].launch(stream)
         else:
@@ -438,14 +431,13 @@ def test_a_graph_whose_tags_differ_says_so(tmp_path):
             right[0].launch(stream)
         stream.synchronize()
     """
+    )
     told = (
         "rank 0 of MPI_COMM_WORLD (size 2): a CUDA graph has waited ",
         " s for a message from rank 1 with tag 5, which the other rank has "
         "not captured; a captured message has come from rank 1 with tag 6: ",
     )
-    printed = run(tmp_path, body, "", wanted=told)
-    lines = [line for line in printed.splitlines() if "warpmpi: " in line]
-    assert any(all(part in line for part in told) for line in lines), printed
+    says(tmp_path, told, body, "")
 
 
 # Calls that one rank never makes; how the line begins to name them.
@@ -481,9 +473,7 @@ def test_a_checked_collective_says_who_is_missing(tmp_path, call, kind):
         f"rank 0 of MPI_COMM_WORLD (size 2): {call} has waited ",
         "for the other ranks; rank 1 is in another call: Recv has waited ",
     )
-    printed = run(tmp_path, body, "", wanted=told, WARPMPI_CHECK="1", **driver)
-    lines = [line for line in printed.splitlines() if "warpmpi: " in line]
-    assert any(all(part in line for part in told) for line in lines), printed
+    says(tmp_path, told, body, "", WARPMPI_CHECK="1", **driver)
 
 
 @pytest.mark.parametrize("driver", [{}, NO_GPU], ids=["any", "no gpu"])
@@ -492,9 +482,7 @@ def test_a_checked_wait_says_who_waits_for_whom(tmp_path, name, driver):
     body, told = HANGS[name]
     count = 3 if name == "source" else 2
     more = {"WARPMPI_CHECK": "1", **driver}
-    printed = run(tmp_path, body, name, wanted=told, count=count, **more)
-    lines = [line for line in printed.splitlines() if "warpmpi: " in line]
-    assert any(all(part in line for part in told) for line in lines), printed
+    says(tmp_path, told, body, name, count=count, **more)
 
 
 # Waits inside MPI, on communicators without GPUs; Dup on any.
@@ -544,11 +532,9 @@ def test_a_long_wait_inside_mpi_says_where_the_program_is(tmp_path, name):
         "program.py, line ",
         "SIGUSR1 tells where the other ranks are; WARPMPI_CHECK=1",
     )
-    printed = run(tmp_path, body, name, wanted=told, **driver)
-    lines = [line for line in printed.splitlines() if "warpmpi: " in line]
-    assert any(all(part in line for part in told) for line in lines), printed
+    printed = says(tmp_path, told, body, name, **driver)
     if call in ("Allreduce", "Dup"):  # rank 1 is in none of MPI's
-        assert not any("warpmpi: rank 1" in line for line in lines), printed
+        assert "warpmpi: rank 1" not in printed
 
 
 NO_HANG = {
@@ -666,9 +652,7 @@ def test_an_exception_of_a_rank_is_told_to_the_others(
     if told is TOLD_THERE and not wm.is_cuda_available():
         pytest.skip("needs a GPU")
     body = ranks.textwrap.dedent(RAISED) + call
-    printed = run(tmp_path, body, "raise", wanted=told, died=True, **driver)
-    lines = [line for line in printed.splitlines() if "warpmpi: " in line]
-    assert any(all(part in line for part in told) for line in lines), printed
+    says(tmp_path, told, body, "raise", died=True, **driver)
 
 
 def test_an_exception_on_all_ranks_tells_no_wait(tmp_path):
@@ -750,9 +734,7 @@ def test_a_barrier_tells_of_a_collective_of_host_memory(tmp_path):
         " s for the other ranks; rank 1 is in a collective of host memory: do "
         "all ranks make the same calls in the same order? WARPMPI_CHECK=1",
     )
-    printed = run(tmp_path, body, "host", wanted=told, died=True)
-    lines = printed.splitlines()
-    assert any(all(part in line for part in told) for line in lines), printed
+    says(tmp_path, told, body, "host", died=True)
 
 
 def test_threads_that_make_communicators_are_all_told(tmp_path):
@@ -782,9 +764,7 @@ def test_threads_that_make_communicators_are_all_told(tmp_path):
         "of this rank have made communicators at the same time, after which "
         "Open MPI 5 may hang: make them in one thread at a time",
     )
-    printed = run(tmp_path, body, "wrap", wanted=told, died=True)
-    lines = printed.splitlines()
-    assert any(all(part in line for part in told) for line in lines), printed
+    says(tmp_path, told, body, "wrap", died=True)
 
 
 def test_a_wait_in_which_something_moves_is_no_hang(tmp_path):
@@ -1041,6 +1021,4 @@ def test_an_exchange_of_a_halo_that_a_rank_does_not_make(tmp_path):
         ("exchange", ("Halo.exchange has waited ",)),
         ("reduce", ("Halo.reduce has waited ",)),
     ):
-        printed = run(tmp_path, body, name, wanted=wanted)
-        lines = [line for line in printed.splitlines() if "warpmpi: " in line]
-        assert any(all(w in line for w in wanted) for line in lines), printed
+        says(tmp_path, wanted, body, name)
