@@ -348,7 +348,7 @@ def test_an_array_of_a_capture_outside_of_it(fresh, stream):
     fresh.on(stream).Barrier()
     with graphs.capture(array.stream, graphs.RELAXED) as other:
         # A rank may hear of another one that has failed before.
-        with pytest.raises(RuntimeError, match=r"captured into|rank \d failed"):
+        with pytest.raises(RuntimeError, match=r"captured into|\d failed"):
             fresh.on(stream).Bcast(array)
         with pytest.raises(RuntimeError, match="captured into a graph"):
             mine.assign(array, stream=stream)
