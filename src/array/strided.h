@@ -18,8 +18,8 @@ typedef struct {
     int64_t strides[WM_STRIDED_NDIM]; // bytes, of either sign
 } wm_strided_t;
 
-// Returns the address `nbytes` behind `data`, which may be NULL where memory of
-// another rank is described, counted from there.
+// Returns the address `nbytes` behind `data`, which may be NULL where memory
+// of another rank is described, counted from there.
 static inline char *
 wm_strided_moved(char *data, int64_t nbytes)
 {

@@ -396,8 +396,8 @@ decode_structure(const contents_t *contents, char *data, wm_typemap_t *parts)
             continue;
         MPI_Type_get_extent(contents->inner[i], &unused, &extent);
         wm_py_typemap_init(&block, parts->most);
-        decoded = decode(contents->inner[i],
-                         wm_strided_moved(data, places[i]), &block)
+        decoded = decode(contents->inner[i], wm_strided_moved(data, places[i]),
+                         &block)
                   && parts_repeat(&block, lengths[i], extent)
                   && parts_add_all(parts, &block, 0);
         wm_py_typemap_free(&block);
