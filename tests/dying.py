@@ -19,7 +19,6 @@ needs_ulfm = pytest.mark.skipif(
 
 START = """
 import contextlib, ctypes, faulthandler, os, signal, sys, threading, time
-sys.path.insert(0, "tests")
 import numpy as np
 from mpi4py import MPI
 import cases, graphs, kinds

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+import kinds
 import warpmpi as wm
 
 needs_cuda = pytest.mark.skipif(
@@ -61,51 +62,10 @@ print(found)
     )
 
 
-class Gate:
-    """Keeps a stream busy until it is opened."""
-
-    def __init__(self, stream):
-        path = os.environ.get("WARPMPI_CUDA_DRIVER") or "libcuda.so.1"
-        self.cuda = ctypes.CDLL(path)
-        self.word = ctypes.c_void_p()
-        saved = ctypes.c_void_p()
-        context = ctypes.c_void_p()
-        # A context of the stream's device, for these calls only.
-        self.cuda.cuCtxGetCurrent(ctypes.byref(saved))
-        self.check(
-            self.cuda.cuDevicePrimaryCtxRetain(
-                ctypes.byref(context), stream.device.ordinal
-            )
-        )
-        self.check(self.cuda.cuCtxSetCurrent(context))
-        self.check(self.cuda.cuMemHostAlloc(ctypes.byref(self.word), 64, 3))
-        ctypes.c_uint32.from_address(self.word.value).value = 0
-        self.check(
-            self.cuda.cuStreamWaitValue32_v2(
-                ctypes.c_void_p(stream.cuda_stream), self.word, 1, 0
-            )
-        )
-        self.check(self.cuda.cuCtxSetCurrent(saved))
-
-    @staticmethod
-    def check(result):
-        assert result == 0, result
-
-    def open(self):
-        ctypes.c_uint32.from_address(self.word.value).value = 1
-
-
 @pytest.fixture
 def gate():
-    gates = []
-
-    def make(stream):
-        gates.append(Gate(stream))
-        return gates[-1]
-
-    yield make
-    for one in gates:
-        one.open()
+    with kinds.Gate() as gate:
+        yield gate
 
 
 @pytest.fixture(autouse=True)
@@ -406,7 +366,7 @@ def test_stream_needs_a_cuda_device():
 def test_waiting_lets_other_threads_run(gate):
     stream = wm.Stream()
     event = wm.Event()
-    gated = gate(stream)
+    gate.stop(stream)
     event.record(stream)
     waits = (
         stream.synchronize,
@@ -417,7 +377,7 @@ def test_waiting_lets_other_threads_run(gate):
     threads = [threading.Thread(target=wait) for wait in waits]
     for thread in threads:
         thread.start()
-    gated.open()  # never reached if one of them held the GIL
+    gate.open()  # never reached if one of them held the GIL
     for thread in threads:
         thread.join(60)
         assert not thread.is_alive()
@@ -454,11 +414,11 @@ def test_foreign_stream_is_taken_everywhere(wrap, gate):
     foreign = wrap(own.cuda_stream)
     view = wm.Stream(cuda_stream=foreign)
     assert view == own and hash(view) == hash(own) and view.device is device
-    gated = gate(own)
+    gate.stop(own)
     event = wm.Event(device)
     event.record(foreign)
     assert not event.is_complete
-    gated.open()
+    gate.open()
     view.synchronize()
     assert event.is_complete
 
@@ -560,11 +520,11 @@ def test_streams_and_devices_of_real_libraries(library, gate):
     assert view.device.ordinal == last
     if library != "cupy":  # whose null stream says no device
         assert wm.Stream(cuda_stream=default).device.ordinal == last
-    gated = gate(view)
+    gate.stop(view)
     event = wm.Event(view.device)
     event.record(foreign)
     assert not event.is_complete
-    gated.open()
+    gate.open()
     event.synchronize()
 
 

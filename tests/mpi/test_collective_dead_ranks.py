@@ -34,15 +34,6 @@ PROGRAM = """
         made.Set_errhandler(MPI.ERRORS_RETURN)
         return made
 
-    def block(stream):
-        '''It waits for a word that nobody writes.'''
-        word = wm.zeros(1, np.uint32, device="cpu", pinned=True)
-        at = ctypes.c_uint64(word.numpy().ctypes.data)
-        with kinds.Current(wm.get_device()):
-            graphs.call("cuStreamWaitValue32_v2", graphs.handle(stream), at,
-                        ctypes.c_uint32(1), 0)
-        return word
-
     def ready(name, comm):
         args = ()
         if name != "Barrier":
@@ -84,7 +75,7 @@ PROGRAM = """
                for item in calls.items()]
     world.Barrier()
     if last and how == "inside":
-        word = block(stream)
+        kinds.Gate().stop(stream)
         for case in CASES.values():
             case.sent.fill_(1, stream=stream)
         for thread in threads:

@@ -6,17 +6,11 @@ import os
 import pytest
 
 import dying
-import ranks
 import warpmpi as wm
 
 pytestmark = [pytest.mark.programs, dying.needs_ulfm]
 
-PROGRAM = '''
-    import ctypes, os, signal, sys, time
-    import numpy as np
-    from mpi4py import MPI
-    import warpmpi as wm
-
+PROGRAM = """
     how, kind, size = sys.argv[1], sys.argv[2], int(sys.argv[3])
     MPI.COMM_WORLD.Set_errhandler(MPI.ERRORS_RETURN)
     comm = wm.Comm(MPI.COMM_WORLD)
@@ -27,24 +21,6 @@ PROGRAM = '''
     if kind == "device":
         stream = wm.Stream(device)
 
-    def block(stream):
-        """It waits for a word that nobody writes."""
-        cuda = ctypes.CDLL(os.environ["WARPMPI_CUDA_DRIVER"])
-        context, number = ctypes.c_void_p(), ctypes.c_int()
-        word = wm.zeros(1, np.uint32, device="cpu", pinned=True)
-        for result in (
-            cuda.cuDeviceGet(ctypes.byref(number), stream.device.ordinal),
-            cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), number),
-            cuda.cuCtxPushCurrent_v2(context),
-            cuda.cuStreamWaitValue32_v2(
-                ctypes.c_void_p(stream.cuda_stream),
-                ctypes.c_uint64(word.numpy().ctypes.data),
-                ctypes.c_uint32(1), 0),
-            cuda.cuCtxPopCurrent_v2(ctypes.byref(context)),
-        ):
-            assert result == 0, result
-        return word
-
     comm.Barrier()
     begun = time.monotonic()
     try:
@@ -52,7 +28,7 @@ PROGRAM = '''
             if how == "its sends":
                 pending = [comm.Isend(out, rank, 5) for rank in (0, 2)]
             if how == "exchange":  # its stream has what it never comes to
-                word = block(stream)
+                kinds.Gate().stop(stream)
                 for rank in (0, 2):
                     comm.on(stream).Recv(into, rank)
             time.sleep(0.5)
@@ -99,8 +75,7 @@ PROGRAM = '''
     assert (into.numpy() == 1).all()
     print("again", type(comm) is wm.Comm, comm.size, flush=True)
     comm.Barrier()
-    os._exit(0)  # where one has died Open MPI's own end hangs now and then
-'''
+"""
 
 WAYS = (
     ("receive", "host", 8),
@@ -121,16 +96,7 @@ def test_the_others_hear_of_it_and_go_on(tmp_path, how, kind, size):
         pytest.skip("needs a GPU")
     if how == "exchange" and "WARPMPI_CUDA_DRIVER" not in os.environ:
         pytest.skip("needs the simulated driver")
-    printed = ranks.run_text(
-        tmp_path,
-        PROGRAM,
-        how,
-        kind,
-        size,
-        ranks=3,
-        flags=("--with-ft", "ulfm"),
-        died=True,
-    )
+    printed = dying.run_text(tmp_path, PROGRAM, how, kind, size, ranks=3)
     left = 3 if how == "revoke" else 2
     assert printed.count("told") == printed.count(" True ") - left == left, (
         printed
@@ -140,11 +106,6 @@ def test_the_others_hear_of_it_and_go_on(tmp_path, how, kind, size):
 
 # Those that live stay alive: nobody's end may tell the others.
 OUTLIVED = """
-    import os, signal, sys, time
-    import numpy as np
-    from mpi4py import MPI
-    import warpmpi as wm
-
     MPI.COMM_WORLD.Set_errhandler(MPI.ERRORS_RETURN)
     comm = wm.Comm(MPI.COMM_WORLD)
     last, short = comm.size - 1, np.ones(4)
@@ -169,7 +130,6 @@ OUTLIVED = """
         assert "PROC_FAILED" in error.Get_error_string()
         print("told", time.monotonic() - begun < 2, flush=True)
     time.sleep(5)
-    os._exit(0)
 """
 
 
@@ -177,24 +137,13 @@ OUTLIVED = """
     "call", ["short send", "short isend", "barrier", "bcast", "allreduce"]
 )
 def test_all_hear_of_it_while_the_others_live(tmp_path, call):
-    printed = ranks.run_text(
-        tmp_path,
-        OUTLIVED,
-        call,
-        ranks=4,
-        flags=("--with-ft", "ulfm"),
-        died=True,
-    )
+    printed = dying.run_text(tmp_path, OUTLIVED, call, ranks=4)
     assert printed.count("told True") == 3, printed
 
 
 # A rank dies when MPI has made what is behind a communicator, and before it
 # has told the others who it is.
 UNTOLD = """
-    import os, signal, sys, time
-    from mpi4py import MPI
-    import warpmpi as wm
-
     MPI.COMM_WORLD.Set_errhandler(MPI.ERRORS_RETURN)
     wm.Comm(MPI.COMM_WORLD).Barrier()
     user = MPI.COMM_WORLD.Dup()
@@ -213,31 +162,20 @@ UNTOLD = """
             break
         time.sleep(0.1)
     print(len(told), "were told", flush=True)
-    os._exit(0)
 """
 
 
 def test_all_hear_of_who_dies_while_a_communicator_is_made(tmp_path):
     if not wm.is_cuda_available():
         pytest.skip("needs a GPU")
-    printed = ranks.run_text(
-        tmp_path,
-        UNTOLD,
-        tmp_path,
-        ranks=8,
-        flags=("--with-ft", "ulfm"),
-        died=True,
-    )
+    printed = dying.run_text(tmp_path, UNTOLD, tmp_path, ranks=8)
     assert printed.count("7 were told") == 7, printed
 
 
 # Rank 1 dies at the given moment of what it sends; every error that rank 0
 # meets is MPI's.
 KILLED = """
-    import ctypes, os, random, signal, sys, threading, time
-    import numpy as np
-    from mpi4py import MPI
-    import warpmpi as wm
+    import random
 
     how, seed, count = sys.argv[1], int(sys.argv[2]), 6
     MPI.COMM_WORLD.Set_errhandler(MPI.ERRORS_RETURN)
@@ -245,24 +183,6 @@ KILLED = """
     arrays = [wm.zeros(500_000, np.uint8) for _ in range(2 * count)]
     out, into = arrays[:count], arrays[count:]
     stream, other = wm.Stream(wm.get_device()), 1 - comm.rank
-
-    def block(stream):
-        '''It waits for a word that nobody writes.'''
-        cuda = ctypes.CDLL(os.environ["WARPMPI_CUDA_DRIVER"])
-        context, number = ctypes.c_void_p(), ctypes.c_int()
-        word = wm.zeros(1, np.uint32, device="cpu", pinned=True)
-        for result in (
-            cuda.cuDeviceGet(ctypes.byref(number), stream.device.ordinal),
-            cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), number),
-            cuda.cuCtxPushCurrent_v2(context),
-            cuda.cuStreamWaitValue32_v2(
-                ctypes.c_void_p(stream.cuda_stream),
-                ctypes.c_uint64(word.numpy().ctypes.data),
-                ctypes.c_uint32(1), 0),
-            cuda.cuCtxPopCurrent_v2(ctypes.byref(context)),
-        ):
-            assert result == 0, result
-        return word
 
     def exchange():
         begun = [comm.Irecv(into[tag], other, tag) for tag in range(count)]
@@ -290,7 +210,7 @@ KILLED = """
             name = MPI.Get_error_string(error.Get_error_class())
             assert "PROC_FAILED" in name, error
     elif comm.rank == 1:  # its offers are there, but never ready
-        word = block(stream)
+        kinds.Gate().stop(stream)
         for array in out:
             array.fill_(1, stream=stream)
         begun = [comm.Isend(out[tag], 0, tag) for tag in range(count)]
@@ -312,7 +232,6 @@ KILLED = """
                 wrong.append(str(error))
         assert ended == count, (ended, wrong)
     print("told", flush=True)
-    os._exit(0)  # where one has died Open MPI's own end hangs now and then
 """
 
 
@@ -322,10 +241,7 @@ KILLED = """
 )
 def test_a_dead_rank_is_told_as_mpi_does_by_all_its_messages(tmp_path):
     """Also by those of which another message has found it out."""
-    flags = ("--with-ft", "ulfm")
-    printed = ranks.run_text(
-        tmp_path, KILLED, "offered", 0, flags=flags, died=True
-    )
+    printed = dying.run_text(tmp_path, KILLED, "offered", 0)
     assert printed.split() == ["told"], printed
 
 
@@ -335,8 +251,5 @@ def test_a_dead_rank_is_told_as_mpi_does_by_all_its_messages(tmp_path):
 )
 @pytest.mark.parametrize("seed", range(30))
 def test_a_rank_that_dies_at_any_moment(tmp_path, seed):
-    flags = ("--with-ft", "ulfm")
-    printed = ranks.run_text(
-        tmp_path, KILLED, "random", seed, flags=flags, died=True
-    )
+    printed = dying.run_text(tmp_path, KILLED, "random", seed)
     assert printed.split() == ["told"], printed

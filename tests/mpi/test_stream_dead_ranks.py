@@ -36,15 +36,6 @@ PROGRAM = """
              sizes(1)]
     calls = calls[first:] + calls[:first]
 
-    def block(stream):
-        '''It waits for a word that nobody writes.'''
-        word = wm.zeros(1, np.uint32, device="cpu", pinned=True)
-        at = ctypes.c_uint64(word.numpy().ctypes.data)
-        with kinds.Current(device):
-            graphs.call("cuStreamWaitValue32_v2", graphs.handle(stream), at,
-                        ctypes.c_uint32(1), 0)
-        return word
-
     class Kind:
         def __init__(self, name):
             self.name, self.stream = name, wm.Stream(device)
@@ -92,9 +83,8 @@ PROGRAM = """
     all_kinds = [Kind("calls"), Kind("requests"), Kind("graph")]
     world.Barrier()
     if last:
-        words = []
         for kind in all_kinds if how == "inside" else []:
-            words.append(block(kind.stream))
+            kinds.Gate().stop(kind.stream)
             kind.give(2)
         time.sleep(0.5 if how == "inside" else 0)
         if how != "revoked":
