@@ -3,39 +3,24 @@
 
 import os
 import re
-import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+import compiled
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "tests" / "c" / "cuda_layer.c"
 CASES = re.findall(r"CASE\((\w+)\),", SOURCE.read_text())
 SKIP = 77
 
-sys.path.insert(0, str(ROOT / "build_tools"))
-import toolchain  # noqa: E402
-
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory):
     """The bottom layer and its tests in one program, without Python."""
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("no C compiler")
-    try:
-        folders = toolchain.find_cuda().include_dirs
-    except toolchain.ToolchainError as error:
-        pytest.skip(str(error))
     made = tmp_path_factory.mktemp("layer") / "cuda_layer"
-    sources = sorted(map(str, (ROOT / "src" / "cuda").glob("*.c")))
-    words = [compiler, "-g", "-std=c11", "-pthread", f"-I{ROOT / 'src'}"]
-    words += [f"-I{folder}" for folder in folders]
-    words += [str(SOURCE), *sources, "-o", str(made), "-ldl"]
-    subprocess.run(words, check=True)
-    return made
+    return compiled.parts(made, "tests/c/cuda_layer.c", "src/cuda/*.c")
 
 
 def run(program, case, **environment):

@@ -8,7 +8,6 @@ waits for it, so that each wait that is missing makes a test here fail.
 import ctypes
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import compiled
 import warpmpi as wm
+from awaited import Torch, page_locked
 
 pytestmark = pytest.mark.skipif(
     not wm.is_cuda_available(), reason="needs a GPU"
@@ -31,9 +32,6 @@ simulated = pytest.mark.skipif(
     "WARPMPI_CUDA_DRIVER" not in os.environ, reason="needs the simulator"
 )
 
-sys.path.insert(0, str(ROOT / "build_tools"))
-import toolchain  # noqa: E402
-from awaited import Torch, page_locked  # noqa: E402
 
 N = 300_000  # bytes; long enough for a real GPU to be caught half way
 
@@ -709,21 +707,10 @@ def test_strided_copies_are_ordered_without_peer_access():
 @pytest.fixture(scope="module")
 def program(tmp_path_factory):
     """Two layers and their tests in one program, without Python."""
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("no C compiler")
-    try:
-        folders = toolchain.find_cuda().include_dirs
-    except toolchain.ToolchainError as error:
-        pytest.skip(str(error))
     made = tmp_path_factory.mktemp("layer") / "array_layer"
-    sources = [str(SOURCE), *map(str, (ROOT / "src/cuda").glob("*.c"))]
-    sources += [str(ROOT / f"src/array/{n}.c") for n in ("order", "producer")]
-    words = [compiler, "-g", "-std=c11", "-pthread", f"-I{ROOT / 'src'}"]
-    words += [f"-I{folder}" for folder in folders]
-    words += [*sources, "-o", str(made), "-ldl"]
-    subprocess.run(words, check=True)
-    return made
+    layer = [f"src/array/{name}.c" for name in ("order", "producer")]
+    own = "tests/c/array_layer.c"
+    return compiled.parts(made, own, "src/cuda/*.c", *layer)
 
 
 @pytest.mark.parametrize("case", CASES)

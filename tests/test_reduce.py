@@ -9,20 +9,15 @@ import ctypes
 import mmap
 import os
 import re
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import compiled
 import warpmpi as wm
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "build_tools"))
-import toolchain  # noqa: E402
-
 ml_dtypes = pytest.importorskip("ml_dtypes")
 
 HEADER = (ROOT / "src/kernels/reduce.h").read_text()
@@ -82,24 +77,16 @@ class Error(ctypes.Structure):
 
 @pytest.fixture(scope="module")
 def lib(tmp_path_factory):
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("no C compiler")
-    try:
-        cuda = toolchain.find_cuda()
-    except toolchain.ToolchainError as error:
-        pytest.skip(str(error))
-    folder = tmp_path_factory.mktemp("reduce")
-    parts = [*map(str, (ROOT / "src/cuda").glob("*.c"))]
-    parts += [str(ROOT / f"src/array/{n}.c") for n in PARTS]
-    words = [compiler, "-O1", "-g", "-std=c11", "-pthread", "-shared"]
-    words += ["-fPIC", "-ffp-contract=off", f"-I{ROOT / 'src'}"]
-    words += [f"-I{path}" for path in cuda.include_dirs]
-    kernels = Path(wm._core.__file__).with_name("_kernels.so")
-    words += [*parts, str(kernels), f"-Wl,-rpath,{kernels.parent}"]
-    words += ["-o", str(folder / "lib.so")]
-    subprocess.run([*words, "-ldl"], check=True)
-    made = ctypes.CDLL(str(folder / "lib.so"))
+    words = "-O1", "-shared", "-fPIC", "-ffp-contract=off"
+    made = ctypes.CDLL(
+        compiled.parts(
+            tmp_path_factory.mktemp("reduce") / "lib.so",
+            "src/cuda/*.c",
+            *(f"src/array/{name}.c" for name in PARTS),
+            words=words,
+            kernels=True,
+        )
+    )
     made.wm_reduce_takes.restype = ctypes.c_bool
     made.wm_atomic_takes.restype = ctypes.c_bool
     made.wm_reduce_size.restype = ctypes.c_size_t

@@ -2,15 +2,11 @@
 """How the ranks of a communicator get to know each other."""
 
 import os
-import subprocess
-import sys
 
 import pytest
 
+import compiled
 import ranks
-
-sys.path.insert(0, str(ranks.ROOT / "build_tools"))
-import toolchain
 
 # Preloaded: tells of collectives on other communicators than the program's.
 TOLD = """
@@ -48,10 +44,7 @@ PROGRAM = """
 def test_ranks_meet_by_messages(tmp_path, number):
     """Open MPI makes others behind a communicator of several hosts in its
     first collective."""
-    source, preloaded = tmp_path / "told.c", tmp_path / "told.so"
-    source.write_text(ranks.textwrap.dedent(TOLD))
-    words = [*toolchain.find_mpicc(), "-shared", "-fPIC", "-o", preloaded]
-    subprocess.run([*words, source], check=True)
+    preloaded = compiled.library(tmp_path, TOLD)
     preload = f"{os.environ.get('LD_PRELOAD', '')} {preloaded}".strip()
     printed = ranks.run_text(
         tmp_path, PROGRAM, ranks=number, LD_PRELOAD=preload

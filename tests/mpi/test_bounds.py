@@ -4,13 +4,11 @@
 import json
 import os
 import struct
-import subprocess
-import textwrap
 
 import pytest
 
+import compiled
 import ranks
-import toolchain
 import warpmpi as wm
 
 pytestmark = pytest.mark.programs
@@ -109,12 +107,7 @@ CASES = (
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("damage")
-    source, made = folder / "damage.c", folder / "damage.so"
-    source.write_text(textwrap.dedent(DAMAGE))
-    command = [*toolchain.find_mpicc(), "-shared", "-fPIC", source, "-o", made]
-    subprocess.run(command, check=True, capture_output=True)
-    return made
+    return compiled.library(tmp_path_factory.mktemp("damage"), DAMAGE)
 
 
 @pytest.mark.parametrize(
@@ -340,17 +333,8 @@ SPEAKER = """
 @pytest.fixture(scope="module")
 def speaker(tmp_path_factory):
     folder = tmp_path_factory.mktemp("said")
-    source, made = folder / "said.c", folder / "said.so"
-    source.write_text(textwrap.dedent(SAID))
-    try:
-        folders = toolchain.find_cuda().include_dirs
-    except toolchain.ToolchainError as error:
-        pytest.skip(str(error))
-    words = [*toolchain.find_mpicc(), "-std=c11", "-shared", "-fPIC"]
-    words += [f"-I{path}" for path in (ranks.ROOT / "src", *folders)]
-    words += ['-DWM_VERSION="0"', source, "-o", made]
-    subprocess.run(words, check=True, capture_output=True)
-    return made
+    words = "-std=c11", '-DWM_VERSION="0"', *compiled.includes()
+    return compiled.library(folder, SAID, *words)
 
 
 SEGMENT = "the shared segment of rank 0 is damaged"

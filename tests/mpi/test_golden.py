@@ -2,18 +2,14 @@
 """A change of a protocol is seen in the calls that it makes (tests/golden)."""
 
 import os
-import subprocess
-import sys
 
 import pytest
 from mpi4py import MPI
 
+import compiled
 import kinds
 import ranks
 import warpmpi as wm
-
-sys.path.insert(0, str(ranks.ROOT / "build_tools"))
-import toolchain
 
 GOLDEN = ranks.ROOT / "tests" / "golden"
 
@@ -32,9 +28,8 @@ pytestmark = [
 
 def test_the_calls_are_those_written_down(tmp_path):
     """To write them down anew: WARPMPI_TEST_WRITE=1."""
-    traced = tmp_path / "mpi_calls.so"
-    words = [*toolchain.find_mpicc(), "-shared", "-fPIC", "-o", str(traced)]
-    subprocess.run([*words, str(GOLDEN / "mpi_calls.c")], check=True)
+    text = (GOLDEN / "mpi_calls.c").read_text()
+    traced = compiled.library(tmp_path, text)
     preload = " ".join(
         filter(None, [os.environ.get("LD_PRELOAD"), str(traced)])
     )

@@ -2,14 +2,12 @@
 """Buffers are the caller's again when the end of a message has been told."""
 
 import os
-import subprocess
-import textwrap
 
 import pytest
 from mpi4py import MPI
 
+import compiled
 import ranks
-import toolchain
 
 pytestmark = [
     pytest.mark.programs,
@@ -141,12 +139,7 @@ PROGRAM = """
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("stay")
-    source, made = folder / "stay.c", folder / "stay.so"
-    source.write_text(textwrap.dedent(STAY))
-    command = [*toolchain.find_mpicc(), "-shared", "-fPIC", source, "-o", made]
-    subprocess.run(command, check=True, capture_output=True)
-    return made
+    return compiled.library(tmp_path_factory.mktemp("stay"), STAY)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import random
 import re
 import select
 import shutil
-import subprocess
 import tempfile
 import textwrap
 import threading
@@ -18,9 +17,9 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
+import compiled
 import kinds
-import ranks  # finds build_tools
-import toolchain
+import ranks
 import warpmpi as wm
 
 THREADS = 8
@@ -531,11 +530,7 @@ REQUESTS_OF_ALL_KINDS = """
 
 @pytest.mark.programs
 def test_mpi_is_called_without_the_gil(tmp_path):
-    words = toolchain.find_mpicc()
-    source, library = tmp_path / "watched.c", tmp_path / "watched.so"
-    source.write_text(textwrap.dedent(WATCHED_MPI))
-    command = [*words, "-shared", "-fPIC", source, "-o", library, "-ldl"]
-    subprocess.run(command, check=True, capture_output=True)
+    library = compiled.library(tmp_path, WATCHED_MPI)
     program = f"""
 import os, sys
 if "LD_PRELOAD" not in os.environ:
