@@ -79,51 +79,77 @@ threads_of(const wm_port_work_t *work)
     return (lines + WARP - 1) / WARP * WARP;
 }
 
-// Returns the blocks of an operation: a short message has its own number,
-// which both ends know; a long one has `most` that may wait at once.
+// Returns the blocks of an operation, `most` at most.
 static uint64_t
 blocks_of(const wm_port_work_t *work, uint64_t most)
 {
     uint64_t blocks = work->nbytes / BLOCK_BYTES;
     if (work->nbytes <= WM_PORT_LL_BYTES)
-        return line_blocks_of(work->nbytes);
-    if ((work->what & WM_PORT_SENDS) != 0)
-        return at_least(at_most(blocks, most), 1);
-    if ((work->what & WM_PORT_ENDS) == 0)
-        return 1;
-    return at_least(at_most(at_most(blocks, most), STAGED_BLOCKS),
-                    WM_PORT_LL_BLOCKS);
+        blocks = line_blocks_of(work->nbytes);
+    else if ((work->what & (WM_PORT_SENDS | WM_PORT_ENDS)) == 0)
+        blocks = 1;
+    else if ((work->what & WM_PORT_SENDS) == 0)
+        blocks = at_least(at_most(blocks, STAGED_BLOCKS), WM_PORT_LL_BLOCKS);
+    return at_least(at_most(blocks, most), 1);
+}
+
+// Fills the blocks of each operation, `most` at most: those that are not
+// required have the same ones. Returns the blocks of the kernel.
+static uint64_t
+port_divide(const wm_port_work_t *works, wm_port_params_t *params,
+            uint64_t most)
+{
+    uint64_t blocks = 0, shared = 0;
+    for (uint32_t i = 0; i < params->count; ++i) {
+        uint64_t own = blocks_of(&works[i], most);
+        if (i < params->required)
+            blocks += own;
+        else
+            own = shared = at_least(shared, own);
+        params->ops[i].blocks = (uint32_t)own;
+    }
+    for (uint32_t i = params->required; i < params->count; ++i)
+        params->ops[i].blocks = (uint32_t)shared;
+    return blocks + shared;
+}
+
+int
+wm_port_room(const wm_device_t *device, int sharers)
+{
+    int room = device->multiprocessors * BLOCKS_PER_SM / sharers;
+    return room > 2 ? room : 2;
+}
+
+bool
+wm_port_fits(int count, int others, int room)
+{
+    return count <= WM_PORT_OPS && count - others + (others > 0) <= room;
 }
 
 int
 wm_port_launch(int device, const wm_port_work_t *works, int count,
-               int required, int sharers, CUstream stream, wm_error_t *err)
+               int required, int room, CUstream stream, wm_error_t *err)
 {
     wm_port_params_t params;
-    const wm_device_t *facts;
     int code = wm_port_prepare(device, err);
-    if (code == 0)
-        code = wm_device_get(device, &facts, err);
     if (code < 0)
         return code;
-    uint64_t room = (uint64_t)facts->multiprocessors * BLOCKS_PER_SM
-                    / (uint64_t)(sharers * count);
-    uint64_t blocks = 0, threads = WARP;
+    uint64_t most = (uint64_t)room, threads = WARP;
     params.count = (uint32_t)count;
     params.required = (uint32_t)required;
     for (int i = 0; i < count; ++i) {
-        uint64_t own = blocks_of(&works[i], at_least(room, 1));
         threads = at_least(threads, threads_of(&works[i]));
-        blocks += own;
         params.ops[i] = (wm_port_op_t){
             .port = works[i].port,
             .late = works[i].late,
             .user = works[i].user,
             .nbytes = works[i].nbytes,
             .what = works[i].what,
-            .blocks = (uint32_t)own,
         };
     }
+    uint64_t blocks = port_divide(works, &params, most);
+    while (blocks > (uint64_t)room && most > 1)
+        blocks = port_divide(works, &params, --most);
     CUfunction function = atomic_load(count <= WM_PORT_FEW_OPS
                                           ? &functions[device].few
                                           : &functions[device].many);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The launcher of messages in CUDA graphs (kernels/port.h): the ends of
 // several messages in one kernel. A kernel waits for kernels of other
-// processes, so all of them must be able to run at once. Any thread; no GIL.
+// processes, so all blocks of all of them must be able to run at once. Any
+// thread; no GIL.
 #ifndef WM_ARRAY_PORT_H
 #define WM_ARRAY_PORT_H
 
@@ -28,12 +29,21 @@ wm_port_prepare(int device, wm_error_t *err);
 uint64_t
 wm_port_slot_bytes(uint64_t nbytes);
 
-// Enqueues one kernel for 1 to WM_PORT_OPS operations, of which the first are
-// required, and the others done if that needs no wait. `sharers`: processes
-// whose kernels run on the device at once, at most.
+// Returns the blocks that a process may have on the device, at least 2.
+// `sharers`: processes whose kernels run there at once, at most.
+int
+wm_port_room(const wm_device_t *device, int sharers);
+
+// Returns true if a kernel of `room` blocks can have so many operations, the
+// last `others` of which are not required.
+bool
+wm_port_fits(int count, int others, int room);
+
+// Enqueues one kernel for operations that fit, of which the first are
+// required, and the others done if that needs no wait.
 WM_MUST_CHECK int
 wm_port_launch(int device, const wm_port_work_t *works, int count,
-               int required, int sharers, CUstream stream, wm_error_t *err);
+               int required, int room, CUstream stream, wm_error_t *err);
 
 // Reads a port, and waits until this is done. *quiet is true if no message is
 // under way: each one that a kernel has begun has ended. *passed is the number

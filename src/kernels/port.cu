@@ -5,6 +5,8 @@
 #define PORT_UNITS 4       // units of a copy that a thread has under way
 #define PORT_BEAT 65536    // polls before the host is told, some 50 ms
 #define PORT_STOPPED 65536 // in the count of blocks: one that has stopped
+#define PORT_LEFT 65536    // in the count of operations: a block that has left
+#define PORT_OVER 65536    // in the first step: no other one comes
 
 // Results of an attempt.
 enum { PORT_WAITS, PORT_GOES, PORT_STOPS };
@@ -255,22 +257,22 @@ port_condition(const wm_port_op_t &op, const wm_port_place_t *place,
 
 #ifdef __CUDACC__
 
-// Does one block's part of a short message. Returns true on the thread that
-// ends the operation.
-WM_DEVICE bool
-port_run_short(const wm_port_op_t &op, uint32_t block,
-               const wm_port_place_t *place)
+// Does one part of a short message. A part waits for the other end's same part
+// alone.
+WM_DEVICE void
+port_run_part(const wm_port_op_t &op, uint32_t part,
+              const wm_port_place_t *place)
 {
     wm_port_t *port = op.port;
-    const uint32_t number = port->counts[block] + 1;
-    const uint32_t line = block * WM_PORT_BLOCK_LINES + threadIdx.x;
+    const uint32_t number = port->counts[part] + 1;
+    const uint32_t line = part * WM_PORT_BLOCK_LINES + threadIdx.x;
     const bool sends = port_sends(op), leads = threadIdx.x == 0;
     // Before any wait: the load is under way meanwhile.
     const uint64_t value = sends && line < port_lines(op.nbytes)
                                ? port_load(op.user, op.nbytes, line)
                                : 0;
     int result = port_match_open(op, place);
-    if (leads && block == 0)
+    if (leads && part == 0)
         port->active = number;
     const bool has_line = threadIdx.x < WM_PORT_BLOCK_LINES
                           && result == PORT_GOES
@@ -281,7 +283,7 @@ port_run_short(const wm_port_op_t &op, uint32_t block,
         if (!sends)
             result = port_await_line(op, at, number, &read);
         else if ((op.what & WM_PORT_BEGINS) != 0)
-            result = port_await(op, &port->heard[block],
+            result = port_await(op, &port->heard[part],
                                 number - place->slots);
         if (result == PORT_GOES && !sends)
             port_store(op.user, place->nbytes, line, read);
@@ -290,17 +292,27 @@ port_run_short(const wm_port_op_t &op, uint32_t block,
     }
     const bool goes = __syncthreads_and(result == PORT_GOES) != 0;
     if (!leads)
-        return false;
+        return;
     if (!goes)
         port_fail(op);
     else if (!sends)
-        wm_store_system(place->tells + block, number);
-    if (goes && block == 0)
+        wm_store_system(place->tells + part, number);
+    if (goes && part == 0)
         port_keep_place(op, place);
-    port->counts[block] = number;
-    if (block == 0)
+    port->counts[part] = number;
+    if (part == 0)
         port->left = number;
-    return block == 0;
+}
+
+// Does one block's parts of a short message of so many bytes. Returns true on
+// the thread that ends the operation.
+WM_DEVICE bool
+port_run_short(const wm_port_op_t &op, uint32_t block,
+               const wm_port_place_t *place, uint64_t nbytes)
+{
+    for (uint32_t i = block; i < port_line_blocks(nbytes); i += op.blocks)
+        port_run_part(op, i, place);
+    return threadIdx.x == 0 && block == 0;
 }
 
 // Waits until a short message that was written has been taken.
@@ -309,10 +321,11 @@ port_run_sync(const wm_port_op_t &op, uint32_t block)
 {
     if (threadIdx.x != 0)
         return false;
-    if (!port_is_closed(op)
-        && port_await(op, &op.port->heard[block], op.port->counts[block])
-               != PORT_GOES)
-        port_fail(op);
+    for (uint32_t i = block; i < port_line_blocks(op.nbytes); i += op.blocks)
+        if (!port_is_closed(op)
+            && port_await(op, &op.port->heard[i], op.port->counts[i])
+                   != PORT_GOES)
+            port_fail(op);
     return block == 0;
 }
 
@@ -384,8 +397,7 @@ port_end_long(const wm_port_op_t &op, uint32_t block,
     const bool mapped = (op.what & WM_PORT_MAPPED) != 0;
     bool goes = port_block_goes(leads ? port_match(op, place) : PORT_WAITS);
     if (goes && place->nbytes <= WM_PORT_LL_BYTES) {
-        const bool first = block < port_line_blocks(place->nbytes)
-                           && port_run_short(op, block, place);
+        const bool first = port_run_short(op, block, place, place->nbytes);
         return mapped ? first : port_is_last(op, &goes);
     }
     if (mapped && (!leads || block > 0)) {
@@ -433,54 +445,81 @@ port_run_long(const wm_port_op_t &op, uint32_t block,
     return ends ? port_end_long(op, block, place, number) : first;
 }
 
-// Decides, for all blocks of a send that is not required, if it is done now.
-WM_DEVICE int
-port_decide(const wm_port_op_t &op, const wm_port_place_t *place,
-            uint32_t number, uint32_t required)
-{
-    for (uint32_t looks = 1;; looks++) {
-        uint32_t value;
-        if (op.port->early || port_is_closed(op))
-            return PORT_STOPS;
-        if (wm_load_acquire(&place->matched) != 0
-            && wm_has_reached(port_condition(op, place, number, &value),
-                              value)) {
-            op.port->active = number;
-            return PORT_GOES;
-        }
-        if (wm_load_acquire(&op.port->others) == required
-            || port_stops(op, looks))
-            return PORT_STOPS;
-    }
-}
-
-WM_DEVICE int
-port_follow(const uint32_t *verdict)
-{
-    uint32_t result;
-    while ((result = wm_load_acquire(verdict)) == PORT_WAITS)
-        ;
-    return (int)result;
-}
-
-// Does one block's part of a long send that is not required.
-WM_DEVICE void
-port_run_if_asked(const wm_port_op_t &op, uint32_t block, uint32_t required)
+// Decides if a send that is not required is done now, as the step of this
+// number.
+WM_DEVICE bool
+port_decide(const wm_port_op_t &op, uint32_t step, uint32_t looks)
 {
     const wm_port_place_t *place = port_place(op);
     const uint32_t number = op.port->ended + 1;
-    int result = PORT_WAITS;
-    if (threadIdx.x == 0 && block > 0)
-        result = port_follow(&op.port->verdict);
-    else if (threadIdx.x == 0) {
-        result = port_decide(op, place, number, required);
-        wm_store_system(&op.port->verdict, (uint32_t)result);
+    uint32_t value;
+    if (wm_load_system(&op.port->step) % PORT_OVER != 0 || op.port->early
+        || port_is_closed(op) || port_stops(op, looks)
+        || wm_load_acquire(&place->matched) == 0
+        || !wm_has_reached(port_condition(op, place, number, &value), value))
+        return false;
+    op.port->active = number;
+    wm_store_system(&op.port->step, step);
+    return true;
+}
+
+// Waits until one of the sends that are not required is to be done. Returns
+// its index; p.count: none is any more. The first block decides, and the
+// others follow, step by step.
+template <typename params_t>
+WM_DEVICE uint32_t
+port_find_other(const params_t &p, uint32_t block, uint32_t step)
+{
+    wm_port_t *first = p.ops[p.required].port;
+    for (uint32_t looks = 1;; looks++) {
+        // Loaded first: what was decided before is seen below, as a fence is
+        // behind each step that was done (port_is_last).
+        const bool over =
+            block == 0
+                ? wm_load_acquire(&first->others) % PORT_LEFT == p.required
+                : wm_load_acquire(&first->step) >= PORT_OVER;
+        for (uint32_t i = p.required; i < p.count; i++) {
+            const wm_port_op_t &op = p.ops[i];
+            if (block == 0
+                    ? port_decide(op, step, looks)
+                    : wm_load_acquire(&op.port->step) % PORT_OVER == step)
+                return i;
+        }
+        if (over && block == 0)
+            wm_store_system(&first->step,
+                            wm_load_system(&first->step) + PORT_OVER);
+        if (over)
+            return p.count;
     }
-    if (!port_finish(op, place, number, block, port_block_goes(result), true))
+}
+
+// Does one block's part of the long sends that are not required. Their blocks
+// do one after the other, so that few of them serve many.
+template <typename params_t>
+WM_DEVICE void
+port_run_others(const params_t &p, uint32_t block)
+{
+    __shared__ uint32_t found;
+    wm_port_t *first = p.ops[p.required].port;
+    const uint32_t blocks = p.ops[p.required].blocks;
+    for (uint32_t step = 1;; step++) {
+        if (threadIdx.x == 0)
+            found = port_find_other(p, block, step);
+        __syncthreads();
+        const uint32_t at = found;
+        if (at == p.count)
+            break;
+        const wm_port_op_t &op = p.ops[at];
+        port_finish(op, port_place(op), op.port->ended + 1, block, true, true);
+        __syncthreads(); // `found` has been read
+    }
+    // The last block to leave resets what the others have read.
+    if (threadIdx.x != 0
+        || atomicAdd(&first->others, PORT_LEFT) / PORT_LEFT + 1 < blocks)
         return;
-    while (wm_load_acquire(&op.port->others) != required)
-        ;
-    op.port->others = op.port->verdict = 0;
+    for (uint32_t i = p.required; i < p.count; i++)
+        p.ops[i].port->step = 0;
+    first->others = 0;
 }
 
 template <typename params_t>
@@ -488,26 +527,26 @@ WM_DEVICE void
 port_run_all(const params_t &p)
 {
     uint32_t block = blockIdx.x, at = 0;
-    while (at + 1 < p.count && block >= p.ops[at].blocks)
+    while (at < p.required && block >= p.ops[at].blocks)
         block -= p.ops[at++].blocks;
-    const wm_port_op_t &op = p.ops[at];
-    if (at >= p.required) {
-        port_run_if_asked(op, block, p.required);
+    if (at == p.required) {
+        port_run_others(p, block);
         return;
     }
+    const wm_port_op_t &op = p.ops[at];
     const uint32_t half = port_sends(op) ? WM_PORT_BEGINS : WM_PORT_ENDS;
     const wm_port_place_t *place = port_place(op);
     bool ends;
     if (op.nbytes > WM_PORT_LL_BYTES)
         ends = port_run_long(op, block, place);
     else {
-        ends = (op.what & half) != 0 && port_run_short(op, block, place);
+        ends = (op.what & half) != 0
+               && port_run_short(op, block, place, op.nbytes);
         if ((op.what & WM_PORT_SYNCS) != 0 && (op.what & WM_PORT_ENDS) != 0)
             ends = port_run_sync(op, block);
     }
-    if (ends)
-        for (uint32_t i = p.required; i < p.count; i++)
-            atomicAdd(&p.ops[i].port->others, 1);
+    if (ends && p.required < p.count)
+        atomicAdd(&p.ops[p.required].port->others, 1);
 }
 
 #else

@@ -11,11 +11,11 @@
 
 #include "kernels/eager_ll.h"
 
-#define WM_PORT_OPS 48    // most ends in a kernel
+#define WM_PORT_OPS 96    // most ends in a kernel
 #define WM_PORT_FEW_OPS 4 // most in wm_port_few, which has few parameters
 
-// Up to so many bytes are a short message. They go in LL lines; each block has
-// lines of its own, one for each of its threads.
+// Up to so many bytes are a short message. They go in LL lines; each part of
+// 512 lines is done by one block, with a thread for each line.
 #define WM_PORT_LL_BYTES 65536
 #define WM_PORT_BLOCK_LINES 512
 #define WM_PORT_LL_BLOCKS                                                     \
@@ -52,7 +52,7 @@ typedef struct {
 typedef struct {
     wm_port_place_t place; // copied from wm_port_late_t by the first kernel
     uint32_t closed;       // not 0: no message passes any more
-    uint32_t counts[WM_PORT_LL_BLOCKS]; // short ones that a block has left
+    uint32_t counts[WM_PORT_LL_BLOCKS]; // short ones whose part has ended
     // Long messages that have begun, if they are received, and ended.
     uint32_t begun __attribute__((aligned(128)));
     uint32_t ended;
@@ -60,12 +60,13 @@ typedef struct {
     uint32_t active, left;
     uint32_t early; // a long send has ended before the kernel that ends it
     // Counted within a kernel; 0 between kernels: blocks that have ended, and
-    // those of them that have stopped; other operations that have ended; the
-    // first block's verdict, for the others.
-    uint32_t blocks, others, verdict;
+    // those of them that have stopped; for sends that are not required, the
+    // required operations that have ended, and the blocks that have left
+    // (words of the first such send); when the send is done, from 1.
+    uint32_t blocks, others, step;
     // Written by the other end, read here: the number of the latest message
-    // that a receiver's block has taken out of its slot; or, first word, of
-    // the long one that has come.
+    // whose part a receiver has taken out of its slot; or, first word, of the
+    // long one that has come.
     uint32_t heard[WM_PORT_LL_BLOCKS] __attribute__((aligned(128)));
     // Written here, read by the other end: the number of the long message for
     // which the receiver's memory is free.
@@ -84,7 +85,8 @@ enum {
     WM_PORT_MAPPED = 16, // a receive: a long message comes directly
 };
 
-// One end of a message, by `blocks` blocks.
+// One end of a message, by `blocks` blocks. All that are not required have the
+// same blocks, behind those of the required ones.
 typedef struct {
     wm_port_t *port;
     wm_port_late_t *late;

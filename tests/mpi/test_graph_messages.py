@@ -727,6 +727,24 @@ def test_the_receiver_has_more_room(comm, stream, size):
     captured[0].free()
 
 
+def test_more_long_sends_than_a_kernel_serves(fresh, stream):
+    """Their receivers might wait for them for ever."""
+    channel, rank = fresh.on(stream), fresh.rank
+    a, b = wm.zeros(65537, "u1"), wm.zeros(8, "u1")
+    sends = [channel.Send_init(a, rank, 1) for _ in range(96)]
+    with graphs.capture(stream) as captured:
+        channel.Send(b, rank, 2)
+        wm.Prequest.Startall(sends)
+        with pytest.raises(RuntimeError, match="call Waitall for them"):
+            channel.Recv(b, rank, 2)
+        sends[0].Wait()
+        channel.Recv(b, rank, 2)
+        wm.Request.Waitall(sends[1:])
+    captured[0].free()
+    for request in sends:
+        request.Free()
+
+
 def test_a_request_that_is_dropped_without_a_wait(fresh, stream):
     a = wm.zeros(10, "u1")
     with graphs.capture(stream) as captured:
@@ -765,6 +783,88 @@ def test_a_gpu_that_is_shared(tmp_path, mps):
         tmp_path, SHARED, SIMCUDA_DEVICES="1", SIMCUDA_MPS=str(mps)
     )
     assert printed.split() == ["passed" if mps else "told"] * 2
+
+
+MANY = """
+    import sys
+    sys.path.insert(0, "tests")
+    import ctypes
+    from mpi4py import MPI
+    import graphs
+    import kinds
+    import warpmpi as wm
+
+    how, size, count = sys.argv[1], int(sys.argv[2]), 48
+    comm = wm.Comm(MPI.COMM_WORLD.Split(MPI.COMM_WORLD.rank // 2))
+    stream, other = wm.Stream(wm.get_device()), 1 - comm.rank
+    channel = comm.on(stream)
+    sent = [wm.full(size, i + 1, "u1") for i in range(count)]
+    got = [wm.zeros(size, "u1") for _ in range(count)]
+    receives = [channel.Recv_init(b, other, i) for i, b in enumerate(got)]
+    make = channel.Ssend_init if how == "synchronous" else channel.Send_init
+    sends = [make(a, other, i) for i, a in enumerate(sent)]
+    one_way = how == "backwards"
+    if one_way:
+        got = got if comm.rank else []
+    with graphs.capture(stream) as captured:
+        if not one_way:
+            wm.Prequest.Startall(receives + sends)
+        if how == "apart":
+            wm.Request.Waitall(receives)
+            wm.Request.Waitall(sends)
+        elif how == "synchronous":
+            for i in range(0, count, 24):
+                wm.Request.Waitall(sends[i : i + 24] + receives[i : i + 24])
+        elif how == "together":
+            wm.Request.Waitall(sends + receives)
+        elif comm.rank == 0:
+            wm.Prequest.Startall(sends)
+            wm.Request.Waitall(sends)
+        else:
+            for receive in reversed(receives):
+                receive.Start()
+                receive.Wait()
+    for _ in range(3):
+        for b in got:
+            b.fill_(0)
+        captured[0].launch(stream)
+        stream.synchronize()
+        for i, b in enumerate(got):
+            assert (b.numpy() == i + 1).all()
+    captured[0].free()
+    most_blocks = kinds.driver().simcuda_most_blocks
+    most_blocks.restype = ctypes.c_long
+    print(max(map(most_blocks, (b"wm_port", b"wm_port_few"))), flush=True)
+"""
+
+
+@pytest.mark.programs
+@pytest.mark.skipif(kinds.is_real(), reason="needs the simulated driver")
+@pytest.mark.parametrize(
+    ("how", "size", "count"),
+    [
+        ("together", 65536, 2),
+        ("together", 65537, 2),
+        ("apart", 200_000, 2),
+        ("synchronous", 100, 2),
+        ("backwards", 200_000, 2),
+    ],
+)
+def test_kernels_have_room_where_ranks_share_a_gpu(tmp_path, how, size, count):
+    """The GPU runs eight blocks: each rank waits in its share of them."""
+    printed = ranks.run_text(
+        tmp_path,
+        MANY,
+        how,
+        str(size),
+        ranks=count,
+        SIMCUDA_DEVICES="1",
+        SIMCUDA_MPS="1",
+    )
+    most = [int(text) for text in printed.split()]
+    assert len(most) == count
+    assert max(most) <= 8 // count
+    assert "together" not in how or max(most) == 8 // count
 
 
 REFUSED = """

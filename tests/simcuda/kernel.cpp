@@ -39,6 +39,7 @@ static auto &modules =
     *new std::unordered_map<CUmodule, std::unique_ptr<Module>>;
 static auto &functions = *new std::unordered_map<CUfunction, Function *>;
 static auto &opened = *new std::vector<RangePtr>;
+static auto &most_blocks = *new std::map<std::string, long>; // by kernel
 static thread_local Running *running; // the kernel on this thread
 static struct sigaction old_actions[2];
 // Blocks of kernels that give each block a task.
@@ -221,6 +222,8 @@ cuLaunchKernel(CUfunction handle, unsigned int gx, unsigned int gy,
     if (blocks * block == 0 || block > 1024 || gy > 65535 || gz > 65535
         || params == nullptr)
         return CUDA_ERROR_INVALID_VALUE;
+    long &most = most_blocks[it->second->kernel->name];
+    most = std::max(most, (long)blocks);
     block = std::min(block, config.kernel_threads);
     blocks = std::min(
         blocks, std::max(BLOCKS_AT_LEAST, config.kernel_threads / block));
@@ -237,4 +240,11 @@ cuLaunchKernel(CUfunction handle, unsigned int gx, unsigned int gy,
     };
     enqueue(stream, std::move(op));
     return CUDA_SUCCESS;
+}
+
+SIM_EXPORT long
+simcuda_most_blocks(const char *kernel)
+{
+    Lock lock(mu);
+    return most_blocks[kernel];
 }

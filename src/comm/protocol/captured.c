@@ -148,16 +148,6 @@ wm_captured_new(wm_comm_t *comm, wm_buffer_t *buffer,
     return 0;
 }
 
-// Returns the processes whose kernels may wait on the GPU at once.
-static int
-count_sharers(int device)
-{
-    const wm_device_t *facts;
-    bool shared = wm_device_describe(device, &facts, NULL) == 0 && facts->mps;
-    int peers = shared ? wm_node_local_peers() : 1;
-    return peers > 0 ? peers : 1;
-}
-
 // Returns the halves of a message, WM_PORT_BEGINS and _ENDS, that are work for
 // a kernel. A short message has room in its slot before it is received. A long
 // one is written by the wait.
@@ -224,26 +214,114 @@ check_pending(wm_captured_t *const *ends, int count, uint64_t capture,
                         "Waitall before the capture ends");
 }
 
-// Enqueues one kernel, if there is work for it. While it waits, it also serves
-// the sends before it that have not been waited for: what it waits for may
-// come only after their receivers have gone on.
+// Returns the processes whose kernels may wait on the GPU at once.
 static int
-enqueue_works(wm_port_work_t *works, int required, bool waits,
-              uint64_t capture, int device, CUstream stream, wm_error_t *err)
+count_sharers(const wm_device_t *device)
+{
+    int peers = device->mps ? wm_node_local_peers() : 1;
+    return peers > 0 ? peers : 1;
+}
+
+// What a call enqueues on a stream: kernels of at most `room` blocks each.
+typedef struct {
+    int device, room;
+    CUstream stream;
+    uint64_t capture;
+    bool waits;
+    int filled; // operations of the next kernel
+    wm_port_work_t works[WM_PORT_OPS];
+} captured_kernels_t;
+
+static int
+kernels_begin(captured_kernels_t *kernels, const wm_captured_t *end,
+              uint32_t what, CUstream stream, wm_error_t *err)
+{
+    const wm_device_t *device;
+    kernels->device = end->device;
+    kernels->stream = stream;
+    kernels->waits = (what & WM_PORT_ENDS) != 0;
+    kernels->filled = 0;
+    int code = wm_stream_capture(end->device, stream, &kernels->capture, err);
+    if (code == 0)
+        code = wm_device_get(end->device, &device, err);
+    if (code == 0)
+        kernels->room = wm_port_room(device, count_sharers(device));
+    return code;
+}
+
+// Returns true if the next kernel has room for `count` more operations and
+// for the sends that it serves besides, without `end`, which is one of the
+// former.
+static bool
+kernels_fit(const captured_kernels_t *kernels, const wm_captured_t *end,
+            int count)
 {
     wm_captured_t *pending[WM_PORT_OPS];
-    int count = required;
-    if (required == 0)
+    int others = 0;
+    if (kernels->waits) {
+        wm_engine_lock();
+        int found = wm_captured_find_pending(
+            kernels->capture, kernels->stream, pending, WM_PORT_OPS);
+        wm_engine_unlock();
+        for (int i = 0; i < found; ++i)
+            others += pending[i] != end;
+    }
+    return wm_port_fits(kernels->filled + count + others, others,
+                        kernels->room);
+}
+
+static bool
+is_long_send(const wm_port_work_t *work)
+{
+    return (work->what & WM_PORT_SENDS) != 0
+           && work->nbytes > WM_PORT_LL_BYTES;
+}
+
+// Enqueues the next kernel, if there is work for it. While it waits, it also
+// serves the sends before it that have not been waited for: what it waits for
+// may come only after their receivers have gone on.
+static int
+kernels_launch(captured_kernels_t *kernels, wm_error_t *err)
+{
+    wm_captured_t *pending[WM_PORT_OPS];
+    int count = kernels->filled, found = 0;
+    if (count == 0)
         return 0;
     wm_engine_lock();
-    int found = waits ? wm_captured_find_pending(capture, stream, pending,
-                                                 WM_PORT_OPS - required)
-                      : 0;
-    for (int i = 0; i < found; ++i)
-        count += fill_work(pending[i], WM_PORT_ENDS, &works[count]);
+    if (kernels->waits)
+        found = wm_captured_find_pending(kernels->capture, kernels->stream,
+                                         pending, WM_PORT_OPS);
+    for (int i = 0; i < found && count < WM_PORT_OPS; ++i)
+        count += fill_work(pending[i], WM_PORT_ENDS, &kernels->works[count]);
     wm_engine_unlock();
-    return wm_port_launch(device, works, count, required,
-                          count_sharers(device), stream, err);
+    int required = kernels->filled;
+    kernels->filled = 0;
+    if (required + found > count && !is_long_send(&kernels->works[0]))
+        return wm_error_set(err, WM_ERR_STATE, 0,
+                            "more than %d messages of more than %d bytes are "
+                            "being sent on a stream that is captured, and "
+                            "would wait for this call: call Waitall for them "
+                            "before",
+                            WM_PORT_OPS - 1, WM_PORT_LL_BYTES);
+    return wm_port_launch(kernels->device, kernels->works, count, required,
+                          kernels->room, kernels->stream, err);
+}
+
+// Adds an end to the next kernel, which is enqueued first if it is full.
+static int
+kernels_add(captured_kernels_t *kernels, wm_captured_t *end, uint32_t what,
+            wm_error_t *err)
+{
+    int code = wm_captured_keep(end, kernels->capture, kernels->stream, err);
+    if (code == 0 && kernels->filled > 0 && (what & halves_of(end)) != 0
+        && !kernels_fit(kernels, end, 1))
+        code = kernels_launch(kernels, err);
+    if (code < 0)
+        return code;
+    note_pending(end, what, kernels->capture, kernels->stream);
+    kernels->filled += fill_work(end, what,
+                                 &kernels->works[kernels->filled]);
+    return 0;
 }
 
 static int
@@ -255,32 +333,34 @@ check_begun(wm_captured_t *end, wm_error_t *err)
     return code;
 }
 
+#define TURNS 3
+
+// Returns when an end comes, where the ends need several kernels: first those
+// that other ranks may wait for. Receivers ask before a send waits for a slot;
+// long sends are written before receives are waited for, and these are taken
+// before synchronous sends wait until they are.
+static int
+turn_of(const wm_captured_t *end, bool waits)
+{
+    if (end->receives)
+        return waits ? 1 : 0;
+    return !waits ? 1 : end->buffer.nbytes > WM_PORT_LL_BYTES ? 0 : 2;
+}
+
 static int
 captured_enqueue(wm_captured_t *const *ends, int count, uint32_t what,
                  CUstream stream, wm_error_t *err)
 {
-    wm_port_work_t works[WM_PORT_OPS];
-    bool waits = (what & WM_PORT_ENDS) != 0;
-    uint64_t capture = 0;
-    int filled = 0, device = ends[0]->device;
-    int code = wm_stream_capture(device, stream, &capture, err);
+    captured_kernels_t kernels;
+    int code = kernels_begin(&kernels, ends[0], what, stream, err);
     if (code == 0 && what == WM_PORT_ENDS)
-        code = check_pending(ends, count, capture, err);
+        code = check_pending(ends, count, kernels.capture, err);
     for (int i = 0; i < count && code == 0 && what != WM_PORT_ENDS; ++i)
         code = check_begun(ends[i], err);
-    for (int i = 0; i < count && code == 0; ++i) {
-        code = wm_captured_keep(ends[i], capture, stream, err);
-        if (code < 0)
-            return code;
-        note_pending(ends[i], what, capture, stream);
-        filled += fill_work(ends[i], what, &works[filled]);
-        if (filled < WM_PORT_OPS && i < count - 1)
-            continue;
-        code = enqueue_works(works, filled, waits, capture, device, stream,
-                             err);
-        filled = 0;
-    }
-    return code;
+    for (int i = 0; i < TURNS * count && code == 0; ++i)
+        if (turn_of(ends[i % count], kernels.waits) == i / count)
+            code = kernels_add(&kernels, ends[i % count], what, err);
+    return code < 0 ? code : kernels_launch(&kernels, err);
 }
 
 int
@@ -301,6 +381,13 @@ int
 wm_captured_pass(wm_captured_t *const *ends, int count, CUstream stream,
                  wm_error_t *err)
 {
-    return captured_enqueue(ends, count, WM_PORT_BEGINS | WM_PORT_ENDS, stream,
-                            err);
+    const uint32_t both = WM_PORT_BEGINS | WM_PORT_ENDS;
+    captured_kernels_t kernels;
+    int code = kernels_begin(&kernels, ends[0], both, stream, err);
+    // In several kernels, all must begin before one of them waits.
+    if (code < 0 || count == 1 || kernels_fit(&kernels, NULL, count))
+        return code < 0 ? code
+                        : captured_enqueue(ends, count, both, stream, err);
+    code = wm_captured_start(ends, count, stream, err);
+    return code < 0 ? code : wm_captured_wait(ends, count, stream, err);
 }
