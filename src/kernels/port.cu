@@ -283,8 +283,7 @@ port_run_part(const wm_port_op_t &op, uint32_t part,
         if (!sends)
             result = port_await_line(op, at, number, &read);
         else if ((op.what & WM_PORT_BEGINS) != 0)
-            result = port_await(op, &port->heard[part],
-                                number - place->slots);
+            result = port_await(op, &port->heard[part], number - place->slots);
         if (result == PORT_GOES && !sends)
             port_store(op.user, place->nbytes, line, read);
         else if (result == PORT_GOES)
@@ -474,10 +473,10 @@ port_find_other(const params_t &p, uint32_t block, uint32_t step)
     for (uint32_t looks = 1;; looks++) {
         // Loaded first: what was decided before is seen below, as a fence is
         // behind each step that was done (port_is_last).
-        const bool over =
-            block == 0
-                ? wm_load_acquire(&first->others) % PORT_LEFT == p.required
-                : wm_load_acquire(&first->step) >= PORT_OVER;
+        const bool over = block == 0
+                              ? wm_load_acquire(&first->others) % PORT_LEFT
+                                    == p.required
+                              : wm_load_acquire(&first->step) >= PORT_OVER;
         for (uint32_t i = p.required; i < p.count; i++) {
             const wm_port_op_t &op = p.ops[i];
             if (block == 0

@@ -845,6 +845,7 @@ MANY = """
     [
         ("together", 65536, 2),
         ("together", 65537, 2),
+        ("together", 65536, 4),
         ("apart", 200_000, 2),
         ("synchronous", 100, 2),
         ("backwards", 200_000, 2),

@@ -2,15 +2,14 @@
 #include "comm/comm/host_only.h"
 
 #include <stdatomic.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "comm/comm/comm.h"
 #include "comm/engine/child.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/modules.h"
-#include "comm/engine/modules.h"
 #include "comm/engine/posted.h"
+#include "comm/node/sharers.h"
 #include "cuda/device.h"
 #include "cuda/settings.h"
 
@@ -27,17 +26,6 @@ needs_us(void)
     return wm_device_count() > 0 || wm_setting_is_on(WM_SETTING_CHECK);
 }
 
-// Returns how many processes of MPI_COMM_WORLD the launcher has started on
-// this host, if it is Open MPI's, MPICH's or Intel's; 0: unknown.
-static int
-count_local_ranks(void)
-{
-    const char *text = getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
-    if (text == NULL)
-        text = getenv("MPI_LOCALNRANKS");
-    return text != NULL ? atoi(text) : 0;
-}
-
 static void
 look_at_host(void)
 {
@@ -46,7 +34,7 @@ look_at_host(void)
         || !wm_driver_host_lacks())
         return;
     MPI_Comm_size(MPI_COMM_WORLD, &size);
-    if (size == 1 || size == count_local_ranks())
+    if (size == 1 || size == wm_sharers_launched())
         atomic_store(&world, HOST_ONLY);
 }
 

@@ -64,6 +64,9 @@ typedef struct {
     // The first bytes of the UUID of the GPU on which it last received a long
     // message; 0: none yet.
     _Atomic uint64_t takes_on;
+    // Those of the GPU on which its kernels wait for others' (sharers.h); 0:
+    // none yet, UINT64_MAX: several.
+    _Atomic uint64_t waits_on;
     wm_account_t account;
     // Ids of freed buffers: peers close their mappings of these.
     _Alignas(64) _Atomic uint64_t notice_count;

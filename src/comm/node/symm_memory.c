@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "comm/engine/engine.h"
+#include "comm/node/sharers.h"
 
 // The facts that a rank gives of its memory, and then of its mappings of the
 // others'.
@@ -13,6 +14,7 @@ typedef struct {
     wm_rkey_t place;
     CUuuid device;
     int multiprocessors;
+    int others; // processes outside of the group that use them, too
     bool mps;
     int pinned_symm;
     int file;
@@ -148,6 +150,9 @@ symm_memory_prepare(wm_symm_memory_t *symm, const wm_symm_group_t *group,
         told->device = device->uuid;
         told->multiprocessors = device->multiprocessors;
         told->mps = device->mps;
+        wm_engine_lock();
+        told->others = wm_sharers_besides(device, group->peers, group->size);
+        wm_engine_unlock();
     }
     told->nbytes = symm->nbytes;
     symm->ranks[group->rank].memory = own;
@@ -169,7 +174,8 @@ share_multiprocessors(const told_t *all, int size)
                                  sizeof all[i].device)
                               == 0;
         int own = sharers == 1 || all[rank].mps
-                      ? all[rank].multiprocessors / sharers
+                      ? all[rank].multiprocessors
+                            / (sharers + all[rank].others)
                       : 0;
         if (all[rank].has_gpu && own < least)
             least = own;

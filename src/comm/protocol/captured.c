@@ -6,6 +6,7 @@
 #include "comm/engine/engine.h"
 #include "comm/link/link.h"
 #include "comm/node/segment_words.h"
+#include "comm/node/sharers.h"
 
 static uint32_t serial; // of the latest words
 
@@ -214,14 +215,6 @@ check_pending(wm_captured_t *const *ends, int count, uint64_t capture,
                         "Waitall before the capture ends");
 }
 
-// Returns the processes whose kernels may wait on the GPU at once.
-static int
-count_sharers(const wm_device_t *device)
-{
-    int peers = device->mps ? wm_node_local_peers() : 1;
-    return peers > 0 ? peers : 1;
-}
-
 // What a call enqueues on a stream: kernels of at most `room` blocks each.
 typedef struct {
     int device, room;
@@ -244,9 +237,13 @@ kernels_begin(captured_kernels_t *kernels, const wm_captured_t *end,
     int code = wm_stream_capture(end->device, stream, &kernels->capture, err);
     if (code == 0)
         code = wm_device_get(end->device, &device, err);
-    if (code == 0)
-        kernels->room = wm_port_room(device, count_sharers(device));
-    return code;
+    if (code < 0)
+        return code;
+    wm_engine_lock();
+    kernels->room = wm_port_room(device,
+                                 1 + wm_sharers_besides(device, NULL, 0));
+    wm_engine_unlock();
+    return 0;
 }
 
 // Returns true if the next kernel has room for `count` more operations and
@@ -260,8 +257,8 @@ kernels_fit(const captured_kernels_t *kernels, const wm_captured_t *end,
     int others = 0;
     if (kernels->waits) {
         wm_engine_lock();
-        int found = wm_captured_find_pending(
-            kernels->capture, kernels->stream, pending, WM_PORT_OPS);
+        int found = wm_captured_find_pending(kernels->capture, kernels->stream,
+                                             pending, WM_PORT_OPS);
         wm_engine_unlock();
         for (int i = 0; i < found; ++i)
             others += pending[i] != end;
@@ -319,8 +316,7 @@ kernels_add(captured_kernels_t *kernels, wm_captured_t *end, uint32_t what,
     if (code < 0)
         return code;
     note_pending(end, what, kernels->capture, kernels->stream);
-    kernels->filled += fill_work(end, what,
-                                 &kernels->works[kernels->filled]);
+    kernels->filled += fill_work(end, what, &kernels->works[kernels->filled]);
     return 0;
 }
 
