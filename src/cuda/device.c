@@ -250,6 +250,14 @@ wm_device_go(void)
     }
 }
 
+CUstreamCaptureMode
+wm_device_set_mode(CUstreamCaptureMode mode)
+{
+    if (!wm_driver_forked() && wm_driver_in_process())
+        wm_cu.ThreadExchangeStreamCaptureMode(&mode);
+    return mode;
+}
+
 int
 wm_device_synchronize(int ordinal, wm_error_t *err)
 {

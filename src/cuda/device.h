@@ -87,6 +87,12 @@ wm_device_stay(void);
 void
 wm_device_go(void);
 
+// Sets the stream capture mode of this thread, and returns the one before, to
+// which the caller sets it again. While it is relaxed, functions of others may
+// free GPU memory without spoiling a capture. No-op without a driver.
+CUstreamCaptureMode
+wm_device_set_mode(CUstreamCaptureMode mode);
+
 // Waits for all work on the device.
 WM_MUST_CHECK int
 wm_device_synchronize(int ordinal, wm_error_t *err);

@@ -606,6 +606,36 @@ def test_a_graph_that_is_gone_gives_its_array_back(comm, stream):
     assert gone() is None
 
 
+class Unpooled(kinds.Foreign):
+    """Its deallocator frees GPU memory."""
+
+    def free(self):
+        if self.pointer:
+            with self.context():
+                graphs.call("cuMemFree_v2", ctypes.c_uint64(self.pointer))
+            self.pointer = 0
+
+
+def test_arrays_that_end_in_a_capture(comm, stream):
+    """A deallocator that we call does not spoil the program's own capture."""
+    channel = comm.on(stream)
+    array = Unpooled(100, "u1", "device", stream)
+    gone = weakref.ref(array)
+    with graphs.capture(stream) as first:
+        channel.Sendrecv(array, comm.rank, 0, array, comm.rank, 0)
+    del array
+    with graphs.capture(stream, graphs.GLOBAL) as captured:
+        assert gone() is not None
+        first[0].free()
+        for _ in range(1000):
+            channel.Send(wm.zeros(1, "u1"), MPI.PROC_NULL)
+            if gone() is None:
+                break
+            time.sleep(0.01)
+        assert gone() is None
+    captured[0].free()
+
+
 def test_nobody(comm, stream):
     """Messages with PROC_NULL are captured, and do nothing."""
     channel, a = comm.on(stream), wm.ones(10, "u1")

@@ -254,14 +254,9 @@ wm_captured_drop(wm_captured_t *end)
     if (end->index >= 0 && !lost)
         wm_segment_words_give(WM_WORDS_OF_PORTS, end->index);
     wm_engine_unlock();
-    // The array's maker may free it in the middle of a capture.
-    wm_scope_t scope;
-    bool entered = wm_device_enter(end->device, &scope, NULL) == 0;
     if (end->block != NULL)
         wm_block_free(end->block, 0, NULL, NULL);
     wm_buffer_release(&end->buffer);
-    if (entered)
-        wm_device_leave(&scope);
     free(end);
 }
 

@@ -4,6 +4,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "cuda/device.h"
 #include "cuda/lock.h"
 #include "python/message/elements.h"
 
@@ -52,11 +53,16 @@ release_waiting(void *Py_UNUSED(unused))
     waiting = NULL;
     called = false;
     pthread_mutex_unlock(&lock);
+    // The thread may be in a capture of its own, of which the operations that
+    // have ended know nothing, and a deallocator may free GPU memory.
+    CUstreamCaptureMode mode = wm_device_set_mode(
+        CU_STREAM_CAPTURE_MODE_RELAXED);
     while (list != NULL) {
         wm_owner_t *next = list->next;
         release_now(list);
         list = next;
     }
+    wm_device_set_mode(mode);
     return 0;
 }
 
