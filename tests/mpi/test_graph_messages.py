@@ -524,6 +524,28 @@ def test_a_capture_that_fails_is_no_start(fresh, stream):
     captured[0].free()
 
 
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_capture_that_is_spoilt_is_no_start(fresh, stream, others):
+    """The driver may tell late that no graph has come of it."""
+    request = fresh.on(stream).Recv_init(wm.zeros(8, "u1"), fresh.rank)
+    made = []
+    for _ in range(others):
+        with graphs.capture(stream) as captured:
+            request.Start()
+            request.Wait()
+        made += captured
+    graphs.begin(stream)
+    request.Start()
+    graphs.spoil(stream)
+    assert graphs.end(stream)[0] != 0
+    with graphs.capture(stream) as captured:
+        request.Start()
+        request.Wait()
+    stream.synchronize()
+    for graph in made + captured:
+        graph.free()
+
+
 def test_threads_free_communicators_and_graphs(comm, pair_of_ranks, stream):
     """Ends of one are closed while another thread drops its own."""
     stop = threading.Event()

@@ -184,6 +184,11 @@ end_capture(const StreamPtr &origin, Graph *graph)
     captures.erase(std::find(captures.begin(), captures.end(), capture));
     graph->ops = std::move(capture->ops);
     graph->objects = std::move(capture->objects);
+    // As the driver, which calls destructors in a thread of its own, later.
+    if (capture->spoilt)
+        std::thread([objects = std::move(graph->objects)] {
+            std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        }).detach();
     return capture->spoilt ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
            : joined        ? CUDA_SUCCESS
                            : CUDA_ERROR_STREAM_CAPTURE_UNJOINED;

@@ -16,6 +16,7 @@
 #define PASS_US 5000000 // for a message under way when its request is freed
 #define STOP_US 1000000 // for its kernels, once they are stopped
 #define NAP_NS 50000
+#define GONE_US 50000     // for the driver to tell that a graph is gone
 #define PAUSE_US 2000000  // without a sign of a kernel, which waits no longer
 #define AGAIN_US 60000000 // between two reports of a wait
 #define LOOK_US 200000    // for ends that nobody needs
@@ -50,6 +51,18 @@ wm_captured_find_pending(uint64_t capture, CUstream stream,
     return pending;
 }
 
+// Returns true if the latest capture has become a graph. The driver tells a
+// while later that the one of a capture that has failed is gone.
+static bool
+has_latest_graph(const wm_captured_t *end)
+{
+    int64_t deadline = wm_engine_now() + GONE_US;
+    while (atomic_load(&end->graphs) > end->others
+           && wm_engine_now() < deadline)
+        nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
+    return atomic_load(&end->graphs) > end->others;
+}
+
 int
 wm_captured_check_begun(wm_captured_t *end, wm_error_t *err)
 {
@@ -61,7 +74,7 @@ wm_captured_check_begun(wm_captured_t *end, wm_error_t *err)
         || capture == end->pending)
         return 0;
     end->pending = 0;
-    if (atomic_load(&end->graphs) == 0)
+    if (!has_latest_graph(end))
         return 0;
     return wm_error_set(err, WM_ERR_STATE, 0,
                         "a message %s rank %d with tag %d was started in a "
@@ -88,7 +101,7 @@ wm_captured_keep(wm_captured_t *end, uint64_t capture, CUstream stream,
                             "new request");
     if (end->kept == capture)
         return 0;
-    atomic_fetch_add(&end->graphs, 1);
+    end->others = atomic_fetch_add(&end->graphs, 1);
     int code = wm_capture_keep(end->device, stream, end, graph_released, err);
     if (code == 0)
         end->kept = capture;

@@ -31,6 +31,7 @@ struct wm_captured {
     _Atomic int holders;        // a request, and threads that close it
     _Atomic int graphs;         // that may still run
     uint64_t kept;              // the latest capture, which counts
+    int others;                 // of the graphs, when it did so first
     // The capture, and the stream there, in which the message has begun and is
     // not waited for yet. 0: none.
     uint64_t pending;
