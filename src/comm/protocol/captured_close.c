@@ -149,20 +149,36 @@ is_needed(const wm_captured_t *end)
     return atomic_load(&end->holders) > 0 || atomic_load(&end->graphs) > 0;
 }
 
-// Reads how many messages the ends that nobody needs have passed. Takes the
-// engine's lock, and waits for the GPU with it.
+// Takes hold of an end that nobody needs, and whose messages were not counted.
+static wm_captured_t *
+hold_uncounted_one(void)
+{
+    wm_engine_lock();
+    wm_captured_t *end = all;
+    while (end != NULL
+           && (end->port == NULL || end->counted || is_needed(end)))
+        end = end->listed;
+    if (end != NULL) {
+        end->counted = true;
+        atomic_fetch_add(&end->holders, 1);
+    }
+    wm_engine_unlock();
+    return end;
+}
+
+// Reads how many messages the ends that nobody needs have passed. Waits for
+// the GPU, which may wait for the engine: lock not held.
 static void
 count_passed(void)
 {
     bool quiet;
     uint32_t passed;
-    wm_engine_lock();
-    for (wm_captured_t *end = all; end != NULL; end = end->listed)
-        if (end->port != NULL && end->passed == 0 && !is_needed(end)
-            && wm_port_look(end->device, end->port, &quiet, &passed, NULL)
-                   == 0)
+    wm_captured_t *end;
+    while ((end = hold_uncounted_one()) != NULL) {
+        if (wm_port_look(end->device, end->port, &quiet, &passed, NULL) == 0)
             end->passed = passed + 1;
-    wm_engine_unlock();
+        wm_captured_release(end);
+    }
 }
 
 // With WARPMPI_CHECK finds ranks that have launched different numbers of

@@ -40,6 +40,7 @@ struct wm_captured {
     uint32_t beat;
     int64_t beat_at, waits_since, told_at;
     uint32_t passed; // with WARPMPI_CHECK: as in the words, for the other end
+    bool counted;    // `passed` was looked for
     bool closed;     // no message passes any more
     bool left;       // the other end knows that nothing is left
     bool told;       // so the program was told
