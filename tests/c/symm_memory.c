@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "comm/engine/engine.h"
+#include "comm/node/sharers.h"
 #include "comm/node/symm_memory.h"
 
 #define NBYTES ((size_t)4096)
@@ -15,6 +16,7 @@ typedef struct {
     wm_rkey_t place;
     CUuuid device;
     int multiprocessors;
+    uint16_t others;
     bool mps;
     int pinned_symm;
     int file;
@@ -191,6 +193,13 @@ wm_host_unregister(int number, void *memory)
     (void)number, (void)memory;
 }
 
+int
+wm_sharers_besides(const wm_device_t *where, wm_peer_t *const *group, int size)
+{
+    assert(where == &device && group[1] == &peers[1] && size == 2);
+    return 3;
+}
+
 void
 wm_engine_lock(void)
 {
@@ -260,6 +269,8 @@ is_refused(bool on_host, size_t least)
     if (code == 0) {
         assert(symm->ranks[0].nbytes == NBYTES);
         assert(symm->ranks[1].nbytes == other.nbytes);
+        // The least share, of ranks that have 5 and 8 sharers.
+        assert(symm->multiprocessors == 132 / 8);
         wm_symm_memory_free(symm);
     }
     return code == WM_ERR_STATE;
@@ -275,7 +286,9 @@ main(void)
         .size = 2 * NBYTES,
     };
     other.file = -1;
-    other.has_gpu = true;
+    other.has_gpu = device.mps = other.mps = true;
+    device.multiprocessors = other.multiprocessors = 132;
+    other.others = 6;
     static const size_t sizes[] = {NBYTES, 2 * NBYTES, NBYTES / 2, 0};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; ++i) {
         other.nbytes = sizes[i];

@@ -14,7 +14,7 @@ typedef struct {
     wm_rkey_t place;
     CUuuid device;
     int multiprocessors;
-    int others; // processes outside of the group that use them, too
+    uint16_t others; // processes outside of the group that use them, too
     bool mps;
     int pinned_symm;
     int file;
@@ -151,7 +151,8 @@ symm_memory_prepare(wm_symm_memory_t *symm, const wm_symm_group_t *group,
         told->multiprocessors = device->multiprocessors;
         told->mps = device->mps;
         wm_engine_lock();
-        told->others = wm_sharers_besides(device, group->peers, group->size);
+        told->others = (uint16_t)wm_sharers_besides(device, group->peers,
+                                                    group->size);
         wm_engine_unlock();
     }
     told->nbytes = symm->nbytes;
