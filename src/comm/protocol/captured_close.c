@@ -16,7 +16,7 @@
 #define PASS_US 5000000 // for a message under way when its request is freed
 #define STOP_US 1000000 // for its kernels, once they are stopped
 #define NAP_NS 50000
-#define GONE_US 50000     // for the driver to tell that a graph is gone
+#define RELEASE_US 50000  // for the driver to tell that a graph is gone
 #define PAUSE_US 2000000  // without a sign of a kernel, which waits no longer
 #define AGAIN_US 60000000 // between two reports of a wait
 #define LOOK_US 200000    // for ends that nobody needs
@@ -56,7 +56,7 @@ wm_captured_find_pending(uint64_t capture, CUstream stream,
 static bool
 has_latest_graph(const wm_captured_t *end)
 {
-    int64_t deadline = wm_engine_now() + GONE_US;
+    int64_t deadline = wm_engine_now() + RELEASE_US;
     while (atomic_load(&end->graphs) > end->others
            && wm_engine_now() < deadline)
         nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
