@@ -66,8 +66,7 @@ int
 wm_partitioned_number(wm_comm_t *comm, int rank, int tag, bool receives,
                       int *number, wm_counted_t **counted, wm_error_t *err)
 {
-    // Numbers above those that are drawn, and below the tag of messages in
-    // graphs (captured_match.c), and that of preflights.
+    // Numbers above those that are drawn (tag_limit of comm.h).
     int numbers = comm->tag_limit - 2 - wm_comm_last_number(comm);
     int most = numbers / WM_PARTITIONED_NUMBERS - 1;
     if (tag > most)

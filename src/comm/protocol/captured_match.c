@@ -10,8 +10,6 @@
 
 #define HEADER_MAGIC 0x6c616e65u
 
-// Numbers above those of partitioned messages, and below the tag of
-// preflights.
 static int
 header_tag(const wm_comm_t *comm)
 {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Starts and waits of persistent requests of comm.on(stream) in a capture into
-// a CUDA graph: they are nodes of the graph. GIL held.
+// a CUDA graph: they are nodes of the graph. A captured Send, or another plain
+// call, is a persistent request, too, which is dropped at once
+// (captured_call.c). GIL held.
 #ifndef WM_PYTHON_REQUEST_CAPTURED_REQUEST_H
 #define WM_PYTHON_REQUEST_CAPTURED_REQUEST_H
 

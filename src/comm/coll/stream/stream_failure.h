@@ -2,7 +2,8 @@
 // Failure detection for streams that wait for ranks that die, or that revoke a
 // communicator. No call waits on the host. So the progress thread, and our
 // code that waits for such a stream, ask MPI now and then about each
-// communicator with symmetric memory whose streams may be waiting. The words
+// communicator whose streams may be waiting: in collectives, for epochs
+// (wm_epochs_release), or for messages in graphs (wm_captured_look). The words
 // of a dead rank are poisoned, so that no stream waits for it
 // (wm_stream_words_poison), and calls raise. The same looks release streams
 // that wait for each other in a call in which ranks differ
