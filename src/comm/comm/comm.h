@@ -56,7 +56,7 @@ typedef struct wm_comm {
     MPI_Comm data;        // all other messages of ours; errors return
     wm_neighbor_rule_t neighbor_rule; // topology of `data`
     int rank;
-    int size; // number of ranks; of an intercommunicator, the remote ones
+    int size;      // number of ranks; of an intercommunicator, the remote ones
     int tag_limit; // on `data` preflights; below: graphs, partitioned, drawn
     wm_peer_t **peers;     // by rank
     wm_barrier_t *barrier; // NULL: see wm_comm_is_one_host()
