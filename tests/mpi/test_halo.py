@@ -325,7 +325,8 @@ def test_no_memory_is_left_for_lines(lines, fail, monkeypatch):
         np.testing.assert_array_equal(u.numpy(), wanted)
     alone = 1 < RANKS <= wm.get_cuda_device_count()  # else no lines serve
     assert found[-1] == found[1] == found[0] + (alone and lines > 0)
-    assert made[2:] == [0, 0, alone and lines > 0, 0]
+    grown = made.pop(4)  # none, if memory of another test serves
+    assert made[2:] == [0, 0, 0] and grown <= (alone and lines > 0)
     world.free()
 
 
