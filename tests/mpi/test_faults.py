@@ -216,9 +216,12 @@ class Requests(Scenario):
     waitall = staticmethod(wm.Request.Waitall)
 
     def run(self):
+        self.run_on(self.comm)
+
+    def run_on(self, comm):
         """What can be begun is, for the peer's sake, and then waited for."""
         error, requests = None, []
-        begin = (self.comm.Irecv, self.buffer), (self.comm.Isend, self.out)
+        begin = (comm.Irecv, self.buffer), (comm.Isend, self.out)
         for call, buffer in begin:
             try:
                 requests.append(call(buffer, self.other(), self.tag))
@@ -311,6 +314,47 @@ class OnStream(Scenario):
             self.channel.Send(self.out, 1, self.tag)
         else:
             self.channel.Recv(self.buffer, 0, self.tag)
+        self.stream.synchronize()
+
+
+class ExchangeOnStream(OnStream):
+    both = True
+
+    def run(self):
+        self.channel.Sendrecv(
+            self.out,
+            self.other(),
+            self.tag,
+            self.buffer,
+            self.other(),
+            self.tag,
+        )
+        self.stream.synchronize()
+
+
+class RequestsOnStream(OnStream, Requests):
+    def run(self):
+        self.run_on(self.channel)
+        self.stream.synchronize()
+
+
+class PersistentOnStream(OnStream):
+    both = True
+
+    def run(self):
+        """What can be started is, for the peer's sake."""
+        error = None
+        init = self.channel.Recv_init, self.channel.Send_init
+        pairs = zip(init, (self.buffer, self.out), strict=True)
+        requests = [call(x, self.other(), self.tag) for call, x in pairs]
+        for call in ("Start", "Wait"):
+            for request in requests:
+                try:
+                    getattr(request, call)()
+                except ERRORS as raised:
+                    error = error or raised
+        if error is not None:
+            raise error
         self.stream.synchronize()
 
 
@@ -561,6 +605,9 @@ P2P = {
     "on_stream_large": (OnStream, "device", "device", LARGE),
     "on_stream_pool": (OnStream, "pool", "pool", SMALL),
     "on_stream_to_host": (OnStream, "device", "host", LARGE),
+    "exchange_on_stream": (ExchangeOnStream, "device", "device", SMALL),
+    "requests_on_stream": (RequestsOnStream, "device", "device", SMALL),
+    "persistent_on_stream": (PersistentOnStream, "device", "device", SMALL),
     "strided_small": (Strided, "device", "device", SMALL),
     "strided_to_host": (Strided, "device", "host", LARGE),
     "host_to_strided": (Strided, "host", "device", LARGE),

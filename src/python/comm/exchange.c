@@ -197,7 +197,8 @@ static PyObject *
 run(PyObject *self, exchange_t *exchange)
 {
     wm_op_t *receiving = NULL, *sending = NULL;
-    int code = wm_py_channel_is_captured(&exchange->in.channel);
+    int code = wm_py_channel_is_captured(&exchange->out.channel,
+                                         &exchange->out.envelope);
     if (code != 0)
         return code < 0 ? NULL : capture(self, exchange);
     exchange->in.envelope.uncaptured = true;

@@ -80,6 +80,13 @@ wm_py_transfer_begin(const wm_transfer_t *transfer, MPI_Request *request,
     return op;
 }
 
+static int
+is_captured(const wm_transfer_t *transfer)
+{
+    return wm_py_channel_is_captured(
+        &transfer->channel, transfer->receives ? NULL : &transfer->envelope);
+}
+
 // Runs a transfer from begin to end in one release of the GIL.
 static PyObject *
 run(PyObject *self, wm_transfer_t *transfer, const char *function)
@@ -88,7 +95,7 @@ run(PyObject *self, wm_transfer_t *transfer, const char *function)
     wm_message_t message;
     wm_op_t *op = NULL;
     const wm_transfer_t *only = transfer;
-    int code = wm_py_channel_is_captured(&transfer->channel);
+    int code = is_captured(transfer);
     if (code != 0)
         return code < 0 ? NULL : wm_py_captured_run(self, &only, 1, false);
     transfer->envelope.uncaptured = true;
@@ -122,7 +129,7 @@ begin(PyObject *self, wm_transfer_t *transfer)
 {
     wm_message_t message;
     MPI_Request request;
-    int code = wm_py_channel_is_captured(&transfer->channel);
+    int code = is_captured(transfer);
     if (code != 0)
         return code < 0 ? NULL : wm_py_captured_begin(self, transfer);
     transfer->envelope.uncaptured = true;

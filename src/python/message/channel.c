@@ -57,21 +57,6 @@ wm_py_channel_envelope(const wm_channel_t *channel, int rank, int tag,
     };
 }
 
-int
-wm_py_channel_is_captured(const wm_channel_t *channel)
-{
-    wm_error_t err;
-    uint64_t capture = 0;
-    int code;
-    if (channel->device < 0)
-        return 0;
-    WM_PY_UNLOCKED(code = wm_stream_capture(channel->device, channel->stream,
-                                            &capture, &err));
-    if (code < 0)
-        wm_py_raise(&err);
-    return code < 0 ? -1 : capture != 0;
-}
-
 void
 wm_py_channel_keep(const wm_channel_t *channel, wm_message_t *message)
 {
@@ -94,6 +79,25 @@ wm_py_channel_tell_receiver(const wm_channel_t *channel,
     if (PyErr_ExceptionMatches(wm_py_state->cuda_error)
         || PyErr_ExceptionMatches(PyExc_MemoryError))
         wm_py_send_failure(channel->comm, envelope);
+}
+
+int
+wm_py_channel_is_captured(const wm_channel_t *channel,
+                          const wm_envelope_t *sent)
+{
+    wm_error_t err;
+    uint64_t capture = 0;
+    int code;
+    if (channel->device < 0)
+        return 0;
+    WM_PY_UNLOCKED(code = wm_stream_capture(channel->device, channel->stream,
+                                            &capture, &err));
+    if (code == 0)
+        return capture != 0;
+    wm_py_raise(&err);
+    if (sent != NULL)
+        wm_py_channel_tell_receiver(channel, sent);
+    return -1;
 }
 
 int

@@ -43,11 +43,6 @@ wm_envelope_t
 wm_py_channel_envelope(const wm_channel_t *channel, int rank, int tag,
                        bool blocking);
 
-// Returns 1 if the channel's stream is being captured into a graph, else 0, or
-// -1 with an exception. Without a stream no driver call.
-int
-wm_py_channel_is_captured(const wm_channel_t *channel);
-
 // Keeps the stream alive as long as the memory of a message on it is in use.
 void
 wm_py_channel_keep(const wm_channel_t *channel, wm_message_t *message);
@@ -73,5 +68,12 @@ wm_py_send_failure(wm_comm_t *comm, const wm_envelope_t *envelope);
 void
 wm_py_channel_tell_receiver(const wm_channel_t *channel,
                             const wm_envelope_t *envelope);
+
+// Returns 1 if the channel's stream is being captured into a graph, else 0, or
+// -1 with an exception, of which the receiver of `sent` is told; NULL: nothing
+// is sent. Without a stream no driver call.
+int
+wm_py_channel_is_captured(const wm_channel_t *channel,
+                          const wm_envelope_t *sent);
 
 #endif

@@ -39,7 +39,7 @@ divide(wm_prequest_t *const *requests, int count, wm_prequest_t **captured,
        uint64_t *captures, wm_prequest_t **others, int *other_count)
 {
     wm_error_t err;
-    int found = 0, rest = 0, code = 0;
+    int found = 0, rest = 0, looked = 0, code = 0;
     bool any = false;
     for (int i = 0; i < count; ++i) {
         any |= requests[i]->channel.device >= 0;
@@ -49,22 +49,25 @@ divide(wm_prequest_t *const *requests, int count, wm_prequest_t **captured,
     if (!any)
         return 0;
     Py_BEGIN_ALLOW_THREADS;
-    for (int i = 0; i < count && code == 0; ++i) {
+    for (; looked < count && code == 0; ++looked) {
         uint64_t capture = 0;
-        if (found > 0 && is_same_stream(requests[i], captured[found - 1]))
+        if (found > 0 && is_same_stream(requests[looked], captured[found - 1]))
             capture = captures[found - 1];
         else
-            code = find_capture(requests[i], &capture, &err);
+            code = find_capture(requests[looked], &capture, &err);
         if (capture == 0)
-            others[rest++] = requests[i];
+            others[rest++] = requests[looked];
         else {
             captures[found] = capture;
-            captured[found++] = requests[i];
+            captured[found++] = requests[looked];
         }
     }
     Py_END_ALLOW_THREADS;
     if (code < 0) {
+        const wm_prequest_t *last = requests[looked - 1];
         wm_py_raise(&err);
+        if (!last->receives)
+            wm_py_channel_tell_receiver(&last->channel, &last->envelope);
         return -1;
     }
     *other_count = rest;
