@@ -16,7 +16,7 @@
 #define PASS_US 5000000 // for a message under way when its request is freed
 #define STOP_US 1000000 // for its kernels, once they are stopped
 #define NAP_NS 50000
-#define RELEASE_US 50000  // for the driver to tell that a graph is gone
+#define RELEASE_US 300000 // for the driver to tell that a graph is gone
 #define PAUSE_US 2000000  // without a sign of a kernel, which waits no longer
 #define AGAIN_US 60000000 // between two reports of a wait
 #define LOOK_US 200000    // for ends that nobody needs
