@@ -52,14 +52,20 @@ wm_captured_find_pending(uint64_t capture, CUstream stream,
 }
 
 // Returns true if the latest capture has become a graph. The driver tells a
-// while later that the one of a capture that has failed is gone.
+// while later that the one of a capture that has failed is gone: the lock is
+// let go meanwhile.
 static bool
-has_latest_graph(const wm_captured_t *end)
+has_latest_graph(wm_captured_t *end)
 {
     int64_t deadline = wm_engine_now() + RELEASE_US;
+    atomic_fetch_add(&end->holders, 1);
     while (atomic_load(&end->graphs) > end->others
-           && wm_engine_now() < deadline)
+           && wm_engine_now() < deadline) {
+        wm_engine_unlock();
         nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
+        wm_engine_lock();
+    }
+    wm_captured_release(end);
     return atomic_load(&end->graphs) > end->others;
 }
 

@@ -114,7 +114,7 @@ wm_captured_find_pending(uint64_t capture, CUstream stream,
                          wm_captured_t **found, int room);
 
 // Fails, once, if the message has begun in a capture that has ended without
-// its wait, and there is a graph of the message.
+// its wait, and there is a graph of the message. May let the lock go.
 WM_MUST_CHECK int
 wm_captured_check_begun(wm_captured_t *end, wm_error_t *err);
 
