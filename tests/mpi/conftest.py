@@ -78,6 +78,25 @@ def world():
     return MPI.COMM_WORLD
 
 
+@pytest.fixture(scope="module")
+def comm(world):
+    """A wm.Comm of all ranks, unless the module has another one."""
+    return wm.Comm(world)
+
+
+@pytest.fixture
+def fresh(comm):
+    """A wm.Comm of its own, which has made no call and may become unusable."""
+    plain = MPI.COMM_WORLD.Dup()
+    yield wm.Comm(plain)
+    plain.Free()
+
+
+@pytest.fixture
+def stream():
+    return wm.Stream(wm.get_device())
+
+
 @pytest.fixture(scope="session")
 def windows_of_one_rank():
     """Skips where MPI has none, as Open MPI 4.1 at THREAD_MULTIPLE."""

@@ -22,11 +22,6 @@ needs_gpu = pytest.mark.skipif(
 )
 
 
-@pytest.fixture(scope="module")
-def comm(world):
-    return wm.Comm(world)
-
-
 def pointer_of(array):
     shown = getattr(array, "__cuda_array_interface__", None)
     return shown["data"][0] if shown else MPI.Get_address(array)

@@ -16,11 +16,6 @@ needs_gpu = pytest.mark.skipif(
 )
 
 
-@pytest.fixture(scope="module")
-def comm(world):
-    return wm.Comm(world)
-
-
 class HasInt:
     def __int__(self):
         return 0

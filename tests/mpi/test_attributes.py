@@ -19,11 +19,6 @@ from cases import FORMS, Staged, begun, perform
 N = 600
 
 
-@pytest.fixture(scope="module")
-def comm(world):
-    return wm.Comm(world)
-
-
 @pytest.fixture
 def called():
     """The calls of the functions of `attribute`."""

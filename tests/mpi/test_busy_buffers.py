@@ -26,11 +26,6 @@ SENDS = ("Send", "Ssend", "Isend", "Send_init")
 STALE = 9
 
 
-@pytest.fixture(scope="module")
-def comm(world):
-    return wm.Comm(world)
-
-
 def make(kind, size, gaps=False):
     """Memory of a kind, and in it an array, every other byte of it or all."""
     memory = kinds.Foreign(size * (1 + gaps), np.uint8, kind)

@@ -24,11 +24,6 @@ def started(*args):
         request.Start()
 
 
-@pytest.fixture(scope="module")
-def comm(world):
-    return wm.Comm(world)
-
-
 def is_told(call, kind, words):
     with pytest.raises(MPI.Exception) as raised:
         call()

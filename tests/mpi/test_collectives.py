@@ -10,11 +10,6 @@ import kinds
 import warpmpi as wm
 
 
-@pytest.fixture(scope="module")
-def comm(world):
-    return wm.Comm(world)
-
-
 @pytest.mark.parametrize(("name", "in_place"), cases.CALLS, ids=cases.id_of)
 def test_the_cases_are_those_of_mpi(world, name, in_place):
     """Tests of all collectives have the arguments and values from these."""

@@ -7,8 +7,6 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-import warpmpi as wm
-
 MANY = 2**31 + 7
 ROOM = 3 * MANY  # sender's, receiver's, and a packed one of either
 
@@ -28,11 +26,6 @@ pytestmark = [
     ),
     pytest.mark.skipif(MPI.COMM_WORLD.size > 1, reason="to itself"),
 ]
-
-
-@pytest.fixture(scope="module")
-def comm(world):
-    return wm.Comm(world)
 
 
 def exchange(comm, sent, into, expected):

@@ -14,11 +14,6 @@ PAIR = np.dtype([("value", "f8"), ("index", "i4")], align=True)
 RECORD = np.dtype([("a", "i2"), ("b", "f8")])
 
 
-@pytest.fixture(scope="module")
-def comm(world):
-    return wm.Comm(world)
-
-
 class Complex32:
     """Host memory of elements that no buffer protocol knows, by DLPack."""
 

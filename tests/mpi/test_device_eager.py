@@ -17,11 +17,6 @@ ROOM = 70_000
 SIZES = (1, 3, 7, 8, 9, 255, 4096, 16_383, 65_535, 65_536, 65_537)
 
 
-@pytest.fixture(scope="module")
-def comm(world):
-    return wm.Comm(world)
-
-
 def values(seed, size):
     return np.random.default_rng(seed).integers(1, 256, size, np.uint8)
 

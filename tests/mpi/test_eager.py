@@ -18,11 +18,6 @@ import warpmpi as wm
 LIMIT = 65536
 
 
-@pytest.fixture(scope="module")
-def comm(world):
-    return wm.Comm(world)
-
-
 @pytest.mark.parametrize("size", [1, 5000, LIMIT])
 @pytest.mark.parametrize("kind", kinds.KINDS)
 @pytest.mark.parametrize("into_kind", kinds.KINDS)

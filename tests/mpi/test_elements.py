@@ -13,11 +13,6 @@ from warpmpi._install import CLASS_CALLS
 INSTALLED = {(kind, name): call for kind, name, call in CLASS_CALLS}
 
 
-@pytest.fixture(scope="module")
-def comm(world):
-    return wm.Comm(world)
-
-
 class Tensor(kinds.Tensor):
     """So many elements of a type, all zero."""
 

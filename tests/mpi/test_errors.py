@@ -13,11 +13,6 @@ needs_gpu = pytest.mark.skipif(
 )
 
 
-@pytest.fixture(scope="module")
-def comm(world):
-    return wm.Comm(world)
-
-
 @pytest.fixture(autouse=True)
 def still_usable(comm):
     yield

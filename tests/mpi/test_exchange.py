@@ -11,11 +11,6 @@ import warpmpi as wm
 SIZES = [1, 5000, 300_000]
 
 
-@pytest.fixture(scope="module")
-def comm(world):
-    return wm.Comm(world)
-
-
 def neighbours(comm):
     return (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
 

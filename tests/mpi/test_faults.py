@@ -643,11 +643,6 @@ def plain(world):
     comm.Free()
 
 
-@pytest.fixture(scope="module")
-def comm(world):
-    return wm.Comm(world)
-
-
 @pytest.mark.skipif(MPI.COMM_WORLD.size != 2, reason="between two ranks")
 @pytest.mark.parametrize("name", list(P2P))
 def test_faults_of_messages(comm, plain, name):

@@ -59,11 +59,6 @@ def fresh(pair_of_ranks):
     plain.Free()
 
 
-@pytest.fixture
-def stream():
-    return wm.Stream(wm.get_device())
-
-
 def values(size, turn, rank):
     return np.random.default_rng([size, turn, rank]).integers(
         0, 256, size, np.uint8

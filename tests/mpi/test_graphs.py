@@ -35,19 +35,6 @@ def comm(connected):
     return connected
 
 
-@pytest.fixture
-def fresh(comm):
-    """A communicator of its own, which has made no call on a stream."""
-    plain = MPI.COMM_WORLD.Dup()
-    yield wm.Comm(plain)
-    plain.Free()
-
-
-@pytest.fixture
-def stream():
-    return wm.Stream(wm.get_device())
-
-
 def total(comm, value):
     """Of what fill() gives to each rank."""
     return value * comm.size + sum(range(comm.size))

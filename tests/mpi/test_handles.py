@@ -36,11 +36,6 @@ PERSISTENT = {
 
 
 @pytest.fixture(scope="module")
-def comm(world):
-    return wm.Comm(world)
-
-
-@pytest.fixture(scope="module")
 def c(comm):
     """MPI's own functions, as C calls them: with the address of a handle."""
     library = ctypes.CDLL(MPI.__file__)

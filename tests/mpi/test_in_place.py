@@ -19,11 +19,6 @@ MIXES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def comm(world):
-    return wm.Comm(world)
-
-
 @pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU")
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize(("n", "on_gpu"), MIXES)

@@ -10,11 +10,6 @@ import ranks
 import warpmpi as wm
 
 
-@pytest.fixture(scope="module")
-def comm(world):
-    return wm.Comm(world)
-
-
 @pytest.fixture
 def halves(comm):
     """An intercommunicator between the even ranks and the odd ones."""

@@ -21,11 +21,6 @@ class Stopped(Exception):
     pass
 
 
-@pytest.fixture(scope="module")
-def comm(world):
-    return wm.Comm(world)
-
-
 @pytest.fixture
 def interrupt():
     """Calls a function that waits, and is interrupted in a moment.

@@ -9,11 +9,6 @@ import warpmpi as wm
 GIB = 1 << 30
 
 
-@pytest.fixture(scope="module")
-def comm(world):
-    return wm.Comm(world)
-
-
 def share(comm):
     """A fraction of this rank's device, as ranks may share one."""
     return wm.get_device().total_memory // (8 * comm.size)

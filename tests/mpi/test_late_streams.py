@@ -18,11 +18,6 @@ pytestmark = [
 SIZES = (1000, 300_000, 3_000_000)
 
 
-@pytest.fixture(scope="module")
-def comm(world):
-    return wm.Comm(world)
-
-
 def receive(comm, world, into, size):
     """On all ranks but the sender, whose two barriers stand around it."""
     buffer = kinds.make(into, np.zeros(size, np.uint8))

@@ -263,11 +263,6 @@ class Numba:
         return found
 
 
-@pytest.fixture(scope="module")
-def comm(world):
-    return wm.Comm(world)
-
-
 @pytest.fixture(
     params=[Own, Cupy, Torch, Warp, Numba], ids=lambda k: k.__name__
 )

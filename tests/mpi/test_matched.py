@@ -15,11 +15,6 @@ import kinds
 import warpmpi as wm
 
 
-@pytest.fixture(scope="module")
-def comm(world):
-    return wm.Comm(world)
-
-
 def neighbours(comm):
     return (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
 

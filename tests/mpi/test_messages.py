@@ -13,11 +13,6 @@ import warpmpi as wm
 SIZES = (0, 1, 1000, 4096, 4097, 300_000, 9_000_001)
 
 
-@pytest.fixture(scope="module")
-def comm(world):
-    return wm.Comm(world)
-
-
 @functools.cache
 def data(rank, size, dtype=np.uint8):
     values = np.random.default_rng(size * 31 + rank).integers(

@@ -155,11 +155,6 @@ def test_no_memory_for_a_stream(tmp_path, transport):
     assert done.split() == ["done"] * 2
 
 
-@pytest.fixture(scope="module")
-def comm(world):
-    return wm.Comm(world)
-
-
 @contextlib.contextmanager
 def without_slots(comm, other):
     """Pending sends of this rank have all its slots."""

@@ -21,11 +21,6 @@ gpu = pytest.mark.skipif(
 )
 
 
-@pytest.fixture(scope="module")
-def comm(world):
-    return wm.Comm(world)
-
-
 def refuse(*_):
     raise TypeError("no pickle of this")
 

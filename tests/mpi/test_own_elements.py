@@ -14,11 +14,6 @@ needs_gpu = pytest.mark.skipif(
 PLACES = ["host"] + (["device"] if wm.is_cuda_available() else [])
 
 
-@pytest.fixture(scope="module")
-def comm(world):
-    return wm.Comm(world)
-
-
 class WarpArray:
     """Like Warp's: elements of several numbers, which its interface shows."""
 

@@ -20,11 +20,6 @@ gpu = pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU")
 SIZES = (0, 12, 6000, 600_000)
 
 
-@pytest.fixture(scope="module")
-def comm(world):
-    return wm.Comm(world)
-
-
 @pytest.fixture
 def ring(comm):
     """Makes a send to the right and a receive from the left."""

@@ -12,11 +12,6 @@ import kinds
 import warpmpi as wm
 
 
-@pytest.fixture(scope="module")
-def comm(world):
-    return wm.Comm(world)
-
-
 def write(buffer, value):
     if isinstance(buffer, np.ndarray):
         buffer[:] = value

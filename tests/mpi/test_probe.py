@@ -12,11 +12,6 @@ import ranks
 import warpmpi as wm
 
 
-@pytest.fixture(scope="module")
-def comm(world):
-    return wm.Comm(world)
-
-
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("kind", kinds.KINDS)
 @pytest.mark.parametrize("size", [0, 5, 5000, 300_000])

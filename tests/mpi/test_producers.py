@@ -133,11 +133,6 @@ class Numba:
 KINDS = [Cupy, CupySide, CupyPool, Torch, TorchSide, Warp, Numba]
 
 
-@pytest.fixture(scope="module")
-def comm(world):
-    return wm.Comm(world)
-
-
 @pytest.fixture(params=KINDS, ids=lambda kind: kind.__name__)
 def producer(request):
     made = request.param(wm.get_device().ordinal)

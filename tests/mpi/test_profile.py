@@ -16,11 +16,6 @@ import warpmpi as wm
 gpu = pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU")
 
 
-@pytest.fixture(scope="module")
-def comm(world):
-    return wm.Comm(world)
-
-
 def exchange(comm, array, into):
     """To the next rank, from the one before."""
     size, rank = comm.size, comm.rank

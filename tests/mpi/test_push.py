@@ -21,11 +21,6 @@ LARGE = 5_000_000
 
 
 @pytest.fixture(scope="module")
-def comm(world):
-    return wm.Comm(world)
-
-
-@pytest.fixture(scope="module")
 def pair(world):
     """The first two ranks' own; COMM_NULL on the others."""
     comm = world.Split(0 if world.rank < 2 else MPI.UNDEFINED)

@@ -17,11 +17,6 @@ PROGRAM = ranks.ROOT / "tests" / "random_windows.py"
 FULL = "1" in map(os.environ.get, ("WARPMPI_TEST_FULL", "WARPMPI_TEST_GPU"))
 
 
-@pytest.fixture(scope="module")
-def comm(world):
-    return wm.Comm(world)
-
-
 @pytest.mark.parametrize("used", [kinds.KINDS, ["device"]])
 def test_random_windows(comm, used):
     random_windows.run(comm, 1, 0, 100 if FULL else 10, used)

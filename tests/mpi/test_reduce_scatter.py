@@ -15,11 +15,6 @@ from cases import is_direct
 PLACES = ["host", *(kinds.DEVICE_KINDS if wm.is_cuda_available() else ())]
 
 
-@pytest.fixture(scope="module")
-def comm(world):
-    return wm.Comm(world)
-
-
 def blocks(counts, rank):
     ends = [0, *itertools.accumulate(counts)]
     return slice(ends[rank], ends[rank + 1])

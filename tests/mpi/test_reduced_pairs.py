@@ -22,11 +22,6 @@ PAIRS = {
 }
 
 
-@pytest.fixture(scope="module")
-def comm(world):
-    return wm.Comm(world)
-
-
 def pairs_of(value, rank, length):
     kind = np.dtype([("value", value), ("index", "i4")], align=True)
     made = np.zeros(length, kind)

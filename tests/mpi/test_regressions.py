@@ -23,11 +23,6 @@ simulated = pytest.mark.skipif(
 )
 
 
-@pytest.fixture(scope="module")
-def comm(world):
-    return wm.Comm(world)
-
-
 @pytest.mark.parametrize(
     ("make", "expected"),
     [

@@ -16,11 +16,6 @@ OURS_AND_STOCK = pytest.mark.parametrize(
 )
 
 
-@pytest.fixture(scope="module")
-def comm(world):
-    return wm.Comm(world)
-
-
 def begin(comm, world, kind):
     """Messages of both communicators; requests, and how to check."""
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size

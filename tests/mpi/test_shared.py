@@ -29,11 +29,6 @@ def device(request):
     return wm.get_device() if request.param == "gpu" else "cpu"
 
 
-@pytest.fixture(scope="module")
-def comm(world):
-    return wm.Comm(world)
-
-
 @pytest.fixture
 def stream():
     return wm.Stream()

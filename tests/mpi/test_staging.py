@@ -20,11 +20,6 @@ needs_gpu = pytest.mark.skipif(
 UNTOUCHED = -7.0
 
 
-@pytest.fixture(scope="module")
-def comm(world):
-    return wm.Comm(world)
-
-
 class Maker:
     """Makes arrays whose kind differs from rank to rank and call to call."""
 

@@ -21,11 +21,6 @@ pytestmark = pytest.mark.skipif(
 STAGED = {(kind, name): call for kind, name, call in CLASS_CALLS}
 
 
-@pytest.fixture(scope="module")
-def comm(world):
-    return wm.Comm(world)
-
-
 def arrays(comm):
     mine = kinds.make("device", np.full(2, comm.rank + 1.0))
     into = kinds.make("device", np.full(2 * comm.size, -1.0))

@@ -34,19 +34,6 @@ def comm(connected):
     return connected
 
 
-@pytest.fixture
-def fresh(comm):
-    """A communicator of its own, for what makes it unusable."""
-    plain = MPI.COMM_WORLD.Dup()
-    yield wm.Comm(plain)
-    plain.Free()
-
-
-@pytest.fixture
-def stream():
-    return wm.Stream(wm.get_device())
-
-
 @pytest.mark.skipif(kinds.is_real(), reason="counts the driver's calls")
 def test_a_call_enters_its_device_once(comm, stream):
     count = kinds.driver().simcuda_calls

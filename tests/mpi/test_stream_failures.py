@@ -38,11 +38,6 @@ def fresh(connected):
     plain.Free()
 
 
-@pytest.fixture
-def stream():
-    return wm.Stream(wm.get_device())
-
-
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("wrong", ["argument", "count"])
 @pytest.mark.parametrize("ahead", [1, 4])

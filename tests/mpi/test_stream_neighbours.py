@@ -27,11 +27,6 @@ def near(request, connected):
     made.Free()
 
 
-@pytest.fixture
-def stream():
-    return wm.Stream(wm.get_device())
-
-
 @pytest.mark.parametrize("name", NEIGHBORS)
 @pytest.mark.parametrize("kind", ["device", "foreign"])
 def test_values(near, stream, name, kind):

@@ -22,16 +22,6 @@ pytestmark = pytest.mark.skipif(
 SIZES = (8, 1000, 100_000, 9_000_000)
 
 
-@pytest.fixture(scope="module")
-def comm(world):
-    return wm.Comm(world)
-
-
-@pytest.fixture
-def stream():
-    return wm.Stream(wm.get_device())
-
-
 def values(seed, size):
     return np.random.default_rng(seed).integers(0, 100, size, np.uint8)
 

@@ -91,11 +91,6 @@ def around(comm):
     return (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
 
 
-@pytest.fixture(scope="module")
-def comm(world):
-    return wm.Comm(world)
-
-
 def check(into, index, values):
     """The values are in the view, and nothing else has changed."""
     expected = np.full(into.shape, GAP, values.dtype)

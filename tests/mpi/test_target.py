@@ -27,11 +27,6 @@ pytestmark = pytest.mark.skipif(
 locks = pytest.mark.skipif(not THREADED, reason="needs a thread that serves")
 
 
-@pytest.fixture(scope="module")
-def comm(world):
-    return wm.Comm(world)
-
-
 @contextlib.contextmanager
 def exposed(comm, kind, dtype="f4", size=SIZE):
     """A window, and its memory on this rank; one rank's is of a GPU."""

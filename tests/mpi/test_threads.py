@@ -31,11 +31,6 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@pytest.fixture(scope="module")
-def comm(world):
-    return wm.Comm(world)
-
-
 def run_threads(work, count=THREADS):
     """Runs work(number) on so many threads; the first error is raised."""
     errors = []

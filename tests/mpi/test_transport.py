@@ -22,11 +22,6 @@ pytestmark = pytest.mark.skipif(
 HERE = Path(__file__).resolve().parent
 
 
-@pytest.fixture(scope="module")
-def comm(world):
-    return wm.Comm(world)
-
-
 def exchange(comm, kind, size):
     """Rank 0 sends to rank 1; the counters of both, as differences."""
     buffer = kinds.make(kind, np.zeros(size, np.uint8))
