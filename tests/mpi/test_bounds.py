@@ -143,6 +143,7 @@ STAGED = """
     mpi4py.rc.thread_level = "single"
     import numpy as np
     from mpi4py import MPI
+    import kinds
     import warpmpi as wm
 
     what, *damage = sys.argv[1:]
@@ -150,16 +151,7 @@ STAGED = """
     array = wm.zeros(1_000_000, np.uint8)
     PIECE = 131072  # bytes, of an eighth of that
 
-    def segment():
-        for name in os.listdir("/proc/self/fd"):
-            try:
-                target = os.readlink("/proc/self/fd/" + name)
-            except FileNotFoundError:
-                continue
-            if target == "/memfd:warpmpi (deleted)":
-                return mmap.mmap(int(name), 0)
-
-    words = np.frombuffer(segment(), np.uint32)
+    words = np.frombuffer(mmap.mmap(kinds.segment(), 0), np.uint32)
 
     def slot():
         '''Where the ring is valid, not failed, the first, of such pieces.'''
@@ -272,6 +264,7 @@ SPEAKER = """
     import ctypes, json, mmap, os, sys, threading
     import numpy as np
     from mpi4py import MPI
+    import kinds
     import warpmpi as wm
 
     library, cases = ctypes.CDLL(sys.argv[1]), json.loads(sys.argv[2])
@@ -289,16 +282,7 @@ SPEAKER = """
         "strided": lambda: comm.Allgather(wide[:, 1], into),
     }
 
-    def segment():
-        for name in os.listdir("/proc/self/fd"):
-            try:
-                target = os.readlink("/proc/self/fd/" + name)
-            except FileNotFoundError:
-                continue
-            if target == "/memfd:warpmpi (deleted)":
-                return mmap.mmap(int(name), 0)
-
-    held = segment()
+    held = mmap.mmap(kinds.segment(), 0)
     memory = ctypes.byref(ctypes.c_char.from_buffer(held))
 
     def speak(before, member, value):
