@@ -5,6 +5,7 @@ import contextlib
 import ctypes
 import gc
 import os
+import time
 
 import numpy as np
 
@@ -87,6 +88,20 @@ class Foreign:
 
     def __del__(self):
         self.free()
+
+
+def blocks():
+    """The blocks of GPU memory that this process uses."""
+    return wm._core._memory_stats()["blocks"]
+
+
+def are_freed(before):
+    """Whether no more blocks than before are used, within five seconds."""
+    until = time.monotonic() + 5
+    while (held := blocks()) > before and time.monotonic() < until:
+        gc.collect()
+        time.sleep(0.01)
+    return held <= before
 
 
 @contextlib.contextmanager

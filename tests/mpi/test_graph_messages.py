@@ -19,7 +19,6 @@ import graphs
 import kinds
 import ranks
 import warpmpi as wm
-from warpmpi import _core
 
 pytestmark = pytest.mark.skipif(
     not wm.is_cuda_available(), reason="needs a GPU"
@@ -258,10 +257,6 @@ def test_wildcards(comm, stream):
     captured[0].free()
 
 
-def in_use():
-    return _core._memory_stats()["blocks"]
-
-
 def pair(comm, stream, size):
     """A graph in which each of two ranks sends and receives."""
     other, channel = 1 - comm.rank, comm.on(stream)
@@ -380,7 +375,7 @@ def test_a_graph_keeps_its_messages(comm, stream):
 @pytest.mark.ranks(2)
 def test_nothing_is_left(comm, stream):
     """Memory goes when neither graph nor request has it, on both ranks."""
-    before = in_use()
+    before = kinds.blocks()
     for turn in range(12):
         graph, requests, a, b = pair(comm, stream, 70_000)
         if turn % 2:
@@ -394,7 +389,7 @@ def test_nothing_is_left(comm, stream):
         gc.collect()
         comm.Barrier()
     # What the other rank has closed goes at the next message.
-    assert in_use() <= before + 6
+    assert kinds.blocks() <= before + 6
 
 
 @pytest.mark.ranks(2)

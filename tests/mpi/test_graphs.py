@@ -20,7 +20,6 @@ import kinds
 import ranks
 import warpmpi as wm
 from stream_calls import CALLS, DTYPES, SIZES, Call, alltoallw_with_gaps
-from warpmpi import _core
 
 pytestmark = pytest.mark.skipif(
     not wm.is_cuda_available(), reason="needs a GPU"
@@ -678,16 +677,12 @@ def test_checked_replays(tmp_path, what, count):
     assert printed.splitlines() == [told] * count
 
 
-def in_use():
-    return _core._memory_stats()["blocks"]
-
-
 def test_copies_go_with_their_graph(comm, stream):
     """Of data with gaps, which a program may capture again and again."""
     used = []
     for _ in range(6):
         gc.collect()
-        used.append(in_use())
+        used.append(kinds.blocks())
         c = Call(comm, SIZE, "int32", "device", 0)
         noting = Noting(comm.on(stream))
         with graphs.capture(stream) as captured:
@@ -704,7 +699,7 @@ def test_copies_go_with_their_graph(comm, stream):
 def test_copies_go_without_another_capture(comm, stream):
     for _ in range(2):
         gc.collect()
-        used = in_use()
+        used = kinds.blocks()
         c = Call(comm, SIZE, "int32", "device", 0)
         with graphs.capture(stream) as captured:
             result = alltoallw_with_gaps(c, comm.on(stream))
@@ -713,7 +708,7 @@ def test_copies_go_without_another_capture(comm, stream):
         del c, result
         gc.collect()
     # The progress threads free them, each in its time.
-    while comm.allreduce(in_use() > used, MPI.MAX):
+    while comm.allreduce(kinds.blocks() > used, MPI.MAX):
         pass
 
 
@@ -723,7 +718,7 @@ def test_nothing_is_left(comm):
         gc.collect()
         plain = MPI.COMM_WORLD.Dup()
         own = wm.Comm(plain)
-        before = in_use()
+        before = kinds.blocks()
         stream = wm.Stream(wm.get_device())
         a = wm.ones(100, "int32")
         with graphs.capture(stream) as captured:
@@ -736,4 +731,4 @@ def test_nothing_is_left(comm):
         del own, a, stream
         gc.collect()
         wm.Comm(MPI.COMM_SELF)  # what is not used goes now
-        assert in_use() <= before
+        assert kinds.blocks() <= before

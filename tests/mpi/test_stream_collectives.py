@@ -19,7 +19,6 @@ import kinds
 import ranks
 import warpmpi as wm
 from stream_calls import CALLS, DTYPES, SIZES, Call
-from warpmpi import _core
 
 pytestmark = pytest.mark.skipif(
     not wm.is_cuda_available(), reason="needs a GPU"
@@ -309,17 +308,13 @@ def test_a_barrier_waits_for_a_late_rank(comm, world, stream, where):
         captured[0].free()
 
 
-def in_use():
-    return _core._memory_stats()["blocks"]
-
-
 def test_nothing_is_left(comm):
     """Symmetric memory goes with its communicator."""
     for _ in range(3):
         gc.collect()
         plain = MPI.COMM_WORLD.Dup()
         own = wm.Comm(plain)
-        before = in_use()
+        before = kinds.blocks()
         stream = wm.Stream(wm.get_device())
         a = wm.ones(100, "int32")
         own.on(stream).Allreduce(MPI.IN_PLACE, a)
@@ -328,7 +323,7 @@ def test_nothing_is_left(comm):
         del own, a, stream
         gc.collect()
         wm.Comm(MPI.COMM_SELF)  # what is not used goes now
-        assert in_use() <= before
+        assert kinds.blocks() <= before
 
 
 WRONG = {
