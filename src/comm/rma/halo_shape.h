@@ -17,7 +17,6 @@
 #define WM_HALO_DIMS 3
 #define WM_HALO_INNER 3 // dimensions of an element
 #define WM_HALO_DIRECTIONS 27
-#define WM_HALO_HERE 13 // the direction that leads nowhere
 
 typedef struct {
     int ndim;

@@ -14,7 +14,6 @@
 #include "comm/comm/comm.h"
 #include "comm/node/symm_memory.h"
 
-#define WM_SHARED_SLOTS 65536              // most slots of an array
 #define WM_SHARED_VALUE ((int64_t)1 << 48) // values are smaller
 
 // What a rank wants.
