@@ -14,47 +14,39 @@
 #define FEW_RUNS 1024 // one load or more for each
 
 static struct {
-    _Atomic(CUfunction) many, pair;
-    _Atomic(CUfunction) wide; // NULL if blocks cannot form clusters
-} functions[WM_MAX_DEVICES];
+    _Atomic bool prepared;
+    _Atomic bool groups; // blocks can form clusters
+} devices[WM_MAX_DEVICES];
 
 _Static_assert(sizeof(wm_eager_ll_params_t) <= 4096, "what a kernel is given");
 _Static_assert(WM_EAGER_LL_BUFFER_BYTES *WM_LINE_PAYLOAD
                    == WM_EAGER_LL_BYTES * WM_LINE_BYTES,
                "an eager LL buffer holds the longest message");
 
-// Sets *wide to NULL if the kernel was not compiled for the device.
+// Finds the kernel of clusters, unless it was not compiled for the device.
 static int
-find_wide(int device, CUfunction *wide, wm_error_t *err)
+find_wide(int device, wm_error_t *err)
 {
     wm_error_t own;
-    int code = wm_kernels_find(device, "eager_ll", "wm_mail_wide", wide, &own);
-    if (code == WM_ERR_CUDA && own.detail == CUDA_ERROR_NOT_FOUND) {
-        *wide = NULL;
+    int code = wm_kernels_prepare(device, WM_KERNELS_EAGER_LL_WIDE, &own);
+    if (code == WM_ERR_CUDA && own.detail == CUDA_ERROR_NOT_FOUND)
         return 0;
-    }
     if (code < 0 && err != NULL)
         *err = own;
+    atomic_store(&devices[device].groups, code == 0);
     return code;
 }
 
 int
 wm_eager_ll_prepare(int device, wm_error_t *err)
 {
-    CUfunction many, pair, wide;
-    if (atomic_load(&functions[device].many) != NULL)
+    if (atomic_load(&devices[device].prepared))
         return 0;
-    int code = wm_kernels_find(device, "eager_ll", "wm_mail", &many, err);
+    int code = wm_kernels_prepare(device, WM_KERNELS_EAGER_LL, err);
     if (code == 0)
-        code = wm_kernels_find(device, "eager_ll", "wm_mail_pair", &pair, err);
-    if (code == 0)
-        code = find_wide(device, &wide, err);
-    if (code < 0)
-        return code;
-    atomic_store(&functions[device].wide, wide);
-    atomic_store(&functions[device].pair, pair);
-    atomic_store(&functions[device].many, many);
-    return 0;
+        code = find_wide(device, err);
+    atomic_store(&devices[device].prepared, code == 0);
+    return code;
 }
 
 bool
@@ -133,19 +125,19 @@ static int
 launch_pair(int device, wm_eager_ll_pair_params_t *pair, bool large,
             unsigned int count, CUstream stream, wm_error_t *err)
 {
-    _Atomic(CUfunction) *wide = &functions[device].wide;
-    bool groups = large && atomic_load(wide) != NULL;
+    _Atomic bool *can = &devices[device].groups;
+    bool groups = large && atomic_load(can);
     if (groups
-        && wm_kernels_launch_function(device, atomic_load(wide),
-                                      count * WM_EAGER_LL_WIDTH, SMALL_BLOCK,
-                                      pair, stream, NULL)
+        && wm_kernels_launch(device, WM_KERNELS_EAGER_LL_WIDE, 0,
+                             count * WM_EAGER_LL_WIDTH, SMALL_BLOCK, pair,
+                             stream, NULL)
                == 0)
         return 0;
-    int code = wm_kernels_launch_function(
-        device, atomic_load(&functions[device].pair), count,
-        large ? LARGE_BLOCK : SMALL_BLOCK, pair, stream, err);
+    int code = wm_kernels_launch(device, WM_KERNELS_EAGER_LL, WM_KERNEL_FEW,
+                                 count, large ? LARGE_BLOCK : SMALL_BLOCK,
+                                 pair, stream, err);
     if (code == 0 && groups)
-        atomic_store(wide, NULL); // no room for it in a part of a device
+        atomic_store(can, false); // no room for it in a part of a device
     return code;
 }
 
@@ -171,7 +163,7 @@ wm_eager_ll_launch(int device, const wm_eager_ll_t *posts, int post_count,
     bool large = any_long(posts, post_count) || any_long(fetches, fetch_count);
     unsigned int count = (unsigned int)(post_count + fetch_count);
     return few ? launch_pair(device, &pair, large, count, stream, err)
-               : wm_kernels_launch_function(
-                   device, atomic_load(&functions[device].many), count,
-                   large ? LARGE_BLOCK : SMALL_BLOCK, &many, stream, err);
+               : wm_kernels_launch(device, WM_KERNELS_EAGER_LL, WM_KERNEL_MANY,
+                                   count, large ? LARGE_BLOCK : SMALL_BLOCK,
+                                   &many, stream, err);
 }

@@ -13,26 +13,12 @@
 
 #define LINE_BYTES 8 // of data
 
-static struct {
-    _Atomic(CUfunction) copies, lines;
-} functions[WM_MAX_DEVICES];
-
 _Static_assert(sizeof(wm_halo_params_t) <= 4096, "what a kernel is given");
 
 int
 wm_halo_prepare(int device, wm_error_t *err)
 {
-    CUfunction copies, lines;
-    if (atomic_load(&functions[device].copies) != NULL)
-        return 0;
-    int code = wm_kernels_find(device, "halo", "wm_halo_lines", &lines, err);
-    if (code == 0)
-        code = wm_kernels_find(device, "halo", "wm_halo", &copies, err);
-    if (code < 0)
-        return code;
-    atomic_store(&functions[device].lines, lines);
-    atomic_store(&functions[device].copies, copies);
-    return 0;
+    return wm_kernels_prepare(device, WM_KERNELS_HALO, err);
 }
 
 // A copy with the fastest dimension first, in units.
@@ -66,19 +52,6 @@ cut_init(cut_t *cut, const wm_layout_t *layout, int most, uint32_t peer)
     cut->ndim = n;
 }
 
-static void
-divisor_init(wm_divisor_t *divisor, uint32_t by)
-{
-    uint32_t shift = 0;
-    while (shift < 31 && (1u << shift) < by)
-        shift++;
-    uint64_t one = 1;
-    divisor->divisor = by;
-    divisor->shift = shift;
-    divisor->magic = (uint32_t)(((one << 32) * ((one << shift) - by)) / by
-                                + 1);
-}
-
 static uint64_t
 cut_units(const cut_t *cut)
 {
@@ -104,7 +77,7 @@ cut_write(const cut_t *cut, wm_halo_task_t *task)
     task->ndim = (uint32_t)cut->ndim;
     for (int i = 0; i < cut->ndim; ++i) {
         if (i + 1 < cut->ndim)
-            divisor_init(&task->shape[i], (uint32_t)cut->shape[i]);
+            wm_kernels_divisor(&task->shape[i], (uint32_t)cut->shape[i]);
         task->dst_strides[i] = cut->dst_strides[i];
         task->src_strides[i] = cut->src_strides[i];
     }
@@ -212,9 +185,7 @@ wm_halo_launch(int device, const wm_halo_params_t *params, uint32_t most,
                                                  : params->sends;
     blocks = blocks < most ? blocks : most > 0 ? most : 1;
     wm_halo_params_t copy = *params;
-    CUfunction function = atomic_load(sends ? &functions[device].lines
-                                            : &functions[device].copies);
-    return wm_kernels_launch_function(device, function, blocks,
-                                      sends ? find_threads(lines) : BLOCK,
-                                      &copy, stream, err);
+    return wm_kernels_launch(
+        device, WM_KERNELS_HALO, sends ? WM_KERNEL_LINES : WM_KERNEL_COPIES,
+        blocks, sends ? find_threads(lines) : BLOCK, &copy, stream, err);
 }

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "cuda/lock.h"
-#include "kernels/copy.h"
 
 // Made by the build, in a library of its own (_kernels.so): a fat binary for
 // each file of src/kernels. A NULL ends the list.
@@ -25,8 +24,6 @@ typedef struct {
     _Atomic bool loaded;
     int count;
     CUmodule modules[MOST_MODULES];
-    CUfunction copy[UNITS];
-    CUfunction fill[UNITS];
 } kernels_t;
 
 static kernels_t kernels[WM_MAX_DEVICES];
@@ -44,23 +41,6 @@ find_function(const kernels_t *loaded, const char *file, const char *name,
         return wm_error_set(err, WM_ERR_CUDA, CUDA_ERROR_NOT_FOUND,
                             "there is no %s.cu", file);
     return WM_CU(err, ModuleGetFunction, function, loaded->modules[i], name);
-}
-
-static int
-find_copies(kernels_t *loaded, wm_error_t *err)
-{
-    int status = 0;
-    for (int i = 0; i < UNITS && status == 0; i++) {
-        char name[32];
-        snprintf(name, sizeof(name), "wm_copy_%d", 1 << i);
-        status = find_function(loaded, "copy", name, &loaded->copy[i], err);
-        if (status == 0) {
-            snprintf(name, sizeof(name), "wm_fill_%d", 1 << i);
-            status = find_function(loaded, "copy", name, &loaded->fill[i],
-                                   err);
-        }
-    }
-    return status;
 }
 
 // Refuses a driver that would say only that an image is invalid.
@@ -95,8 +75,6 @@ load_lock_held(int device, wm_error_t *err)
                        wm_kernels_images[loaded->count].image);
         loaded->count += status == 0;
     }
-    if (status == 0)
-        status = find_copies(loaded, err);
     wm_device_leave(&scope);
     if (status < 0)
         return wm_error_context(err, "loading the kernels on cuda:%d", device);
@@ -104,11 +82,9 @@ load_lock_held(int device, wm_error_t *err)
     return 0;
 }
 
-int
-wm_kernels_load(int device, wm_error_t *err)
+static int
+kernels_load(int device, wm_error_t *err)
 {
-    if (device < 0 || device >= WM_MAX_DEVICES)
-        return wm_error_set(err, WM_ERR_VALUE, 0, "no device %d", device);
     if (atomic_load_explicit(&kernels[device].loaded, memory_order_acquire))
         return 0;
     wm_lock(&load_lock);
@@ -117,67 +93,72 @@ wm_kernels_load(int device, wm_error_t *err)
     return status;
 }
 
-int
-wm_kernels_find(int device, const char *file, const char *name,
-                CUfunction *function, wm_error_t *err)
-{
-    wm_scope_t scope;
-    int status = wm_kernels_load(device, err);
-    if (status == 0)
-        status = wm_device_enter(device, &scope, err);
-    if (status < 0)
-        return status;
-    status = find_function(&kernels[device], file, name, function, err);
-    wm_device_leave(&scope);
-    return status < 0 ? wm_error_context(err, "kernel %s", name) : 0;
-}
+// The rows of families, behind the prefix.
+#define X(name, ...) #name,
+static const char *const COPY_ROWS[] = {
+    "copy_1", "copy_2", "copy_4", "copy_8", "copy_16",
+    "fill_1", "fill_2", "fill_4", "fill_8", "fill_16",
+};
+static const char *const FEW_ROWS[] = {"_few", ""};
+static const char *const PAIR_ROWS[] = {"_pair", ""};
+static const char *const ONE_ROW[] = {""};
+static const char *const HALO_ROWS[] = {"_lines", ""};
+static const char *const PEER_ROWS[] = {"signal", "wait", "barrier"};
+static const char *const REDUCE_ROWS[] = {WM_REDUCE_KERNEL_ROWS(X)};
+static const char *const MOVE_ROWS[] = {WM_REDUCE_KERNEL_ROWS(X) "move"};
+#undef X
 
 static const struct {
     const char *file, *prefix;
-    bool moves;
+    const char *const *rows;
+    int count;
 } families[WM_KERNEL_FAMILY_COUNT] = {
-#define X(FAMILY, file, prefix, moves) {file, prefix, moves},
+#define X(FAMILY, file, prefix, rows)                                         \
+    {file, prefix, rows, sizeof rows / sizeof *rows},
     WM_KERNEL_FAMILIES(X)
 #undef X
-};
-
-static const char *const rows[WM_KERNEL_ROWS] = {
-#define X(name, ...) #name,
-    WM_REDUCE_KERNEL_ROWS(X)
-#undef X
-        "move",
 };
 
 static _Atomic(CUfunction) functions[WM_MAX_DEVICES][WM_KERNEL_FAMILY_COUNT]
                                     [WM_KERNEL_ROWS];
 
-int
-wm_kernels_prepare(int device, wm_kernel_family_t family, wm_error_t *err)
+// The device is current.
+static int
+find_family(int device, wm_kernel_family_t family, wm_error_t *err)
 {
-    _Atomic(CUfunction) *found = functions[device][family];
-    int count = WM_KERNEL_REDUCTIONS + families[family].moves;
     int code = 0;
-    if (atomic_load(&found[count - 1]) != NULL)
-        return 0;
-    for (int i = 0; i < count && code == 0; i++) {
+    for (int i = 0; i < families[family].count && code == 0; i++) {
         CUfunction function;
         char name[48];
-        snprintf(name, sizeof(name), "%s%s", families[family].prefix, rows[i]);
-        code = wm_kernels_find(device, families[family].file, name, &function,
-                               err);
+        snprintf(name, sizeof(name), "%s%s", families[family].prefix,
+                 families[family].rows[i]);
+        code = find_function(&kernels[device], families[family].file, name,
+                             &function, err);
         if (code == 0)
-            atomic_store(&found[i], function);
+            atomic_store(&functions[device][family][i], function);
+        else
+            (void)wm_error_context(err, "kernel %s", name);
     }
     return code;
 }
 
 int
-wm_kernels_launch_function(int device, CUfunction function, uint32_t blocks,
-                           uint32_t threads, void *params, CUstream stream,
-                           wm_error_t *err)
+wm_kernels_prepare(int device, wm_kernel_family_t family, wm_error_t *err)
 {
-    return WM_CU_ON(device, err, LaunchKernel, function, blocks, 1, 1, threads,
-                    1, 1, 0, stream, (void *[]){params}, NULL);
+    wm_scope_t scope;
+    if (device < 0 || device >= WM_MAX_DEVICES)
+        return wm_error_set(err, WM_ERR_VALUE, 0, "no device %d", device);
+    int last = families[family].count - 1;
+    if (atomic_load(&functions[device][family][last]) != NULL)
+        return 0;
+    int code = kernels_load(device, err);
+    if (code == 0)
+        code = wm_device_enter(device, &scope, err);
+    if (code < 0)
+        return code;
+    code = find_family(device, family, err);
+    wm_device_leave(&scope);
+    return code;
 }
 
 int
@@ -186,12 +167,12 @@ wm_kernels_launch(int device, wm_kernel_family_t family, int row,
                   CUstream stream, wm_error_t *err)
 {
     CUfunction function = atomic_load(&functions[device][family][row]);
-    return wm_kernels_launch_function(device, function, blocks, threads,
-                                      params, stream, err);
+    return WM_CU_ON(device, err, LaunchKernel, function, blocks, 1, 1, threads,
+                    1, 1, 0, stream, (void *[]){params}, NULL);
 }
 
-static void
-divisor_init(wm_divisor_t *divisor, uint32_t by)
+void
+wm_kernels_divisor(wm_divisor_t *divisor, uint32_t by)
 {
     uint32_t shift = 0;
     while (shift < 31 && (1u << shift) < by)
@@ -204,7 +185,7 @@ divisor_init(wm_divisor_t *divisor, uint32_t by)
 }
 
 static int
-launch_units(CUfunction function, uint64_t count, void *params, int device,
+launch_units(int row, uint64_t count, void *params, int device,
              CUstream stream, wm_error_t *err)
 {
     const wm_device_t *facts;
@@ -215,8 +196,8 @@ launch_units(CUfunction function, uint64_t count, void *params, int device,
     uint64_t most = (uint64_t)facts->multiprocessors * BLOCKS_PER_SM;
     if (blocks > most && most > 0)
         blocks = most;
-    return wm_kernels_launch_function(device, function, (uint32_t)blocks,
-                                      BLOCK, params, stream, err);
+    return wm_kernels_launch(device, WM_KERNELS_COPY, row, (uint32_t)blocks,
+                             BLOCK, params, stream, err);
 }
 
 static uint64_t
@@ -250,7 +231,7 @@ params_init(wm_copy_params_t *params, const wm_layout_t *layout, int first,
     params->count = count_units(params);
     params->narrow = params->count < (uint64_t)1 << 31;
     for (int i = 0; params->narrow && i < params->ndim; i++)
-        divisor_init(&params->divisors[i], (uint32_t)params->shape[i]);
+        wm_kernels_divisor(&params->divisors[i], (uint32_t)params->shape[i]);
 }
 
 // Drops the dimension of a run of one unit.
@@ -269,8 +250,7 @@ launch_one(wm_copy_params_t *params, int unit, const char *pattern, int device,
     int index = __builtin_ctz((unsigned)unit);
     if (pattern == NULL) {
         drop_single_run(params);
-        return launch_units(kernels[device].copy[index], params->count, params,
-                            device, stream, err);
+        return launch_units(index, params->count, params, device, stream, err);
     }
     wm_fill_params_t fill = {
         .dst = params->dst,
@@ -282,8 +262,7 @@ launch_one(wm_copy_params_t *params, int unit, const char *pattern, int device,
     memcpy(fill.dst_strides, params->dst_strides, sizeof(fill.dst_strides));
     memcpy(fill.divisors, params->divisors, sizeof(fill.divisors));
     memcpy(fill.pattern, pattern, sizeof(fill.pattern));
-    return launch_units(kernels[device].fill[index], fill.count, &fill, device,
-                        stream, err);
+    return launch_units(UNITS + index, fill.count, &fill, device, stream, err);
 }
 
 // Launches one kernel for the innermost dimensions that fit its parameters,
@@ -299,7 +278,7 @@ launch_each(const wm_layout_t *layout, const char *pattern, int device,
     params_init(&params, layout, outer, unit);
     int64_t index[WM_MAX_NDIM] = {0};
     int at;
-    int status = wm_kernels_load(device, err);
+    int status = wm_kernels_prepare(device, WM_KERNELS_COPY, err);
     do {
         wm_copy_params_t one = params;
         for (int i = 0; i < outer; i++) {

@@ -10,28 +10,10 @@
 
 #define WARP 32
 
-static struct {
-    _Atomic(CUfunction) signal, wait, barrier;
-} functions[WM_MAX_DEVICES];
-
 int
 wm_peer_signal_prepare(int device, wm_error_t *err)
 {
-    static const char file[] = "peer_signal";
-    CUfunction signal, wait, barrier;
-    if (atomic_load(&functions[device].barrier) != NULL)
-        return 0;
-    int code = wm_kernels_find(device, file, "wm_peer_signal", &signal, err);
-    if (code == 0)
-        code = wm_kernels_find(device, file, "wm_peer_wait", &wait, err);
-    if (code == 0)
-        code = wm_kernels_find(device, file, "wm_peer_barrier", &barrier, err);
-    if (code < 0)
-        return code;
-    atomic_store(&functions[device].signal, signal);
-    atomic_store(&functions[device].wait, wait);
-    atomic_store(&functions[device].barrier, barrier);
-    return 0;
+    return wm_kernels_prepare(device, WM_KERNELS_PEER, err);
 }
 
 int
@@ -59,9 +41,8 @@ wm_peer_signal_enqueue(int device, const wm_shared_t *shared, int rank,
         .counter = counter,
         .value = value,
     };
-    return wm_kernels_launch_function(device,
-                                      atomic_load(&functions[device].signal),
-                                      1, 1, &params, stream, err);
+    return wm_kernels_launch(device, WM_KERNELS_PEER, WM_KERNEL_SIGNAL, 1, 1,
+                             &params, stream, err);
 }
 
 int
@@ -81,9 +62,8 @@ wm_peer_wait_enqueue(int device, const wm_shared_t *shared,
         if (code < 0 || !takes)
             return code;
     }
-    return wm_kernels_launch_function(device,
-                                      atomic_load(&functions[device].wait), 1,
-                                      1, &params, stream, err);
+    return wm_kernels_launch(device, WM_KERNELS_PEER, WM_KERNEL_WAIT, 1, 1,
+                             &params, stream, err);
 }
 
 static int
@@ -99,9 +79,8 @@ barrier_launch(int device, const wm_shared_t *shared, bool raises, bool waits,
     threads = (threads + WARP - 1) / WARP * WARP;
     if (threads > WM_PEER_SIGNAL_RANKS)
         threads = WM_PEER_SIGNAL_RANKS;
-    return wm_kernels_launch_function(device,
-                                      atomic_load(&functions[device].barrier),
-                                      1, threads, &params, stream, err);
+    return wm_kernels_launch(device, WM_KERNELS_PEER, WM_KERNEL_BARRIER, 1,
+                             threads, &params, stream, err);
 }
 
 int

@@ -15,10 +15,6 @@
 // message.
 #define STAGED_BLOCKS 32
 
-static struct {
-    _Atomic(CUfunction) many, few;
-} functions[WM_MAX_DEVICES];
-
 _Static_assert(sizeof(wm_port_params_t) <= 4096, "what a kernel is given");
 _Static_assert(offsetof(wm_port_few_params_t, ops)
                    == offsetof(wm_port_params_t, ops),
@@ -28,17 +24,7 @@ _Static_assert(sizeof(wm_port_t) <= WM_PORT_BYTES, "before the slots");
 int
 wm_port_prepare(int device, wm_error_t *err)
 {
-    CUfunction many, few;
-    if (atomic_load(&functions[device].many) != NULL)
-        return 0;
-    int code = wm_kernels_find(device, "port", "wm_port_few", &few, err);
-    if (code == 0)
-        code = wm_kernels_find(device, "port", "wm_port", &many, err);
-    if (code < 0)
-        return code;
-    atomic_store(&functions[device].few, few);
-    atomic_store(&functions[device].many, many);
-    return 0;
+    return wm_kernels_prepare(device, WM_KERNELS_PORT, err);
 }
 
 static uint64_t
@@ -150,11 +136,10 @@ wm_port_launch(int device, const wm_port_work_t *works, int count,
     uint64_t blocks = port_divide(works, &params, most);
     while (blocks > (uint64_t)room && most > 1)
         blocks = port_divide(works, &params, --most);
-    CUfunction function = atomic_load(count <= WM_PORT_FEW_OPS
-                                          ? &functions[device].few
-                                          : &functions[device].many);
-    return wm_kernels_launch_function(device, function, (uint32_t)blocks,
-                                      (uint32_t)threads, &params, stream, err);
+    bool few = count <= WM_PORT_FEW_OPS;
+    return wm_kernels_launch(
+        device, WM_KERNELS_PORT, few ? WM_KERNEL_FEW : WM_KERNEL_MANY,
+        (uint32_t)blocks, (uint32_t)threads, &params, stream, err);
 }
 
 // Returns true if no block is behind the first one in short messages, whose

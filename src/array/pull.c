@@ -16,10 +16,6 @@
 // Longer copies are faster by a copy engine, unless their units are wide.
 #define MOST_UNITS ((size_t)1 << 20)
 
-static struct {
-    _Atomic(CUfunction) many, few;
-} functions[WM_MAX_DEVICES];
-
 _Static_assert(sizeof(wm_pull_params_t) <= 4096, "what a kernel is given");
 _Static_assert(offsetof(wm_pull_few_params_t, pulls)
                    == offsetof(wm_pull_params_t, pulls),
@@ -28,17 +24,7 @@ _Static_assert(offsetof(wm_pull_few_params_t, pulls)
 int
 wm_pull_prepare(int device, wm_error_t *err)
 {
-    CUfunction many, few;
-    if (atomic_load(&functions[device].many) != NULL)
-        return 0;
-    int code = wm_kernels_find(device, "pull", "wm_pull_few", &few, err);
-    if (code == 0)
-        code = wm_kernels_find(device, "pull", "wm_pull", &many, err);
-    if (code < 0)
-        return code;
-    atomic_store(&functions[device].few, few);
-    atomic_store(&functions[device].many, many);
-    return 0;
+    return wm_kernels_prepare(device, WM_KERNELS_PULL, err);
 }
 
 static uint32_t
@@ -92,12 +78,11 @@ pull_launch(int device, wm_pull_params_t *params, CUstream stream,
 {
     for (uint32_t i = 0; i < params->count; ++i)
         params->pulls[i].unit = widest_unit(&params->pulls[i]);
-    CUfunction function = atomic_load(params->count <= WM_FEW_PULLS
-                                          ? &functions[device].few
-                                          : &functions[device].many);
+    bool few = params->count <= WM_FEW_PULLS;
     uint32_t blocks = params->width > 0 ? params->count * params->width : 1;
-    return wm_kernels_launch_function(device, function, blocks, BLOCK, params,
-                                      stream, err);
+    return wm_kernels_launch(device, WM_KERNELS_PULL,
+                             few ? WM_KERNEL_FEW : WM_KERNEL_MANY, blocks,
+                             BLOCK, params, stream, err);
 }
 
 int

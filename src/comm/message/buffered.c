@@ -142,7 +142,7 @@ copy_on_device(const wm_buffer_t *buffer, const wm_producer_t *producer,
     if (envelope->stream_device >= 0)
         wm_access_name_stream(&access, envelope->stream_device,
                               envelope->stream);
-    int code = wm_kernels_load(device, err);
+    int code = wm_kernels_prepare(device, WM_KERNELS_COPY, err);
     if (code == 0)
         code = wm_access_open(&access, err);
     if (code == 0)

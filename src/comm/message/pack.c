@@ -113,7 +113,7 @@ int
 wm_pack_prepare(wm_end_t *end, wm_error_t *err)
 {
     if (by_kernel(end))
-        return wm_kernels_load(end->access.device, err);
+        return wm_kernels_prepare(end->access.device, WM_KERNELS_COPY, err);
     if (!by_host(end))
         return 0;
     if (wm_buffer_on_device(&end->buffer))
@@ -234,7 +234,9 @@ const wm_sending_t wm_sending_packed = {
 int
 wm_unpack_prepare(wm_end_t *end, wm_error_t *err)
 {
-    return by_kernel(end) ? wm_kernels_load(end->access.device, err) : 0;
+    return by_kernel(end)
+               ? wm_kernels_prepare(end->access.device, WM_KERNELS_COPY, err)
+               : 0;
 }
 
 int

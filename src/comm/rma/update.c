@@ -19,7 +19,7 @@ wm_update_prepare(int device, wm_error_t *err)
 {
     if (device < 0)
         return 0;
-    int code = wm_kernels_load(device, err);
+    int code = wm_kernels_prepare(device, WM_KERNELS_COPY, err);
     if (code == 0)
         code = wm_kernels_prepare(device, WM_KERNELS_REDUCE, err);
     return code < 0 ? code : wm_atomic_prepare(device, err);
