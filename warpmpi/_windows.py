@@ -49,6 +49,11 @@ class _Making:
     def __init__(
         self, cls: type, name: str, unit: int, info: MPI.Info, comm: Any
     ) -> None:
+        if isinstance(comm, MPI.Intercomm) or not isinstance(comm, MPI.Comm):
+            raise TypeError(
+                f"Win.{name}: comm is {type(comm).__name__}: give an "
+                "MPI.Intracomm"
+            )
         self.cls, self.name = cls, name
         self.unit, self.info, self.comm = unit, info, comm
         self.wants = False  # GPU memory, later
@@ -72,10 +77,20 @@ class _Making:
                     "bytes of a displacement, 1 or more"
                 )
             look()
-            if self.host is not None:  # writable, and of the host
-                MPI.memory.frombuffer(self.host)
+            if self.host is not None:
+                self.check_host()
         except Exception as error:  # raised by `settle`
             self.error = error
+
+    def check_host(self) -> None:
+        """Raise unless the memory is writable, and of the host."""
+        try:
+            MPI.memory.frombuffer(self.host)
+        except (TypeError, BufferError) as error:
+            raise type(error)(
+                f"Win.{self.name}: memory: {error}: give a GPU array, or a "
+                "writable one of the host"
+            ) from None
 
     def settle(self) -> bool:
         """Tell whether any rank gives GPU memory; raises if one failed."""
@@ -561,7 +576,7 @@ class _Methods:
         a wm.Array of bytes, mapped here, for the kernels and libraries of this
         process. It keeps the window; after Free it must not be used. rank:
         MPI.PROC_NULL is the first rank with memory. The unit is in bytes; a
-        rank without memory has an empty buffer. Raises MPI.Exception:
+        rank without memory has an empty array. Raises MPI.Exception:
         ERR_RMA_SHARED for memory that is not mapped here, or is the host's,
         ERR_RMA_FLAVOR for a window of Create_dynamic, ERR_RANK.
         """
@@ -577,7 +592,7 @@ class _Methods:
         if self._made == "Create_dynamic":
             raise MPI.Exception(MPI.ERR_RMA_FLAVOR)
         if nbytes == 0:
-            return MPI.memory.fromaddress(0, 0), unit
+            return _core.empty(0, "uint8"), unit
         if not on_device or not address:
             raise MPI.Exception(MPI.ERR_RMA_SHARED)
         return _core.asarray(_Mapped(self, address, nbytes)), unit

@@ -95,6 +95,12 @@ def test_without_a_count_there_are_no_bytes(comm):
     for buffer in np.zeros(0), empty, MPI.memory():
         with pytest.raises(ValueError, match=r"buf: 2 elements .* do not fit"):
             comm.Send([buffer, 2, MPI.DOUBLE], me)
+    backwards = MPI.DOUBLE.Create_vector(2, 1, -1).Commit()
+    with pytest.raises(ValueError, match="before its start"):
+        comm.Send([out, 1, backwards], me)
+    comm.Sendrecv([out, 1, 1, backwards], me, 0, into, me, 0)
+    assert into.tolist() == [out[1], out[0], 0]
+    backwards.Free()
 
 
 @needs_gpu

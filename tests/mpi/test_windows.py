@@ -36,6 +36,10 @@ def opened(comm, memory, unit=1):
     return wm.Win.Create(memory, unit, comm=comm)
 
 
+def gpu_memory():
+    return MPI.Info.Create({"mpi_memory_alloc_kinds": "cuda"})
+
+
 def bytes_of(count, seed):
     return np.random.default_rng(seed).integers(0, 255, count, "uint8")
 
@@ -567,6 +571,33 @@ def test_shared(comm):
     info.Free()
 
 
+def test_a_rank_without_memory_has_an_empty_array(comm):
+    memory = wm.zeros(8, "uint8") if comm.rank else None
+    for win in (
+        opened(comm, memory),
+        wm.Win.Allocate(8 * comm.rank, 1, gpu_memory(), comm),
+    ):
+        if comm.size > 1:
+            part, unit = win.Shared_query(0)
+            assert (part.shape, part.dtype, unit) == ((0,), "uint8", 1)
+            assert win.Shared_query(MPI.PROC_NULL)[0].shape == (8,)
+        win.Free()
+
+
+def test_what_is_no_intracommunicator(comm):
+    part = MPI.COMM_WORLD.Split(MPI.COMM_WORLD.rank % 2)
+    if MPI.COMM_WORLD.size > 1:
+        side = 1 - MPI.COMM_WORLD.rank % 2
+        inter = part.Create_intercomm(0, MPI.COMM_WORLD, side)
+        with pytest.raises(TypeError, match="comm is Intercomm"):
+            wm.Win.Create(wm.zeros(4), 8, comm=inter)
+        inter.Free()
+    for wrong_one in (3, None):
+        with pytest.raises(TypeError, match="comm is"):
+            wm.Win.Create(wm.zeros(4), 8, comm=wrong_one)
+    part.Free()
+
+
 def test_one_window_has_one_object(comm):
     class Named(wm.Win):
         pass
@@ -869,6 +900,26 @@ def test_gpus_without_a_link(tmp_path):
 
 
 @pytest.mark.programs
+def test_a_fence_on_a_stream_between_hosts(tmp_path):
+    text = """
+        import os
+        rank = os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["PMI_RANK"]
+        os.environ["WARPMPI_HOST"] = f"host {rank}"
+        import warpmpi as wm
+        from mpi4py import MPI
+
+        win = wm.Win.Create(wm.zeros(4), 8, comm=MPI.COMM_WORLD)
+        try:
+            win.on(wm.Stream()).Fence()
+        except ValueError as error:
+            assert "a Fence on a stream needs" in str(error), error
+            print("refused")
+        win.Free()
+    """
+    assert ranks.run_text(tmp_path, text).count("refused") == 2
+
+
+@pytest.mark.programs
 def test_between_hosts():
     """The engines of the other host's ranks serve."""
     chosen = "locks or requests or datatypes or mixed or post_start"
@@ -1089,6 +1140,23 @@ def test_in_a_graph(comm):
     win.Free()
 
 
+def test_the_first_fence_on_a_stream_in_a_graph(comm):
+    memory, source = wm.zeros(4), wm.ones(4)
+    win, stream = opened(comm, memory, 8), wm.Stream()
+    on = win.on(stream)
+    with graphs.capture(stream) as made:
+        on.Fence()
+        on.Accumulate(source, (comm.rank + 1) % comm.size)
+        on.Fence()
+    for _ in range(3):
+        made[0].launch(stream)
+    stream.synchronize()
+    assert memory.numpy().tolist() == [3] * 4
+    made[0].free()
+    win.Fence()
+    win.Free()
+
+
 class Given:
     """Memory that tells how long a window keeps it."""
 
@@ -1290,6 +1358,7 @@ def read_only():
     [
         (read_only,),
         (lambda: [1, 2],),
+        (lambda: "text",),
         (lambda: wm.zeros(4), -4),
         (lambda: wm.zeros(4), 0),
         (lambda: wm.zeros(4), 2**40),

@@ -366,10 +366,13 @@ apply(const parts_t *parts, const room_t *room, wm_strided_t *strided,
     if (!wm_py_elements_fit(&of, displacement, count, room->before, length))
         return wm_py_fail(
             PyExc_ValueError,
-            "%s: %zd elements of %zu bytes do not fit the %s of %zu bytes",
+            "%s: %zd elements of %zu bytes do not fit the %s of %zu bytes%s",
             argument, count, step,
             room->address ? "allocation, from the address on," : "buffer",
-            left);
+            left,
+            of.low < 0 ? ": the datatype also has bytes before its start, so "
+                         "give a displacement, or an address within"
+                       : "");
     message->buffer.nbytes = (size_t)count * (size_t)of.size;
     message->size = (size_t)(of.size / inner);
     message->extent = step / (size_t)inner;

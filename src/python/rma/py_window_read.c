@@ -39,7 +39,9 @@ find_parts(MPI_Datatype type, MPI_Count count, MPI_Aint extent, char *data,
     wm_py_typemap_free(parts);
     return wm_py_fail(PyExc_ValueError,
                       "%s: the datatype has more than %d blocks that are not "
-                      "equally far apart: give one with fewer blocks",
+                      "equally far apart, or MPI tells of it other bounds "
+                      "than its blocks have: give one with fewer blocks, or "
+                      "with blocks in ascending order",
                       argument, MOST_PARTS);
 }
 

@@ -27,10 +27,10 @@ static int
 coll_on_stream_refuse(wm_error_t *err)
 {
     return wm_error_set(err, WM_ERR_VALUE, 0,
-                        "a collective on a stream needs at most %d ranks, all "
-                        "on one host and able to open each other's shared "
-                        "memory, and fewer than %d communicators in use; call "
-                        "this communicator without on(stream)",
+                        "a collective or a Fence on a stream needs at most %d "
+                        "ranks, all on one host and able to open each other's "
+                        "shared memory, and fewer than %d communicators in "
+                        "use; make the call without on(stream)",
                         WM_BARRIER_RANKS, WM_BARRIER_ROWS);
 }
 
