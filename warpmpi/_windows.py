@@ -8,6 +8,7 @@ give host memory.
 
 from __future__ import annotations
 
+import functools
 import operator
 from array import array
 from collections.abc import Callable
@@ -145,8 +146,7 @@ class _Making:
             self.attempt(self.allocate)
             self.settle()
         own = Comm(_dup(self.comm))
-        cls = self.cls if issubclass(self.cls, _core.Win) else _core.Win
-        win = _beneath_of(cls, self)
+        win = _beneath_of(_class_of(self.cls), self)
         given = self.memory
         if self.host is not None:
             given = MPI.memory.frombuffer(self.host)
@@ -159,6 +159,16 @@ class _Making:
             own.Free()
             raise
         return win
+
+
+@functools.cache
+def _class_of(cls: type) -> type:
+    """The class of a window that a program makes by a class of MPI's."""
+    if issubclass(cls, _core.Win):
+        return cls
+    if cls is MPI.Win:
+        return _core.Win
+    return type(cls.__name__, (cls, _core.Win), {"__doc__": cls.__doc__})
 
 
 def _beneath_of(cls: type, making: _Making) -> Any:

@@ -598,6 +598,28 @@ def test_what_is_no_intracommunicator(comm):
     part.Free()
 
 
+class Own(MPI.Win):
+    """A program's window, of any memory."""
+
+    def Put(self, origin, target_rank, target=None):
+        self.puts = getattr(self, "puts", 0) + 1
+        super().Put(origin, target_rank, target)
+
+
+def test_a_class_of_the_program(comm):
+    """One that derives from MPI.Win keeps its methods, after install()."""
+    create = INSTALLED[MPI.Win, "Create"].__func__
+    memory = wm.zeros(4)
+    win = create(Own, memory, 8, comm=comm)
+    assert isinstance(win, Own) and type(win).__name__ == "Own"
+    win.Fence()
+    win.Put(np.ones(4), comm.rank)
+    win.Fence()
+    assert win.puts == 1 and memory.numpy().tolist() == [1] * 4
+    assert type(create(Own, memory, 8, comm=comm)) is type(win)
+    win.Free()
+
+
 def test_one_window_has_one_object(comm):
     class Named(wm.Win):
         pass
