@@ -922,6 +922,21 @@ def test_gpus_without_a_link(tmp_path):
 
 
 @pytest.mark.programs
+def test_a_window_that_was_never_freed(tmp_path):
+    text = """
+        import os
+        os.dup2(1, 2)
+        import warpmpi as wm
+        from mpi4py import MPI
+
+        win = wm.Win.Create(wm.zeros(4), 8, comm=MPI.COMM_WORLD)
+    """
+    printed = ranks.run_text(tmp_path, text, WARPMPI_CHECK="1")
+    told = "of a window of MPI_COMM_WORLD (size 2): the window was never freed"
+    assert printed.count(told) == 2
+
+
+@pytest.mark.programs
 def test_a_fence_on_a_stream_between_hosts(tmp_path):
     text = """
         import os
@@ -1537,4 +1552,5 @@ def test_a_wait_reports_itself(tmp_path, call):
     )
     assert printed.count("freed") == 2
     assert f"{call} has waited" in path.read_text()
+    assert "of a window of MPI_COMM_WORLD (size 2)" in path.read_text()
     assert "for the other ranks" in path.read_text()

@@ -137,17 +137,21 @@ tell_of_messages(void)
     tell_of_more(count, "messages were never received");
 }
 
-// Returns true if the program made it: not a constant of MPI, not our own.
-static bool
-is_made(const wm_comm_t *comm)
+// Returns what the program made, or NULL for a constant of MPI and our own.
+static const char *
+made_as(const wm_comm_t *comm)
 {
     MPI_Comm parent = MPI_COMM_NULL;
     char name[MPI_MAX_OBJECT_NAME + 1] = "";
+    const char window[] = "a window"; // so _windows.py names its communicator
     int length = 0;
     MPI_Comm_get_parent(&parent);
     MPI_Comm_get_name(comm->user, name, &length);
-    return comm->user != MPI_COMM_WORLD && comm->user != MPI_COMM_SELF
-           && comm->user != parent && strcmp(name, "warpmpi") != 0;
+    if (comm->user == MPI_COMM_WORLD || comm->user == MPI_COMM_SELF
+        || comm->user == parent || strcmp(name, "warpmpi") == 0)
+        return NULL;
+    return strncmp(name, window, sizeof window - 1) == 0 ? "window"
+                                                         : "communicator";
 }
 
 static void
@@ -156,13 +160,14 @@ tell_of_communicators(void)
     int count = 0;
     for (wm_comm_t *comm = wm_comm_all(); comm != NULL; comm = comm->next) {
         wm_words_t words = {.length = 0};
-        if (!is_made(comm) || ++count > TOLD)
+        const char *made = made_as(comm);
+        if (made == NULL || ++count > TOLD)
             continue;
         wm_report_rank(&words, comm);
-        wm_words_add(&words, ": the communicator was never freed");
+        wm_words_add(&words, ": the %s was never freed", made);
         wm_words_print(&words);
     }
-    tell_of_more(count, "communicators were never freed");
+    tell_of_more(count, "communicators or windows were never freed");
 }
 
 static bool
