@@ -4,7 +4,10 @@
 import ctypes
 import os
 import textwrap
+import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import pytest
@@ -308,6 +311,59 @@ def test_exclusive_locks(comm):
     win.Get(number, 0)
     win.Unlock(0)
     assert number.numpy()[0] == 20 * comm.size
+    win.Free()
+
+
+def in_threads(calls):
+    """Each in a thread of its own; raises what one has raised."""
+    with ThreadPoolExecutor(len(calls)) as pool:
+        for each in [pool.submit(call) for call in calls]:
+            each.result()
+
+
+def test_threads_take_locks_at_once(comm):
+    """One that waits for a lock holds up none that gives another back."""
+    memory = wm.zeros(1, "int64")
+    win = opened(comm, memory, 8)
+    mine = [threading.Lock() for _ in range(comm.size)]
+
+    def count(seed):
+        value = np.zeros(1, "int64")
+        for target in np.random.default_rng(seed).permutation(12) % comm.size:
+            with mine[target]:
+                win.Lock(int(target))
+                win.Get(value, int(target))
+                win.Flush(int(target))
+                win.Put(value + 1, int(target))
+                win.Unlock(int(target))
+
+    in_threads([partial(count, 3 * comm.rank + i) for i in range(3)])
+    comm.Barrier()
+    per_thread = [list(range(12))[i :: comm.size] for i in range(comm.size)]
+    expected = 3 * comm.size * len(per_thread[comm.rank])
+    assert memory.numpy()[0] == expected
+    win.Free()
+
+
+def test_threads_start_and_post_at_once(comm):
+    """Neither waits for what the other is to do."""
+    memory, other = wm.zeros(1, "int64"), (comm.rank + 1) % comm.size
+    left = (comm.rank - 1) % comm.size
+    win = opened(comm, memory, 8)
+    group = comm.Get_group()
+
+    def access(value):
+        win.Start(group.Incl([other]))
+        win.Put(np.full(1, value), other)
+        win.Complete()
+
+    def expose():
+        win.Post(group.Incl([left]))
+        win.Wait()
+
+    for value in range(20):
+        in_threads([partial(access, value), expose])
+        assert memory.numpy()[0] == value
     win.Free()
 
 

@@ -23,6 +23,7 @@
 
 typedef enum {
     WM_WINDOW_UNLOCKED = 0,
+    WM_WINDOW_ASKED, // a thread waits for the lock
     WM_WINDOW_SHARED,
     WM_WINDOW_EXCLUSIVE,
     WM_WINDOW_UNCHECKED, // MPI_MODE_NOCHECK: nobody else wants it

@@ -25,7 +25,7 @@ wm_window_check_epoch(const wm_window_t *window, int target, const char *call,
 {
     const wm_window_part_t *part = &window->parts[target];
     return window->fenced || window->locked_all || part->started
-                   || part->held != WM_WINDOW_UNLOCKED
+                   || part->held > WM_WINDOW_ASKED
                ? 0
                : sync_fail(err, call,
                            "outside of an epoch: call Fence on all ranks, or "
@@ -38,7 +38,7 @@ wm_window_check_held(const wm_window_t *window, int target, const char *call,
 {
     if (window->locked_all
         || (target < 0 ? window->locks > 0
-                       : window->parts[target].held != WM_WINDOW_UNLOCKED))
+                       : window->parts[target].held > WM_WINDOW_ASKED))
         return 0;
     return sync_fail(err, call,
                      "this rank has not locked the target: call Lock or "
@@ -127,6 +127,32 @@ wm_window_end(wm_window_t *window, wm_error_t *err)
     code = sync_all_ranks(window, "Free", code, err);
     if (code < 0)
         wm_window_stay(window);
+    return code;
+}
+
+// --- waits for other ranks ----------------------------------------------
+
+// Wait for other ranks, with the window's lock free: these ranks may wait for
+// what another thread has to do on the window.
+static int
+wait_unlocked(wm_window_t *window, int (*look)(void *context, wm_error_t *err),
+              void *context, wm_error_t *err)
+{
+    pthread_mutex_unlock(&window->lock);
+    int code = wm_coll_wait_unless(window->comm, look, context,
+                                   WM_LOOKS_AT_WORDS, window->interrupted,
+                                   err);
+    wm_lock(&window->lock);
+    return code;
+}
+
+static int
+wait_unlocked_for(wm_window_t *window, wm_op_t *op,
+                  bool (*interrupted)(wm_op_t *op), wm_error_t *err)
+{
+    pthread_mutex_unlock(&window->lock);
+    int code = wm_op_wait(op, interrupted, err);
+    wm_lock(&window->lock);
     return code;
 }
 
@@ -230,23 +256,24 @@ take_part(wm_window_t *window, int target, bool exclusive, bool checked,
     int code = check_progress(window, target, err);
     if (code < 0)
         return code;
+    part->held = WM_WINDOW_ASKED;
     if (part->words == NULL) { // on another host
         code = wm_target_lock(window->target, target, exclusive, &op, err);
-        if (code == 0)
-            code = wm_window_await(op, err);
+        if (code == 0) {
+            code = wait_unlocked_for(window, op, NULL, err);
+            wm_op_release(op);
+        }
     }
     else if (checked) {
         asked.ticket = wm_window_lock_ask(part->words);
-        code = wm_coll_wait_unless(window->comm, look_at_lock, &asked,
-                                   WM_LOOKS_AT_WORDS, window->interrupted,
-                                   err);
+        code = wait_unlocked(window, look_at_lock, &asked, err);
         if (code < 0)
             pass_ticket(window, &asked);
     }
-    if (code == 0)
-        part->held = !checked && part->words != NULL ? WM_WINDOW_UNCHECKED
-                     : exclusive                     ? WM_WINDOW_EXCLUSIVE
-                                                     : WM_WINDOW_SHARED;
+    part->held = code < 0                          ? WM_WINDOW_UNLOCKED
+                 : !checked && part->words != NULL ? WM_WINDOW_UNCHECKED
+                 : exclusive                       ? WM_WINDOW_EXCLUSIVE
+                                                   : WM_WINDOW_SHARED;
     return code;
 }
 
@@ -279,19 +306,19 @@ wm_window_lock_part(wm_window_t *window, int target, bool exclusive,
                    err, "Lock", "this rank has locked the target already")
                : window->locks > 0 ? 0
                                    : check_free(window, "Lock", err);
-    if (code == 0)
-        code = take_part(window, target, exclusive, checked, err);
     if (code < 0)
         return code;
-    window->fenced = false;
-    ++window->locks;
-    return 0;
+    ++window->locks; // before the wait, as other threads may lock meanwhile
+    code = take_part(window, target, exclusive, checked, err);
+    window->fenced &= code < 0;
+    window->locks -= code < 0;
+    return code;
 }
 
 int
 wm_window_unlock_part(wm_window_t *window, int target, wm_error_t *err)
 {
-    if (window->locked_all || window->parts[target].held == WM_WINDOW_UNLOCKED)
+    if (window->locked_all || window->parts[target].held <= WM_WINDOW_ASKED)
         return sync_fail(err, "Unlock",
                          "this rank has not locked the target by Lock");
     int code = wm_window_complete(window, err);
@@ -303,14 +330,15 @@ int
 wm_window_lock_all(wm_window_t *window, bool checked, wm_error_t *err)
 {
     int code = check_free(window, "Lock_all", err), locked = 0;
+    if (code < 0)
+        return code;
+    window->locked_all = true;
     for (; locked < window->size && code == 0; ++locked)
         code = take_part(window, locked, false, checked, err);
     for (int i = 0; i < locked - 1 && code < 0; ++i)
         (void)!leave_part(window, i, code, err);
-    if (code == 0) {
-        window->locked_all = true;
-        window->fenced = false;
-    }
+    window->locked_all = code == 0;
+    window->fenced &= code < 0;
     return code;
 }
 
@@ -393,9 +421,10 @@ hear_ranks(wm_window_t *window, wm_window_notice_t what, wm_error_t *err)
     int code = expect_ranks(window, what, err);
     for (int rank = 0; rank < window->size && code != WM_ERR_PYTHON; ++rank) {
         wm_op_t *op = window->parts[rank].notices[what];
-        int ended = op != NULL ? wm_op_wait(op, window->interrupted,
+        int ended = op != NULL
+                        ? wait_unlocked_for(window, op, window->interrupted,
                                             code < 0 ? &later : err)
-                               : 0;
+                        : 0;
         code = code < 0 ? code : ended;
     }
     for (int rank = 0; rank < window->size && code != WM_ERR_PYTHON; ++rank)
@@ -470,11 +499,10 @@ wm_window_start(wm_window_t *window, const int *ranks, int count,
         window->parts[ranks[i]].started = true;
     for (int i = 0; i < window->size && window->epochs != NULL; ++i)
         window->epochs->neighbors[i].is_accessed = window->parts[i].started;
+    window->started = true;
     code = window->epochs == NULL
                ? hear_ranks(window, WM_WINDOW_POSTED, err)
-               : wm_coll_wait_unless(window->comm, look_at_start, window,
-                                     WM_LOOKS_AT_WORDS, window->interrupted,
-                                     err);
+               : wait_unlocked(window, look_at_start, window, err);
     window->started = code != WM_ERR_PYTHON;
     window->fenced &= !window->started;
     for (int i = 0; i < count && !window->started; ++i)
@@ -517,9 +545,7 @@ wm_window_wait(wm_window_t *window, bool *ended, wm_error_t *err)
     if (targets)
         code = hear_ranks(window, WM_WINDOW_COMPLETED, err);
     else if (ended == NULL)
-        code = wm_coll_wait_unless(window->comm, look_at_end, window,
-                                   WM_LOOKS_AT_WORDS, window->interrupted,
-                                   err);
+        code = wait_unlocked(window, look_at_end, window, err);
     if (code == WM_ERR_PYTHON)
         return code;
     for (int i = 0; i < window->size; ++i)
