@@ -2,8 +2,9 @@
 // The calls that synchronize a window: Fence; Post, Start, Complete and Wait;
 // Lock and Unlock; Flush. Each ends the work of this rank that it is about. A
 // call out of its order raises MPI_ERR_RMA_SYNC. Window's lock held, GIL
-// released, engine lock not held. Where a call exposes this rank's part, the
-// caller has waited for the producer of its memory.
+// released, engine lock not held; waits for other ranks let the window's lock
+// go. Where a call exposes this rank's part, the caller has waited for the
+// producer of its memory.
 #ifndef WM_COMM_RMA_WINDOW_SYNC_H
 #define WM_COMM_RMA_WINDOW_SYNC_H
 
