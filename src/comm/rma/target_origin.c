@@ -454,6 +454,19 @@ typedef struct {
     uint32_t upto; // number of the first request that begins later
 } flush_t;
 
+// Returns the first operation that a flush waits for, or NULL. A lock is not
+// one: it may be another thread's, and wait for what is behind the flush.
+static const wm_asked_t *
+first_flushed(const wm_target_t *target, int rank)
+{
+    const wm_asked_t *asked = target->ranks[rank].first;
+    while (asked != NULL
+           && (asked->request.kind == WM_TARGET_LOCK_SHARED
+               || asked->request.kind == WM_TARGET_LOCK_EXCLUSIVE))
+        asked = asked->next;
+    return asked;
+}
+
 static bool
 flush_step(wm_op_t *op)
 {
@@ -463,7 +476,7 @@ flush_step(wm_op_t *op)
     int first = flush->rank < 0 ? 0 : flush->rank;
     int behind = flush->rank < 0 ? target->comm.size : first + 1;
     for (int rank = first; rank < behind && ended; ++rank) {
-        const wm_asked_t *asked = target->ranks[rank].first;
+        const wm_asked_t *asked = first_flushed(target, rank);
         ended = asked == NULL
                 || (int32_t)(asked->request.number - flush->upto) >= 0;
     }
@@ -480,10 +493,11 @@ flush_about(const wm_op_t *op, wm_about_t *about)
     const wm_target_t *target = flush->target;
     int rank = flush->rank < 0 ? 0 : flush->rank;
     while (flush->rank < 0 && rank + 1 < target->comm.size
-           && target->ranks[rank].first == NULL)
+           && first_flushed(target, rank) == NULL)
         ++rank;
-    if (target->ranks[rank].first != NULL)
-        asked_about(&target->ranks[rank].first->op, about);
+    const wm_asked_t *asked = first_flushed(target, rank);
+    if (asked != NULL)
+        asked_about(&asked->op, about);
 }
 
 static void
