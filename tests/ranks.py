@@ -95,8 +95,8 @@ def run_text(folder, text, *words, **options):
     return run(script, *words, **options)
 
 
-def run_tests_between_hosts(file, *words, timeout=80):
-    """Runs tests of a file on two ranks, each on a host of its own.
+def run_tests_between_hosts(file, *words, count=2, timeout=80):
+    """Runs tests of a file on some ranks, each on a host of its own.
 
     words: pytest's, which choose the tests.
     """
@@ -109,5 +109,5 @@ def run_tests_between_hosts(file, *words, timeout=80):
         sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", *sys.argv[1:]]))
     """
     chosen = "-c", textwrap.dedent(text), file, *words
-    printed = run(*chosen, ranks=2, timeout=timeout)
+    printed = run(*chosen, ranks=count, timeout=timeout)
     assert " passed" in printed and " failed" not in printed

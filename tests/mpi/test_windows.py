@@ -1019,6 +1019,11 @@ def test_between_hosts():
     ranks.run_tests_between_hosts(__file__, "-k", chosen, timeout=200)
 
 
+@pytest.mark.programs
+def test_threads_take_locks_between_hosts():
+    ranks.run_tests_between_hosts(__file__, "-k", "locks_at_once", count=3)
+
+
 def test_on_a_stream(comm):
     """Fences, updates and gets that the host does not wait for."""
     memory = wm.zeros(64, "int64")
