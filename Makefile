@@ -122,7 +122,7 @@ test-full: for-tests ## every suite whole, with faults at every n-th call, and l
 ASAN = $(shell $(CC) -print-file-name=libasan.so)
 ASAN_ENV = PYTHONPATH=$(abspath build/asan/lib) PYTHONMALLOC=malloc \
     LD_PRELOAD=$(ASAN) \
-    ASAN_OPTIONS=detect_leaks=0:protect_shadow_gap=0:abort_on_error=1 \
+    ASAN_OPTIONS=detect_leaks=0:protect_shadow_gap=0:abort_on_error=1:allocator_may_return_null=1 \
     UBSAN_OPTIONS=print_stacktrace=1
 
 test-asan: $(VENV)/.build-tools $(VENV)/.extras-test simcuda ## unit suites and 2 ranks with ASan and UBSan
