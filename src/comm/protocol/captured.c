@@ -215,7 +215,7 @@ check_pending(wm_captured_t *const *ends, int count, uint64_t capture,
                         "Waitall before the capture ends");
 }
 
-// What a call enqueues on a stream: kernels of at most `room` blocks each.
+// The kernels that a call enqueues on a stream, of at most `room` blocks each.
 typedef struct {
     int device, room;
     CUstream stream;
@@ -344,19 +344,27 @@ turn_of(const wm_captured_t *end, bool waits)
 }
 
 static int
+kernels_enqueue(captured_kernels_t *kernels, wm_captured_t *const *ends,
+                int count, uint32_t what, wm_error_t *err)
+{
+    int code = what == WM_PORT_ENDS
+                   ? check_pending(ends, count, kernels->capture, err)
+                   : 0;
+    for (int i = 0; i < count && code == 0 && what != WM_PORT_ENDS; ++i)
+        code = check_begun(ends[i], err);
+    for (int i = 0; i < TURNS * count && code == 0; ++i)
+        if (turn_of(ends[i % count], kernels->waits) == i / count)
+            code = kernels_add(kernels, ends[i % count], what, err);
+    return code < 0 ? code : kernels_launch(kernels, err);
+}
+
+static int
 captured_enqueue(wm_captured_t *const *ends, int count, uint32_t what,
                  CUstream stream, wm_error_t *err)
 {
     captured_kernels_t kernels;
     int code = kernels_begin(&kernels, ends[0], what, stream, err);
-    if (code == 0 && what == WM_PORT_ENDS)
-        code = check_pending(ends, count, kernels.capture, err);
-    for (int i = 0; i < count && code == 0 && what != WM_PORT_ENDS; ++i)
-        code = check_begun(ends[i], err);
-    for (int i = 0; i < TURNS * count && code == 0; ++i)
-        if (turn_of(ends[i % count], kernels.waits) == i / count)
-            code = kernels_add(&kernels, ends[i % count], what, err);
-    return code < 0 ? code : kernels_launch(&kernels, err);
+    return code < 0 ? code : kernels_enqueue(&kernels, ends, count, what, err);
 }
 
 int
@@ -380,10 +388,11 @@ wm_captured_pass(wm_captured_t *const *ends, int count, CUstream stream,
     const uint32_t both = WM_PORT_BEGINS | WM_PORT_ENDS;
     captured_kernels_t kernels;
     int code = kernels_begin(&kernels, ends[0], both, stream, err);
+    if (code < 0)
+        return code;
+    if (count == 1 || kernels_fit(&kernels, NULL, count))
+        return kernels_enqueue(&kernels, ends, count, both, err);
     // In several kernels, all must begin before one of them waits.
-    if (code < 0 || count == 1 || kernels_fit(&kernels, NULL, count))
-        return code < 0 ? code
-                        : captured_enqueue(ends, count, both, stream, err);
     code = wm_captured_start(ends, count, stream, err);
     return code < 0 ? code : wm_captured_wait(ends, count, stream, err);
 }

@@ -18,7 +18,6 @@
 #define NAP_NS 50000
 #define RELEASE_US 300000 // for the driver to tell that a graph is gone
 #define PAUSE_US 2000000  // without a sign of a kernel, which waits no longer
-#define AGAIN_US 60000000 // between two reports of a wait
 #define LOOK_US 200000    // for ends that nobody needs
 
 static wm_captured_t *all; // engine lock
@@ -120,8 +119,9 @@ stop_kernels(wm_port_words_t *words)
     __atomic_store_n(&words->late.stop, 1, __ATOMIC_RELEASE);
 }
 
-void
-wm_captured_close(wm_captured_t *end)
+// Tells kernels of both ends that no message passes any more.
+static void
+captured_close(wm_captured_t *end)
 {
     if (end->closed)
         return;
@@ -215,7 +215,7 @@ take_unused(void)
         bool needed = is_needed(end);
         // Once, as the other end's words may serve another message then.
         if (!needed && !end->left) {
-            wm_captured_close(end);
+            captured_close(end);
             if (end->comm != NULL && end->own != NULL)
                 wm_captured_look_for_answer(end);
             wm_captured_withdraw(end);
@@ -326,7 +326,7 @@ captured_close_now(wm_captured_t *end, int64_t deadline)
     if (runs && !end->closed)
         wait_until_quiet(end, deadline);
     wm_engine_lock();
-    wm_captured_close(end);
+    captured_close(end);
     wm_engine_unlock();
     if (runs && wm_port_close(end->device, end->port, NULL) == 0)
         wait_until_quiet(end, wm_engine_now() + STOP_US);
@@ -519,7 +519,7 @@ wm_captured_each_wait(int64_t now, int64_t least,
             .waited_us = look_at_wait(end, now),
         };
         if (wait.waited_us < least
-            || (end->told_at != 0 && now - end->told_at < AGAIN_US))
+            || (end->told_at != 0 && now - end->told_at < WM_REPORT_AGAIN_US))
             continue;
         end->told_at = now;
         visit(&wait);

@@ -123,10 +123,6 @@ WM_MUST_CHECK int
 wm_captured_keep(wm_captured_t *end, uint64_t capture, CUstream stream,
                  wm_error_t *err);
 
-// Tells kernels of both ends that no message passes any more.
-void
-wm_captured_close(wm_captured_t *end);
-
 // Closes the ends of a communicator or, NULL, all, and waits, for some
 // seconds, for messages that are under way. Lock not held.
 void
