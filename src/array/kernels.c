@@ -43,56 +43,6 @@ find_function(const kernels_t *loaded, const char *file, const char *name,
     return WM_CU(err, ModuleGetFunction, function, loaded->modules[i], name);
 }
 
-// Refuses a driver that would say only that an image is invalid.
-static int
-check_driver(wm_error_t *err)
-{
-    const int version = wm_driver_version();
-    if (version / 1000 >= wm_kernels_cuda / 1000)
-        return 0;
-    return wm_error_set(err, WM_ERR_DRIVER, 0,
-                        "warpmpi's kernels were compiled by CUDA %d.%d, and "
-                        "the driver is for CUDA %d.%d: update the NVIDIA "
-                        "driver, or build warpmpi with a toolkit of CUDA %d "
-                        "(WARPMPI_CUDA=/path/to/cuda)",
-                        wm_kernels_cuda / 1000, wm_kernels_cuda % 1000 / 10,
-                        version / 1000, version % 1000 / 10, version / 1000);
-}
-
-static int
-load_lock_held(int device, wm_error_t *err)
-{
-    kernels_t *loaded = &kernels[device];
-    wm_scope_t scope;
-    int status = check_driver(err);
-    if (status == 0)
-        status = wm_device_enter(device, &scope, err);
-    if (status < 0)
-        return status;
-    while (status == 0 && loaded->count < MOST_MODULES
-           && wm_kernels_images[loaded->count].image != NULL) {
-        status = WM_CU(err, ModuleLoadData, &loaded->modules[loaded->count],
-                       wm_kernels_images[loaded->count].image);
-        loaded->count += status == 0;
-    }
-    wm_device_leave(&scope);
-    if (status < 0)
-        return wm_error_context(err, "loading the kernels on cuda:%d", device);
-    atomic_store(&loaded->loaded, true);
-    return 0;
-}
-
-static int
-kernels_load(int device, wm_error_t *err)
-{
-    if (atomic_load_explicit(&kernels[device].loaded, memory_order_acquire))
-        return 0;
-    wm_lock(&load_lock);
-    int status = kernels[device].loaded ? 0 : load_lock_held(device, err);
-    pthread_mutex_unlock(&load_lock);
-    return status;
-}
-
 // The rows of families, behind the prefix.
 #define X(name, ...) #name,
 static const char *const COPY_ROWS[] = {
@@ -140,6 +90,58 @@ find_family(int device, wm_kernel_family_t family, wm_error_t *err)
             (void)wm_error_context(err, "kernel %s", name);
     }
     return code;
+}
+
+// Refuses a driver that would say only that an image is invalid.
+static int
+check_driver(wm_error_t *err)
+{
+    const int version = wm_driver_version();
+    if (version / 1000 >= wm_kernels_cuda / 1000)
+        return 0;
+    return wm_error_set(err, WM_ERR_DRIVER, 0,
+                        "warpmpi's kernels were compiled by CUDA %d.%d, and "
+                        "the driver is for CUDA %d.%d: update the NVIDIA "
+                        "driver, or build warpmpi with a toolkit of CUDA %d "
+                        "(WARPMPI_CUDA=/path/to/cuda)",
+                        wm_kernels_cuda / 1000, wm_kernels_cuda % 1000 / 10,
+                        version / 1000, version % 1000 / 10, version / 1000);
+}
+
+static int
+load_lock_held(int device, wm_error_t *err)
+{
+    kernels_t *loaded = &kernels[device];
+    wm_scope_t scope;
+    int status = check_driver(err);
+    if (status == 0)
+        status = wm_device_enter(device, &scope, err);
+    if (status < 0)
+        return status;
+    while (status == 0 && loaded->count < MOST_MODULES
+           && wm_kernels_images[loaded->count].image != NULL) {
+        status = WM_CU(err, ModuleLoadData, &loaded->modules[loaded->count],
+                       wm_kernels_images[loaded->count].image);
+        loaded->count += status == 0;
+    }
+    if (status == 0) // the first copy may come when nothing may be loaded
+        status = find_family(device, WM_KERNELS_COPY, err);
+    wm_device_leave(&scope);
+    if (status < 0)
+        return wm_error_context(err, "loading the kernels on cuda:%d", device);
+    atomic_store(&loaded->loaded, true);
+    return 0;
+}
+
+static int
+kernels_load(int device, wm_error_t *err)
+{
+    if (atomic_load_explicit(&kernels[device].loaded, memory_order_acquire))
+        return 0;
+    wm_lock(&load_lock);
+    int status = kernels[device].loaded ? 0 : load_lock_held(device, err);
+    pthread_mutex_unlock(&load_lock);
+    return status;
 }
 
 int
