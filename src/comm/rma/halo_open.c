@@ -143,8 +143,9 @@ record_end_lock_held(wm_halo_t *halo)
     return code;
 }
 
-bool
-wm_halo_is_busy(wm_halo_t *halo)
+// Returns true if the work that was enqueued last is not known to have ended.
+static bool
+halo_is_busy(wm_halo_t *halo)
 {
     return atomic_load(&halo->tickets) != atomic_load(&halo->passed);
 }
@@ -153,7 +154,7 @@ wm_halo_is_busy(wm_halo_t *halo)
 void
 wm_halo_wait(wm_halo_t *halo)
 {
-    if (!wm_halo_is_busy(halo))
+    if (!halo_is_busy(halo))
         return;
     wm_lock(&halo->end_lock);
     int code = record_end_lock_held(halo);
@@ -165,7 +166,7 @@ wm_halo_wait(wm_halo_t *halo)
 bool
 wm_halo_has_ended(wm_halo_t *halo)
 {
-    if (!wm_halo_is_busy(halo))
+    if (!halo_is_busy(halo))
         return true;
     if (pthread_mutex_trylock(&halo->end_lock) != 0)
         return false; // another thread asks
@@ -211,7 +212,7 @@ halo_report(wm_waiter_t *waiter, int64_t now, int64_t limit)
     wm_halo_t *halo = (wm_halo_t *)waiter;
     uint64_t ticket = atomic_load(&halo->tickets);
     wm_words_t words = {.length = 0};
-    if (!wm_halo_is_busy(halo) || ticket != halo->seen) {
+    if (!halo_is_busy(halo) || ticket != halo->seen) {
         halo->seen = ticket;
         halo->since = now;
         return;

@@ -94,8 +94,8 @@ struct wm_halo {
     CUstream asking; // where it is recorded; NULL: not made yet
     uint64_t noted;  // end_lock: the ticket that `ended` is recorded behind
     _Atomic uint64_t passed; // the last ticket that is known to have ended
-    // Of the list's looks: the ticket at the last one, and the time of the
-    // first look at it; -1: it was reported.
+    // The ticket that the list saw last, and the time when the list saw that
+    // ticket first; -1: the wait was reported.
     uint64_t seen;
     int64_t since;
     pthread_mutex_t lock; // of calls
@@ -117,10 +117,6 @@ extern const wm_waiter_class_t wm_halo_class;
 // Makes our own stream, unless it is there.
 WM_MUST_CHECK int
 wm_halo_open_own(wm_halo_t *halo, wm_error_t *err);
-
-// Returns true if the work that was enqueued last is not known to have ended.
-bool
-wm_halo_is_busy(wm_halo_t *halo);
 
 // Waits on the host for the work that was enqueued last, but in captures.
 void
