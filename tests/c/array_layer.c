@@ -12,15 +12,7 @@
 
 #include "array/order.h"
 #include "cuda/memory.h"
-
-#define CHECK(condition)                                                      \
-    do {                                                                      \
-        if (!(condition)) {                                                   \
-            fprintf(stderr, "%s:%d: %s (last error: %s)\n", __FILE__,         \
-                    __LINE__, #condition, err.text);                          \
-            exit(1);                                                          \
-        }                                                                     \
-    } while (0)
+#include "check.h"
 
 static wm_error_t err;
 
@@ -237,10 +229,6 @@ static const struct {
     const char *name;
     int (*run)(void);
 } cases[] = {
-#define CASE(name)                                                            \
-    {                                                                         \
-#name, name                                                           \
-    }
     CASE(writes_that_overlap_are_both_waited_for),
     CASE(a_read_that_overlaps_a_write_is_not_forgotten),
     CASE(a_reader_waits_for_writes_and_a_writer_for_reads_too),

@@ -12,18 +12,10 @@
 #include <unistd.h>
 
 #include "cuda/memory.h"
+#include "check.h"
 
 #define MIB ((size_t)1 << 20)
 #define SKIP 77
-
-#define CHECK(condition)                                                      \
-    do {                                                                      \
-        if (!(condition)) {                                                   \
-            fprintf(stderr, "%s:%d: %s (last error: %s)\n", __FILE__,         \
-                    __LINE__, #condition, err.text);                          \
-            exit(1);                                                          \
-        }                                                                     \
-    } while (0)
 
 static wm_error_t err;
 
@@ -688,10 +680,6 @@ static const struct {
     const char *name;
     int (*run)(void);
 } cases[] = {
-#define CASE(name)                                                            \
-    {                                                                         \
-#name, name                                                           \
-    }
     CASE(nothing_is_taken_before_the_first_block),
     CASE(small_blocks_share_a_slab),
     CASE(blocks_never_overlap_from_many_threads),

@@ -16,15 +16,7 @@
 #include "comm/transfer/epochs.h"
 #include "cuda/memory.h"
 #include "cuda/stream.h"
-
-#define CHECK(condition)                                                      \
-    do {                                                                      \
-        if (!(condition)) {                                                   \
-            fprintf(stderr, "%s:%d: %s (last error: %s)\n", __FILE__,         \
-                    __LINE__, #condition, err.text);                          \
-            exit(1);                                                          \
-        }                                                                     \
-    } while (0)
+#include "check.h"
 
 #define ROUNDS 6
 #define EDGE 5 // elements
@@ -392,10 +384,6 @@ static const struct {
     const char *name;
     void (*run)(void);
 } cases[] = {
-#define CASE(name)                                                            \
-    {                                                                         \
-#name, name                                                           \
-    }
     CASE(rounds_on_a_stream),
     CASE(rounds_of_two_processes),
     CASE(replays),

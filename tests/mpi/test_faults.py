@@ -175,7 +175,10 @@ class Exchange(Scenario):
     both = True
 
     def run(self):
-        self.comm.Sendrecv(
+        self.run_on(self.comm)
+
+    def run_on(self, comm):
+        comm.Sendrecv(
             self.out,
             self.other(),
             self.tag,
@@ -317,25 +320,18 @@ class OnStream(Scenario):
         self.stream.synchronize()
 
 
-class ExchangeOnStream(OnStream):
-    both = True
-
-    def run(self):
-        self.channel.Sendrecv(
-            self.out,
-            self.other(),
-            self.tag,
-            self.buffer,
-            self.other(),
-            self.tag,
-        )
-        self.stream.synchronize()
-
-
-class RequestsOnStream(OnStream, Requests):
+class BothOnStream(OnStream):
     def run(self):
         self.run_on(self.channel)
         self.stream.synchronize()
+
+
+class ExchangeOnStream(BothOnStream, Exchange):
+    pass
+
+
+class RequestsOnStream(BothOnStream, Requests):
+    pass
 
 
 class PersistentOnStream(OnStream):

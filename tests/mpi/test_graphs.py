@@ -103,6 +103,16 @@ def test_one_rank_captures_again_alone(comm, stream, call):
     graph.free()
 
 
+def check_sums_of_sums(graph, comm, stream, a, c):
+    """Replays two reductions, one of the other's result, and frees them."""
+    for turn in range(3):
+        fill(a, comm, turn)
+        graph.launch(stream)
+        stream.synchronize()
+        assert (c.numpy() == comm.size * total(comm, turn)).all()
+    graph.free()
+
+
 def test_replays(comm, stream):
     """Two graphs in turn, and eager calls between, of other lengths."""
     channel = comm.on(stream)
@@ -255,12 +265,7 @@ def test_streams_of_one_capture(comm, stream):
         comm.on(stream).Allreduce(a, b)
         comm.on(other).Allreduce(b, c)
         graphs.wait_for(stream, other)
-    for turn in range(3):
-        fill(a, comm, turn)
-        captured[0].launch(stream)
-        stream.synchronize()
-        assert (c.numpy() == comm.size * total(comm, turn)).all()
-    captured[0].free()
+    check_sums_of_sums(captured[0], comm, stream, a, c)
 
 
 def test_what_is_pending_elsewhere_comes_before_the_graph(comm, stream):
@@ -469,12 +474,7 @@ def test_two_communicators_in_a_graph_that_is_captured_again(
             comm.on(stream).Allreduce(a, b)
             fresh.on(stream).Allreduce(b, c)
             comm.on(stream).Barrier()
-    for turn in range(3):
-        fill(a, comm, turn)
-        captured[0].launch(stream)
-        stream.synchronize()
-        assert (c.numpy() == comm.size * total(comm, turn)).all()
-    captured[0].free()
+    check_sums_of_sums(captured[0], comm, stream, a, c)
 
 
 @pytest.mark.parametrize("before", ["graphs", "both"])
