@@ -24,9 +24,9 @@ _BY_TURNS = (
 _START_MPS = (
     ", or start MPS on that host before mpirun, as the user of the job; the "
     "last line ends MPS:\n"
-    "export CUDA_MPS_PIPE_DIRECTORY=/tmp/mps-$(id -u)\n"
+    "export CUDA_MPS_PIPE_DIRECTORY=$(mktemp -d)\n"
     "export CUDA_MPS_LOG_DIRECTORY=$CUDA_MPS_PIPE_DIRECTORY\n"
-    "mkdir -p $CUDA_MPS_PIPE_DIRECTORY; nvidia-cuda-mps-control -d\n"
+    "nvidia-cuda-mps-control -d\n"
     "echo quit | nvidia-cuda-mps-control"
 )
 
