@@ -442,11 +442,11 @@ class StreamWin:
 
         It ends the calls of this rank on the stream and of `win` itself.
         assertion: MPI.MODE_NOSUCCEED counts, as in Win.Fence. The first Fence
-        of a window on a stream is outside of captures. If it fails on one
-        rank, that rank raises MPI.Exception (ERR_RMA_SYNC), as Win.Fence. The
-        streams of the others do not wait for that rank's, unless they are
-        captured: this call, the next, or a wait for the stream raises
-        RuntimeError there.
+        of a window on a stream waits on the host for all ranks, also in a
+        capture. If Fence fails on one rank, that rank raises MPI.Exception
+        (ERR_RMA_SYNC), as Win.Fence. The streams of the others do not wait for
+        that rank's, unless they are captured: this call, the next, or a wait
+        for the stream raises RuntimeError there.
         """
         self._win._on_sync(self._on, "Fence", assertion)
 
