@@ -41,6 +41,15 @@ def blocking_stream(device):
         call("cuStreamDestroy_v2", created)
 
 
+@contextlib.contextmanager
+def relaxed():
+    """The thread may call what could interfere with a capture."""
+    mode = ctypes.c_int(RELAXED)
+    call("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
+    yield
+    call("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
+
+
 class Graph:
     """What a stream was given in a capture, to be launched on streams."""
 

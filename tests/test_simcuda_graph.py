@@ -4,6 +4,7 @@
 import ctypes as ct
 import sys
 import threading
+import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "simcuda"))
@@ -316,7 +317,13 @@ def test_a_user_object_calls_back_when_no_graph_has_it():
     d("GraphRetainUserObject", graph, made, 1, 1)
     result, launched = d.end(stream)
     assert (result, called) == (0, [])
+    d.begin(stream)
+    assert d.call("GraphExecDestroy", launched) == UNSUPPORTED
+    assert d.end(stream)[0] == INVALIDATED
     d("GraphExecDestroy", launched)
+    until = time.monotonic() + 20
+    while not called and time.monotonic() < until:
+        time.sleep(0.001)
     assert called == [None]
 
 

@@ -389,7 +389,7 @@ def test_nothing_is_left(comm, stream):
         gc.collect()
         comm.Barrier()
     # What the other rank has closed goes at the next message.
-    assert kinds.blocks() <= before + 6
+    assert kinds.are_freed(before + 6)
 
 
 @pytest.mark.ranks(2)
@@ -641,7 +641,8 @@ def test_arrays_that_end_in_a_capture(comm, stream):
     del array
     with graphs.capture(stream, graphs.GLOBAL) as captured:
         assert gone() is not None
-        first[0].free()
+        with graphs.relaxed():
+            first[0].free()
         for _ in range(1000):
             channel.Send(wm.zeros(1, "u1"), MPI.PROC_NULL)
             if gone() is None:

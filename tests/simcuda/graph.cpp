@@ -40,7 +40,8 @@ graphs_live()
 }
 
 // Returns true for calls that wait, or allocate or free memory: they could
-// interfere with a capture.
+// interfere with a capture. An H200's driver (580) counts the end of a graph's
+// executable among them.
 static bool
 is_unsafe(const char *name)
 {
@@ -51,6 +52,7 @@ is_unsafe(const char *name)
         "IpcOpenMemHandle",  "IpcCloseMemHandle", "ModuleLoadData",
         "ModuleUnload",      "StreamSynchronize", "StreamQuery",
         "EventQuery",        "EventSynchronize",  "MemFreeAsync",
+        "GraphExecDestroy",
     };
     return std::any_of(std::begin(unsafe), std::end(unsafe),
                        [=](const char *each) { return !strcmp(each, name); });
@@ -184,11 +186,6 @@ end_capture(const StreamPtr &origin, Graph *graph)
     captures.erase(std::find(captures.begin(), captures.end(), capture));
     graph->ops = std::move(capture->ops);
     graph->objects = std::move(capture->objects);
-    // As the driver, which calls destructors in a thread of its own, later.
-    if (capture->spoilt)
-        std::thread([objects = std::move(graph->objects)] {
-            std::this_thread::sleep_for(std::chrono::milliseconds(5));
-        }).detach();
     return capture->spoilt ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
            : joined        ? CUDA_SUCCESS
                            : CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
@@ -310,9 +307,13 @@ cuUserObjectCreate(CUuserObject *object, void *pointer, CUhostFn destroy,
         return call.result;
     if (references != 1 || flags != CU_USER_OBJECT_NO_DESTRUCTOR_SYNC)
         return CUDA_ERROR_INVALID_VALUE;
+    // As the driver, which calls destructors in a thread of its own, later.
     UserPtr made(new char, [=](void *self) {
-        destroy(pointer);
         delete (char *)self;
+        std::thread([=] {
+            std::this_thread::sleep_for(std::chrono::milliseconds(5));
+            destroy(pointer);
+        }).detach();
     });
     *object = (CUuserObject)made.get();
     user_objects[made.get()] = made;

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The making of a set of fields: each rank tells all others what its fields
 // are, so that all find alike if they fit, and maps those of its neighbours.
+#define _POSIX_C_SOURCE 200809L // nanosleep
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "comm/coll/direct/coll_gather.h"
 #include "comm/engine/engine.h"
@@ -330,6 +332,11 @@ is_within(const wm_halo_record_t *record)
     return at >= 0 && at + low >= 0 && at + high <= (__int128)place->size;
 }
 
+// How long a graph that has ended may hold a mapping of freed memory: CUDA lets
+// go of what a graph has in a thread of its own.
+#define NAP_NS 1000000
+#define NAPS 100
+
 // Maps a field of a neighbour. Sets *reached to false if that is impossible.
 static int
 map_field(wm_halo_making_t *making, int neighbor, int field, bool *reached,
@@ -338,15 +345,25 @@ map_field(wm_halo_making_t *making, int neighbor, int field, bool *reached,
     wm_halo_set_t *set = making->set;
     wm_comm_t *comm = making->halo->comm;
     const wm_halo_record_t *record = wm_halo_record(making, neighbor, field);
+    int code = 0;
     if (!is_within(record))
         return wm_comm_damaged(comm, neighbor, err);
-    wm_engine_lock();
-    int code = wm_mapping_reach(comm->peers[neighbor], &record->place,
+    for (int nap = 0; nap < NAPS; ++nap) {
+        if (nap > 0) {
+            nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
+            wm_waiters_collect();
+        }
+        wm_engine_lock();
+        code = wm_mapping_reach(comm->peers[neighbor], &record->place,
                                 making->halo->device,
                                 &set->mappings[set->mapped], base, err);
-    set->mapped += code == 0;
-    wm_engine_unlock();
-    if (code < 0 && wm_mapping_is_refused(code, err)) {
+        set->mapped += code == 0;
+        wm_engine_unlock();
+        if (code == 0 || code == WM_ERR_MEMORY
+            || wm_mapping_is_refused(code, err))
+            break;
+    }
+    if (code < 0 && code != WM_ERR_MEMORY) {
         *reached = false;
         code = 0;
     }
