@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
+import kinds
 import ranks
 import warpmpi as wm
 
@@ -751,6 +752,7 @@ def test_ranks_of_different_versions(tmp_path):
 
 
 @needs_cuda
+@pytest.mark.skipif(kinds.is_real(), reason="needs the simulated driver")
 def test_a_driver_that_is_too_old_for_the_kernels(tmp_path):
     printed = run(
         tmp_path,

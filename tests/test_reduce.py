@@ -587,6 +587,11 @@ def update(
     return code, error.text.decode()
 
 
+def hardware_sum(array):
+    """Hardware that adds to memory takes subnormal numbers for zero."""
+    return np.where(np.abs(array) < np.finfo("f4").tiny, np.float32(0), array)
+
+
 def to_device(array):
     made = wm.array(array.view(np.uint8), device="cuda:0")
     wm.synchronize_device("cuda:0")
@@ -626,6 +631,8 @@ def test_an_update_at_once(lib, name):
             wanted = expected(op, [old, given])
             if compares:
                 wanted = np.where(there, wanted, old)
+            elif (name, op) == ("FLOAT32", "SUM"):
+                result, wanted = hardware_sum(result), hardware_sum(wanted)
             check(op, result, wanted)
             assert fetched.numpy().tobytes() == old.tobytes()
 
@@ -666,7 +673,10 @@ def test_an_update_with_gaps(lib, name, op, run, shape, strides):
     stream.synchronize()
     wanted = old.copy()
     wanted[first + places] = expected(op, [old[first + places], given])
-    check(op, target.numpy().view(dtype), wanted)
+    result = target.numpy().view(dtype)
+    if (name, op) == ("FLOAT32", "SUM"):
+        result, wanted = hardware_sum(result), hardware_sum(wanted)
+    check(op, result, wanted)
     if op != "SUM":
         assert fetched.numpy().tobytes() == old[first + places].tobytes()
     gaps = run * size, [*shape, 1], [*gaps[2], 1]

@@ -499,6 +499,7 @@ wm_halo_run(wm_halo_t *halo, const wm_halo_call_t *call, int code,
     wm_error_t unused;
     side_t side = {.capture = 0};
     wm_lock(&halo->lock);
+    wm_device_stay();
     if (call->step != WM_HALO_PREPARE) {
         int asked = find_side(halo, call, &side, code < 0 ? &unused : err);
         code = code < 0 ? code : asked;
@@ -507,6 +508,7 @@ wm_halo_run(wm_halo_t *halo, const wm_halo_call_t *call, int code,
     code = find_together(halo, call, &side, code, &set, err);
     if (code == 0)
         code = take_step(halo, set, call, &side, found, err);
+    wm_device_go();
     pthread_mutex_unlock(&halo->lock);
     return code;
 }
@@ -545,6 +547,7 @@ wm_halo_repeat(wm_halo_t *halo, const wm_halo_call_t *call, uint32_t id,
 {
     side_t side;
     wm_lock(&halo->lock);
+    wm_device_stay();
     wm_halo_set_t *set = id == 0 ? find_set(halo, call)
                                  : find_by_id(halo, call, id);
     int code = find_side(halo, call, &side, err);
@@ -560,6 +563,7 @@ wm_halo_repeat(wm_halo_t *halo, const wm_halo_call_t *call, uint32_t id,
     code = check_set(halo, set, call, &side, code, err);
     if (code == 0)
         code = take_step(halo, set, call, &side, found, err);
+    wm_device_go();
     pthread_mutex_unlock(&halo->lock);
     return code;
 }
