@@ -332,8 +332,8 @@ is_within(const wm_halo_record_t *record)
     return at >= 0 && at + low >= 0 && at + high <= (__int128)place->size;
 }
 
-// How long a graph that has ended may hold a mapping of freed memory: CUDA lets
-// go of what a graph has in a thread of its own.
+// How long a graph that has ended may hold a mapping of freed memory: CUDA
+// lets go of what a graph has in a thread of its own.
 #define NAP_NS 1000000
 #define NAPS 100
 
