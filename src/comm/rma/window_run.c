@@ -675,7 +675,9 @@ wm_window_begin_on(wm_window_t *window, wm_window_call_t *call, int device,
     window->named = true;
     window->captured = capture != 0;
     window->stream = stream;
+    wm_device_stay();
     code = run_named(window, call, own, err);
+    wm_device_go();
     window->stream = own;
     window->named = window->captured = false;
     return code;
