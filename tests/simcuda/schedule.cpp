@@ -41,6 +41,13 @@ demand(const Mark &mark)
     }
 }
 
+void
+wake_workers()
+{
+    demands++;
+    work.notify_one();
+}
+
 // Returns true if the head of the stream's queue can run. Demands what it
 // waits for.
 static bool
@@ -205,6 +212,8 @@ enqueue(const StreamPtr &s, Op op)
     spoil_capture(s);
     order_with_legacy(s, &op);
     op.pos = ++s->last;
+    if (op.submit)
+        op.submit({s, op.pos}, &op);
     op.due = due_time();
     Time due = op.due;
     s->queue.push_back(std::move(op));

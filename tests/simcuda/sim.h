@@ -113,8 +113,14 @@ struct Word {
     }
 };
 
+struct Op;
+// Lock held: the stream gets the operation, each time that a graph is
+// launched.
+using Submit = std::function<void(const Mark &, Op *)>;
+
 struct Op {
     uint64_t pos = 0;
+    Submit submit;                 // may be empty
     Time due;                      // runs then at the latest, demanded or not
     std::vector<Mark> after;       // runs after these
     std::function<bool()> ready;   // lock held; may demand; may be empty
@@ -263,6 +269,10 @@ ended(const Mark &mark);
 
 void
 demand(const Mark &mark);
+
+// Makes the workers look again at what waits.
+void
+wake_workers();
 
 // Demands and waits; returns the error of the stream's context.
 CUresult
