@@ -25,6 +25,7 @@ TELL = $(PY) build_tools/progress.py
 # Nothing is compiled to bytecode that may never be imported.
 PIP = $(PY) -m pip install --quiet --disable-pip-version-check --no-compile
 SIMCUDA = build/simcuda
+SIMNCCL = build/simnccl
 ARGS ?=
 RUN_ARGS ?=
 ALL_ARGS = $(RUN_ARGS) $(if $(ARGS),$(if $(filter --,$(RUN_ARGS)),,--) $(ARGS))
@@ -100,9 +101,11 @@ demo: $(VENV)/.build-tools ## run the Jacobi example on 2 ranks; makes .venv
 
 # --- tests -------------------------------------------------------------------
 
-simcuda: $(VENV)/.build-tools ## the simulated driver, into build/simcuda
+simcuda: $(VENV)/.build-tools ## the simulated driver and NCCL, into build/simcuda, build/simnccl
 	@cuda=$$($(PY) build_tools/toolchain.py) && $(TELL) "compiling the \
 	simulated driver" $(MAKE) -s -j 4 --no-print-directory -C tests/simcuda OUT=$(abspath $(SIMCUDA)) \
+	    CUDA_HOME="$$cuda" && $(TELL) "compiling the \
+	simulated NCCL" $(MAKE) -s -j 4 --no-print-directory -C tests/simnccl OUT=$(abspath $(SIMNCCL)) \
 	    CUDA_HOME="$$cuda"
 
 # What is downloaded comes while it is compiled.
@@ -146,7 +149,7 @@ lint: $(VENV)/.installed $(VENV)/.extras-lint ## formatters and type checkers
 format: $(VENV)/.extras-lint ## let ruff and clang-format rewrite the tree
 	@$(VENV)/bin/ruff check --fix .
 	@$(VENV)/bin/ruff format .
-	@find src tests/simcuda -name '*.[ch]' -o -name '*.cu' -o -name '*.cpp' \
+	@find src tests/simcuda tests/simnccl -name '*.[ch]' -o -name '*.cu' -o -name '*.cpp' \
 	    | xargs $(VENV)/bin/clang-format -i
 
 # --- distribution --------------------------------------------------------------

@@ -192,7 +192,7 @@ def lints():
     python = sys.executable
     sources = sorted(
         str(path.relative_to(ROOT))
-        for folder in ("src", "tests/simcuda")
+        for folder in ("src", "tests/simcuda", "tests/simnccl")
         for path in (ROOT / folder).rglob("*")
         if path.suffix in (".c", ".h", ".cu", ".cpp", ".cc")
     )

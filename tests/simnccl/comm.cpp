@@ -1,0 +1,393 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Communicators.
+#include "simnccl.h"
+
+#include <cstdarg>
+#include <cstdlib>
+#include <cstring>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+NCCL_API const char *
+ncclGetErrorString(ncclResult_t code);
+
+namespace simnccl {
+
+static auto &handles_mu = *new std::mutex;
+static auto &handles = *new std::map<Comm *, CommPtr>;
+
+CommPtr
+comm_of(ncclComm_t handle, const char *caller)
+{
+    std::lock_guard<std::mutex> guard(handles_mu);
+    auto it = handles.find(handle);
+    if (it != handles.end())
+        return it->second;
+    warn(ncclInvalidArgument,
+         "%s: not a communicator, or one that has been "
+         "destroyed",
+         caller);
+    return nullptr;
+}
+
+void
+Comm::fail(Result result, const char *format, ...)
+{
+    char text[400];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    if (state != ncclSuccess && state != ncclInProgress)
+        return;
+    state = result;
+    error = text;
+    warn(result, "%s", text);
+    changed.notify_all();
+}
+
+Result
+comm_ready(Comm &comm)
+{
+    Lock lock(comm.mu);
+    if (comm.state == ncclInProgress || !comm.held_back.empty())
+        return warn(ncclInvalidArgument,
+                    "Attempt to use communicator before the previous "
+                    "operation returned ncclSuccess");
+    return comm.state;
+}
+
+// As NCCL: what NCCL_HOSTID says, else name and boot of the host.
+static uint64_t
+host_hash()
+{
+    char text[300] = "";
+    const char *given = getenv("NCCL_HOSTID");
+    if (given != nullptr && *given) {
+        snprintf(text, sizeof text, "%s", given);
+    }
+    else {
+        gethostname(text, 200);
+        size_t used = strlen(text);
+        FILE *boot = fopen("/proc/sys/kernel/random/boot_id", "re");
+        size_t n = boot ? fread(text + used, 1, 40, boot) : 0;
+        text[used + n] = 0;
+        if (boot != nullptr)
+            fclose(boot);
+    }
+    return std::hash<std::string>()(text);
+}
+
+// Connects to the ranks before this one, and takes connections of the others.
+static bool
+connect_all(Comm &comm, int listener, const std::vector<Hello> &table,
+            std::vector<int> *fds, const Cancelled &cancelled)
+{
+    for (int i = 0; i < comm.rank; i++) {
+        (*fds)[i] = net_connect(table[i].address, cancelled);
+        if ((*fds)[i] < 0
+            || !net_write((*fds)[i], &comm.self, sizeof comm.self))
+            return false;
+    }
+    for (int left = comm.ranks - comm.rank - 1; left > 0;) {
+        int fd = net_accept(listener, cancelled);
+        Hello hello;
+        if (fd < 0)
+            return false;
+        if (net_read(fd, &hello, sizeof hello, cancelled)
+            && hello.nonce == comm.id.nonce && hello.rank > comm.rank
+            && hello.rank < comm.ranks && (*fds)[hello.rank] < 0) {
+            (*fds)[hello.rank] = fd;
+            left--;
+        }
+        else {
+            close(fd);
+        }
+    }
+    return true;
+}
+
+static Result
+meet(Comm &comm, int listener, std::vector<int> *fds)
+{
+    Cancelled cancelled = [&] { return comm.cancelled.load(); };
+    int fd = net_connect(comm.id.root, cancelled);
+    std::vector<Hello> table(comm.ranks);
+    if (fd < 0 || !net_write(fd, &comm.self, sizeof comm.self)
+        || !net_read(fd, table.data(), sizeof table[0], cancelled)) {
+        close(fd);
+        return ncclRemoteError;
+    }
+    Result result = (Result)table[0].result;
+    if (result == ncclSuccess
+        && !net_read(fd, &table[1], (comm.ranks - 1) * sizeof table[0],
+                     cancelled))
+        result = ncclRemoteError;
+    close(fd);
+    if (result == ncclSuccess
+        && !connect_all(comm, listener, table, fds, cancelled))
+        result = ncclRemoteError;
+    return result;
+}
+
+static void
+live(CommPtr comm)
+{
+    std::vector<int> fds(comm->ranks, -1);
+    usleep((useconds_t)slow_ms() * 1000);
+    int listener = net_listen(&comm->self.address);
+    Result result = count_call("Meet");
+    if (result == ncclSuccess)
+        result = listener < 0 ? ncclSystemError : meet(*comm, listener, &fds);
+    close(listener);
+    Lock lock(comm->mu);
+    for (int i = 0; i < comm->ranks; i++)
+        comm->peers[i].fd = fds[i];
+    if (result != ncclSuccess) {
+        comm->fail(result, "rank %d cannot make its communicator: %s",
+                   comm->rank, ncclGetErrorString(result));
+    }
+    else {
+        comm->state = ncclSuccess;
+        comm->changed.notify_all();
+        wire_run(*comm, lock);
+    }
+    for (Peer &peer : comm->peers) {
+        if (peer.fd >= 0)
+            close(peer.fd);
+        peer.fd = -1;
+        peer.out.clear();
+    }
+}
+
+Result
+comm_await(Comm &comm)
+{
+    Lock lock(comm.mu);
+    comm.changed.wait(lock, [&] { return comm.state != ncclInProgress; });
+    return comm.state;
+}
+
+static Result
+check(const ncclConfig_t *config)
+{
+    if (config == nullptr)
+        return ncclSuccess;
+    if (config->magic != 0xcafebeef || config->size < sizeof(size_t))
+        return warn(ncclInvalidArgument,
+                    "ncclConfig_t argument not initialized via "
+                    "NCCL_CONFIG_INITIALIZER");
+    auto given = [](int value) { return value != INT_MIN; };
+    if ((given(config->blocking) && (config->blocking & ~1) != 0)
+        || (given(config->cgaClusterSize)
+            && (config->cgaClusterSize < 0 || config->cgaClusterSize > 8))
+        || (given(config->minCTAs) && config->minCTAs <= 0)
+        || (given(config->maxCTAs)
+            && (config->maxCTAs <= 0 || config->maxCTAs < config->minCTAs)))
+        return warn(ncclInvalidArgument,
+                    "Invalid config: blocking %d, "
+                    "cgaClusterSize %d, minCTAs %d, maxCTAs %d",
+                    config->blocking, config->cgaClusterSize, config->minCTAs,
+                    config->maxCTAs);
+    return ncclSuccess;
+}
+
+static Result
+init(const char *name, ncclComm_t *out, int ranks, const ncclUniqueId &id,
+     int rank, const ncclConfig_t *config)
+{
+    Result failed = count_call(name);
+    if (failed == ncclSuccess)
+        failed = check(config);
+    if (failed != ncclSuccess)
+        return failed;
+    auto comm = std::make_shared<Comm>();
+    memcpy(&comm->id, &id, sizeof comm->id);
+    if (out == nullptr || rank < 0 || rank >= ranks
+        || comm->id.magic != 0x6c63636e6d6973)
+        return warn(ncclInvalidArgument, "%s: rank %d of %d, or no unique id",
+                    name, rank, ranks);
+    CUdevice device;
+    if (driver() == nullptr)
+        return ncclSystemError;
+    if (driver()->device(&device) != CUDA_SUCCESS)
+        return warn(ncclUnhandledCudaError, "%s: no context is current", name);
+    comm->rank = rank;
+    comm->ranks = ranks;
+    comm->device = device;
+    comm->blocking = config == nullptr || config->blocking != 0;
+    comm->self.nonce = comm->id.nonce;
+    comm->self.host = host_hash();
+    driver()->uuid(&comm->self.gpu, device);
+    comm->self.rank = rank;
+    comm->self.ranks = ranks;
+    comm->self.device = device;
+    comm->peers.resize(ranks);
+    comm->waker = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    *out = comm.get();
+    {
+        std::lock_guard<std::mutex> guard(handles_mu);
+        handles[comm.get()] = comm;
+    }
+    comm->thread = quiet_thread([comm] { live(comm); });
+    if (!comm->blocking)
+        return ncclInProgress;
+    return group_adds(comm) ? ncclSuccess : comm_await(*comm);
+}
+
+// Fills what has not been received with garbage, and ends all operations.
+static void
+give_up(Comm &comm)
+{
+    Lock lock(comm.mu);
+    for (const TaskPtr &task : comm.tasks) {
+        for (const Part &part : task->parts)
+            if (task->started && !part.sends && !part.done)
+                memset(task->at(part.place), 0xA5, part.size);
+        task->ended = true;
+    }
+    comm.tasks.clear();
+    comm.held_back.clear();
+}
+
+static void
+end(const CommPtr &comm)
+{
+    comm->poke();
+    if (comm->thread.joinable())
+        comm->thread.join();
+    give_up(*comm);
+    driver()->wake();
+    driver()->line_end(comm.get());
+    std::lock_guard<std::mutex> guard(handles_mu);
+    handles.erase(comm.get());
+}
+
+// Waits for the operations. Returns the communicator's error.
+static Result
+finish(Comm &comm)
+{
+    Lock lock(comm.mu);
+    uint64_t last = comm.tasks.empty() ? 0 : comm.tasks.back()->number;
+    lock.unlock();
+    driver()->demand(&comm, last);
+    lock.lock();
+    comm.changed.wait(
+        lock, [&] { return comm.tasks.empty() || comm.state != ncclSuccess; });
+    return comm.state;
+}
+
+} // namespace simnccl
+
+using namespace simnccl;
+
+NCCL_API Result
+ncclCommInitRank(ncclComm_t *out, int ranks, ncclUniqueId id, int rank)
+{
+    return init("CommInitRank", out, ranks, id, rank, nullptr);
+}
+
+NCCL_API Result
+ncclCommInitRankConfig(ncclComm_t *out, int ranks, ncclUniqueId id, int rank,
+                       ncclConfig_t *config)
+{
+    return init("CommInitRankConfig", out, ranks, id, rank, config);
+}
+
+NCCL_API Result
+ncclCommGetAsyncError(ncclComm_t handle, Result *state)
+{
+    Result failed = count_call("CommGetAsyncError");
+    CommPtr comm = comm_of(handle, "CommGetAsyncError");
+    if (failed || comm == nullptr || state == nullptr)
+        return failed ? failed : ncclInvalidArgument;
+    std::vector<std::shared_ptr<Operation>> operations;
+    {
+        Lock lock(comm->mu);
+        *state = comm->state;
+        if (comm->state != ncclSuccess || comm->held_back.empty())
+            return ncclSuccess;
+        *state = ncclInProgress;
+        if (comm->polls-- > 0)
+            return ncclSuccess;
+        operations.swap(comm->held_back);
+    }
+    *state = ncclSuccess;
+    for (const auto &operation : operations)
+        *state = *state ? *state : launch(operation);
+    if (*state != ncclSuccess) {
+        Lock lock(comm->mu);
+        comm->fail(*state, "the call before failed");
+    }
+    return ncclSuccess;
+}
+
+NCCL_API Result
+ncclCommAbort(ncclComm_t handle)
+{
+    Result failed = count_call("CommAbort");
+    CommPtr comm = comm_of(handle, "CommAbort");
+    if (failed || comm == nullptr)
+        return failed ? failed : ncclInvalidArgument;
+    comm->cancelled = true;
+    end(comm);
+    return ncclSuccess;
+}
+
+NCCL_API Result
+ncclCommFinalize(ncclComm_t handle)
+{
+    Result failed = count_call("CommFinalize");
+    CommPtr comm = comm_of(handle, "CommFinalize");
+    if (failed || comm == nullptr)
+        return failed ? failed : ncclInvalidArgument;
+    failed = comm_ready(*comm);
+    if (failed != ncclSuccess)
+        return failed;
+    if (comm->finalized)
+        return warn(ncclInvalidUsage, "CommFinalize: called twice");
+    comm->finalized = true;
+    return finish(*comm);
+}
+
+NCCL_API Result
+ncclCommDestroy(ncclComm_t handle)
+{
+    Result failed = count_call("CommDestroy");
+    CommPtr comm = comm_of(handle, "CommDestroy");
+    if (failed || comm == nullptr)
+        return failed ? failed : ncclInvalidArgument;
+    failed = comm_ready(*comm);
+    if (failed == ncclInvalidArgument)
+        return failed;
+    failed = failed ? failed : finish(*comm);
+    if (failed != ncclSuccess) {
+        warn(failed, "CommDestroy of a communicator with an error: "
+                     "CommAbort is meant");
+        comm->cancelled = true;
+    }
+    else {
+        Lock lock(comm->mu);
+        comm->closing = true;
+        for (Peer &peer : comm->peers)
+            if (peer.fd >= 0)
+                peer.out.push_back({{Word::BYE, 0, 0, {}}, {}, {}});
+    }
+    end(comm);
+    return failed;
+}
+
+// Numbers of `communicators` that live, and of `operations` under way.
+NCCL_API long
+simnccl_live(const char *kind)
+{
+    std::lock_guard<std::mutex> guard(handles_mu);
+    if (!strcmp(kind, "communicators"))
+        return (long)handles.size();
+    long count = 0;
+    for (auto &item : handles) {
+        Lock lock(item.second->mu);
+        count += (long)item.second->tasks.size();
+    }
+    return count;
+}
