@@ -6,18 +6,19 @@ import ctypes as ct
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
-
-import pytest
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE / "simcuda"))
 
 from harness import (  # noqa: E402
+    NOT_READY,
     PROMPT,
     Driver,
     Handle,
     Ptr,
+    Size,
     driver_library,  # noqa: F401
 )
 
@@ -119,7 +120,7 @@ class Rank:
         """Device memory with bytes, `count` of each value."""
         data = bytes(v for v in values for _ in range(count))
         out = self.d.alloc(len(data))
-        self.d("MemcpyHtoD", Ptr(out), data, ct.c_size_t(len(data)))
+        self.d("MemcpyHtoD", Ptr(out), data, Size(len(data)))
         return out
 
     def gather(self, comm, send, recv, count, stream=None):
@@ -128,15 +129,15 @@ class Rank:
             comm,
             Ptr(send),
             Ptr(recv),
-            ct.c_size_t(count),
+            Size(count),
             INT8,
             comm,
             stream or self.stream,
         )
 
-    def message(self, name, comm, ptr, count, peer, type=INT8):
+    def message(self, name, comm, ptr, count, peer, kind=INT8):
         return self.call(
-            name, Ptr(ptr), ct.c_size_t(count), type, peer, comm, self.stream
+            name, Ptr(ptr), Size(count), kind, peer, comm, self.stream
         )
 
     def wait(self):
@@ -199,16 +200,13 @@ def on(ranks, said="", told=(), **env):
                 start(function.__name__, i, ranks, ids, env, driver_library)
                 for i in range(ranks)
             ]
-            texts = []
-            try:
-                for i, process in enumerate(running):
-                    texts.append(process.communicate(timeout=60)[1])
-                    if i not in told:
-                        assert process.returncode == 0, texts
-            finally:
+            with contextlib.ExitStack() as stack:
                 for process in running:
-                    with contextlib.suppress(ProcessLookupError):
-                        process.kill()
+                    stack.enter_context(process)
+                    stack.callback(process.kill)
+                texts = [each.communicate(timeout=60)[1] for each in running]
+            for i, process in enumerate(running):
+                assert i in told or process.returncode == 0, texts
             assert said in "".join(texts)
 
         test.__doc__ = function.__doc__
@@ -277,11 +275,284 @@ def test_messages_of_a_group(r):
 def test_broadcast(r):
     comm = r.begin()
     memory = r.memory(r.rank + 1, count=12)
-    args = ct.c_size_t(3), INT32, 1, comm, r.stream
+    args = Size(3), INT32, 1, comm, r.stream
     r("Broadcast", Ptr(memory), Ptr(memory), *args)
     r.wait()
     assert r.read(memory, 12) == bytes([2] * 12)
     r("CommDestroy", comm)
+
+
+@on(3)
+def test_all_reduce_in_place(r):
+    comm = r.begin()
+    data = r.memory(r.rank + 1, 0, 0, 0)
+    r("AllReduce", Ptr(data), Ptr(data), Size(1), INT32, 0, comm, r.stream)
+    r.wait()
+    assert r.read(data, 4) == bytes([6, 0, 0, 0])
+    r("CommDestroy", comm)
+
+
+# --- order -------------------------------------------------------------------
+
+
+@on(2)
+def test_operation_that_another_rank_waits_for_is_demanded(r):
+    comm = r.begin()
+    send, recv = r.memory(r.rank + 1), r.memory(0, 0)
+    start = time.monotonic()
+    r.gather(comm, send, recv, 1)
+    if r.rank == 0:
+        r.wait()
+    while r.read(recv, 2) != bytes([1, 2]):
+        time.sleep(0.001)
+    assert time.monotonic() - start < PROMPT
+    r("CommDestroy", comm)
+
+
+@on(2)
+def test_operations_run_in_the_order_of_calls_on_all_streams(r):
+    comm = r.begin()
+    other = r.d.stream()
+    send, recv = r.memory(r.rank + 1, r.rank + 5), r.memory(0, 0, 0, 0)
+    r.gather(comm, send, recv, 1)
+    r.gather(comm, send + 1, recv + 2, 1, other)
+    r.d.wait(other if r.rank == 0 else r.stream)
+    r.d.wait(other)
+    assert r.read(recv, 4) == bytes([1, 2, 5, 6])
+    r("CommDestroy", comm)
+
+
+@on(2)
+def test_memory_is_read_when_the_stream_comes_to_it(r):
+    """A missing wait for another stream reads the old bytes."""
+    comm = r.begin()
+    other = r.d.stream()
+    send, recv = r.memory(7), r.memory(0, 0)
+    r.d.fill(send, 9, 1, other)
+    r.gather(comm, send, recv, 1)
+    r.wait()
+    assert r.read(recv, 2) == bytes([7, 7])
+    r.d.wait(other)
+    r("CommDestroy", comm)
+
+
+@on(2)
+def test_graph_runs_its_operations_at_each_launch(r):
+    comm = r.begin(0)
+    send, recv = r.memory(0), r.memory(*[0] * 4)
+    r.d("StreamBeginCapture", r.stream, 2)
+    r.gather(comm, send, recv, 1)
+    r.gather(comm, send, recv + 2, 1)
+    graph = Handle()
+    r.d("StreamEndCapture", r.stream, ct.byref(graph))
+    runs = r.d.get(Handle, "GraphInstantiateWithFlags", graph, Size(0))
+    assert r.lib.simnccl_live(b"operations") == 0
+    for i in range(3):
+        value = 10 * i + r.rank
+        r.d.fill(send, value, 1, r.stream)
+        r.d("GraphLaunch", runs, r.stream)
+        r.gather(comm, send, recv, 1)  # on both ranks after the graph
+        r.wait()
+        assert r.read(recv, 4) == bytes([10 * i, 10 * i + 1] * 2)
+    r.d("GraphExecDestroy", runs)
+    r.d("GraphDestroy", graph)
+    r("CommDestroy", comm)
+
+
+@on(2)
+def test_destroy_waits_for_operations(r):
+    comm = r.begin()
+    send, recv = r.memory(r.rank + 1), r.memory(0, 0)
+    r.gather(comm, send, recv, 1)
+    r("CommFinalize", comm)
+    r("CommDestroy", comm)
+    assert r.read(recv, 2) == bytes([1, 2])
+
+
+# --- not blocking ------------------------------------------------------------
+
+
+@on(2, said="before the previous operation")
+def test_call_without_a_poll_fails_and_does_nothing(r):
+    comm = r.begin(0)
+    send, recv = r.memory(1, 1), r.memory(0, 0)
+    args = Ptr(send), Ptr(recv), Size(1), INT8, comm, r.stream
+    assert r.call("AllGather", *args) == IN_PROGRESS
+    assert r.call("AllGather", *args) == INVALID_ARGUMENT
+    assert r.call("CommDestroy", comm) == INVALID_ARGUMENT
+    r.wait()  # for nothing
+    assert r.read(recv, 2) == bytes(2)
+    r.settle(comm)
+    r.wait()
+    assert r.read(recv, 2) == bytes([1, 1])
+    r("CommDestroy", comm)
+
+
+# --- deaths ------------------------------------------------------------------
+
+
+@on(2, said="has ended", told=[1])
+def test_death_of_a_rank_is_an_error_until_the_abort(r):
+    comm = r.begin()
+    send, recv = r.memory(1), r.memory(0, 0)
+    r.gather(comm, send, recv, 1)
+    assert r.d.call("StreamQuery", r.stream) == NOT_READY
+    if r.rank == 1:
+        os._exit(0)
+    while r.state(comm) == SUCCESS:
+        time.sleep(0.001)
+    assert r.state(comm) == REMOTE_ERROR
+    time.sleep(0.1)
+    assert r.d.call("StreamQuery", r.stream) == NOT_READY
+    assert r.call("AllGather", 0, 0, Size(0), 0, comm, None) == REMOTE_ERROR
+    r("CommAbort", comm)
+    r.wait()
+    assert r.read(recv, 2) != bytes([1, 1])
+    assert r.lib.simnccl_live(b"communicators") == 0
+    assert r.call("CommAbort", comm) == INVALID_ARGUMENT
+
+
+@on(2, SIMNCCL_FAIL="Meet:1", SIMNCCL_FAIL_RANK="1")
+def test_abort_ends_an_initialisation(r):
+    comm = Handle()
+    name = UniqueId.from_buffer_copy(bytes.fromhex(r.ids[0]))
+    args = ct.byref(comm), 2, name, r.rank, ct.byref(config(blocking=0))
+    assert r.call("CommInitRankConfig", *args) == IN_PROGRESS
+    for _ in range(50):
+        state = r.state(comm)
+        time.sleep(0.01)
+    assert state == (IN_PROGRESS if r.rank == 0 else INTERNAL_ERROR)
+    r("CommAbort", comm)
+
+
+@on(2, said="has destroyed it")
+def test_operation_with_a_rank_that_has_destroyed_fails(r):
+    comm = r.begin()
+    if r.rank == 0:
+        recv = r.memory(0)
+        assert r.message("Recv", comm, recv, 1, 1) == SUCCESS
+        assert r.d.call("StreamQuery", r.stream) == NOT_READY
+        while r.state(comm) == SUCCESS:
+            time.sleep(0.001)
+        assert r.state(comm) == REMOTE_ERROR
+        r("CommAbort", comm)
+        r.wait()
+    else:
+        time.sleep(0.2)
+        r("CommDestroy", comm)
+
+
+# --- mistakes ----------------------------------------------------------------
+
+
+def fails_later(r, comm, want=INVALID_USAGE):
+    r.d.call("StreamQuery", r.stream)
+    while r.state(comm) == SUCCESS:
+        time.sleep(0.001)
+    assert r.state(comm) == want
+    r("CommAbort", comm)
+    r.wait()
+
+
+@on(2, said="AllGather of 2 elements")
+def test_wrong_counts_are_told_on_both_ranks(r):
+    comm = r.begin()
+    send, recv = r.memory(1, 1), r.memory(0, 0, 0, 0)
+    r.gather(comm, send, recv, r.rank + 1)
+    fails_later(r, comm)
+
+
+@on(2, said="but rank 0: message of 1")
+def test_wrong_pair_of_calls_is_told_on_both_ranks(r):
+    comm = r.begin()
+    send, recv = r.memory(1, 1), r.memory(0, 0, 0, 0)
+    if r.rank == 0:
+        assert r.message("Send", comm, send, 1, 1) == SUCCESS
+    else:
+        r.gather(comm, send, recv, 1)
+    fails_later(r, comm)
+
+
+@on(2, said="Duplicate GPU detected", NCCL_HOSTID="one")
+def test_two_ranks_on_one_gpu(r):
+    comm = Handle()
+    name = UniqueId.from_buffer_copy(bytes.fromhex(r.ids[0]))
+    result = r.call("CommInitRank", ct.byref(comm), 2, name, r.rank)
+    assert result == INVALID_USAGE
+    r("CommAbort", comm)
+
+
+@on(1, said="a buffer is not memory of device 0")
+def test_invalid_arguments(r):
+    comm = r.begin()
+    mine, pageable = r.memory(1, 2), ct.create_string_buffer(8)
+    r.d.use(1)
+    others, stream = r.memory(1), r.d.stream()
+
+    def gather(send, recv, count=1, kind=INT8, on=r.stream):
+        args = Ptr(send), Ptr(recv), Size(count), kind, comm, on
+        return r.call("AllGather", *args)
+
+    pinned = r.d.pinned(8)
+    assert gather(mine, pinned) == SUCCESS
+    r.wait()
+    assert ct.string_at(pinned, 1) == b"\1"
+    assert gather(ct.addressof(pageable), mine) == INVALID_ARGUMENT
+    assert gather(mine, others) == INVALID_ARGUMENT
+    assert gather(mine, 0) == INVALID_ARGUMENT
+    assert gather(mine, mine + 4096) == INVALID_ARGUMENT
+    assert gather(mine, mine + 1, 2) == INVALID_ARGUMENT  # overlap
+    assert gather(mine, mine, kind=12) == INVALID_ARGUMENT
+    assert gather(mine, mine, on=stream) == INVALID_ARGUMENT
+    assert gather(mine, mine, 0) == SUCCESS
+    assert r.message("Send", comm, mine, 1, 1) == INVALID_ARGUMENT
+    assert r.message("Send", comm, mine, 1, 0) == INVALID_USAGE  # to itself
+    assert r.call("GroupEnd") == INVALID_USAGE
+    r("GroupStart")
+    assert r.message("Send", comm, mine, 1, 1) == INVALID_ARGUMENT
+    assert r.call("GroupEnd") == INVALID_ARGUMENT
+    assert r.state(comm) == SUCCESS
+    r("CommDestroy", comm)
+    assert gather(mine, mine) == INVALID_ARGUMENT
+
+
+@on(1)
+def test_invalid_config(r):
+    comm, name = Handle(), UniqueId.from_buffer_copy(bytes.fromhex(r.ids[0]))
+    for fields in ({"blocking": 2}, {"maxCTAs": 0}, {"cgaClusterSize": 9}):
+        args = ct.byref(comm), 1, name, 0, ct.byref(config(**fields))
+        assert r.call("CommInitRankConfig", *args) == INVALID_ARGUMENT
+    wrong = config()
+    wrong.magic = 0
+    args = ct.byref(comm), 1, name, 0, ct.byref(wrong)
+    assert r.call("CommInitRankConfig", *args) == INVALID_ARGUMENT
+    assert r.call("CommInitRank", ct.byref(comm), 1, name, 1) != SUCCESS
+
+
+@on(
+    1,
+    SIMNCCL_FAIL="AllGather:2,ncclGetVersion:2:2",
+    SIMNCCL_VERSION="21805",
+    SIMNCCL_SLOW="20",
+)
+def test_settings(r):
+    version = ct.c_int()
+    r("GetVersion", ct.byref(version))
+    assert version.value == 21805
+    assert r.call("GetVersion", ct.byref(version)) == SYSTEM_ERROR
+    start = time.monotonic()
+    comm = r.begin()
+    mine = r.memory(1)
+    args = Ptr(mine), Ptr(mine), Size(1), INT8, comm, r.stream
+    assert r.call("AllGather", *args) == SUCCESS
+    r.wait()
+    assert time.monotonic() - start >= 0.04
+    assert r.call("AllGather", *args) == INTERNAL_ERROR
+    r.lib.simnccl_fail(b"AllGather", ct.c_long(1), REMOTE_ERROR)
+    assert r.call("AllGather", *args) == REMOTE_ERROR
+    assert r.lib.simnccl_calls(b"AllGather") == 3
+    r("CommDestroy", comm)
+    assert r.lib.ncclGetErrorString(6).startswith(b"remote process exited")
 
 
 if __name__ == "__main__":

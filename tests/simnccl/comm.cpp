@@ -107,23 +107,49 @@ connect_all(Comm &comm, int listener, const std::vector<Hello> &table,
     return true;
 }
 
+// Checks this rank's word against the others', and puts these in their order.
+static Result
+check(const Comm &comm, std::vector<Hello> *table)
+{
+    std::vector<Hello> sorted(comm.ranks);
+    const Hello &self = comm.self;
+    int same = 0;
+    for (const Hello &other : *table) {
+        if (other.ranks != self.ranks)
+            return warn(ncclInvalidArgument,
+                        "a rank gives rank %d of %d, rank %d %d ranks",
+                        other.rank, other.ranks, self.rank, self.ranks);
+        sorted[other.rank] = other;
+        same += other.rank == self.rank;
+        if (other.rank != self.rank && other.host == self.host
+            && !memcmp(&other.gpu, &self.gpu, sizeof self.gpu))
+            return warn(ncclInvalidUsage,
+                        "Duplicate GPU detected : rank %d and rank %d both "
+                        "on CUDA device %d",
+                        self.rank, other.rank, self.device);
+    }
+    *table = sorted;
+    return same == 1 ? ncclSuccess
+                     : warn(ncclInvalidUsage, "%d ranks give rank %d", same,
+                            self.rank);
+}
+
 static Result
 meet(Comm &comm, int listener, std::vector<int> *fds)
 {
     Cancelled cancelled = [&] { return comm.cancelled.load(); };
-    int fd = net_connect(comm.id.root, cancelled);
     std::vector<Hello> table(comm.ranks);
-    if (fd < 0 || !net_write(fd, &comm.self, sizeof comm.self)
-        || !net_read(fd, table.data(), sizeof table[0], cancelled)) {
-        close(fd);
-        return ncclRemoteError;
-    }
-    Result result = (Result)table[0].result;
-    if (result == ncclSuccess
-        && !net_read(fd, &table[1], (comm.ranks - 1) * sizeof table[0],
-                     cancelled))
-        result = ncclRemoteError;
+    int fd = net_connect(comm.id.root, cancelled);
+    bool met = fd >= 0 && net_write(fd, &comm.self, sizeof comm.self)
+               && net_read(fd, table.data(), sizeof table[0], cancelled);
+    // Of another number of ranks there is another number of words.
+    if (met && table[0].ranks != comm.ranks)
+        table.resize(1);
+    else if (met)
+        met = net_read(fd, &table[1], (comm.ranks - 1) * sizeof table[0],
+                       cancelled);
     close(fd);
+    Result result = met ? check(comm, &table) : ncclRemoteError;
     if (result == ncclSuccess
         && !connect_all(comm, listener, table, fds, cancelled))
         result = ncclRemoteError;

@@ -9,35 +9,12 @@
 
 namespace simnccl {
 
-static Result
-check(const std::vector<Hello> &all, const Hello &one)
-{
-    if (one.rank < 0 || one.rank >= one.ranks || one.ranks != all[0].ranks)
-        return warn(ncclInvalidArgument,
-                    "a rank gives rank %d of %d, another one %d ranks",
-                    one.rank, one.ranks, all[0].ranks);
-    for (const Hello &other : all) {
-        if (&other == &one)
-            continue;
-        if (other.rank == one.rank)
-            return warn(ncclInvalidUsage, "two ranks give rank %d", one.rank);
-        if (other.host == one.host
-            && !memcmp(&other.gpu, &one.gpu, sizeof one.gpu))
-            return warn(ncclInvalidUsage,
-                        "Duplicate GPU detected : rank %d and rank %d both "
-                        "on CUDA device %d",
-                        one.rank, other.rank, one.device);
-    }
-    return ncclSuccess;
-}
-
 static void
 serve(int listener, Id id)
 {
     auto never = [] { return false; };
     std::vector<Hello> all;
     std::vector<int> fds;
-    Result result = ncclSuccess;
     while (all.empty() || (int)all.size() < all[0].ranks) {
         int fd = net_accept(listener, never);
         Hello hello;
@@ -49,15 +26,8 @@ serve(int listener, Id id)
         all.push_back(hello);
         fds.push_back(fd);
     }
-    for (const Hello &each : all)
-        result = result ? result : check(all, each);
-    std::vector<Hello> table(all.size());
-    for (Hello &each : all) {
-        each.result = result;
-        table[result ? &each - &all[0] : each.rank] = each;
-    }
     for (int fd : fds) {
-        net_write(fd, table.data(), table.size() * sizeof table[0]);
+        net_write(fd, all.data(), all.size() * sizeof all[0]);
         close(fd);
     }
     close(listener);

@@ -96,7 +96,6 @@ struct Hello {
     uint64_t host;
     CUuuid gpu;
     int32_t rank, ranks, device;
-    int32_t result; // in an answer
     Address address;
 };
 
