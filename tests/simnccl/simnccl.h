@@ -216,6 +216,7 @@ struct Comm : std::enable_shared_from_this<Comm> {
     std::atomic<bool> cancelled{false};
     int waker = -1; // an eventfd
     std::thread thread;
+    ~Comm();
     void
     poke();
     // Lock held: an error that is found later, for ncclCommGetAsyncError.

@@ -53,6 +53,11 @@ Task::at(const Place &place)
                           : operation->spans[place.span].bytes + place.offset;
 }
 
+Comm::~Comm()
+{
+    close(waker);
+}
+
 void
 Comm::poke()
 {
