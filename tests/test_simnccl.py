@@ -388,6 +388,21 @@ def test_call_without_a_poll_fails_and_does_nothing(r):
     r("CommDestroy", comm)
 
 
+@on(2)
+def test_finalize_without_blocking_is_polled(r):
+    comm = r.begin(0)
+    send, recv = r.memory(r.rank + 1), r.memory(0, 0)
+    r.gather(comm, send, recv, 1)
+    result = r.call("CommFinalize", comm)
+    assert result in (SUCCESS, IN_PROGRESS)
+    if result == IN_PROGRESS:
+        r.settle(comm)
+    assert r.read(recv, 2) == bytes([1, 2])
+    args = Ptr(send), Ptr(recv), Size(1), INT8, comm, r.stream
+    assert r.call("AllGather", *args) == INVALID_USAGE
+    r("CommDestroy", comm)
+
+
 # --- deaths ------------------------------------------------------------------
 
 

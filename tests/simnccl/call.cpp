@@ -270,6 +270,8 @@ add_call(const Call &call, ncclComm_t handle, CUstream stream)
         return failed;
     CommPtr comm = comm_of(handle, call.name);
     failed = comm ? comm_ready(*comm) : ncclInvalidArgument;
+    if (failed == ncclSuccess && comm->finalized)
+        failed = warn(ncclInvalidUsage, "%s: after CommFinalize", call.name);
     if (failed == ncclSuccess)
         failed = check(*comm, call);
     bool p2p = call.desc.kind == Kind::P2P;
@@ -319,55 +321,46 @@ ncclGroupEnd()
     return group_end();
 }
 
-// The other side's buffer is null, so that null with a count of 0 is neither.
+// A message has one buffer. Null with a count of 0 is one as well.
 static char nothing;
 
 NCCL_API Result
 ncclSend(const void *send, size_t count, ncclDataType_t type, int peer,
          ncclComm_t comm, cudaStream_t stream)
 {
-    if (send == nullptr && count == 0)
-        send = &nothing;
-    return perform(
-        {"Send", {Kind::P2P, type, -1, -1, count}, send, nullptr, peer}, comm,
-        stream);
+    Desc desc = {Kind::P2P, type, -1, -1, count};
+    send = count == 0 ? &nothing : send;
+    return perform({"Send", desc, send, nullptr, peer}, comm, stream);
 }
 
 NCCL_API Result
 ncclRecv(void *recv, size_t count, ncclDataType_t type, int peer,
          ncclComm_t comm, cudaStream_t stream)
 {
-    return perform(
-        {"Recv", {Kind::P2P, type, -1, -1, count}, nullptr, recv, peer}, comm,
-        stream);
+    Desc desc = {Kind::P2P, type, -1, -1, count};
+    return perform({"Recv", desc, nullptr, recv, peer}, comm, stream);
 }
 
 NCCL_API Result
 ncclAllGather(const void *send, void *recv, size_t count, ncclDataType_t type,
               ncclComm_t comm, cudaStream_t stream)
 {
-    return perform(
-        {"AllGather", {Kind::ALL_GATHER, type, -1, -1, count}, send, recv, 0},
-        comm, stream);
+    Desc desc = {Kind::ALL_GATHER, type, -1, -1, count};
+    return perform({"AllGather", desc, send, recv, 0}, comm, stream);
 }
 
 NCCL_API Result
 ncclBroadcast(const void *send, void *recv, size_t count, ncclDataType_t type,
               int root, ncclComm_t comm, cudaStream_t stream)
 {
-    return perform({"Broadcast",
-                    {Kind::BROADCAST, type, root, -1, count},
-                    send,
-                    recv,
-                    root},
-                   comm, stream);
+    Desc desc = {Kind::BROADCAST, type, root, -1, count};
+    return perform({"Broadcast", desc, send, recv, root}, comm, stream);
 }
 
 NCCL_API Result
 ncclAllReduce(const void *send, void *recv, size_t count, ncclDataType_t type,
               ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream)
 {
-    return perform(
-        {"AllReduce", {Kind::ALL_REDUCE, type, -1, op, count}, send, recv, 0},
-        comm, stream);
+    Desc desc = {Kind::ALL_REDUCE, type, -1, op, count};
+    return perform({"AllReduce", desc, send, recv, 0}, comm, stream);
 }

@@ -46,11 +46,20 @@ Comm::fail(Result result, const char *format, ...)
     changed.notify_all();
 }
 
+// Lock held.
+static Result
+comm_state(const Comm &comm)
+{
+    bool busy = !comm.held_back.empty()
+                || (comm.finalized && !comm.tasks.empty());
+    return comm.state == ncclSuccess && busy ? ncclInProgress : comm.state;
+}
+
 Result
 comm_ready(Comm &comm)
 {
     Lock lock(comm.mu);
-    if (comm.state == ncclInProgress || !comm.held_back.empty())
+    if (comm_state(comm) == ncclInProgress)
         return warn(ncclInvalidArgument,
                     "Attempt to use communicator before the previous "
                     "operation returned ncclSuccess");
@@ -289,15 +298,18 @@ end(const CommPtr &comm)
     handles.erase(comm.get());
 }
 
-// Waits for the operations. Returns the communicator's error.
+// Waits for the operations, but not if `polls`. Returns the communicator's
+// state.
 static Result
-finish(Comm &comm)
+finish(Comm &comm, bool polls)
 {
     Lock lock(comm.mu);
     uint64_t last = comm.tasks.empty() ? 0 : comm.tasks.back()->number;
     lock.unlock();
     driver()->demand(&comm, last);
     lock.lock();
+    if (polls)
+        return comm_state(comm);
     comm.changed.wait(
         lock, [&] { return comm.tasks.empty() || comm.state != ncclSuccess; });
     return comm.state;
@@ -330,11 +342,9 @@ ncclCommGetAsyncError(ncclComm_t handle, Result *state)
     std::vector<std::shared_ptr<Operation>> operations;
     {
         Lock lock(comm->mu);
-        *state = comm->state;
-        if (comm->state != ncclSuccess || comm->held_back.empty())
-            return ncclSuccess;
-        *state = ncclInProgress;
-        if (comm->polls-- > 0)
+        *state = comm_state(*comm);
+        if (*state != ncclInProgress || comm->held_back.empty()
+            || comm->polls-- > 0)
             return ncclSuccess;
         operations.swap(comm->held_back);
     }
@@ -373,7 +383,7 @@ ncclCommFinalize(ncclComm_t handle)
     if (comm->finalized)
         return warn(ncclInvalidUsage, "CommFinalize: called twice");
     comm->finalized = true;
-    return finish(*comm);
+    return finish(*comm, !comm->blocking);
 }
 
 NCCL_API Result
@@ -386,7 +396,7 @@ ncclCommDestroy(ncclComm_t handle)
     failed = comm_ready(*comm);
     if (failed == ncclInvalidArgument)
         return failed;
-    failed = failed ? failed : finish(*comm);
+    failed = failed ? failed : finish(*comm, false);
     if (failed != ncclSuccess) {
         warn(failed, "CommDestroy of a communicator with an error: "
                      "CommAbort is meant");
