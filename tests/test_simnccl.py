@@ -6,6 +6,7 @@ import ctypes as ct
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -410,12 +411,17 @@ def test_finalize_without_blocking_is_polled(r):
 def test_death_of_a_rank_is_an_error_until_the_abort(r):
     comm = r.begin()
     send, recv = r.memory(1), r.memory(0, 0)
+    posted = Path(tempfile.gettempdir()) / f"simnccl-{r.ids[0][:32]}"
+    if r.rank == 1:
+        while not posted.exists():
+            time.sleep(0.001)
+        os._exit(0)
     r.gather(comm, send, recv, 1)
     assert r.d.call("StreamQuery", r.stream) == NOT_READY
-    if r.rank == 1:
-        os._exit(0)
+    posted.touch()
     while r.state(comm) == SUCCESS:
         time.sleep(0.001)
+    posted.unlink()
     assert r.state(comm) == REMOTE_ERROR
     time.sleep(0.1)
     assert r.d.call("StreamQuery", r.stream) == NOT_READY
