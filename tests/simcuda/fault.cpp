@@ -5,6 +5,8 @@
 // SIMCUDA_TOOL_US simulates a tool that reads Python's stack at each call.
 #include "sim.h"
 
+#include "faults.h"
+
 #include <cstdlib>
 #include <cstring>
 #include <dlfcn.h>
@@ -59,16 +61,6 @@ arm(const char *name, long n, int code)
                        : default_code(plain(name));
 }
 
-static bool
-rank_is_chosen()
-{
-    const char *want = getenv("SIMCUDA_FAIL_RANK");
-    const char *rank = getenv("OMPI_COMM_WORLD_RANK");
-    if (rank == nullptr)
-        rank = getenv("PMI_RANK");
-    return want == nullptr || (rank != nullptr && atoi(want) == atoi(rank));
-}
-
 template <typename function_t>
 static function_t *
 of_python(const char *name)
@@ -107,19 +99,11 @@ fault_init()
         new (&fault_mu) std::mutex;
         child = child || initialised;
     });
-    if (!rank_is_chosen())
+    if (!faults_are_here("SIMCUDA_FAIL_RANK"))
         return;
     if (const char *text = getenv("SIMCUDA_FAIL_ANY"))
         arm(nullptr, atol(text), 0);
-    std::string list = getenv("SIMCUDA_FAIL") ? getenv("SIMCUDA_FAIL") : "";
-    for (char *save, *item = strtok_r(list.data(), ",", &save);
-         item != nullptr; item = strtok_r(nullptr, ",", &save)) {
-        char name[100] = "";
-        long n = 1;
-        int code = 0;
-        sscanf(item, "%99[^:]:%ld:%d", name, &n, &code);
-        arm(name, n, code);
-    }
+    faults_read("SIMCUDA_FAIL", arm);
 }
 
 bool

@@ -315,6 +315,15 @@ finish(Comm &comm, bool polls)
     return comm.state;
 }
 
+// Counts a call, and finds its communicator.
+static Result
+enter(const char *name, ncclComm_t handle, CommPtr *comm)
+{
+    Result failed = count_call(name);
+    *comm = comm_of(handle, name);
+    return failed || *comm != nullptr ? failed : ncclInvalidArgument;
+}
+
 } // namespace simnccl
 
 using namespace simnccl;
@@ -335,9 +344,9 @@ ncclCommInitRankConfig(ncclComm_t *out, int ranks, ncclUniqueId id, int rank,
 NCCL_API Result
 ncclCommGetAsyncError(ncclComm_t handle, Result *state)
 {
-    Result failed = count_call("CommGetAsyncError");
-    CommPtr comm = comm_of(handle, "CommGetAsyncError");
-    if (failed || comm == nullptr || state == nullptr)
+    CommPtr comm;
+    Result failed = enter("CommGetAsyncError", handle, &comm);
+    if (failed || state == nullptr)
         return failed ? failed : ncclInvalidArgument;
     std::vector<std::shared_ptr<Operation>> operations;
     {
@@ -361,10 +370,10 @@ ncclCommGetAsyncError(ncclComm_t handle, Result *state)
 NCCL_API Result
 ncclCommAbort(ncclComm_t handle)
 {
-    Result failed = count_call("CommAbort");
-    CommPtr comm = comm_of(handle, "CommAbort");
-    if (failed || comm == nullptr)
-        return failed ? failed : ncclInvalidArgument;
+    CommPtr comm;
+    Result failed = enter("CommAbort", handle, &comm);
+    if (failed != ncclSuccess)
+        return failed;
     comm->cancelled = true;
     end(comm);
     return ncclSuccess;
@@ -373,10 +382,10 @@ ncclCommAbort(ncclComm_t handle)
 NCCL_API Result
 ncclCommFinalize(ncclComm_t handle)
 {
-    Result failed = count_call("CommFinalize");
-    CommPtr comm = comm_of(handle, "CommFinalize");
-    if (failed || comm == nullptr)
-        return failed ? failed : ncclInvalidArgument;
+    CommPtr comm;
+    Result failed = enter("CommFinalize", handle, &comm);
+    if (failed != ncclSuccess)
+        return failed;
     failed = comm_ready(*comm);
     if (failed != ncclSuccess)
         return failed;
@@ -389,10 +398,10 @@ ncclCommFinalize(ncclComm_t handle)
 NCCL_API Result
 ncclCommDestroy(ncclComm_t handle)
 {
-    Result failed = count_call("CommDestroy");
-    CommPtr comm = comm_of(handle, "CommDestroy");
-    if (failed || comm == nullptr)
-        return failed ? failed : ncclInvalidArgument;
+    CommPtr comm;
+    Result failed = enter("CommDestroy", handle, &comm);
+    if (failed != ncclSuccess)
+        return failed;
     failed = comm_ready(*comm);
     if (failed == ncclInvalidArgument)
         return failed;

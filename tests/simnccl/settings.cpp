@@ -2,6 +2,8 @@
 // Settings, failures, and the driver.
 #include "simnccl.h"
 
+#include "faults.h"
+
 #include <cstdarg>
 #include <cstdlib>
 #include <cstring>
@@ -32,24 +34,11 @@ arm(const char *name, long n, int code)
     counter.code = code != 0 ? code : ncclInternalError;
 }
 
-// "name:nth[:code]", with commas between.
 static bool
 arm_by_environment()
 {
-    const char *only = getenv("SIMNCCL_FAIL_RANK");
-    const char *rank = getenv("OMPI_COMM_WORLD_RANK");
-    rank = rank != nullptr ? rank : getenv("PMI_RANK");
-    if (only != nullptr && (rank == nullptr || atol(only) != atol(rank)))
-        return true;
-    std::string list = getenv("SIMNCCL_FAIL") ? getenv("SIMNCCL_FAIL") : "";
-    for (char *save, *item = strtok_r(list.data(), ",", &save);
-         item != nullptr; item = strtok_r(nullptr, ",", &save)) {
-        char name[100] = "";
-        long n = 1;
-        int code = 0;
-        sscanf(item, "%99[^:]:%ld:%d", name, &n, &code);
-        arm(name, n, code);
-    }
+    if (sim::faults_are_here("SIMNCCL_FAIL_RANK"))
+        sim::faults_read("SIMNCCL_FAIL", arm);
     return true;
 }
 
