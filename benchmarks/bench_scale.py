@@ -29,6 +29,7 @@ from typing import Any
 import harness
 import nccl_ctypes
 import numpy as np
+from driver_ctypes import Driver
 from p2p_paths import cupy_on_own_gpu, local_rank
 
 MIB = 1 << 20
@@ -44,30 +45,6 @@ class LeftOut(Exception):
     """Why this machine cannot run it: no failure."""
 
 
-class Gpu:
-    """This rank's, by the driver itself: what it has free, before any library came."""
-
-    def __init__(self, world: Any):
-        self.cuda = ctypes.CDLL(os.environ.get("WARPMPI_CUDA_DRIVER", "libcuda.so.1"))
-        count, context = ctypes.c_int(), c_void_p()
-        self.call("cuInit", 0)
-        self.call("cuDeviceGetCount", ctypes.byref(count))
-        self.count, self.local = count.value, local_rank(world)
-        self.ordinal = self.local % self.count
-        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), ctypes.c_int(self.ordinal))
-        self.call("cuCtxSetCurrent", context)
-
-    def call(self, name: str, *arguments: Any) -> None:
-        result = getattr(self.cuda, name)(*arguments)
-        if result:
-            raise RuntimeError(f"{name} failed: {result}")
-
-    def free(self) -> int:
-        free, total = ctypes.c_size_t(), ctypes.c_size_t()
-        self.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
-        return free.value
-
-
 def resident() -> int:
     """Bytes of host memory that this process has."""
     with open("/proc/self/statm") as file:
@@ -77,7 +54,7 @@ def resident() -> int:
 class Warpmpi:
     """Its own arrays, in blocking and nonblocking calls."""
 
-    def __init__(self, world: Any, gpu: Gpu):
+    def __init__(self, world: Any, gpu: Driver):
         self.wm = importlib.import_module("warpmpi")
         self.world, self.comm = world, self.wm.Comm(world)
         self.device = self.wm.get_device(f"cuda:{gpu.ordinal}")
@@ -134,7 +111,7 @@ class Warpmpi:
 class Nccl:
     """CuPy's arrays and one stream, for which the host waits after each call."""
 
-    def __init__(self, world: Any, gpu: Gpu):
+    def __init__(self, world: Any, gpu: Driver):
         try:
             self.cupy = cupy_on_own_gpu(world)
             nccl_ctypes.load()
@@ -251,7 +228,7 @@ class Bench:
             samples.append(1e6 * self.slowest(spent / rounds / parts))
         return samples
 
-    def start(self, kind: type[Warpmpi] | type[Nccl], gpu: Gpu) -> Warpmpi | Nccl:
+    def start(self, kind: type[Warpmpi] | type[Nccl], gpu: Driver) -> Warpmpi | Nccl:
         """To a first message, and a first collective."""
         world = self.world
         peer = world.rank ^ 1
@@ -309,7 +286,7 @@ def work(args: argparse.Namespace) -> None:
     world = MPI.COMM_WORLD
     bench = Bench(args, world)
     try:
-        impl = bench.start(IMPLS[args.worker], Gpu(world))
+        impl = bench.start(IMPLS[args.worker], Driver(local_rank(world)))
     except LeftOut as why:
         if world.rank == 0:
             harness.append(args.results, {"ranks": world.size, "left_out": str(why)})

@@ -273,24 +273,28 @@ def refuse_shared_gpus(world: Any, gpus: int) -> None:
         raise LeftOut("ranks share a GPU, which NCCL refuses")
 
 
-class Nccl(Cupy):
-    """NCCL called by ctypes, with arguments that were made beforehand."""
+class NcclCalls(Way):
+    """NCCL's calls by ctypes, with arguments that were made beforehand.
 
-    modes = "synced", "stream", "graph"
+    A class of it has the communicator, a word on the GPU, and the arrays.
+    """
 
-    def __init__(self, world):
-        super().__init__(world)
-        refuse_shared_gpus(world, self.cupy.cuda.runtime.getDeviceCount())
-        self.nccl = nccl_ctypes.Communicator(world)
-        self.word = self.cupy.zeros(1, self.cupy.float32)
-        self.cupy.cuda.runtime.deviceSynchronize()
+    nccl: nccl_ctypes.Communicator
+    word: Any
+
+    def address(self, array: Any) -> int:
+        raise NotImplementedError
+
+    def handle(self) -> int:
+        """CUDA's, of the stream."""
+        raise NotImplementedError
 
     def enqueued(self, op, n):
         world, nccl, kind = self.world, self.nccl, c_int(nccl_ctypes.FLOAT32)
-        add, root, stream = c_int(nccl_ctypes.SUM), c_int(0), c_void_p(self.stream.ptr)
+        add, root, stream = c_int(nccl_ctypes.SUM), c_int(0), c_void_p(self.handle())
 
         def at(array: Any, block: int = 0) -> c_void_p:
-            return c_void_p(None if array is None else array.data.ptr + 4 * n * block)
+            return c_void_p(None if array is None else self.address(array) + 4 * n * block)
 
         def one(name: str, *arguments: Any) -> Call:
             return nccl.checked(nccl.prepared(name, stream, *arguments))
@@ -304,7 +308,9 @@ class Nccl(Cupy):
 
         def part(each: slice) -> Callable[[], int]:
             """Reduces a part of the vector."""
-            at = [c_void_p(array.data.ptr + 4 * each.start) for array in (self.send, self.recv)]
+            at = [
+                c_void_p(self.address(array) + 4 * each.start) for array in (self.send, self.recv)
+            ]
             return nccl.prepared(
                 "ncclAllReduce", stream, *at, c_size_t(each.stop - each.start), kind, add
             )
@@ -347,7 +353,7 @@ class Nccl(Cupy):
         return None
 
     def synced(self, op, n):
-        enqueue, wait = self.enqueued(op, n), self.stream.synchronize
+        enqueue, wait = self.enqueued(op, n), self.wait
         if enqueue is None:
             return None
 
@@ -357,16 +363,35 @@ class Nccl(Cupy):
 
         return run
 
-    def captured(self, op, n):
-        call = self.enqueued(op, n)
-        return None if call is None else capture(self.stream, call)
-
     def close(self):
-        self.stream.synchronize()
+        self.wait()
         self.nccl.close()
 
     def about(self):
         return f"NCCL {self.nccl.version}"
+
+
+class Nccl(NcclCalls, Cupy):
+    """The same on CuPy's arrays."""
+
+    modes = "synced", "stream", "graph"
+
+    def __init__(self, world):
+        super().__init__(world)
+        refuse_shared_gpus(world, self.cupy.cuda.runtime.getDeviceCount())
+        self.nccl = nccl_ctypes.Communicator(world)
+        self.word = self.cupy.zeros(1, self.cupy.float32)
+        self.cupy.cuda.runtime.deviceSynchronize()
+
+    def address(self, array):
+        return array.data.ptr
+
+    def handle(self):
+        return self.stream.ptr
+
+    def captured(self, op, n):
+        call = self.enqueued(op, n)
+        return None if call is None else capture(self.stream, call)
 
 
 class Torch(Way):

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+NAMED = "WARPMPI_BENCH_NCCL"
 UNIQUE_ID_BYTES = 128
 UINT8 = 1  # ncclUint8
 FLOAT32 = 7  # ncclFloat32
@@ -22,10 +23,12 @@ class UniqueId(ctypes.Structure):
 
 
 def load() -> ctypes.CDLL:
-    """libnccl.so.2 of the Python packages, else of the system.
+    """libnccl.so.2: $WARPMPI_BENCH_NCCL, that of the Python packages, or the system's.
 
     Raises OSError where there is none.
     """
+    if os.environ.get(NAMED):
+        return ctypes.CDLL(os.environ[NAMED])
     places = []
     for folder in sys.path:
         places += glob.glob(os.path.join(folder, "nvidia", "*", "lib", "libnccl.so.2"))

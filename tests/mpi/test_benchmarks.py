@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import kinds
 import ranks
 
 BENCHMARKS = Path(__file__).resolve().parent.parent.parent / "benchmarks"
@@ -71,6 +72,70 @@ def test_halos_are_measured(tmp_path):
         ]
         assert {each["mode"] for each in timed} >= {"synced", "stream"}
         assert header["paths"][impl]["stats"]["halo_exchanges"] > 0
+
+
+def hosts_benchmark(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module("bench_hosts")
+
+
+def test_ranks_are_measured_as_hosts(tmp_path, monkeypatch):
+    hosts = hosts_benchmark(monkeypatch)
+    if not kinds.is_real():
+        driver = Path(os.environ["WARPMPI_CUDA_DRIVER"])
+        nccl = driver.parent.parent / "simnccl" / "libnccl.so.2"
+        monkeypatch.setenv("WARPMPI_BENCH_NCCL", str(nccl))
+    words = ("--op", "Allreduce", "messages", "--sizes", 9000)
+    header, found = records("bench_hosts.py", tmp_path / "hosts", *words)
+    assert {"Allreduce", "messages"} == set(header["paths"])
+    assert "another host" in header["paths"]["messages"]["transport"]
+    rows = hosts.figures(found)
+    for mode in hosts.MODES:
+        row = rows["Allreduce", mode, 9000]
+        assert {"nccl", "nccl-again"} <= set(row)
+        if hosts.LOOPBACK.exists():  # it goes by TCP
+            assert row["nccl"]["wire_bytes"] >= row["nccl"]["least_bytes"]
+    for op in ("Allreduce", "Send", "Sendrecv"):
+        row = rows[op, "synced", 9000]
+        assert {"warpmpi", "nccl", "staged"} <= set(row)
+        assert len(hosts.ratios(row["warpmpi"], row["staged"])) == 5
+
+
+def test_goals_between_hosts_are_told(monkeypatch):
+    hosts = hosts_benchmark(monkeypatch)
+    records = [
+        {"impl": impl, "op": op, "mode": "synced", "bytes": size}
+        | {"ranks": 2, "samples": [time, 2 * time]}
+        for op in (*hosts.GOALS, "Send", "Sendrecv")
+        for size, factor in ((1024, 1.0), (1 << 20, 1.2))
+        for impl, time in (
+            ("warpmpi", 10 * factor),
+            ("nccl", 10),
+            ("staged", 15.0),
+            ("ucx_perftest", 10),
+        )
+    ]
+    found = hosts.figures(hosts.pooled(records))
+    told = dict(hosts.asked(found, True))
+    assert [text.split(":")[0] for text, holds in told.items() if holds] == [
+        "Send 1 KiB",  # of ucx_perftest
+        "Send 1 KiB",  # by hand
+        "Sendrecv 1 KiB",
+    ]
+    assert len(told) == 4 + 4 + 2
+    assert hosts.least("Allreduce", 1 << 20, 2, 4) == 2 << 20
+    assert hosts.least("Alltoall", 1 << 20, 2, 4) == 2 << 20
+
+
+def test_ucx_perftest_is_read(monkeypatch):
+    hosts = hosts_benchmark(monkeypatch)
+    final = "Final:  2000  3.10  3.21  3.25  315.11  313.9  322676  321437"
+    named = "tag_lat/  2000  3.10  3.21  3.25  315.11  313.9  322676  321437"
+    text = "+---+\n| Stage  | # iterations | 50.0%ile |\n{}\n"
+    assert hosts.one_way(text.format(final)) == 3.25
+    assert hosts.one_way(text.format(named)) == 3.25
+    with pytest.raises(ValueError):
+        hosts.one_way("[1234] UCX ERROR 50.0% of 7 are missing")
 
 
 def test_windows_are_measured(tmp_path):
