@@ -40,7 +40,7 @@ MESSAGES = "messages"  # one way, and an exchange of two ranks
 AGAIN = "nccl-again"
 CTAS = 32  # of NCCL's on one GPU, by all ranks together
 LOOPBACK = Path("/sys/class/net/lo/statistics/tx_bytes")
-BETWEEN = "host_bytes"  # warpmpi's counter of what a rank sends to other hosts
+BETWEEN = "rail_bytes"  # warpmpi's counter of what hierarchical calls give to other hosts
 GOALS = {"Allreduce": 1.15, "Allgather": 1.05, "Alltoall": 1.05, "Bcast": 1.05}
 PERFTEST = "ucx_perftest"
 
@@ -141,7 +141,7 @@ class Bench:
         found: dict[str, Any] = {"wire_bytes": round(passed / calls)}
         if timed.impl == "warpmpi" and BETWEEN in before:
             counted = world.allgather(stats()[BETWEEN] - before[BETWEEN])
-            found["host_bytes"] = round(sum(counted) / calls)
+            found["rail_bytes"] = round(sum(counted) / calls)
         return found
 
     def choose(self, record: dict[str, Any], make: Any) -> list[Timed]:
@@ -419,7 +419,7 @@ def show_bytes(found: dict[Key, dict[str, dict[str, Any]]]) -> None:
         for impl, record in row.items():
             if nbytes < MIB or "wire_bytes" not in record or impl == AGAIN:
                 continue
-            must, counted = record["least_bytes"], record.get("host_bytes")
+            must, counted = record["least_bytes"], record.get("rail_bytes")
             cells = [f"{must / record['ranks']:.0f}"]
             cells += ["-" if counted is None else f"{counted / must:.4f}"]
             cells += [f"{record['wire_bytes'] / must:.3f}" if record["wire_bytes"] else "-"]

@@ -28,7 +28,7 @@ if os.environ.get("WARPMPI_TEST_GPU") != "1" and SIMCUDA.is_file():
 # Nothing of what these test is instrumented.
 if ranks.ASAN:
     collect_ignore = ["test_simcuda.py", "test_simcuda_ipc.py", "test_tree.py"]
-    collect_ignore += ["test_build.py", "test_simnccl.py"]
+    collect_ignore += ["test_build.py", "test_scale.py", "test_simnccl.py"]
 
 # JAX would take most of a GPU, which other ranks and libraries are on.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
