@@ -59,6 +59,7 @@ if not _is_begun():
         OutOfMemoryError,
         Prequest,
         Request,
+        StagingError,
         Stream,
         StreamComm,
         Win,
@@ -85,6 +86,7 @@ if not _is_begun():
     from warpmpi._install import install
     from warpmpi._points import load as load_points
     from warpmpi._profile import profile
+    from warpmpi._require import require
     from warpmpi._scopes import ScopedDevice
     from warpmpi._settings import check_names
     from warpmpi._shared import (
@@ -142,6 +144,7 @@ __all__ = [
     "install",
     "is_on_device",
     "profile",
+    "require",
     "reset_stats",
     "stats",
     "transport",
@@ -150,6 +153,7 @@ __all__ = [
     "Event",
     "OutOfMemoryError",
     "ScopedDevice",
+    "StagingError",
     "Stream",
     "__version__",
     "get_cuda_device_count",

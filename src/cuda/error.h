@@ -23,6 +23,7 @@ typedef enum {
     WM_ERR_STATE = -8,    // RuntimeError
     WM_ERR_TRUNCATE = -9, // MPI.Exception(MPI.ERR_TRUNCATE)
     WM_ERR_PYTHON = -10,  // a Python exception is already set
+    WM_ERR_STAGING = -11, // wm.StagingError
 } wm_code_t;
 
 typedef struct {

@@ -22,12 +22,21 @@ const char *const wm_setting_ranks[] = {WM_SETTING_RANKS(X)};
 #undef X
 
 static _Atomic char switches[WM_SETTINGS_KNOWN]; // 0: not read, else '0', '1'
+static const char *_Atomic replaced[WM_SETTINGS_KNOWN]; // by the program
 
 const char *
 wm_setting_text(wm_setting_t setting)
 {
-    const char *text = getenv(wm_setting_rows[setting].name);
+    const char *text = atomic_load(&replaced[setting]);
+    if (text == NULL)
+        text = getenv(wm_setting_rows[setting].name);
     return text != NULL && *text != '\0' ? text : NULL;
+}
+
+void
+wm_setting_replace(wm_setting_t setting, const char *text)
+{
+    atomic_store(&replaced[setting], text);
 }
 
 bool

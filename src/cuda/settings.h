@@ -38,6 +38,8 @@
       "its receiver")                                                         \
     X(HOST_MESSAGES, WORD, "", "mpi", MUST,                                   \
       "calls with host memory only are MPI's own")                            \
+    X(REQUIRE, WORD, "", "gpu", MUST,                                         \
+      "a call raises where it would stage GPU memory through the host")       \
     X(HOST, TEXT, "", "any text", OWN,                                        \
       "instead of the host's identity: ranks with different texts act as if " \
       "on different hosts, for tests")                                        \
@@ -110,6 +112,10 @@ wm_settings_compare(const wm_settings_alike_t *mine, int rank,
 // Returns the value, or NULL if it is unset.
 const char *
 wm_setting_text(wm_setting_t setting);
+
+// Takes a text that lives for ever in place of the environment's; "": unset.
+void
+wm_setting_replace(wm_setting_t setting, const char *text);
 
 // Returns true if the switch is set, to something but 0. Read once.
 bool

@@ -43,10 +43,12 @@ class Call:
         self.method = method
         self.row = row
         self.owner = owner
+        self.comm = owner  # whose setting counts
         self.args = args
         self.kwargs = kwargs
         self.average = average
         self.error: Exception | None = None
+        self.refusal: Exception | None = None  # raised at the end
         self.copies: list[StagingCopy | Settled] = []
         self._looked: dict[str, Looked] = {}
         for buffer in row.buffers:
@@ -157,9 +159,10 @@ class Call:
 
     def fetch(self) -> None:
         """Copy the data that the call reads to its copies; keep any error."""
+        self.error = self.refusal = None
         if any(copy.on_device for copy in self.copies):
+            self.refuse()
             _core._count_staged(self.family.collective)
-        self.error = None
         for copy in self.copies:
             try:
                 if copy.error is not None:
@@ -169,6 +172,24 @@ class Call:
             except (_core.CudaError, MemoryError) as error:
                 self.error = self.error or error
         if self.error is not None:
+            self.family.failed(self)
+
+    def refuse(self) -> None:
+        """Raise if GPU memory may not be staged.
+
+        A collective is made for the other ranks, and raises at its end.
+        """
+        comm = self.comm if self.family.collective else None
+        if not _core._requires(comm):
+            return
+        refusal = _core._staging_error(
+            f"{self.row.name}: MPI does it, in host memory",
+            "give host memory, such as a copy of the array",
+        )
+        if self.family.collective:
+            self.refusal = refusal
+        else:
+            self.error = refusal
             self.family.failed(self)
 
     def run(self, method: Callable[..., Any] | None = None) -> Any:
@@ -186,6 +207,8 @@ class Call:
         for copy in self.copies:
             if copy.role != "<":
                 copy.transfer(to_host=False)
+        if self.refusal is not None:
+            raise self.refusal
 
     def wrap(
         self,
@@ -220,8 +243,9 @@ class Call:
             self.family.of_messages,
             average,
         )
-        if self.error is not None:
-            raise self.error  # the request ends by itself
+        raised = self.error or self.refusal
+        if raised is not None:
+            raise raised  # the request ends by itself
         return request
 
 
@@ -401,6 +425,7 @@ def staged_call(
             return request
 
         made = Call(family, begin, row, pairs, args, kwargs)
+        made.comm = comm
         if made.stage():
             made.fetch()
         return made.wrap(made.run(), into, types, comm)

@@ -43,6 +43,7 @@ typedef struct {
     unsigned opened;  // of those that are opened: the opened ones
     unsigned closed;  // that could not be opened on some rank
     unsigned refused; // forms whose last call MPI has refused (coll.h)
+    uint32_t of_host; // kinds whose memory is the host's (coll_require.h)
     int device;       // of the engines between hosts; -1: none
     void *state[WM_COLL_ENGINES];  // of opened ones, by number
     struct wm_coll_class *classes; // NULL: none (coll_class.h)
@@ -61,8 +62,8 @@ typedef struct wm_comm {
     wm_peer_t **peers;     // by rank
     wm_barrier_t *barrier; // NULL: see wm_comm_is_one_host()
     bool host_only;        // for collectives of neighbors only (host_only.h)
-    // The barriers of nonblocking calls, used in turn; NULL: none.
-    wm_barrier_t *aside[WM_BARRIER_ASIDE];
+    _Atomic bool required; // of an owner: see require.h
+    wm_barrier_t *aside[WM_BARRIER_ASIDE]; // of nonblocking calls; NULL: none
     bool one_host; // see wm_comm_is_one_host()
     wm_comm_colls_t colls;
     wm_nonblocking_t *nonblocking; // NULL: no nonblocking collective yet
@@ -72,8 +73,7 @@ typedef struct wm_comm {
     _Atomic uint32_t *orders; // by rank: headers sent
     wm_unexpected_t *unexpected; // messages taken from MPI without a receive
     wm_room_t room;              // for buffered sends
-    // Packets that MPI still reads; engine lock.
-    wm_pending_sends_t *pending_sends;
+    wm_pending_sends_t *pending_sends; // MPI still reads them; engine lock
     wm_counted_t *partitioned; // partitioned requests; lock of partitioned.c
     struct wm_captured_ends *captured; // messages in graphs; NULL: none
     int64_t looked;                    // last look for failures, microseconds

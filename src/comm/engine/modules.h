@@ -11,6 +11,7 @@
 #define WM_MODULES(X)                                                         \
     X(link)           /* link/link.c */                                       \
     X(eager)          /* protocol/eager.c */                                  \
+    X(require)        /* comm/require.c */                                    \
     X(hang)           /* diagnostics/hang.c */                                \
     X(comm)           /* comm/comm.c */                                       \
     X(host_only)      /* comm/host_only.c */                                  \

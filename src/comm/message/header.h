@@ -28,23 +28,30 @@ typedef enum {
     WM_STAGE_NOW = 3,          // short of memory this time
 } wm_stage_t;
 
+// How a sender has failed.
+typedef enum {
+    WM_FAILED_NOT = 0,
+    WM_FAILED = 1,
+    WM_FAILED_STAGING = 2, // it would have staged GPU memory (require.h)
+} wm_failed_t;
+
 #define WM_HEADER_MAGIC 0x7770u
 
 typedef struct {
     uint16_t magic;
     uint8_t kind;
-    uint8_t failed; // the sender failed; `text` says why
+    uint8_t failed; // a wm_failed_t; `text` says why
     uint32_t seq;   // DATA: number of the payload
     uint64_t nbytes;
     uint32_t chunk; // DATA: bytes of a chunk
     // A synchronous send: 1 + the tag, on the data communicator, of an empty
     // message that the receiver of this one takes; 0: none.
     uint32_t token;
-    uint8_t pickled; // of a lower-case call
-    uint8_t element; // of the sender's buffer
-    uint8_t link;    // DATA: which carries it
-    uint8_t spare;
-    uint32_t order; // number among the messages to this rank
+    uint8_t pickled;   // of a lower-case call
+    uint8_t element;   // of the sender's buffer
+    uint8_t link;      // DATA: which carries it
+    uint8_t on_device; // DATA: the link takes the sender's GPU memory
+    uint32_t order;    // number among the messages to this rank
     // Every message has the header up to here; offers and failures have the
     // rest. More short headers than long ones find room on their way to a
     // peer.

@@ -5,6 +5,7 @@
 
 #include "array/eager_ll.h"
 #include "array/kernels.h"
+#include "comm/comm/require.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/stats.h"
 #include "comm/message/protocol.h"
@@ -109,6 +110,14 @@ pack_stage(wm_end_t *end, wm_error_t *err)
     return code;
 }
 
+static int
+refuse_to_pack(wm_error_t *err)
+{
+    return wm_require_refuse("MPI alone knows the datatype's gaps",
+                             "give a vector, a subarray or a strided array",
+                             err);
+}
+
 int
 wm_pack_prepare(wm_end_t *end, wm_error_t *err)
 {
@@ -117,7 +126,8 @@ wm_pack_prepare(wm_end_t *end, wm_error_t *err)
     if (!by_host(end))
         return 0;
     if (wm_buffer_on_device(&end->buffer))
-        return pack_stage(end, err);
+        return wm_require_is_on(end->op.comm) ? refuse_to_pack(err)
+                                              : pack_stage(end, err);
     int code = stand_in_on_host(end, end->buffer.nbytes, err);
     return code < 0 ? code
                     : wm_pattern_pack(end->buffer.pattern, gaps_of(end)->host,
@@ -245,6 +255,9 @@ wm_unpack_match(wm_end_t *end, wm_error_t *err)
     if (!by_host(end) || end->header.nbytes == 0)
         return 0;
     gaps_of(end)->onto_device |= wm_buffer_on_device(&end->buffer);
+    if (gaps_of(end)->onto_device && wm_require_is_on(end->op.comm)
+        && (end->header.kind == WM_MESSAGE_OFFER || end->header.on_device))
+        return refuse_to_pack(err);
     return stand_in_on_host(end, wm_end_fitting_bytes(end), err);
 }
 

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "comm/comm/failure.h"
+#include "comm/comm/require.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/posted.h"
 #include "comm/engine/request.h"
@@ -210,6 +211,8 @@ read_header(wm_end_t *end, wm_error_t *err)
     }
     if (header->token != 0)
         take_token(end);
+    if (header->failed == WM_FAILED_STAGING)
+        return wm_require_hear("sender", source, header->text, err);
     if (header->failed)
         return wm_error_set(err, WM_ERR_CUDA, 0,
                             "the sender, rank %d, failed: %.159s", source,

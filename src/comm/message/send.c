@@ -2,6 +2,7 @@
 // The sender's end sends the header; its protocol sends the payload after it.
 #include <string.h>
 
+#include "comm/comm/require.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/posted.h"
 #include "comm/engine/stats.h"
@@ -43,7 +44,8 @@ send_failure(wm_end_t *end, const wm_error_t *err)
     wm_error_t ignored;
     end->header.magic = WM_HEADER_MAGIC;
     end->header.kind = WM_MESSAGE_EAGER;
-    end->header.failed = 1;
+    end->header.failed = err->code == WM_ERR_STAGING ? WM_FAILED_STAGING
+                                                     : WM_FAILED;
     if (end->synchronous && end->header.token == 0)
         end->header.token =
             1 + wm_comm_draw_lock_held(end->op.comm, end->rank, 1);
@@ -51,7 +53,7 @@ send_failure(wm_end_t *end, const wm_error_t *err)
         return;
     end->header.order = wm_comm_order(end->op.comm, end->rank);
     wm_header_t failure = end->header; // keeps the numbers of the header
-    wm_error_cut(err->text, sizeof failure.text, failure.text);
+    wm_error_cut(wm_require_told(err), sizeof failure.text, failure.text);
     memcpy(end->packet, &failure, sizeof failure);
     if (send_header(end, (int)sizeof failure, &ignored) == 0)
         end->state = SEND_UNDER_WAY;
@@ -61,7 +63,7 @@ bool
 wm_send_tells(int code)
 {
     return code == WM_ERR_CUDA || code == WM_ERR_MEMORY
-           || code == WM_ERR_SYSTEM;
+           || code == WM_ERR_SYSTEM || code == WM_ERR_STAGING;
 }
 
 static bool

@@ -131,9 +131,10 @@ wm_slot_answer_host(wm_slot_t *slot)
 }
 
 void
-wm_slot_answer_error(wm_slot_t *slot, const char *text)
+wm_slot_answer_error(wm_slot_t *slot, int code, const char *text)
 {
     wm_error_cut(text, sizeof slot->error, slot->error);
+    slot->error_code = code;
     atomic_store(&slot->answer, WM_ANSWER_ERROR);
 }
 

@@ -69,7 +69,8 @@ typedef struct {
     // `taken`, when the slot serves another message.
     _Atomic uint32_t submitted;
     // Written by the end that has failed:
-    _Alignas(64) char error[184];
+    _Alignas(64) char error[180];
+    int32_t error_code;
     // Written by the sender before it moves an offer that nobody has claimed:
     wm_rkey_t moved;
     wm_rkey_t into; // written by the receiver
@@ -148,9 +149,9 @@ wm_slot_set_submitted(wm_slot_t *slot, uint32_t submitted);
 void
 wm_slot_answer_host(wm_slot_t *slot);
 
-// Publishes that the receiver has failed, and why.
+// Publishes that the receiver has failed, with which wm_code_t, and why.
 void
-wm_slot_answer_error(wm_slot_t *slot, const char *text);
+wm_slot_answer_error(wm_slot_t *slot, int code, const char *text);
 
 // Asks the sender to push into a place.
 void

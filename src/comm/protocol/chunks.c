@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #include "comm/comm/failure.h"
+#include "comm/comm/require.h"
 #include "comm/engine/stats.h"
 #include "comm/link/link.h"
 #include "comm/message/pack.h"
@@ -319,17 +320,35 @@ wm_chunks_are_sent(wm_end_t *end)
            && (!chunks->told || link->test(&chunks->last, NULL, NULL) != 0);
 }
 
+// Returns the error of a send whose link does not take its GPU memory.
+static int
+refuse_to_stage(const wm_end_t *end, wm_error_t *err)
+{
+    const char *why = "";
+    if (wm_link_offers(end->peer, &why))
+        return wm_require_refuse("2048 messages of this rank are under way",
+                                 "wait for some of them", err);
+    (void)wm_link_tell(end->peer, &end->buffer.memory, &why);
+    return wm_require_refuse(why != NULL ? why : "no segment is shared",
+                             "use an MPI that is CUDA-aware, or send a copy "
+                             "in host memory",
+                             err);
+}
+
 static int
 chunks_offer(wm_end_t *end, wm_error_t *err)
 {
     chunks_t *chunks = chunks_of(end);
     bool device = wm_buffer_on_device(&end->buffer);
-    (void)err;
     const wm_link_t *link = wm_link_carrier(end->peer, &end->buffer.memory);
     // The link would wait for the receiver of an embedded array.
-    chunks->unstaged = device && !end->eager && link->unstaged != NULL
+    bool waits = !end->eager || wm_require_is_on(end->op.comm);
+    chunks->unstaged = device && waits && link->unstaged != NULL
                        && link->unstaged(end->peer, &end->buffer.memory);
     chunks->whole = wm_eager_applies(end);
+    end->header.on_device = chunks->unstaged;
+    if (is_staged(end) && wm_require_is_on(end->op.comm))
+        return refuse_to_stage(end, err);
     if (device && end->around == NULL)
         wm_access_record(&end->access);
     wm_chunks_announce(end, link);
@@ -478,6 +497,11 @@ chunks_match(wm_end_t *end, bool refused, wm_error_t *err)
     if (device && !link->reach(end->peer, memory, &unused))
         link = &wm_link_host;
     wm_link_count(link, end->header.nbytes, is_staged(end));
+    if (!refused && end->header.on_device && is_staged(end)
+        && wm_require_is_on(end->op.comm))
+        return wm_require_refuse(
+            "this rank's link does not take GPU memory, the sender's does",
+            "give all ranks the same libraries", err);
     int code = end->buffer.pattern != NULL && !refused
                    ? wm_unpack_reserve(end, false, err)
                    : 0;

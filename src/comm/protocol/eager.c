@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/protocol/eager.h"
 
+#include "comm/comm/require.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/modules.h"
 #include "comm/engine/stats.h"
@@ -155,7 +156,8 @@ bool
 wm_eager_applies(const wm_end_t *end)
 {
     return end->blocking && !end->synchronous && end->access.user_device < 0
-           && (end->buffer.nbytes <= limit || end->eager);
+           && (end->buffer.nbytes <= limit || end->eager)
+           && !wm_require_is_on(end->op.comm);
 }
 
 int

@@ -14,7 +14,9 @@
 
 #include "comm/message/end.h"
 
-// Returns true if a blocking send must not wait for its receiver.
+// Returns true if a blocking send must not wait for its receiver. Where
+// staging is refused (require.h) each waits, as the receiver may refuse the
+// message.
 bool
 wm_eager_applies(const wm_end_t *end);
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "comm/comm/failure.h"
+#include "comm/comm/require.h"
 #include "comm/engine/stats.h"
 #include "comm/link/link.h"
 #include "comm/message/protocol.h"
@@ -115,11 +116,13 @@ wm_offer_look(wm_end_t *end, wm_error_t *err)
     int code = end->peer->dead || refused
                    ? wm_failure_look(end->op.comm, end->rank, err)
                    : 0;
-    if (code == 0 && refused)
-        code = wm_error_set(err, WM_ERR_CUDA, 0,
-                            "the receiver, rank %d, failed: %.183s", end->rank,
-                            end->slot->error);
-    return code;
+    if (code < 0 || !refused)
+        return code;
+    return end->slot->error_code == WM_ERR_STAGING
+               ? wm_require_hear("receiver", end->rank, end->slot->error, err)
+               : wm_error_set(err, WM_ERR_CUDA, 0,
+                              "the receiver, rank %d, failed: %.179s",
+                              end->rank, end->slot->error);
 }
 
 int

@@ -6,6 +6,7 @@
 
 #include "array/eager_ll.h"
 #include "comm/comm/failure.h"
+#include "comm/comm/require.h"
 #include "comm/engine/engine.h"
 #include "comm/link/link.h"
 #include "comm/message/pack.h"
@@ -108,7 +109,28 @@ is_left_to_program(wm_end_t *end)
     int64_t now = wm_engine_now(), *since = left_since(end);
     if (*since == 0)
         *since = now;
-    return now - *since < PATIENCE_US;
+    return now - *since < PATIENCE_US || wm_require_is_on(end->op.comm);
+}
+
+// Returns the error of a receive that cannot reach the sender's memory.
+static int
+refuse_to_stage(const wm_end_t *end, wm_error_t *err)
+{
+    const char *why = "";
+    const char *cure = "see wm.transport() and `python -m warpmpi doctor`";
+    (void)wm_link_tell(end->peer, &end->buffer.memory, &why);
+    if (!wm_buffer_on_device(&end->buffer)) {
+        why = "the receive buffer is host memory";
+        cure = "receive into a GPU array, or send a copy in host memory";
+    }
+    else if (end->header.stage_only == WM_STAGE_FORCED
+             || wm_link_is_asked(&wm_link_host)) {
+        why = "WARPMPI_TRANSPORT=host";
+        cure = "unset it";
+    }
+    else if (end->header.stage_only == WM_STAGE_NOW)
+        why = "a GPU is short of memory";
+    return wm_require_refuse(why, cure, err);
 }
 
 // Maps the memory that is offered, or has the sender stage it. Returns 0 if
@@ -119,7 +141,9 @@ reach_fragments(wm_end_t *end, wm_error_t *err)
     const wm_header_t *header = &end->header;
     bool device = wm_buffer_on_device(&end->buffer);
     if (end->link->import == NULL)
-        return wm_staging_ring_accept(end, err);
+        return wm_require_is_on(end->op.comm)
+                   ? refuse_to_stage(end, err)
+                   : wm_staging_ring_accept(end, err);
     if (!device)
         end->access.device = header->device;
     uint64_t nbytes = header->flag != 0 ? WM_EAGER_LL_BUFFER_BYTES
@@ -257,7 +281,7 @@ wm_take_sender_failed(wm_end_t *end, wm_error_t *err)
                    : 0;
     return code < 0 ? code
                     : wm_error_set(err, WM_ERR_CUDA, 0,
-                                   "the sender, rank %d, failed: %.183s",
+                                   "the sender, rank %d, failed: %.179s",
                                    end->op.result.source, end->slot->error);
 }
 
@@ -283,7 +307,7 @@ void
 wm_take_answer(wm_end_t *end, const wm_error_t *err)
 {
     if (holds_slot(end))
-        wm_slot_answer_error(end->slot, err->text);
+        wm_slot_answer_error(end->slot, err->code, wm_require_told(err));
 }
 
 bool

@@ -4,6 +4,8 @@
 #include "comm/coll/run/nonblocking.h"
 #include "comm/coll/run/persistent_coll.h"
 #include "comm/coll/run/coll_class.h"
+#include "comm/coll/run/coll_require.h"
+#include "comm/comm/require.h"
 #include "comm/coll/run/coll_on_stream.h"
 #include "comm/engine/request.h"
 #include "comm/engine/pool.h"
@@ -45,6 +47,44 @@ direct_call_is_over(wm_comm_t *comm, const wm_py_coll_args_t *asked)
     return true;
 }
 
+bool
+wm_py_direct_any_device(PyObject *const *args, Py_ssize_t given,
+                        PyObject *names)
+{
+    Py_ssize_t count = given + (names != NULL ? PyTuple_GET_SIZE(names) : 0);
+    bool found = false;
+    for (Py_ssize_t i = 0; i < count && !found; ++i)
+        found = wm_py_message_on_device(args[i]);
+    return found;
+}
+
+// Returns true if the call uses memory of a GPU.
+static bool
+direct_call_uses_device(const wm_coll_t *call)
+{
+    const wm_buffer_t *sides[] = {call->send, call->receive};
+    bool found = false;
+    for (int i = 0; i < 2; ++i)
+        found |= sides[i] != NULL && sides[i]->nbytes > 0
+                 && wm_buffer_on_device(sides[i]);
+    return found;
+}
+
+// Makes a call that MPI does, unless the ranks refuse to stage memory of one.
+static wm_coll_result_t
+direct_call_by_mpi(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err)
+{
+    int code = 0;
+    bool one_host = wm_comm_is_one_host(comm);
+    if (wm_coll_require_asks(comm, call->kind))
+        WM_PY_UNLOCKED(code = wm_coll_require_ask(comm, call, err));
+    else if (wm_coll_is_numbered(comm))
+        wm_coll_decline(comm);
+    return code < 0   ? (wm_coll_result_t)code
+           : one_host ? WM_COLL_BY_MPI
+                      : WM_COLL_UNNUMBERED;
+}
+
 wm_coll_result_t
 wm_py_direct_call(wm_coll_kind_t kind, PyObject *self, PyObject *const *args,
                   Py_ssize_t given, PyObject *keywords, bool plain)
@@ -59,11 +99,12 @@ wm_py_direct_call(wm_coll_kind_t kind, PyObject *self, PyObject *const *args,
     }
     wm_comm_t *comm = channel.comm->whole;
     bool numbered = wm_coll_is_numbered(comm);
-    if (!numbered && plain)
+    if (!numbered && plain && !wm_coll_require_asks(comm, kind))
         return WM_COLL_UNNUMBERED;
     // Between hosts a rank asks, whatever its memory.
     bool one_host = wm_comm_is_one_host(comm);
-    bool asks = !one_host || !wm_py_coll_args_is_plain(kind, comm, plain);
+    bool asks = (!one_host && (numbered || !plain))
+                || !wm_py_coll_args_is_plain(kind, comm, plain);
     wm_py_coll_args_init(kind, false, &asked);
     if (asks
         && wm_py_coll_args_read(comm, args, given, keywords, &asked) < 0) {
@@ -76,16 +117,19 @@ wm_py_direct_call(wm_coll_kind_t kind, PyObject *self, PyObject *const *args,
     if (one_host)
         asks = asked.call.on_device;
     bool read = asks && asked.call.read;
+    if (!plain && wm_require_is_on(comm))
+        asked.call.any_device = read ? direct_call_uses_device(&asked.call)
+                                     : wm_py_direct_any_device(args, given,
+                                                               keywords);
     wm_waiting_call = (wm_waiting_call_t){
         .name = wm_call_name(kind),
         .collective = true,
         .type = read ? asked.call.type : MPI_DATATYPE_NULL,
     };
-    result = one_host ? WM_COLL_BY_MPI : WM_COLL_UNNUMBERED;
     if (asks && (numbered || read))
         WM_PY_UNLOCKED(result = wm_coll_call(comm, &asked.call, &err));
-    else if (numbered)
-        wm_coll_decline(comm);
+    else
+        result = direct_call_by_mpi(comm, &asked.call, &err);
     if (result < 0)
         direct_call_raise(result, &err);
     if (result < 0 && result != WM_COLL_MPIS_ERROR)

@@ -12,6 +12,11 @@
 void
 wm_py_direct_refused(PyObject *self, wm_coll_form_t form);
 
+// Returns true if an argument is memory of a GPU.
+bool
+wm_py_direct_any_device(PyObject *const *args, Py_ssize_t given,
+                        PyObject *names);
+
 // Does a collective, of a communicator and the call's arguments. WM_COLL_DONE,
 // or mpi4py is to do it (WM_COLL_BY_MPI, WM_COLL_UNNUMBERED), as MPI does it
 // on all ranks, and the core does not read this rank's arguments.

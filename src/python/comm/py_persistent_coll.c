@@ -5,6 +5,7 @@
 
 #include "comm/coll/run/nonblocking.h"
 #include "comm/coll/run/persistent_coll.h"
+#include "comm/comm/require.h"
 #include "comm/engine/child.h"
 #include "comm/engine/engine.h"
 #include "comm/diagnostics/hang.h"
@@ -356,6 +357,7 @@ typedef struct {
     wm_coll_kind_t kind;
     wm_comm_t *comm;
     bool lacking;            // MPI has no persistent form of it
+    bool any_device;         // a buffer is GPU memory, not to be staged
     unsigned engines;        // bits of engines that serve it on this rank
     PyObject *taken, *names; // its arguments
     PyObject *read;          // as we have read them; NULL: only mpi4py can
@@ -411,13 +413,13 @@ open_own(const making_t *making, bool failed, wm_comm_t **own,
     PyObject *raised = PyErr_GetRaisedException();
     wm_waiting_call = (wm_waiting_call_t){.name = wm_call_name(making->kind),
                                           .collective = true};
-    WM_PY_UNLOCKED(result = wm_persistent_coll_open(
-                       making->comm, making->kind,
-                       making->read != NULL
-                           ? &wm_py_direct_asked(making->read)->call
-                           : NULL,
-                       making->engines, failed ? WM_ERR_CUDA : 0,
-                       making->lacking, own, handle, &err));
+    WM_PY_UNLOCKED(
+        result = wm_persistent_coll_open(
+            making->comm, making->kind,
+            making->read != NULL ? &wm_py_direct_asked(making->read)->call
+                                 : NULL,
+            making->engines, failed ? WM_ERR_CUDA : 0, making->any_device,
+            making->lacking, own, handle, &err));
     if (result < 0 && !failed)
         wm_py_raise(&err);
     else
@@ -472,10 +474,14 @@ wm_py_persistent_coll_new(wm_coll_kind_t kind, PyObject *self,
         return 1;
     }
     int lacking = always ? 1 : are_lacking();
+    bool required = wm_require_is_on(channel.comm);
     if (lacking < 0
-        || (lacking == 0 && !wm_coll_is_numbered(channel.comm->whole)))
+        || (lacking == 0 && !required
+            && !wm_coll_is_numbered(channel.comm->whole)))
         return lacking < 0 ? -1 : 1;
     making_t making = {.kind = kind, .comm = channel.comm, .lacking = lacking};
+    if (required && !plain)
+        making.any_device = wm_py_direct_any_device(args, given, keywords);
     // Between hosts a rank asks, whatever its memory.
     plain = wm_py_coll_args_is_plain(kind, channel.comm->whole, plain)
             && (wm_comm_is_one_host(channel.comm->whole)
@@ -494,8 +500,10 @@ wm_py_persistent_coll_new(wm_coll_kind_t kind, PyObject *self,
         made = make(&making, self, again, own, handle);
     else if (opened == WM_COLL_BY_MPI && made == NULL)
         made = mpis(context, true);
-    else if (opened < 0)
+    else if (opened < 0) {
         free_mpis(made);
+        made = NULL;
+    }
     Py_XDECREF(making.taken);
     Py_XDECREF(making.names);
     Py_XDECREF(making.read);

@@ -29,6 +29,7 @@
 #define WM_PY_OBJECTS(X)                                                      \
     X(cuda_error)       /* wm.CudaError(RuntimeError) */                      \
     X(memory_error)     /* wm.OutOfMemoryError(CudaError, MemoryError) */     \
+    X(staging_error)    /* wm.StagingError(RuntimeError) */                   \
     X(mpi_exception)    /* MPI.Exception */                                   \
     X(mpi_in_place)     /* MPI.IN_PLACE */                                    \
     X(mpi_bottom)       /* MPI.BOTTOM */                                      \

@@ -55,6 +55,7 @@
     X(average)                                                                \
     X(local)                                                                  \
     X(thresholds)                                                             \
+    X(require)                                                                \
     X(buffered)                                                               \
     X(stock)                                                                  \
     X(objects)                                                                \

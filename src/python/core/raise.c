@@ -151,6 +151,9 @@ wm_py_raise(const wm_error_t *err)
     case WM_ERR_STATE:
         PyErr_SetString(PyExc_RuntimeError, err->text);
         break;
+    case WM_ERR_STAGING:
+        PyErr_SetString(wm_py_state->staging_error, err->text);
+        break;
     case WM_ERR_PYTHON:
         break;
     case WM_OK:
@@ -244,6 +247,14 @@ PyDoc_STRVAR(
     "raises this error. The text says how many bytes were requested,\n"
     "and how many are free.");
 
+PyDoc_STRVAR(
+    staging_error_doc,
+    "GPU memory would be staged through host memory, which\n"
+    "wm.require(\"gpu\") or WARPMPI_REQUIRE=gpu forbids.\n\n"
+    "The text says why, and what to do. Both ends of a message raise\n"
+    "it, and all ranks of a collective. The contents of the receive\n"
+    "buffers are not defined. The next calls are not affected.");
+
 int
 wm_py_add_exceptions(PyObject *module)
 {
@@ -264,6 +275,12 @@ wm_py_add_exceptions(PyObject *module)
     state->memory_error = PyErr_NewExceptionWithDoc(
         "warpmpi.OutOfMemoryError", memory_error_doc, bases, NULL);
     if (state->memory_error == NULL
+        || (state->staging_error = PyErr_NewExceptionWithDoc(
+                "warpmpi.StagingError", staging_error_doc, PyExc_RuntimeError,
+                NULL))
+               == NULL
+        || PyModule_AddObjectRef(module, "StagingError", state->staging_error)
+               < 0
         || PyModule_AddObjectRef(module, "CudaError", state->cuda_error) < 0
         || PyModule_AddObjectRef(module, "OutOfMemoryError",
                                  state->memory_error)

@@ -3,6 +3,7 @@
 // the arrays of GPU memory inside it. Each array is a message of its own.
 #include <stdbool.h>
 
+#include "comm/comm/require.h"
 #include "comm/engine/engine.h"
 #include "comm/message/buffered.h"
 #include "comm/diagnostics/hang.h"
@@ -131,7 +132,7 @@ copy_embedded(embedded_t *array, wm_error_t *err)
 
 // Does all that can fail before the object is sent. A blocking send leaves the
 // arrays in place, unless they go through MPI, which would wait until the
-// receiver unpickles.
+// receiver unpickles. Where staging is refused, it waits in any case.
 static int
 prepare_embedded(sending_t *sending, wm_error_t *err)
 {
@@ -139,7 +140,8 @@ prepare_embedded(sending_t *sending, wm_error_t *err)
     wm_envelope_t *envelope = &sending->envelope;
     bool in_place = sending->count > 0 && envelope->blocking
                     && !envelope->buffered
-                    && wm_node_shares(comm->peers[envelope->rank]);
+                    && (wm_node_shares(comm->peers[envelope->rank])
+                        || wm_require_is_on(comm));
     size_t bytes = 0;
     int code = 0;
     for (int i = 0; i < sending->count && code == 0; ++i) {
@@ -154,6 +156,16 @@ prepare_embedded(sending_t *sending, wm_error_t *err)
     if (in_place && bytes > RENDEZVOUS_BYTES)
         envelope->synchronous = true;
     return code;
+}
+
+// Returns true if an array was not sent, as it would be staged.
+static bool
+is_refused(const wm_op_t *op, wm_error_t *err)
+{
+    bool refused = atomic_load(&op->done) && op->error.code == WM_ERR_STAGING;
+    if (refused)
+        *err = op->error;
+    return refused;
 }
 
 // Begins to send each array, or its error, after the object.
@@ -171,10 +183,14 @@ begin_embedded(sending_t *sending, wm_error_t *err)
         array->buffer.release = NULL;
         int code = wm_send_begin(comm, &buffer, &array->envelope, &array->op,
                                  &failure);
-        if (code == 0)
+        if (code == 0 && is_refused(array->op, &failure))
+            code = failure.code; // of which the receiver was told
+        else if (code == 0)
             continue;
-        array->op = NULL;
-        wm_send_failure(comm, &array->envelope, failure.text);
+        else {
+            array->op = NULL;
+            wm_send_failure(comm, &array->envelope, failure.text);
+        }
         if (worst == 0)
             *err = failure;
         worst = worst == 0 ? code : worst;

@@ -21,6 +21,7 @@ typedef struct {
     // else uses. If both are false, no engine but MPI takes them. Offsets and
     // lengths do not count gaps.
     bool on_device, on_host;
+    bool any_device; // some buffer is GPU memory; set if staging is refused
     const wm_buffer_t *send, *receive; // NULL: in place, or not used here
     int root;  // -1: the root is another rank of this group
     int split; // of the communicator; between groups, root is in the other one

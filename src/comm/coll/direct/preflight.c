@@ -19,7 +19,8 @@ enum {
     FAILED, // 1 + a rank that has failed
     CALL,
     MINUS_CALL,
-    NOTICES, // some rank has posted notices
+    NOTICES,   // some rank has posted notices
+    ON_DEVICE, // some rank has GPU memory in the call
     VALUES,
 };
 
@@ -291,6 +292,7 @@ preflight_fill(const wm_comm_t *comm, const wm_preflight_t *preflight,
     most[CALL] = (int64_t)preflight->call;
     most[MINUS_CALL] = -most[CALL];
     most[NOTICES] = preflight->notices;
+    most[ON_DEVICE] = preflight->on_device;
 }
 
 static int
@@ -301,6 +303,7 @@ preflight_judge(const wm_comm_t *comm, wm_preflight_t *preflight,
     const int64_t *most = values->values;
     int code = preflight->code;
     preflight->notices = most[NOTICES] != 0;
+    preflight->on_device = most[ON_DEVICE] != 0;
     preflight->all = (unsigned)values->all;
     if (code < 0 || exchanged < 0)
         return code < 0 ? code : exchanged;

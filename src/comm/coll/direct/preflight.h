@@ -12,13 +12,14 @@
 #include "comm/coll/call/coll_table.h"
 #include "comm/comm/comm.h"
 
-#define WM_PREFLIGHT_VALUES 4
+#define WM_PREFLIGHT_VALUES 5
 #define WM_PREFLIGHT_BYTES 2000 // most bytes that a rank publishes
 
 typedef struct {
     int code;            // error of this rank so far, or 0
     wm_coll_kind_t call; // must be alike on all ranks
     bool notices;        // it has posted notices; on return, some rank has
+    bool on_device;      // it has GPU memory in the call; likewise
     unsigned all;        // bits; on return, those that all ranks have
     // Data that this rank publishes if it has any such bit, and their bytes;
     // or NULL.

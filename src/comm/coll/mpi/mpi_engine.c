@@ -4,6 +4,7 @@
 // mpi4py can give MPI the arguments of a blocking call.
 #include "comm/coll/direct/coll_op.h"
 #include "comm/coll/mpi/by_mpi.h"
+#include "comm/comm/require.h"
 
 typedef enum {
     FETCHING, // waits for its data
@@ -47,6 +48,20 @@ mpi_serves(const wm_coll_op_t *op)
                || wm_coll_reducible(call, &type, &reduction));
 }
 
+// Returns the error of a call that MPI has done for the other ranks, though it
+// was not to be staged.
+static int
+mpi_judge(const wm_coll_op_t *op, wm_error_t *err)
+{
+    const wm_coll_t *call = op->participant.call;
+    return call->on_device && wm_require_is_on(op->participant.comm)
+               ? wm_require_refuse("MPI did the call, as ranks gave other "
+                                   "memory, or arguments that kernels do not "
+                                   "know",
+                                   "give GPU arrays on all ranks", err)
+               : 0;
+}
+
 // Makes MPI's blocking call, which takes half the time of a nonblocking one.
 static wm_coll_result_t
 mpi_call(wm_coll_op_t *op, wm_error_t *err)
@@ -60,6 +75,8 @@ mpi_call(wm_coll_op_t *op, wm_error_t *err)
                               &result, err);
     op->started = false; // nothing is left to drop
     op->refused = !called || wm_mpi_refuses(result);
+    if (result == MPI_SUCCESS && code == 0)
+        code = mpi_judge(op, err);
     return result == MPI_SUCCESS ? (wm_coll_result_t)code : WM_COLL_MPIS_ERROR;
 }
 
@@ -133,6 +150,8 @@ test(wm_coll_op_t *op, bool *waits, wm_error_t *err)
     if (*waits)
         return WM_COLL_UNDER_WAY;
     op->asks = WM_ASKS_NOTHING;
+    if (code == 1 && op->wrong.code == 0)
+        code = mpi_judge(op, err);
     if (code < 0 || op->wrong.code < 0)
         return code < 0 ? (wm_coll_result_t)code : WM_COLL_DONE;
     own->state = STORING;

@@ -3,6 +3,8 @@
 
 #include "comm/coll/call/coll_wait.h"
 #include "comm/coll/run/coll_class.h"
+#include "comm/coll/run/coll_require.h"
+#include "comm/comm/require.h"
 #include "comm/engine/engine.h"
 #include "comm/node/mapping.h"
 
@@ -113,10 +115,29 @@ coll_run(wm_comm_t *comm, wm_coll_op_t *op, int code, wm_error_t *err)
         result = coll_follow(comm, op, err);
     if (result == WM_COLL_DONE)
         result = (wm_coll_result_t)wm_coll_engines_find_failure(comm, err);
-    if (result == WM_COLL_BY_MPI)
+    bool left = result == WM_COLL_BY_MPI && !wm_coll_op_is_mpis(op)
+                && wm_require_is_on(comm); // by all ranks
+    if (result == WM_COLL_BY_MPI && !left)
         return coll_by_mpi(op, result, err);
+    if (left)
+        result = (wm_coll_result_t)wm_coll_require_refuse(
+            comm, op->participant.call, err);
     wm_coll_op_drop(op);
     return result;
+}
+
+// Lets MPI do a call that no engine does, if no rank refuses to stage memory.
+static wm_coll_result_t
+coll_by_mpi_if_allowed(wm_coll_op_t *op, bool asks, wm_coll_result_t why,
+                       wm_error_t *err)
+{
+    wm_comm_t *comm = op->participant.comm;
+    const wm_coll_t *call = op->participant.call;
+    int code = asks ? wm_coll_require_ask(comm, call, err) : 0;
+    if (code == 0)
+        return coll_by_mpi(op, why, err);
+    wm_coll_op_drop(op);
+    return (wm_coll_result_t)code;
 }
 
 // Does a call of ranks on several hosts, by the engine of its class.
@@ -125,13 +146,14 @@ call_between_hosts(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err)
 {
     wm_coll_op_t op;
     unsigned engines = 0;
-    bool known = wm_coll_was_refused(comm, WM_COLL_FORM_BLOCKING);
+    bool refused = wm_coll_was_refused(comm, WM_COLL_FORM_BLOCKING);
     wm_coll_op_init(&op, comm, NULL, call, WM_COLL_FORM_BLOCKING);
-    known = known || wm_coll_class_find(&op, &engines);
+    bool known = refused || wm_coll_class_find(&op, &engines);
     int code = known ? 0 : wm_coll_class_ask(&op, &engines, err);
     if (code == 0 && engines == 0)
-        return coll_by_mpi(&op, known ? WM_COLL_UNNUMBERED : WM_COLL_BY_MPI,
-                           err);
+        return coll_by_mpi_if_allowed(
+            &op, !refused && wm_coll_require_asks(comm, call->kind),
+            known ? WM_COLL_UNNUMBERED : WM_COLL_BY_MPI, err);
     if (code == 0)
         code = wm_coll_op_begin_chosen(&op, engines, err);
     return coll_run(comm, &op, code, err);
@@ -146,8 +168,10 @@ wm_coll_call(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err)
     wm_coll_op_init(&op, comm, comm->barrier, call, WM_COLL_FORM_BLOCKING);
     int code = wm_coll_op_prepare(&op, err);
     if (code == 0 && op.engines == 0) {
-        wm_coll_decline(comm); // we wait for no other rank
-        return coll_by_mpi(&op, WM_COLL_BY_MPI, err);
+        bool asks = wm_coll_require_asks(comm, call->kind);
+        if (!asks)
+            wm_coll_decline(comm); // we wait for no other rank
+        return coll_by_mpi_if_allowed(&op, asks, WM_COLL_BY_MPI, err);
     }
     if (code == 0)
         code = wm_coll_wait(comm, look_whether_ready, &op, WM_LOOKS_AT_STREAM,
@@ -156,6 +180,8 @@ wm_coll_call(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err)
     code = wm_preflight_or_decline(comm, &preflight, err);
     if (code == 0 && !wm_coll_engines_first_is_open(comm, preflight.all))
         code = open_first(comm, &op, &preflight, err);
+    if (code == 0 && preflight.all == 0 && wm_require_is_on(comm))
+        code = wm_coll_require_judge(comm, call, &preflight, err);
     if (code > 0)
         wm_coll_op_choose_mpi(&op);
     if (code == 0)

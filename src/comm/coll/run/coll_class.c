@@ -5,6 +5,7 @@
 
 #include "comm/coll/call/coll_wait.h"
 #include "comm/coll/call/reducible.h"
+#include "comm/comm/require.h"
 #include "comm/engine/engine.h"
 
 #define LOOKS 50 // before a blocking call waits
@@ -57,7 +58,9 @@ key_of(const wm_coll_op_t *op)
         || (wm_coll_shape(call->kind)->uneven && call->receives == NULL))
         return 0;
     size_t nbytes = bytes_of(participant);
-    if (nbytes < WM_COLL_CLASS_BYTES)
+    if (nbytes == 0
+        || (nbytes < WM_COLL_CLASS_BYTES
+            && !wm_require_is_on(participant->comm)))
         return 0;
     while (nbytes >> log > 1)
         ++log;

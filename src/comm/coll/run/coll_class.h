@@ -16,7 +16,7 @@
 
 #include "comm/coll/run/coll_engines.h"
 
-// MPI does calls of fewer bytes.
+// MPI does calls of fewer bytes, unless they may not be staged (require.h).
 #define WM_COLL_CLASS_BYTES 4096
 
 // Returns true if a call may have a class: then this rank must have read its

@@ -402,6 +402,7 @@ wm_coll_op_preflight(const wm_coll_op_t *op, int code)
     return (wm_preflight_t){
         .call = op->participant.call->kind,
         .code = code,
+        .on_device = op->participant.call->on_device,
         .all = op->engines,
         .data = &op->participant.direct.published,
         .nbytes = wm_participant_nbytes(&op->participant),

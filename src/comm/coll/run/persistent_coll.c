@@ -6,6 +6,8 @@
 #include "comm/coll/run/coll_class.h"
 #include "comm/coll/run/nonblocking.h"
 #include "comm/coll/run/coll_engines.h"
+#include "comm/coll/run/coll_require.h"
+#include "comm/comm/require.h"
 #include "comm/engine/engine.h"
 #include "comm/diagnostics/drain.h"
 
@@ -86,8 +88,10 @@ persistent_coll_make_own(wm_comm_t *comm, wm_coll_kind_t kind,
     int code = wm_neighbor_clone(comm->data, comm->match, made, &plain, err);
     if (code == 0)
         code = wm_comm_attach(*made, own, err);
-    if (code == 0)
+    if (code == 0) {
         (*own)->neighbor_rule = comm->neighbor_rule;
+        wm_require_set(*own, wm_require_is_on(comm));
+    }
     if (code == 0 && wm_comm_is_one_host((*own)->whole))
         code = wm_nonblocking_make_persistent((*own)->whole, err);
     if (code == 0)
@@ -103,13 +107,15 @@ persistent_coll_make_own(wm_comm_t *comm, wm_coll_kind_t kind,
 wm_coll_result_t
 wm_persistent_coll_open(wm_comm_t *comm, wm_coll_kind_t kind,
                         const wm_coll_t *asked, unsigned engines, int failed,
-                        bool always, wm_comm_t **own, MPI_Comm *handle,
-                        wm_error_t *err)
+                        bool any_device, bool always, wm_comm_t **own,
+                        MPI_Comm *handle, wm_error_t *err)
 {
     MPI_Comm made = MPI_COMM_NULL;
+    const wm_coll_t unread = {.kind = kind};
     wm_preflight_t preflight = {
         .call = kind,
         .code = failed,
+        .on_device = any_device,
         .all = engines,
     };
     free_ended();
@@ -120,6 +126,9 @@ wm_persistent_coll_open(wm_comm_t *comm, wm_coll_kind_t kind,
     int code = wm_preflight_run(comm->whole, &preflight, err);
     if (code < 0)
         return (wm_coll_result_t)code;
+    if (preflight.all == 0 && preflight.on_device && wm_require_is_on(comm))
+        return (wm_coll_result_t)wm_coll_require_refuse(
+            comm->whole, asked != NULL ? asked : &unread, err);
     if (preflight.all == 0 && !always)
         return WM_COLL_BY_MPI;
     code = persistent_coll_make_own(comm, kind, asked, preflight.all, own,

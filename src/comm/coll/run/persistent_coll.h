@@ -21,12 +21,13 @@ wm_persistent_coll_engines(wm_comm_t *comm, const wm_coll_t *call);
 // caller closes. WM_COLL_BY_MPI: none does, or few barrier slots are left; the
 // caller makes MPI's own call on `comm`, whose refusal it reports by
 // wm_coll_refused(). `failed` is 0, or the error of this
-// rank when it read its arguments; then all ranks raise.
+// rank when it read its arguments; then all ranks raise. `any_device`: a
+// buffer is GPU memory, which may not be staged (coll_require.h).
 WM_MUST_CHECK wm_coll_result_t
 wm_persistent_coll_open(wm_comm_t *comm, wm_coll_kind_t kind,
                         const wm_coll_t *asked, unsigned engines, int failed,
-                        bool always, wm_comm_t **own, MPI_Comm *handle,
-                        wm_error_t *err);
+                        bool any_device, bool always, wm_comm_t **own,
+                        MPI_Comm *handle, wm_error_t *err);
 
 // Closes the communicator; each rank calls it at any time. `last` is a call
 // that may still be under way, or NULL; it ends by itself. Takes over that

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""wm.require("gpu"): calls that would stage GPU memory raise, on all ranks."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import ranks
+import warpmpi as wm
+
+pytestmark = pytest.mark.skipif(
+    not wm.is_cuda_available(), reason="needs a GPU"
+)
+PROGRAM = Path(__file__).resolve().parent.parent / "required_calls.py"
+
+
+@pytest.fixture
+def required(comm):
+    """A communicator of two ranks or more that refuses to stage."""
+    ours = comm.Dup()
+    wm.require("gpu", ours)
+    yield ours
+    ours.Free()
+
+
+def refusal(call, *args):
+    with pytest.raises(wm.StagingError) as caught:
+        call(*args)
+    return str(caught.value)
+
+
+@pytest.mark.ranks(1)
+@pytest.mark.parametrize("apart", ["", "--apart"])
+def test_each_call_raises_or_not_on_all_ranks(apart):
+    """The table of required_calls.py."""
+    told = ranks.run(PROGRAM, *apart.split(), SIMCUDA_DEVICES="2")
+    assert told.count("ok") == 2
+
+
+@pytest.mark.ranks(1)
+@pytest.mark.long
+@pytest.mark.parametrize("apart", ["", "--apart"])
+def test_each_call_does_so_on_four_ranks(apart):
+    told = ranks.run(
+        PROGRAM, *apart.split(), ranks=4, SIMCUDA_DEVICES="4", timeout=160
+    )
+    assert told.count("ok") == 4
+
+
+@pytest.mark.ranks(2)
+def test_the_setting_is_of_one_communicator(comm, required):
+    if comm.rank == 0:
+        comm.Ssend(wm.ones(8), 1)
+        text = refusal(required.Ssend, wm.ones(8), 1)
+        assert "the receive buffer is host memory: receive into" in text
+        assert "(told by the receiver, rank 1)" in text
+    elif comm.rank == 1:
+        into = np.zeros(8)
+        comm.Recv(into, 0)
+        assert (into == 1).all()
+        text = refusal(required.Recv, into, 0)
+        assert 'WARPMPI_REQUIRE=gpu or wm.require("gpu") forbids' in text
+
+
+@pytest.mark.ranks(2, 3)
+def test_it_can_be_taken_back(required):
+    buffers = wm.ones(8), np.zeros(8)
+    refusal(required.Allreduce, *buffers)
+    for nothing in ("", None):
+        wm.require(nothing, required)
+        required.Allreduce(*buffers)
+        assert (buffers[1] == required.size).all()
+        wm.require("gpu", required)
+        assert refusal(required.Allreduce, *buffers)
+
+
+@pytest.mark.ranks(2, 3)
+def test_ranks_that_differ_are_named(required):
+    last = required.size - 1
+    given = "" if required.rank == last else "gpu"
+    with pytest.raises(RuntimeError, match=f'"gpu" and rank {last} ""'):
+        wm.require(given, required)
+    with pytest.raises(ValueError, match="'cpu' is not known: give \"gpu\""):
+        wm.require("cpu" if required.rank == last else "gpu", required)
+    refusal(required.Allreduce, wm.ones(8), np.zeros(8))  # as it was
+
+
+@pytest.mark.ranks(1)
+def test_a_communicator_of_mpi4pys_is_refused():
+    with pytest.raises(TypeError, match=r"make one with wm\.Comm\(comm\)"):
+        wm.require("gpu", MPI.COMM_WORLD.Dup())
+
+
+@pytest.mark.ranks(2)
+def test_a_call_that_mpi_refuses_leaves_nothing_behind(required):
+    """The next call has its number, and no data of an earlier one."""
+    array, into = wm.full(8, required.rank + 1.0, "f8"), wm.zeros(8, "f8")
+    refusal(required.Reduce, array, np.zeros(8) if not required.rank else None)
+    if required.rank == 0:
+        with pytest.raises((MPI.Exception, ValueError)):
+            required.Allreduce(np.ones(8), np.zeros(3))
+    required.Allreduce(np.ones(8), host := np.zeros(8))
+    assert (host == required.size).all()
+    for _ in range(3):
+        required.Allreduce(array, into)
+        assert (into.numpy() == sum(range(required.size + 1))).all()
+        into[:] = 0.0
+        if required.rank == 0:
+            required.Send(array, 1)
+        elif required.rank == 1:
+            required.Recv(into, 0)
+            assert (into.numpy() == 1).all()
+
+
+@pytest.mark.ranks(2)
+def test_host_memory_asks_once(required):
+    """From then on a rank that only sends runs ahead."""
+    for _ in range(2):
+        required.Bcast(np.ones(3))
+    before = wm.stats()
+    for turn in range(20):
+        array = np.full(3, turn)
+        required.Bcast(array)
+        assert (array == turn).all()
+    after = wm.stats()
+    assert after["staged_collectives"] == before["staged_collectives"]
+    if required.rank == 0:
+        required.Bcast(np.ones(3))
+        required.Send(np.ones(3), 1)
+    else:
+        if required.rank == 1:
+            required.Recv(np.ones(3), 0)  # before this rank's Bcast
+        required.Bcast(np.ones(3))
+
+
+STARTS = """
+import warpmpi as wm
+from mpi4py import MPI
+try:
+    comm = wm.Comm(MPI.COMM_WORLD)
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+
+
+@pytest.mark.ranks(1)
+def test_the_environment_sets_it():
+    code = STARTS + (
+        "try:\n"
+        "    comm.Bcast(wm.ones(9) if comm.rank else bytearray(36))\n"
+        "except wm.StagingError as error:\n"
+        "    print('refused', error)\n"
+    )
+    told = ranks.run("-c", code, WARPMPI_REQUIRE="gpu")
+    assert told.count("refused GPU memory would be staged") == 2
+
+
+@pytest.mark.ranks(1)
+def test_other_values_of_the_environment_are_refused():
+    told = ranks.run("-c", STARTS, WARPMPI_REQUIRE="cpu")
+    assert told.count("WARPMPI_REQUIRE=cpu is not a known value: ") == 2
+
+
+@pytest.mark.ranks(1)
+def test_ranks_whose_environments_differ_are_named():
+    code = (
+        "import os\n"
+        "if os.environ.get('OMPI_COMM_WORLD_RANK', "
+        "os.environ.get('PMI_RANK')) == '1':\n"
+        "    os.environ['WARPMPI_REQUIRE'] = 'gpu'\n"
+    ) + STARTS
+    told = ranks.run("-c", code)
+    text = "WARPMPI_REQUIRE is unset on rank 0 and gpu on rank 1: set it"
+    assert told.count(text) == 2
