@@ -213,7 +213,7 @@ reduce_describe(const wm_reduction_t *reduction, const void *only,
     params->op = operation(reduction->type, reduction->op);
     params->average = average_of(
         reduction->type, only != NULL ? WM_REDUCE_NO_OP : reduction->op,
-        reduction->n);
+        reduction->divisor > 0 ? reduction->divisor : reduction->n);
     params->n = only != NULL ? 1 : (uint32_t)reduction->n;
     params->targets = (uint32_t)targets;
     params->signal = reduction->signal;

@@ -51,6 +51,7 @@ typedef struct {
     int targets;
     const void *const *src;
     int n;
+    int divisor; // of WM_REDUCE_AVG; 0: n
     size_t count;
     wm_signal_t signal; // its word may be NULL
 } wm_reduction_t;

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""An engine may make a call of collectives of its levels.
+"""Collectives between hosts of several ranks: in each host, and by rails.
 
-tests/toys/hierarchy_engine.c does, by a schedule: a Reduce_scatter in each
-host, an Allreduce on each rail, an Allgatherv in each host. Builds with
-WARPMPI_TOYS=1 have it, such as that of `make test-asan`.
+Hosts are told apart by WARPMPI_HOST. MPI exchanges on the rails, except where
+a build with WARPMPI_TOYS=1 has a ring of GPUs (tests/toys/ring_engine.c).
 """
 
 import ast
@@ -18,15 +17,15 @@ from warpmpi import _core
 
 pytestmark = [
     pytest.mark.programs,
-    pytest.mark.skipif(
-        "hierarchy" not in _core._coll_engines(),
-        reason="the core was built without WARPMPI_TOYS=1",
-    ),
     pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU"),
 ]
+TOYS = pytest.mark.skipif(
+    "gpu_ring" not in _core._coll_engines(),
+    reason="the core was built without WARPMPI_TOYS=1",
+)
 
 # The hosts of 4 ranks, and of 3, where one is alone on its host.
-HOSTS = {"pairs": "0011", "mixed": "0101", "unequal": "001"}
+HOSTS = {"pairs": "0011", "mixed": "0110", "unequal": "001", "three": "0121"}
 
 BEGIN = """
     import os, random, sys, time
@@ -56,15 +55,10 @@ BEGIN = """
 """
 
 
-def run(folder, program, hosts, *, mode="on", begin=BEGIN, **options):
+def run(folder, program, hosts, *, begin=BEGIN, **options):
     """What the ranks print."""
     return ranks.run_text(
-        folder,
-        begin + program,
-        hosts,
-        ranks=len(hosts),
-        TOY_HIERARCHY=mode,
-        **options,
+        folder, begin + program, hosts, ranks=len(hosts), **options
     )
 
 
@@ -75,6 +69,177 @@ def engines(printed):
         for line in printed.splitlines()
         if line.startswith("engines ")
     ]
+
+
+EVERY_CALL = """
+    FORMS = "", "I", "_init"
+    KINDS = (
+        "Allreduce", "Reduce", "Bcast", "Allgather", "Allgatherv", "Gather",
+        "Scatter", "Reduce_scatter", "Reduce_scatter_block", "Alltoall",
+    )
+
+    def call(form, name, *args, **more):
+        if form == "I":
+            getattr(comm, "I" + name.lower())(*args, **more).Wait()
+        elif form == "_init":
+            request = getattr(comm, name + "_init")(*args, **more)
+            for _ in range(2):
+                request.Start()
+                request.Wait()
+            request.Free()
+        else:
+            getattr(comm, name)(*args, **more)
+
+    def of(ranks, count):
+        # A block of each rank, whose values tell it.
+        line = np.arange(count) % 61
+        return np.concatenate([line + 100 * rank for rank in ranks])
+
+    def expect(name, root, count, counts):
+        # What this rank sends, and what it gets.
+        everyone = range(size)
+        line, mine = of([0], count), of([rank], count)
+        total = size * line + 100 * sum(everyone)
+        wide = of(everyone, count) + rank
+        blocks = of(everyone, count).reshape(size, count)
+        if name == "Allreduce":
+            return mine, total
+        if name == "Reduce":
+            return mine, total if rank == root else None
+        if name == "Allgather":
+            return mine, of(everyone, count)
+        if name == "Allgatherv":
+            its = [of([each], counts[each]) for each in everyone]
+            return its[rank], np.concatenate(its)
+        if name == "Gather":
+            return mine, of(everyone, count) if rank == root else None
+        if name == "Scatter":
+            return of(everyone, count) if rank == root else None, mine
+        if name == "Reduce_scatter_block":
+            return wide, size * blocks[rank] + sum(everyone)
+        if name == "Reduce_scatter":
+            given = np.arange(sum(counts)) % 251
+            at = sum(counts[:rank])
+            its = given[at : at + counts[rank]]
+            return given + rank, size * its + sum(everyone)
+        return wide, np.concatenate([blocks[rank] + each for each in everyone])
+
+    def try_out(form, name, root, count, in_place=False):
+        counts = [count + 500 * each for each in range(size)]
+        as_array = lambda values: None if values is None else wm.array(
+            values.astype("float32")
+        )
+        more = {"root": root} if root >= 0 else {}
+        if name == "Bcast":
+            got, want = as_array(of([rank], count)), of([root], count)
+            call(form, name, got, **more)
+        else:
+            given, want = expect(name, root, count, counts)
+            sent = as_array(given)
+            got = as_array(None if want is None else 0 * want)
+            if in_place:  # of an Allreduce
+                sent, got = MPI.IN_PLACE, sent
+            into = [got, counts] if name == "Allgatherv" else got
+            last = [counts] if name == "Reduce_scatter" else []
+            call(form, name, sent, into, *last, **more)
+        if want is not None:
+            found = np.asarray(got.to("cpu"))
+            assert np.array_equal(found, want), (form, name, root, found, want)
+"""
+
+
+@pytest.mark.parametrize("hosts", HOSTS.values(), ids=HOSTS)
+def test_every_call_in_every_form(tmp_path, hosts):
+    """From every root; short and long, where rails reduce in two ways."""
+    program = """
+    for form in FORMS:
+        for name in KINDS:
+            rooted = name in ("Reduce", "Bcast", "Gather", "Scatter")
+            for root in range(size) if rooted else [-1]:
+                try_out(form, name, root, 5003)
+        if form != "_init":
+            try_out(form, "Allreduce", -1, 5003, True)
+    for name in "Allreduce", "Reduce", "Bcast", "Reduce_scatter_block":
+        root = size - 1 if name in ("Reduce", "Bcast") else -1
+        try_out("", name, root, 80001)
+    print("engines", _core._coll_engines())
+"""
+    found = engines(run(tmp_path, EVERY_CALL + program, hosts))
+    calls = 4 * (6 + 4 * len(hosts)) + 2 + 4
+    if len({*map(hosts.count, hosts)}) > 1:
+        calls -= 4  # MPI does Alltoall where hosts have unequal numbers
+    # A persistent Allgatherv asks; others do it unasked.
+    assert {counts["hierarchy"] for counts in found} == {calls - 1}
+
+
+# Bytes that leave each rank by the fewest exchanges, for H hosts of r ranks.
+COUNTED = """
+    def count(name, root, count):
+        before = wm.stats()["rail_bytes"]
+        try_out("", name, root, count)
+        return wm.stats()["rail_bytes"] - before
+
+    N = 840000  # bytes of a vector, and of all blocks
+    H, r, n = len({*sys.argv[1]}), sys.argv[1].count("0"), N // 4
+
+    def near(got, want):
+        assert abs(got - want) <= want / 100, (rank, got, want)
+
+    near(count("Allreduce", -1, n), 2 * (H - 1) / H * N / r)
+    near(count("Reduce_scatter_block", -1, n // size), (H - 1) / H * N / r)
+    near(count("Allgather", -1, n // size), (H - 1) * N / size)
+    near(count("Alltoall", -1, n // size), (H - 1) / H * N)
+    host = sys.argv[1][rank]
+    sends = host == sys.argv[1][0]  # the host of the root
+    near(count("Bcast", 0, n), (H - 1) * N / r if sends else 0)
+    near(count("Scatter", 0, n // size), (H - 1) / H * N / r if sends else 0)
+    near(count("Gather", 0, n // size), 0 if sends else N / size)
+    # Of several hosts each reduces a part.
+    own = (H - 1) / H * N / r if H > 2 else 0
+    near(count("Reduce", 0, n), own if sends else N / r)
+"""
+
+
+@pytest.mark.parametrize("hosts", ["0101", "001122"])
+def test_no_byte_goes_to_another_host_more_often_than_it_must(tmp_path, hosts):
+    run(tmp_path, EVERY_CALL + COUNTED, hosts)
+
+
+def test_averages_and_sums_have_the_same_bits_everywhere(tmp_path):
+    """In the order of the ranks of each host, then of the hosts."""
+    program = """
+    def fold(parts, type_):
+        result = parts[0]
+        for part in parts[1:]:
+            result = (result + part).astype(type_)
+        return result
+
+    hosts = sys.argv[1]
+    for type_ in "float32", "float64", "float16":
+        values = [
+            np.random.default_rng(each).random(50001).astype(type_)
+            for each in range(size)
+        ]
+        sums = [
+            fold([values[i] for i in range(size) if hosts[i] == host], type_)
+            for host in dict.fromkeys(hosts)
+        ]
+        for _ in range(3):
+            got = wm.zeros(50001, type_)
+            comm.Allreduce(wm.array(values[rank]), got)
+            found = np.asarray(got.to("cpu"))
+            if type_ != "float16":  # kernels round once a host
+                assert np.array_equal(found, fold(sums, type_))
+            bits = MPI.COMM_WORLD.allgather(found.tobytes())
+            assert len({*bits}) == 1
+    whole = np.arange(50001, dtype="int32") + 7 * rank
+    got = wm.zeros(50001, "int32")
+    comm.Allreduce(wm.array(whole), got, op=wm.AVG)
+    want = (np.arange(50001) * size + 7 * sum(range(size))) // size
+    assert np.array_equal(np.asarray(got.to("cpu")), want)
+    assert _core._coll_engines()["hierarchy"] == 10
+"""
+    run(tmp_path, program, "01220")
 
 
 @pytest.mark.parametrize("hosts", HOSTS.values(), ids=HOSTS)
@@ -115,9 +280,11 @@ def test_calls_of_all_forms_meet_on_every_level(tmp_path, hosts):
     assert len(found) == len(hosts)
     for counts in found:
         assert counts["hierarchy"] > 20
-        assert counts["copies"] > 10  # in the host, where both had GPU memory
+    # In the hosts that have several ranks.
+    assert max(counts["copies"] for counts in found) > 40
 
 
+@pytest.mark.long
 def test_gpu_memory_moves_in_the_host_by_the_first_engine(tmp_path):
     """MPI reduces between hosts, and tells that nobody has failed."""
     program = """
@@ -127,37 +294,7 @@ def test_gpu_memory_moves_in_the_host_by_the_first_engine(tmp_path):
 """
     found = engines(run(tmp_path, program, HOSTS["pairs"]))
     assert {counts["copies"] for counts in found} == {6}
-    assert {counts["mpi"] for counts in found} == {6}
-
-
-def test_a_blocking_call_opens_the_engine_of_a_class_that_was_asked(tmp_path):
-    """Nonblocking calls before have the first one that was open as they began.
-
-    Averages open the ring of GPUs alone.
-    """
-    program = """
-    comm.Allreduce(*new(), op=wm.AVG)
-
-    def begin():
-        given, got = new()
-        return comm.Iallreduce(given, got), got
-
-    def started():
-        counts = _core._coll_engines()
-        return counts["hierarchy"], counts["gpu_ring"]
-
-    begun = [begin() for _ in range(3)]
-    allreduce()  # waits for the answer, and opens the hierarchy
-    begun.append(begin())
-    for request, got in begun:
-        request.Wait()
-        check(got)
-    assert started()[0] == 2, started()
-    print("rings", started()[1])
-"""
-    printed = run(tmp_path, program, HOSTS["unequal"], TOY_RING="gpus")
-    assert [line.split()[0] for line in printed.splitlines()] == ["rings"] * 3
-    assert min(int(line.split()[1]) for line in printed.splitlines()) == 4
+    assert {counts["mpi"] for counts in found} == {6}  # and the verdicts
 
 
 # Blocking and nonblocking calls in turn.
@@ -171,15 +308,16 @@ IN_TURN = """
 """
 
 
-def test_an_engine_that_is_open_on_a_level_does_its_calls(tmp_path):
-    """Also between hosts, where nobody asks."""
+@TOYS
+def test_an_engine_that_is_open_on_a_rail_does_its_calls(tmp_path):
+    """Where nobody asks. Rank 1 is on no rail."""
     hosts = HOSTS["unequal"]
-    found = engines(run(tmp_path, IN_TURN, hosts, TOY_RING="on"))
-    # Rank 1, with nobody on its rail, asks as on one host.
-    assert sorted(counts["ring"] for counts in found) == [0, 6, 6]
+    found = engines(run(tmp_path, IN_TURN, hosts, TOY_RING="gpus"))
+    assert sorted(counts["gpu_ring"] for counts in found) == [0, 6, 6]
     assert {counts["mpi"] for counts in found} == {6}  # the verdicts
 
 
+@pytest.mark.long
 def test_kernels_that_are_open_in_a_host_do_its_tasks(tmp_path):
     """In blocking calls alone; for GPUs that do not reach each other."""
     program = """
@@ -197,7 +335,6 @@ def test_kernels_that_are_open_in_a_host_do_its_tasks(tmp_path):
             tmp_path,
             program,
             HOSTS["pairs"],
-            mode="kernels",
             WARPMPI_TRANSPORT="host",
         )
     )
@@ -232,7 +369,6 @@ def test_a_task_of_kernels_that_fails_ends_on_all_ranks(tmp_path):
         tmp_path,
         program,
         HOSTS["pairs"],
-        mode="kernels",
         WARPMPI_TRANSPORT="host",
     )
     assert printed.count("raised") == 4, printed
@@ -240,6 +376,7 @@ def test_a_task_of_kernels_that_fails_ends_on_all_ranks(tmp_path):
     assert kernels == [0, 0, 4, 4]
 
 
+@pytest.mark.long
 def test_mpi_does_the_tasks_of_ranks_that_do_not_see_each_other(tmp_path):
     """A level has no barrier where ranks may not make their segments."""
     makes = "    comm = wm.Comm(MPI.COMM_WORLD)\n"
@@ -260,43 +397,40 @@ def test_mpi_does_the_tasks_of_ranks_that_do_not_see_each_other(tmp_path):
         assert counts["mpi"] == 6 * 4
 
 
-def test_mpi_does_the_calls_if_the_levels_do_not_open(tmp_path):
-    program = """
-    for _ in range(2):
-        allreduce()
-    print("engines", _core._coll_engines())
-"""
-    for counts in engines(
-        run(tmp_path, program, HOSTS["pairs"], mode="unopened")
-    ):
-        assert counts["hierarchy"] == counts["copies"] == 0
-
-
-@pytest.mark.parametrize("hosts", HOSTS.values(), ids=HOSTS)
+@pytest.mark.skipif(kinds.is_real(), reason="needs the simulated driver")
 @pytest.mark.parametrize("form", ["", "I"])
-def test_a_failure_of_one_rank_is_raised_on_all(tmp_path, hosts, form):
+@pytest.mark.parametrize("call", ["MemAlloc", "LaunchKernel", "StreamQuery"])
+def test_a_failure_of_one_rank_is_raised_on_all(tmp_path, form, call):
     """Once, in the call in which it was; later ones are made."""
     program = f"""
+    import ctypes
+    import kinds
+    COUNT = 50000
     allreduce()
+    COUNT = 3_000_000  # for which no memory of ours is left
     given, got = new()
+    if rank == size - 1:
+        kinds.driver().simcuda_fail(b"{call}", ctypes.c_long(-1), 2)
     try:
         if {form!r}:
             comm.Iallreduce(given, got).Wait()
         else:
             comm.Allreduce(given, got)
-    except RuntimeError as error:
+    except (RuntimeError, MemoryError, wm.CudaError) as error:
         print("told", rank, error, flush=True)
+    if rank == size - 1:
+        kinds.driver().simcuda_fail(None, ctypes.c_long(0), 0)
+    COUNT = 50000
     allreduce()
 """
-    printed = run(tmp_path, program, hosts, mode="dies")
+    printed = run(tmp_path, program, HOSTS["unequal"])
     told = sorted(
         line for line in printed.splitlines() if line.startswith("told")
     )
-    last = len(hosts) - 1
-    assert [line.split()[1] for line in told] == [*map(str, range(last + 1))]
-    assert told[last] == f"told {last} the hierarchy has died"
-    for line in told[:last]:
-        assert f"rank {last} failed in this collective: " in line, told
+    assert [line.split()[1] for line in told] == ["0", "1", "2"], printed
+    assert "another rank" not in told[2]
+    for line in told[:2]:
+        assert "rank 2 failed in this collective: " in line, told
 
 
 @pytest.mark.skipif(
@@ -336,6 +470,7 @@ def test_a_dead_rank_ends_the_call_on_all_levels(tmp_path, hosts, dead, form):
     assert printed.split() == ["told"] * (len(hosts) - 1)
 
 
+@pytest.mark.long
 def test_levels_end_with_their_communicator(tmp_path):
     """Nothing is left: no slot of a barrier, no communicator of MPI's."""
     program = """
@@ -348,24 +483,29 @@ def test_levels_end_with_their_communicator(tmp_path):
     allreduce()
     print("engines", _core._coll_engines())
 """
-    for counts in engines(run(tmp_path, program, HOSTS["unequal"])):
-        assert counts["hierarchy"] == 301
-        assert counts["copies"] == 602
+    found = engines(run(tmp_path, program, HOSTS["unequal"]))
+    assert {counts["hierarchy"] for counts in found} == {301}
+    assert sorted(counts["copies"] for counts in found) == [0, 602, 602]
 
 
-@pytest.mark.parametrize("ring", [{}, {"TOY_RING": "on"}], ids=["", "ring"])
-@pytest.mark.parametrize("size", [4, 3])
+@pytest.mark.parametrize(
+    "size, ring",
+    [
+        (4, {}),
+        (3, {}),
+        pytest.param(3, {"TOY_RING": "gpus"}, marks=TOYS),
+    ],
+)
 def test_random_calls(size, ring):
     count = 6000 if kinds.is_real() else 500
-    words = f"--calls Allreduce --comms world dup --collectives {count} "
+    words = f"--comms world dup split --collectives {count} "
     words += "--seed 1 --max-bytes 400000 --patience 0 --apart 2"
     program = ranks.ROOT / "tests" / "random_collectives.py"
-    printed = ranks.run(
-        program, *words.split(), ranks=size, TOY_HIERARCHY="on", **ring
-    )
+    printed = ranks.run(program, *words.split(), ranks=size, **ring)
     assert "every one right" in printed
 
 
+@pytest.mark.long
 def test_levels_that_cannot_be_made(tmp_path):
     """MPI does the calls, and what was made of the levels is freed."""
     program = """

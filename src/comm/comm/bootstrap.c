@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "comm/comm/failure.h"
+#include "comm/comm/hosts.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/hash.h"
 #include "comm/engine/modules.h"
@@ -335,6 +336,8 @@ wm_bootstrap(wm_comm_t *comm, bool inter, wm_error_t *err)
     facts_t *scratch = (facts_t *)(all + size);
     if (code == 0)
         code = find_peers(comm, &mine, all, err);
+    if (code == 0 && !inter) // their `whole` has the ranks of both groups
+        code = wm_hosts_make(comm, &comm->hosts, err);
     comm->id = identity(&all[0]);
     facts_t facts = bootstrap_look(comm, inter, all, code);
     int joined = join_facts(comm, inter, &facts, scratch,

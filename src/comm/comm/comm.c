@@ -36,6 +36,7 @@ free_comm(wm_comm_t *comm)
     if (comm->whole != NULL && comm->whole != comm)
         free_comm(comm->whole);
     free(comm->parent_ranks);
+    wm_hosts_free(&comm->hosts);
     free(comm->peers);
     free(comm->sequences);
     free(comm->orders);

@@ -10,6 +10,7 @@
 
 #include <mpi.h>
 
+#include "comm/comm/hosts.h"
 #include "comm/comm/levels.h"
 #include "comm/comm/neighbor.h"
 #include "comm/engine/posted.h"
@@ -63,8 +64,9 @@ typedef struct wm_comm {
     wm_barrier_t *barrier; // NULL: see wm_comm_is_one_host()
     bool host_only;        // for collectives of neighbors only (host_only.h)
     _Atomic bool required; // of an owner: see require.h
-    wm_barrier_t *aside[WM_BARRIER_ASIDE]; // of nonblocking calls; NULL: none
-    bool one_host; // see wm_comm_is_one_host()
+    wm_barrier_t *aside[WM_BARRIER_ASIDE]; // of nonblocking calls, in turn
+    bool one_host;                         // see wm_comm_is_one_host()
+    wm_hosts_t hosts; // not of an intercommunicator; see hosts.h
     wm_comm_colls_t colls;
     wm_nonblocking_t *nonblocking; // NULL: no nonblocking collective yet
     wm_symm_t *symm;               // NULL: no collective on a stream yet
@@ -83,14 +85,12 @@ typedef struct wm_comm {
     _Atomic int holders;               // see wm_comm_retain
     wm_error_t late; // error of a call that had returned; engine lock
     _Atomic bool is_late;
-    // The communicator of embedded arrays. Their headers go on `data` with a
-    // drawn number as tag, where no wildcard looks; partitioned messages use
-    // the upper half of the numbers. It shares peers and sequences.
+    // Of embedded arrays: headers go on `data`, tagged with a drawn number of
+    // the lower half (partitioned messages: upper). Shares peers, sequences.
     struct wm_comm *object_comm;
-    // The communicator of its collectives: itself; for an intercommunicator,
-    // one of both groups, of which the first `split` ranks are one.
+    // Of its collectives: itself; both groups of an intercommunicator's.
     struct wm_comm *whole;
-    int split;             // of such a `whole`; else 0
+    int split; // ranks of its first group; 0: no intercommunicator's
     struct wm_comm *owner; // of object_comm, whole and levels; else itself
     wm_levels_t levels;    // each has a `parent`, and its ranks there
     const struct wm_comm *parent;

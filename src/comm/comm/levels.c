@@ -2,79 +2,50 @@
 #include "comm/comm/levels.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "comm/comm/bootstrap.h"
+#include "comm/comm/hosts.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/modules.h"
 
-// Returns the lowest rank on the host of a rank.
-static int
-first_beside(const wm_comm_t *comm, int rank)
-{
-    const uint8_t *host = comm->peers[rank]->host;
-    int first = 0;
-    while (memcmp(comm->peers[first]->host, host, WM_HOST_BYTES) != 0)
-        ++first;
-    return first;
-}
+// Each of these fills the ranks of this rank's level, in its order, and
+// returns their number.
+typedef int
+level_each_t(const wm_hosts_t *hosts, const wm_comm_t *comm, int *ranks);
 
-// Returns the number of ranks before `end` on the host of the lowest rank
-// `first`.
 static int
-count_beside(const wm_comm_t *comm, int first, int end)
+each_local(const wm_hosts_t *hosts, const wm_comm_t *comm, int *ranks)
 {
-    const uint8_t *host = comm->peers[first]->host;
-    int count = 0;
-    for (int rank = first; rank < end; ++rank)
-        count += memcmp(comm->peers[rank]->host, host, WM_HOST_BYTES) == 0;
+    int host = hosts->host_of[comm->rank];
+    int count = wm_hosts_ranks(hosts, host);
+    for (int place = 0; place < count; ++place)
+        ranks[place] = wm_hosts_rank(hosts, host, place);
     return count;
 }
 
-wm_hosts_t
-wm_hosts_find(const wm_comm_t *comm)
+static int
+each_on_rail(const wm_hosts_t *hosts, const wm_comm_t *comm, int *ranks)
 {
-    wm_hosts_t hosts = {.smallest = comm->size};
-    if (comm->one_host)
-        return (wm_hosts_t){1, comm->size, comm->size, 0, comm->rank};
-    for (int rank = 0; rank < comm->size; ++rank) {
-        if (first_beside(comm, rank) != rank)
-            continue;
-        int ranks = count_beside(comm, rank, comm->size);
-        ++hosts.count;
-        hosts.smallest = ranks < hosts.smallest ? ranks : hosts.smallest;
-        hosts.largest = ranks > hosts.largest ? ranks : hosts.largest;
-    }
-    hosts.first = first_beside(comm, comm->rank);
-    hosts.place = count_beside(comm, hosts.first, comm->rank);
-    return hosts;
+    int count = 0;
+    (void)comm;
+    for (int host = 0; host < hosts->count; ++host)
+        if (hosts->place < wm_hosts_ranks(hosts, host))
+            ranks[count++] = wm_hosts_rank(hosts, host, hosts->place);
+    return count;
 }
 
-typedef bool
-level_has_t(const wm_comm_t *comm, const wm_hosts_t *hosts, int rank);
-
-static bool
-local_has(const wm_comm_t *comm, const wm_hosts_t *hosts, int rank)
+static int
+each_of_all(const wm_hosts_t *hosts, const wm_comm_t *comm, int *ranks)
 {
-    return first_beside(comm, rank) == hosts->first;
+    (void)hosts;
+    for (int rank = 0; rank < comm->size; ++rank)
+        ranks[rank] = rank;
+    return comm->size;
 }
 
-static bool
-rail_has(const wm_comm_t *comm, const wm_hosts_t *hosts, int rank)
-{
-    return count_beside(comm, first_beside(comm, rank), rank) == hosts->place;
-}
-
-static bool
-all_has(const wm_comm_t *comm, const wm_hosts_t *hosts, int rank)
-{
-    (void)comm, (void)hosts, (void)rank;
-    return true;
-}
-
-// Returns a level of the ranks that it has; NULL: out of memory.
+// Returns a level of these ranks; NULL: out of memory.
 static wm_comm_t *
-level_new(wm_comm_t *comm, const wm_hosts_t *hosts, level_has_t *has)
+level_new(wm_comm_t *comm, level_each_t *each)
 {
     size_t size = (size_t)comm->size;
     wm_comm_t *level = calloc(1, sizeof *level);
@@ -97,13 +68,9 @@ level_new(wm_comm_t *comm, const wm_hosts_t *hosts, level_has_t *has)
         .parent = comm,
         .parent_ranks = ranks,
     };
-    for (int rank = 0; rank < comm->size; ++rank) {
-        if (!has(comm, hosts, rank))
-            continue;
-        if (rank == comm->rank)
-            level->rank = level->size;
-        ranks[level->size++] = rank;
-    }
+    level->size = each(&comm->hosts, comm, ranks);
+    while (ranks[level->rank] != comm->rank)
+        ++level->rank;
     *object_comm = *level; // and again when it is connected
     object_comm->object_comm = NULL;
     return level;
@@ -119,7 +86,7 @@ level_connect(wm_comm_t *comm, wm_comm_t *level, int number, wm_error_t *err)
     int size = 0;
     int code = wm_mpi_check(
         MPI_Comm_split(comm->match, level != NULL ? number : MPI_UNDEFINED,
-                       comm->rank, &made),
+                       level != NULL ? level->rank : 0, &made),
         "MPI_Comm_split", err);
     if (code < 0)
         return code;
@@ -142,13 +109,11 @@ static int
 levels_make(wm_comm_t *comm, wm_error_t *err)
 {
     wm_levels_t *levels = &comm->levels;
-    const wm_hosts_t *hosts = &levels->hosts;
     wm_error_t later;
-    levels->hosts = wm_hosts_find(comm);
-    levels->local = level_new(comm, hosts, local_has);
-    levels->rail = level_new(comm, hosts, rail_has);
-    levels->all = level_new(comm, hosts, all_has);
-    int numbers[WM_LEVELS] = {hosts->first, hosts->place, 0};
+    levels->local = level_new(comm, each_local);
+    levels->rail = level_new(comm, each_on_rail);
+    levels->all = level_new(comm, each_of_all);
+    int numbers[WM_LEVELS] = {comm->hosts.first, comm->hosts.place, 0};
     int code = 0;
     for (int i = 0; i < WM_LEVELS; ++i) { // `all` last: then all ranks know
         int one = level_connect(comm, code == 0 ? levels->each[i] : NULL,

@@ -1,20 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The hosts of a communicator's ranks, and its levels: communicators of some
-// of its ranks, on which a hierarchical collective makes collectives of its
-// own. They are made when an engine of collectives asks for them. A rank of a
-// level is named by its rank in the communicator (wm_comm_name).
+// The levels of a communicator: communicators of some of its ranks, on which a
+// hierarchical collective makes collectives of its own. They are made when an
+// engine of collectives asks for them. A rank of a level is named by its rank
+// in the communicator (wm_comm_name).
 #ifndef WM_COMM_COMM_LEVELS_H
 #define WM_COMM_COMM_LEVELS_H
 
 #include "comm/engine/op.h"
-
-// The same on all ranks, except `first` and `place`.
-typedef struct {
-    int count;             // of hosts
-    int smallest, largest; // ranks of a host
-    int first;             // lowest rank on this host
-    int place;             // of this rank among those of its host
-} wm_hosts_t;
 
 #define WM_LEVELS 3
 
@@ -25,19 +17,15 @@ typedef struct {
         struct {
             wm_comm_t *local; // the ranks of this host, in their order
             wm_comm_t *rail;  // of each host the rank with this rank's place
-                              // in `local`; the leaders are a rail
+                              // in `local`, in the order of the hosts; the
+                              // leaders are a rail
             wm_comm_t *all;   // all ranks, for calls beside the
                               // communicator's own
         };
     };
-    wm_hosts_t hosts;
     bool open; // they can be used; engine lock
     int code;  // below 0: they could not be made
 } wm_levels_t;
-
-// Finds the hosts of a communicator's ranks, which all ranks know.
-wm_hosts_t
-wm_hosts_find(const wm_comm_t *comm);
 
 // Makes the levels, unless they are made. Collective: an engine calls it when
 // it is opened (coll_engine.h), as all ranks then are in this call. If one

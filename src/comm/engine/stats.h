@@ -21,6 +21,7 @@
     X(repeated_collectives) /* and persistent starts, as the one before */    \
     X(staged_collectives)   /* collectives of GPU buffers through the host */ \
     X(moved_collectives)    /* of arrays moved to an engine's memory */       \
+    X(rail_bytes)           /* that hierarchical ones gave to other hosts */  \
     X(staged_calls)         /* files, windows, packing: likewise */           \
     X(served_operations)    /* of windows, done here for other ranks */       \
     X(halo_exchanges)       /* by a kernel */                                 \

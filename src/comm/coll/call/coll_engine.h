@@ -15,13 +15,14 @@
 #include "comm/coll/call/call.h"
 
 #ifdef WM_TOYS // tests/toys
-#define WM_COLL_TOYS(X) X(hierarchy) X(ring) X(gpu_ring)
+#define WM_COLL_TOYS(X) X(ring) X(gpu_ring)
 #else
 #define WM_COLL_TOYS(X)
 #endif
 
 // In order of preference. The last one, MPI, can do every call.
 #define WM_COLL_ENGINE_ROWS(X)                                                \
+    X(hierarchy) /* coll/hierarchy/hierarchy_engine.c */                      \
     WM_COLL_TOYS(X)                                                           \
     X(copies)  /* coll/direct/copies.c */                                     \
     X(kernels) /* coll/stream/kernels_engine.c */                             \
@@ -52,8 +53,7 @@ typedef enum {
     WM_COLL_FORM_BLOCKING,
     WM_COLL_FORM_NONBLOCKING,
     WM_COLL_FORM_PERSISTENT,
-    WM_COLL_FORM_TASK, // of the schedule of a blocking call (coll_schedule.h):
-                       // as a nonblocking one, but the callers wait for it
+    WM_COLL_FORM_TASK, // of a blocking call's schedule: its callers wait
 } wm_coll_form_t;
 
 // The result of a call, or of a step.

@@ -326,13 +326,22 @@ wm_coll_op_serving(const wm_coll_op_t *op)
 }
 
 unsigned
-wm_coll_op_usable(const wm_coll_op_t *op)
+wm_coll_engines_opened(wm_comm_t *comm, const wm_coll_facts_t *facts)
 {
-    unsigned found = opened_of(op->participant.comm);
+    unsigned found = opened_of(comm);
     for (int i = 0; i < ENGINES; ++i)
-        if ((found & 1u << i) != 0 && !does_call(engines[i], op))
+        if ((found & 1u << i) != 0 && !engine_does(engines[i], facts))
             found &= ~(1u << i);
     return found;
+}
+
+unsigned
+wm_coll_op_usable(const wm_coll_op_t *op)
+{
+    const wm_participant_t *participant = &op->participant;
+    const wm_coll_facts_t facts = {participant->call->kind, participant->type,
+                                   participant->op};
+    return wm_coll_engines_opened(participant->comm, &facts);
 }
 
 bool

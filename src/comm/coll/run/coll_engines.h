@@ -83,6 +83,10 @@ wm_coll_op_serving(const wm_coll_op_t *op);
 unsigned
 wm_coll_op_usable(const wm_coll_op_t *op);
 
+// Likewise for a call of these facts.
+unsigned
+wm_coll_engines_opened(wm_comm_t *comm, const wm_coll_facts_t *facts);
+
 // Returns true if the first engine of these bits takes all memory.
 bool
 wm_coll_engines_first_takes_all(unsigned engines);

@@ -20,27 +20,40 @@ wm_schedule_init(wm_schedule_t *schedule, wm_coll_op_t *op)
     *schedule = (wm_schedule_t){.op = op};
 }
 
-static void
-append(wm_schedule_t *schedule, wm_comm_t *level, const wm_coll_t *call)
+// Returns a new task; NULL: there are too many, and the call has failed.
+static wm_schedule_task_t *
+append(wm_schedule_t *schedule, int most)
 {
-    schedule->tasks[schedule->count++] = (wm_schedule_task_t){
-        .comm = level,
-        .call = *call,
-    };
+    wm_error_t why;
+    wm_schedule_task_t *task = &schedule->tasks[schedule->count];
+    if (schedule->count < most) {
+        ++schedule->count;
+        *task = (wm_schedule_task_t){.comm = NULL};
+        return task;
+    }
+    (void)!wm_error_set(&why, WM_ERR_STATE, 0,
+                        "a schedule has at most %d tasks", most);
+    wm_coll_op_fail(schedule->op, &why);
+    return NULL;
 }
 
 void
 wm_schedule_add(wm_schedule_t *schedule, wm_comm_t *level,
                 const wm_coll_t *call)
 {
-    wm_error_t why;
-    if (schedule->count < WM_SCHEDULE_TASKS - 1) {
-        append(schedule, level, call);
+    wm_schedule_task_t *task = append(schedule, WM_SCHEDULE_TASKS - 1);
+    if (task == NULL)
         return;
-    }
-    wm_error_set(&why, WM_ERR_STATE, 0, "a schedule has at most %d tasks",
-                 WM_SCHEDULE_TASKS - 1);
-    wm_coll_op_fail(schedule->op, &why);
+    task->comm = level;
+    task->call = *call;
+}
+
+void
+wm_schedule_add_work(wm_schedule_t *schedule, wm_schedule_work_t *work)
+{
+    wm_schedule_task_t *task = append(schedule, WM_SCHEDULE_TASKS - 1);
+    if (task != NULL)
+        task->work = work;
 }
 
 // Adds the task in which all ranks learn if one has failed.
@@ -62,7 +75,9 @@ add_verdict(wm_schedule_t *schedule)
         .size = sizeof schedule->failed,
         .op = MPI_MAX,
     };
-    append(schedule, comm_of(schedule)->levels.all, &call);
+    wm_schedule_task_t *task = append(schedule, WM_SCHEDULE_TASKS);
+    task->comm = comm_of(schedule)->levels.all;
+    task->call = call;
 }
 
 // Takes the turns of all tasks.
@@ -74,6 +89,8 @@ take_turns(wm_schedule_t *schedule, wm_error_t *err)
                               : WM_COLL_FORM_NONBLOCKING;
     for (int i = 0; i < schedule->count; ++i) {
         wm_schedule_task_t *task = &schedule->tasks[i];
+        if (task->comm == NULL)
+            continue;
         wm_nonblocking_t *of = wm_nonblocking_of(task->comm);
         if (of != NULL)
             task->under_way = wm_nonblocking_call_new(of, task->comm,
@@ -167,12 +184,29 @@ task_end(wm_schedule_t *schedule)
     ++schedule->current;
 }
 
+// Steps work of this rank.
+static wm_coll_result_t
+work_on(wm_schedule_t *schedule, wm_schedule_work_t *work, bool *waits)
+{
+    wm_coll_op_t *op = schedule->op;
+    wm_error_t why;
+    int code = op->wrong.code < 0 ? 1 : work->step(work, &why);
+    if (code < 0)
+        wm_coll_op_fail(op, &why);
+    *waits = code == 0;
+    schedule->current += code != 0;
+    return WM_COLL_UNDER_WAY;
+}
+
 // Steps the current task.
 static wm_coll_result_t
 go_on(wm_schedule_t *schedule, bool *waits, wm_error_t *err)
 {
     wm_coll_op_t *op = schedule->op;
-    wm_nonblocking_call_t *call = schedule->tasks[schedule->current].under_way;
+    const wm_schedule_task_t *task = &schedule->tasks[schedule->current];
+    wm_nonblocking_call_t *call = task->under_way;
+    if (task->comm == NULL)
+        return work_on(schedule, task->work, waits);
     if (!schedule->begun)
         task_begin(schedule, call);
     bool ended = wm_nonblocking_call_step(call, waits);

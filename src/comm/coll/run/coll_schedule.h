@@ -12,6 +12,9 @@
 // turns on all levels at once. So its tasks run in that order on every rank,
 // whichever schedule comes to its next task first.
 //
+// Between tasks a rank may have work of its own, which the schedule steps. A
+// rank that has failed leaves it out.
+//
 // A rank that fails goes on with the other tasks, in which it tells its
 // failure, or gives bytes that count for nothing. The last task is ours: all
 // ranks learn there if one has failed. The engine lock is taken.
@@ -20,10 +23,17 @@
 
 #include "comm/coll/direct/coll_op.h"
 
-#define WM_SCHEDULE_TASKS 8 // at most, with the last one
+#define WM_SCHEDULE_TASKS 10 // and works, at most, with the last one
+
+// Work of this rank, the first member of what it needs.
+typedef struct wm_schedule_work {
+    // Returns 1 when it has ended, 0 if not yet, or an error.
+    int (*step)(struct wm_schedule_work *work, wm_error_t *err);
+} wm_schedule_work_t;
 
 typedef struct {
-    wm_comm_t *comm; // a level
+    wm_comm_t *comm;          // a level; NULL: work of this rank
+    wm_schedule_work_t *work; // borrowed
     wm_coll_t call;
     struct wm_nonblocking_call *under_way; // NULL: not queued, or ended
 } wm_schedule_task_t;
@@ -50,6 +60,10 @@ wm_schedule_init(wm_schedule_t *schedule, wm_coll_op_t *op);
 void
 wm_schedule_add(wm_schedule_t *schedule, wm_comm_t *level,
                 const wm_coll_t *call);
+
+// Adds work, which must live as long. It counts as a task.
+void
+wm_schedule_add_work(wm_schedule_t *schedule, wm_schedule_work_t *work);
 
 // Starts it, after the tasks are added. The engine is `in_order`, and these
 // are its start() and step(). wm_coll_op_step() raises the rank's own error.

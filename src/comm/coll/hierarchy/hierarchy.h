@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// A hierarchical collective: in each host by the engines of the level `local`,
+// between hosts each rank's own share on the level `rail` (comm/levels.h). It
+// is a schedule of collectives on levels and of works of this rank's GPU. The
+// files of this folder have the state below; nothing else includes it.
+//
+// Each host has as many *carriers* as the smallest host has ranks: those with
+// the first places. A carrier has a share of its host's data, and exchanges it
+// with the carriers of its place in the other hosts, which are a rail.
+#ifndef WM_COMM_COLL_HIERARCHY_HIERARCHY_H
+#define WM_COMM_COLL_HIERARCHY_HIERARCHY_H
+
+#include "comm/coll/call/coll_memory.h"
+#include "comm/coll/hierarchy/hierarchy_work.h"
+#include "comm/coll/run/coll_schedule.h"
+
+#define WM_HIERARCHY_WORKS 4
+#define WM_HIERARCHY_MEMORIES 4
+#define WM_HIERARCHY_PARTS (2 * WM_SCHEDULE_TASKS)
+#define WM_HIERARCHY_SPANS 5
+
+// The state of a call. Must not move. The buffers and spans that tasks have
+// live in it.
+typedef struct {
+    wm_schedule_work_t coming; // must be first: until nobody else uses the
+                               // memory of the call
+    wm_schedule_t schedule;
+    wm_coll_op_t *op;
+    const wm_coll_t *call;
+    const wm_hosts_t *hosts;
+    wm_comm_t *local, *rail;
+    int host, place; // of this rank
+    int ranks;       // of this host
+    int carriers;    // of each host
+    int root_host, root_place;
+    int device;
+    size_t unit;  // bytes of an element; no share divides one
+    size_t block; // bytes of each rank's block, if all are alike
+    int works_used, memories_used, parts_used, spans_used;
+    int longest; // of the ranks of this host, and of the hosts
+    wm_hierarchy_work_t works[WM_HIERARCHY_WORKS];
+    wm_coll_memory_t memories[WM_HIERARCHY_MEMORIES];
+    wm_buffer_t parts[WM_HIERARCHY_PARTS];
+    wm_span_t *spans;
+} wm_hierarchy_t;
+
+// --- hierarchy_call.c: what all calls are made of.
+
+// Initializes the state from the call of `op`.
+WM_MUST_CHECK int
+wm_hierarchy_init(wm_hierarchy_t *own, wm_coll_op_t *op, wm_error_t *err);
+
+// Frees all that it has.
+void
+wm_hierarchy_drop(wm_hierarchy_t *own);
+
+static inline bool
+wm_hierarchy_carries(const wm_hierarchy_t *own)
+{
+    return own->place < own->carriers;
+}
+
+// Returns a part of a buffer of the caller, or of memory of ours; borrowed.
+const wm_buffer_t *
+wm_hierarchy_part(wm_hierarchy_t *own, const wm_buffer_t *whole, size_t at,
+                  size_t nbytes);
+
+// Returns memory of ours on the GPU of the call; borrowed. If there is none,
+// the call fails, and this rank goes on without, as others wait for it.
+const wm_buffer_t *
+wm_hierarchy_take(wm_hierarchy_t *own, size_t nbytes);
+
+// Returns empty spans, as many as this host has ranks, or the rail; borrowed.
+wm_span_t *
+wm_hierarchy_spans(wm_hierarchy_t *own);
+
+// Adds copies to the tasks; the reduction of the vectors of all hosts, which
+// lie one after the other. It ends an average.
+void
+wm_hierarchy_add_copies(wm_hierarchy_t *own, wm_hierarchy_lay_t *lay,
+                        const wm_buffer_t *into, const wm_buffer_t *from);
+void
+wm_hierarchy_add_fold(wm_hierarchy_t *own, const wm_buffer_t *vectors,
+                      const wm_buffer_t *into);
+
+// Returns a task of a kind, without buffers.
+wm_coll_t
+wm_hierarchy_task(const wm_hierarchy_t *own, wm_coll_kind_t kind);
+
+// Adds a task of the ranks of this host; of the rail. `sent`: the bytes that
+// this rank gives to other hosts.
+void
+wm_hierarchy_add_local(wm_hierarchy_t *own, const wm_coll_t *task);
+void
+wm_hierarchy_add_rail(wm_hierarchy_t *own, const wm_coll_t *task, size_t sent);
+
+// Returns share `index` of `count` of so many bytes, in whole elements.
+wm_span_t
+wm_hierarchy_share(const wm_hierarchy_t *own, size_t nbytes, int count,
+                   int index);
+
+// --- the calls: each adds the tasks of one.
+
+// Reduces vectors of a rail, of which this rank has `from`, into `into`, which
+// may be the same: on all hosts (`to` is -1), or on one. The order of the
+// reduction is that of the hosts.
+void
+wm_hierarchy_reduce_rail(wm_hierarchy_t *own, const wm_buffer_t *from,
+                         const wm_buffer_t *into, int to);
+
+void
+wm_hierarchy_reduce(wm_hierarchy_t *own); // Allreduce, Reduce
+
+void
+wm_hierarchy_bcast(wm_hierarchy_t *own);
+
+void
+wm_hierarchy_gather(wm_hierarchy_t *own); // Allgather(v), Gather
+
+void
+wm_hierarchy_scatter(wm_hierarchy_t *own); // Scatter, Reduce_scatter(_block)
+
+void
+wm_hierarchy_alltoall(wm_hierarchy_t *own); // hosts of equal numbers of ranks
+
+#endif

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The engine "hierarchy": calls of GPU memory between hosts, of which one has
+// several ranks (hierarchy.h).
+#include "array/kernels.h"
+#include "array/pull.h"
+#include "comm/coll/hierarchy/hierarchy.h"
+#include "comm/coll/run/coll_engines.h"
+#include "comm/comm/failure.h"
+#include "comm/engine/engine.h"
+
+// MPI does shorter calls: the steps of a hierarchy take longer than their
+// bytes. A power of two, as all calls of a class (coll_class.h) have one
+// engine.
+#define LEAST_BYTES 8192
+
+static wm_hierarchy_t *
+hierarchy_state(wm_coll_op_t *op)
+{
+    return (wm_hierarchy_t *)op->state;
+}
+
+static bool
+hierarchy_spans(const wm_comm_t *comm)
+{
+    const wm_hosts_t *hosts = &comm->hosts;
+    return comm->split == 0 && hosts->count > 1 && hosts->largest > 1;
+}
+
+typedef void
+hierarchy_plan_t(wm_hierarchy_t *own);
+
+static hierarchy_plan_t *const plans[WM_COLL_KINDS] = {
+    [WM_COLL_BCAST] = wm_hierarchy_bcast,
+    [WM_COLL_ALLREDUCE] = wm_hierarchy_reduce,
+    [WM_COLL_REDUCE] = wm_hierarchy_reduce,
+    [WM_COLL_GATHER] = wm_hierarchy_gather,
+    [WM_COLL_ALLGATHER] = wm_hierarchy_gather,
+    [WM_COLL_ALLGATHERV] = wm_hierarchy_gather,
+    [WM_COLL_SCATTER] = wm_hierarchy_scatter,
+    [WM_COLL_REDUCE_SCATTER] = wm_hierarchy_scatter,
+    [WM_COLL_REDUCE_SCATTER_BLOCK] = wm_hierarchy_scatter,
+    [WM_COLL_ALLTOALL] = wm_hierarchy_alltoall,
+};
+
+static bool
+hierarchy_does(const wm_coll_facts_t *facts)
+{
+    return plans[facts->kind] != NULL;
+}
+
+static bool
+hierarchy_serves(const wm_coll_op_t *op)
+{
+    const wm_participant_t *participant = &op->participant;
+    const wm_coll_t *call = participant->call;
+    const wm_hosts_t *hosts = &participant->comm->hosts;
+    const wm_buffer_t *either = call->send != NULL ? call->send
+                                                   : call->receive;
+    bool fits = call->kind != WM_COLL_ALLTOALL
+                || hosts->smallest == hosts->largest;
+    return fits && either != NULL && either->nbytes >= LEAST_BYTES
+           && (op->form != WM_COLL_FORM_PERSISTENT || call->read);
+}
+
+// Data on another GPU than that of the levels' engines are moved there.
+static int
+hierarchy_prepare(wm_coll_op_t *op, unsigned bit, wm_error_t *err)
+{
+    const wm_coll_t *call = op->participant.call;
+    const wm_buffer_t *its[] = {call->send, call->receive};
+    (void)err;
+    for (int i = 0; i < 2; ++i)
+        if (its[i] != NULL
+            && its[i]->memory.device != op->participant.comm->colls.device)
+            op->engines &= ~bit;
+    return 0;
+}
+
+// Opens the engines of the levels. In each host copies need not be opened;
+// where GPUs do not reach each other, kernels do blocking calls. All ranks of
+// a level decide alike.
+static int
+levels_open(wm_comm_t *comm, int device, wm_error_t *err)
+{
+    wm_comm_t *local = comm->levels.local, *rail = comm->levels.rail;
+    const wm_coll_kind_t kind = WM_COLL_ALLREDUCE;
+    unsigned among;
+    int code = 0;
+    if (comm->hosts.place < comm->hosts.smallest) {
+        among = wm_coll_engines_do(rail, kind);
+        code = wm_coll_engines_open(rail, kind, device, &among, err);
+    }
+    if (code == 0 && local->size > 1 && !wm_direct_is_reached(local)) {
+        among = wm_coll_engines_on_stream(local, kind);
+        code = wm_coll_engines_open(local, kind, device, &among, err);
+    }
+    return code;
+}
+
+static int
+hierarchy_open(wm_comm_t *comm, int device, void **state, wm_error_t *err)
+{
+    wm_error_t later;
+    *state = NULL;
+    int code = wm_levels_open(comm, err);
+    if (code < 0)
+        return code; // on all ranks
+    if (device < 0)
+        code = wm_error_set(err, WM_ERR_STATE, 0, "there is no GPU");
+    if (code == 0)
+        code = wm_pull_prepare(device, err);
+    if (code == 0)
+        code = wm_kernels_prepare(device, WM_KERNELS_REDUCE, err);
+    int opened = levels_open(comm, device, code < 0 ? &later : err);
+    return code < 0 ? code : opened;
+}
+
+// Waits until nobody else uses the memory of the call.
+static int
+hierarchy_come(wm_schedule_work_t *work, wm_error_t *err)
+{
+    wm_hierarchy_t *own = (wm_hierarchy_t *)work;
+    wm_direct_t *direct = &own->op->participant.direct;
+    wm_access_t *into = &direct->into;
+    int ready = wm_direct_is_ready(direct, err);
+    return ready <= 0 || !into->opened || into->idle
+               ? ready
+               : wm_access_look(into, 1, err);
+}
+
+static wm_coll_result_t
+hierarchy_start(wm_coll_op_t *op, wm_error_t *err)
+{
+    wm_hierarchy_t *own = hierarchy_state(op);
+    int code = wm_hierarchy_init(own, op, err);
+    if (code < 0) { // the others wait for this rank
+        wm_engine_lock();
+        (void)!wm_failure_revoke(op->participant.comm, NULL);
+        wm_engine_unlock();
+        return (wm_coll_result_t)code;
+    }
+    own->coming.step = hierarchy_come;
+    wm_schedule_add_work(&own->schedule, &own->coming);
+    plans[own->call->kind](own);
+    return wm_schedule_start(&own->schedule, err);
+}
+
+static wm_coll_result_t
+hierarchy_step(wm_coll_op_t *op, bool *waits, wm_error_t *err)
+{
+    return wm_schedule_step(&hierarchy_state(op)->schedule, waits, err);
+}
+
+static void
+hierarchy_drop(wm_coll_op_t *op)
+{
+    wm_hierarchy_drop(hierarchy_state(op));
+}
+
+const wm_coll_engine_t wm_hierarchy_engine = {
+    .name = "hierarchy",
+    .in_order = true,
+    .takes = WM_COLL_TAKES_DEVICE,
+    .does = hierarchy_does,
+    .spans = hierarchy_spans,
+    .open = hierarchy_open,
+    .serves = hierarchy_serves,
+    .prepare = hierarchy_prepare,
+    .start = hierarchy_start,
+    .step = hierarchy_step,
+    .drop = hierarchy_drop,
+};

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/coll/hierarchy/hierarchy_work.h"
+
+#include "array/pull.h"
+
+// Enqueues the copies that were collected.
+static void
+copies_launch(wm_hierarchy_copies_t *copies)
+{
+    const wm_hierarchy_work_t *work = copies->work;
+    if (copies->code == 0 && copies->params.count > 0)
+        copies->code = wm_pull_launch(work->device, &copies->params,
+                                      work->access.stream, copies->err);
+    copies->params.count = 0;
+}
+
+// Enqueues the last copy, or collects it.
+static void
+copies_flush(wm_hierarchy_copies_t *copies)
+{
+    const wm_hierarchy_work_t *work = copies->work;
+    const wm_pull_t *last = &copies->last;
+    if (copies->code < 0 || last->nbytes == 0 || last->dst == last->src)
+        return;
+    if (!wm_pull_serves(last)) {
+        copies->code = wm_memory_copy(work->device, last->dst, last->src,
+                                      last->nbytes, work->access.stream,
+                                      copies->err);
+        return;
+    }
+    copies->params.pulls[copies->params.count++] = *last;
+    if (copies->params.count == WM_PULLS)
+        copies_launch(copies);
+}
+
+void
+wm_hierarchy_copy(wm_hierarchy_copies_t *copies, char *into, const char *from,
+                  size_t nbytes)
+{
+    wm_pull_t *last = &copies->last;
+    if (into == last->dst + last->nbytes && from == last->src + last->nbytes) {
+        last->nbytes += nbytes;
+        return;
+    }
+    copies_flush(copies);
+    *last = (wm_pull_t){.dst = into, .src = from, .nbytes = nbytes};
+}
+
+static int
+work_copy(wm_hierarchy_work_t *work, wm_error_t *err)
+{
+    wm_hierarchy_copies_t copies; // a few KiB
+    copies.work = work;
+    copies.last = (wm_pull_t){.nbytes = 0};
+    copies.code = 0;
+    copies.err = err;
+    copies.params.count = 0;
+    copies.params.signal.word = NULL;
+    work->lay(work->context, work->into->data, work->from->data, &copies);
+    copies_flush(&copies);
+    copies_launch(&copies);
+    return copies.code;
+}
+
+// Reduces as many parts as a kernel takes, then the result and more of them.
+static int
+work_reduce(wm_hierarchy_work_t *work, wm_error_t *err)
+{
+    size_t nbytes = work->into->nbytes;
+    void *into = work->into->data;
+    int code = 0;
+    for (int part = 0; part < work->parts && code == 0;) {
+        const void *src[WM_REDUCE_SOURCES];
+        int n = 0;
+        if (part > 0)
+            src[n++] = into;
+        while (n < WM_REDUCE_SOURCES && part < work->parts)
+            src[n++] = work->from->data + (size_t)part++ * nbytes;
+        bool last = part == work->parts && work->divisor > 0;
+        const wm_reduction_t reduction = {
+            .type = work->type,
+            .op = last ? WM_REDUCE_AVG : work->op,
+            .dst = &into,
+            .targets = 1,
+            .src = src,
+            .n = n,
+            .divisor = work->divisor,
+            .count = nbytes / wm_reduce_size(work->type),
+        };
+        code = wm_reduce_enqueue(work->device, &reduction, work->access.stream,
+                                 err);
+    }
+    return code;
+}
+
+static int
+work_begin(wm_hierarchy_work_t *work, wm_error_t *err)
+{
+    const wm_producer_t nobody = {.kind = WM_PRODUCER_NONE};
+    wm_access_begin(&work->access, &nobody, true, work->device);
+    work->begun = true;
+    int code = wm_access_open(&work->access, err);
+    if (code < 0)
+        return code;
+    work->access.idle = false;
+    return work->lay != NULL ? work_copy(work, err) : work_reduce(work, err);
+}
+
+int
+wm_hierarchy_work_step(wm_schedule_work_t *base, wm_error_t *err)
+{
+    wm_hierarchy_work_t *work = (wm_hierarchy_work_t *)base;
+    int code = work->begun ? 0 : work_begin(work, err);
+    return code < 0 ? code : wm_access_look(&work->access, 1, err);
+}
+
+void
+wm_hierarchy_work_drop(wm_hierarchy_work_t *work)
+{
+    wm_access_t *access = &work->access;
+    if (!work->begun)
+        return;
+    if (access->opened && !access->idle)
+        access->idle = wm_access_synchronize(access, NULL) == 0;
+    wm_access_close(access);
+}
