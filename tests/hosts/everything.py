@@ -43,6 +43,10 @@ def hosts_are_mpis(world):
         theirs.Free()
         group.Free()
         shared.Free()
+    apart = [r for r in range(world.size) if r not in here]
+    for rank in apart if wm.is_cuda_available() else ():
+        told = wm.transport(comm, rank)
+        assert "another PID namespace" in told.reason, told
 
 
 def anything(draw, depth=0):

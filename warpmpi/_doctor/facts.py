@@ -181,7 +181,7 @@ def of_host() -> dict[str, Any]:
     memlock = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     return {
         "name": name,
-        # As the core tells hosts apart.
+        # To the core, PID namespaces of one are hosts of their own.
         "identity": os.environ.get("WARPMPI_HOST") or kernel or name,
         "pid": os.getpid(),
         "pid_namespace": namespace,

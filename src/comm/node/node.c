@@ -22,6 +22,8 @@
 #define SEGMENT_NAME "warpmpi"
 #define SEGMENT_LINK "/memfd:" SEGMENT_NAME " (deleted)" // as /proc shows it
 #define SEGMENT_MAGIC 0x77617270006d7069ull              // "warp" "mpi"
+#define NOT_VISIBLE                                                           \
+    "the peer's process is not visible here (another PID namespace)"
 
 static wm_peer_t *peers;
 static wm_peer_t *self;
@@ -30,15 +32,28 @@ static bool staging_allocated;
 static uint16_t free_slots[WM_SLOTS];
 static int free_slot_count;
 
+static void
+host_hash(const char *text, uint8_t *into)
+{
+    for (int i = 0; i < WM_MACHINE_BYTES / 8; ++i) {
+        uint64_t part = WM_HASH_OF_NOTHING + (uint64_t)i;
+        for (const char *at = text; *at; ++at)
+            part = wm_hash(part, (uint8_t)*at);
+        memcpy(into + 8 * i, &part, 8);
+    }
+}
+
 // Returns the identity of this host, found once, as a process stays where it
-// is. The boot id tells hosts apart even if names repeat (containers).
-// WARPMPI_HOST makes ranks of one host act as if they were on several.
+// is. The boot id tells machines apart even if names repeat (containers), the
+// PID namespace the containers of one machine, which do not see each other's
+// segments. WARPMPI_HOST makes ranks of one host act as if they were on
+// several.
 static const uint8_t *
 host_identity(void)
 {
     static uint8_t host[WM_HOST_BYTES];
     static bool known;
-    char text[512] = "";
+    char text[512] = "", space[64] = "";
     if (known)
         return host;
     FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
@@ -47,17 +62,14 @@ host_identity(void)
             text[0] = '\0';
         fclose(file);
     }
-    const char *override = wm_setting_text(WM_SETTING_HOST);
-    if (override != NULL)
-        snprintf(text, sizeof text, "%s", override);
-    else if (text[0] == '\0' && gethostname(text, 256) != 0)
+    if (text[0] == '\0' && gethostname(text, 256) != 0)
         snprintf(text, sizeof text, "pid %d", (int)getpid());
-    for (int i = 0; i < 4; ++i) {
-        uint64_t part = WM_HASH_OF_NOTHING + (uint64_t)i;
-        for (const char *at = text; *at; ++at)
-            part = wm_hash(part, (uint8_t)*at);
-        memcpy(host + 8 * i, &part, 8);
-    }
+    host_hash(text, host);
+    const char *override = wm_setting_text(WM_SETTING_HOST);
+    if (override == NULL
+        && readlink("/proc/self/ns/pid", space, sizeof space - 1) < 0)
+        space[0] = '\0';
+    host_hash(override != NULL ? override : space, host + WM_MACHINE_BYTES);
     known = true;
     return host;
 }
@@ -115,7 +127,7 @@ make_segment(char *text, size_t room)
             close(fd);
         return -1;
     }
-    peer->self = peer->same_host = true;
+    peer->self = peer->same_host = peer->same_machine = true;
     peer->segment = memory;
     peer->connected = 1u << WM_LINK_host;
     memcpy(peer->id, id, sizeof peer->id);
@@ -201,11 +213,8 @@ wm_node_open_file(const wm_peer_t *peer, int number, size_t nbytes,
     char path[64];
     snprintf(path, sizeof path, "/proc/%d/fd/%d", peer->pid, number);
     int place = open(path, O_PATH | O_CLOEXEC), fd = -1;
-    int code = place < 0
-                   ? segment_cannot_be("opened", err)
-                   : wm_error_set(err, WM_ERR_STATE, 0,
-                                  "the peer's process is not visible here "
-                                  "(another PID namespace)");
+    int code = place < 0 ? segment_cannot_be("opened", err)
+                         : wm_error_set(err, WM_ERR_STATE, 0, NOT_VISIBLE);
     snprintf(path, sizeof path, "/proc/self/fd/%d", place);
     if (place >= 0 && is_segment(place, path, nbytes)) {
         fd = open(path, O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
@@ -231,8 +240,11 @@ wm_node_open_segment(wm_peer_t *peer, int number, wm_error_t *err)
 {
     void *segment;
     if (!peer->same_host)
-        return wm_error_set(err, WM_ERR_STATE, 0,
-                            "the peer is on another host");
+        return wm_error_set(err, WM_ERR_STATE, 0, "%s",
+                            peer->same_machine
+                                    && wm_setting_text(WM_SETTING_HOST) == NULL
+                                ? NOT_VISIBLE
+                                : "the peer is on another host");
     if (number < 0)
         return wm_error_set(err, WM_ERR_STATE, 0,
                             "the peer may not make a file of %zu MiB: raise "
@@ -309,8 +321,9 @@ wm_node_peer(const wm_endpoint_t *endpoint)
     memcpy(peer->id, endpoint->id, sizeof peer->id);
     memcpy(peer->host, endpoint->host, sizeof peer->host);
     peer->pid = endpoint->pid;
-    peer->same_host = memcmp(host_identity(), endpoint->host, WM_HOST_BYTES)
-                      == 0;
+    const uint8_t *host = host_identity();
+    peer->same_machine = memcmp(host, peer->host, WM_MACHINE_BYTES) == 0;
+    peer->same_host = memcmp(host, peer->host, WM_HOST_BYTES) == 0;
     peer->next = peers;
     peers = peer;
     return peer;
@@ -387,11 +400,11 @@ wm_node_peers(void)
 }
 
 int
-wm_node_local_peers(void)
+wm_node_machine_peers(void)
 {
     int count = 0;
     for (wm_peer_t *peer = peers; peer != NULL; peer = peer->next)
-        count += peer->same_host;
+        count += peer->same_machine;
     return count;
 }
 

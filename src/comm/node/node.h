@@ -17,6 +17,7 @@
 // places of memory, thresholds), and of the algorithm that a call takes.
 #define WM_WIRE_VERSION 37u
 #define WM_HOST_BYTES 32
+#define WM_MACHINE_BYTES 16 // the first of these
 
 // The data that each rank sends to all others when a communicator is made.
 // Ranks that meet for the first time then send the addresses of their links
@@ -26,7 +27,9 @@ typedef struct {
     uint8_t failed; // 1: `text` says why this rank cannot take part
     uint8_t unused[3];
     uint8_t id[16];
-    uint8_t host[WM_HOST_BYTES]; // hash of WARPMPI_HOST, boot id or host name
+    // Hashes of the machine (boot id or host name), then of WARPMPI_HOST or
+    // the PID namespace.
+    uint8_t host[WM_HOST_BYTES];
     int32_t pid;
     uint32_t addresses; // bytes of the addresses of its links
     wm_settings_alike_t settings;
@@ -47,6 +50,7 @@ typedef struct wm_peer {
     int pid;
     bool self;
     bool same_host;
+    bool same_machine;     // perhaps in another container, which is a host
     bool linked;           // both ends know which links connect them
     uint32_t connected;    // bits 1 << WM_LINK_…: links that connect
     wm_segment_t *segment; // NULL: it is not shared
@@ -142,14 +146,12 @@ wm_node_raised(const char *text);
 // Returns the struct of this process; NULL before the first communicator.
 wm_peer_t *
 wm_node_self(void);
-
 wm_peer_t *
 wm_node_peers(void); // all peers, linked by next
 
 // Takes a free slot of our segment; returns -1 if all are in use.
 int
 wm_slot_acquire(void);
-
 void
 wm_slot_release(int slot);
 
@@ -158,7 +160,6 @@ wm_slot_release(int slot);
 // is no memory.
 wm_exchange_area_t *
 wm_exchange_area_pointer(const wm_peer_t *peer, int index);
-
 WM_MUST_CHECK bool
 wm_exchange_area_open(int index);
 
@@ -176,7 +177,6 @@ wm_node_register(wm_peer_t *peer, bool staging, int device, wm_error_t *err);
 // GPUs do not reach each other. Returns its index; -1 if all are in use.
 int
 wm_pinned_symm_acquire(void);
-
 void
 wm_pinned_symm_release(int index);
 
@@ -192,8 +192,9 @@ WM_MUST_CHECK int
 wm_node_register_pinned_symm(wm_peer_t *peer, int index, int device,
                              wm_error_t *err);
 
-// Returns the number of known processes on this host, this one included.
+// Returns the number of known processes on this machine, this one included,
+// also of those in other containers: they share its cores and GPUs.
 int
-wm_node_local_peers(void);
+wm_node_machine_peers(void);
 
 #endif

@@ -34,10 +34,10 @@ wm_sharers_besides(const wm_device_t *device, wm_peer_t *const *group,
     atomic_store(own, before == 0 || before == gpu ? gpu : SEVERAL);
     if (!device->mps)
         return 0;
-    int known = wm_node_local_peers(), launched = wm_sharers_launched();
+    int known = wm_node_machine_peers(), launched = wm_sharers_launched();
     int count = launched > known ? launched - known : 0;
     for (wm_peer_t *peer = wm_node_peers(); peer != NULL; peer = peer->next) {
-        if (!peer->same_host || peer->self || peer->dead
+        if (!peer->same_machine || peer->self || peer->dead
             || is_in_group(peer, group, size))
             continue;
         uint64_t its = peer->segment != NULL
