@@ -10,6 +10,7 @@
     __asm__(".symver " #name ", " #name "@GLIBC_" #version);
 WM_OLD(dlclose, 2.2.5)
 WM_OLD(dlerror, 2.2.5)
+WM_OLD(dlinfo, 2.3.3)
 WM_OLD(dlopen, 2.2.5)
 WM_OLD(dlsym, 2.2.5)
 WM_OLD(pthread_condattr_setclock, 2.3.3)

@@ -5,6 +5,7 @@
 #include "cuda/driver.h"
 #include "cuda/memory.h"
 #include "comm/engine/links.h"
+#include "cuda/library.h"
 #include "cuda/settings.h"
 #include "python/core/mpi4py.h"
 
@@ -175,6 +176,28 @@ add_functions(PyObject *module)
     return 0;
 }
 
+// Packages may have libraries that the core opens.
+static int
+set_library_folders(void)
+{
+    PyObject *path = PySys_GetObject("path"); // borrowed
+    PyObject *colon = PyUnicode_FromString(":");
+    PyObject *text = NULL;
+    int code = -1;
+    if (path == NULL || colon == NULL)
+        goto done;
+    text = PyUnicode_Join(colon, path);
+    const char *folders = text != NULL ? PyUnicode_AsUTF8(text) : NULL;
+    if (folders != NULL)
+        wm_library_set_folders(folders);
+    PyErr_Clear(); // a program may put anything into sys.path
+    code = 0;
+done:
+    Py_XDECREF(text);
+    Py_XDECREF(colon);
+    return code;
+}
+
 static int
 execute(PyObject *module)
 {
@@ -187,9 +210,9 @@ execute(PyObject *module)
                           "warpmpi._core can be loaded only once a process");
     wm_py_state = PyModule_GetState(module);
     if (wm_py_watch_gil() < 0 || wm_py_add_exceptions(module) < 0
-        || wm_py_watch_children() < 0 || wm_py_mpi_import() < 0
-        || intern_names(wm_py_state) < 0 || add_types(module, wm_py_state) < 0
-        || add_functions(module) < 0
+        || wm_py_watch_children() < 0 || set_library_folders() < 0
+        || wm_py_mpi_import() < 0 || intern_names(wm_py_state) < 0
+        || add_types(module, wm_py_state) < 0 || add_functions(module) < 0
         || PyModule_AddStringConstant(module, "__version__", WM_VERSION) < 0)
         return -1;
     executed = true; // after a failure the import may be repeated
