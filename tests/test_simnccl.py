@@ -293,6 +293,55 @@ def test_all_reduce_in_place(r):
     r("CommDestroy", comm)
 
 
+def split(r, comm, **fields):
+    """Begins to split a communicator of all ranks; the child."""
+    child = Handle()
+    result = r.call(
+        "CommSplit",
+        comm,
+        0,
+        r.rank,
+        ct.byref(child),
+        ct.byref(config(**fields)),
+    )
+    assert result == IN_PROGRESS and not child
+    return child
+
+
+@on(2)
+def test_a_child_that_blocks_of_a_parent_that_does_not(r):
+    comm = r.begin(0)
+    child = split(r, comm, blocking=1)
+    r.settle(comm)
+    send, recv = r.memory(r.rank + 1), r.memory(0, 0)
+    for _ in range(8):  # no polls
+        args = Ptr(send), Ptr(recv), Size(1), INT8, child, r.stream
+        assert r.call("AllGather", *args) == SUCCESS
+    r.wait()
+    assert r.read(recv, 2) == bytes([1, 2])
+    r("CommDestroy", child)
+    r("CommDestroy", comm)
+    assert r.lib.simnccl_live(b"communicators") == 0
+
+
+@on(2, said="cannot make its communicator", SIMNCCL_FAIL="Meet:2")
+def test_a_split_that_fails(r):
+    comm = r.begin(0)
+    split(r, comm, blocking=1)
+    while (state := r.state(comm)) == IN_PROGRESS:
+        pass
+    assert state not in (SUCCESS, IN_PROGRESS)
+    r("CommAbort", comm)
+
+
+@on(2, SIMNCCL_SLOW="300")
+def test_an_abort_ends_a_split(r):
+    comm = r.begin(0)
+    split(r, comm)
+    r("CommAbort", comm)
+    assert r.lib.simnccl_live(b"communicators") == 0
+
+
 # --- order -------------------------------------------------------------------
 
 

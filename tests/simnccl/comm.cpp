@@ -50,7 +50,7 @@ Comm::fail(Result result, const char *format, ...)
 static Result
 comm_state(const Comm &comm)
 {
-    bool busy = !comm.held_back.empty()
+    bool busy = !comm.held_back.empty() || comm.child != nullptr
                 || (comm.finalized && !comm.tasks.empty());
     return comm.state == ncclSuccess && busy ? ncclInProgress : comm.state;
 }
@@ -159,6 +159,8 @@ meet(Comm &comm, int listener, std::vector<int> *fds)
                        cancelled);
     close(fd);
     Result result = met ? check(comm, &table) : ncclRemoteError;
+    if (result == ncclSuccess)
+        comm.split = table[0].split;
     if (result == ncclSuccess
         && !connect_all(comm, listener, table, fds, cancelled))
         result = ncclRemoteError;
@@ -171,6 +173,8 @@ live(CommPtr comm)
     std::vector<int> fds(comm->ranks, -1);
     usleep((useconds_t)slow_ms() * 1000);
     int listener = net_listen(&comm->self.address);
+    if (comm->rank == 0)
+        root_start(&comm->self.split, comm->no_split);
     Result result = count_call("Meet");
     if (result == ncclSuccess)
         result = listener < 0 ? ncclSystemError : meet(*comm, listener, &fds);
@@ -227,30 +231,16 @@ check(const ncclConfig_t *config)
     return ncclSuccess;
 }
 
-static Result
-init(const char *name, ncclComm_t *out, int ranks, const ncclUniqueId &id,
-     int rank, const ncclConfig_t *config)
+// Makes a communicator, whose thread connects it.
+static CommPtr
+make(const Id &id, int ranks, int rank, CUdevice device, bool blocking)
 {
-    Result failed = count_call(name);
-    if (failed == ncclSuccess)
-        failed = check(config);
-    if (failed != ncclSuccess)
-        return failed;
     auto comm = std::make_shared<Comm>();
-    memcpy(&comm->id, &id, sizeof comm->id);
-    if (out == nullptr || rank < 0 || rank >= ranks
-        || comm->id.magic != 0x6c63636e6d6973)
-        return warn(ncclInvalidArgument, "%s: rank %d of %d, or no unique id",
-                    name, rank, ranks);
-    CUdevice device;
-    if (driver() == nullptr)
-        return ncclSystemError;
-    if (driver()->device(&device) != CUDA_SUCCESS)
-        return warn(ncclUnhandledCudaError, "%s: no context is current", name);
+    comm->id = id;
     comm->rank = rank;
     comm->ranks = ranks;
     comm->device = device;
-    comm->blocking = config == nullptr || config->blocking != 0;
+    comm->blocking = blocking;
     comm->self.nonce = comm->id.nonce;
     comm->self.host = host_hash();
     driver()->uuid(&comm->self.gpu, device);
@@ -259,12 +249,37 @@ init(const char *name, ncclComm_t *out, int ranks, const ncclUniqueId &id,
     comm->self.device = device;
     comm->peers.resize(ranks);
     comm->waker = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    *out = comm.get();
     {
         std::lock_guard<std::mutex> guard(handles_mu);
         handles[comm.get()] = comm;
     }
     comm->thread = quiet_thread([comm] { live(comm); });
+    return comm;
+}
+
+static Result
+init(const char *name, ncclComm_t *out, int ranks, const ncclUniqueId &given,
+     int rank, const ncclConfig_t *config)
+{
+    Result failed = count_call(name);
+    if (failed == ncclSuccess)
+        failed = check(config);
+    if (failed != ncclSuccess)
+        return failed;
+    Id id;
+    memcpy(&id, &given, sizeof id);
+    if (out == nullptr || rank < 0 || rank >= ranks
+        || id.magic != 0x6c63636e6d6973)
+        return warn(ncclInvalidArgument, "%s: rank %d of %d, or no unique id",
+                    name, rank, ranks);
+    CUdevice device;
+    if (driver() == nullptr)
+        return ncclSystemError;
+    if (driver()->device(&device) != CUDA_SUCCESS)
+        return warn(ncclUnhandledCudaError, "%s: no context is current", name);
+    CommPtr comm = make(id, ranks, rank, device,
+                        config == nullptr || config->blocking != 0);
+    *out = comm.get();
     if (!comm->blocking)
         return ncclInProgress;
     return group_adds(comm) ? ncclSuccess : comm_await(*comm);
@@ -288,6 +303,11 @@ give_up(Comm &comm)
 static void
 end(const CommPtr &comm)
 {
+    *comm->no_split = true;
+    if (comm->child != nullptr) {
+        comm->child->cancelled = true;
+        end(comm->child);
+    }
     comm->poke();
     if (comm->thread.joinable())
         comm->thread.join();
@@ -313,6 +333,50 @@ finish(Comm &comm, bool polls)
     comm.changed.wait(
         lock, [&] { return comm.tasks.empty() || comm.state != ncclSuccess; });
     return comm.state;
+}
+
+// Ends a split under way once the child is connected, or has failed. Parent's
+// lock held.
+static void
+look_at_child(Comm &comm)
+{
+    CommPtr child = comm.child;
+    if (child == nullptr)
+        return;
+    Result state;
+    {
+        Lock lock(child->mu);
+        state = child->state;
+    }
+    if (state == ncclInProgress)
+        return;
+    comm.child = nullptr;
+    *comm.child_out = child.get();
+    if (state != ncclSuccess)
+        comm.fail(state, "a split has failed");
+}
+
+// Begins to make the child of all ranks, in their order, or of none.
+static Result
+split(Comm &comm, int color, int key, ncclComm_t *out,
+      const ncclConfig_t *config)
+{
+    if (color < 0 && color != -1)
+        return warn(ncclInvalidArgument, "CommSplit: color %d", color);
+    if (color != 0 || key != comm.rank)
+        return warn(ncclInvalidUsage, "CommSplit: other splits than that of "
+                                      "all ranks, of color 0, in their order, "
+                                      "are not simulated");
+    Id id = comm.split;
+    comm.split = {};
+    if (id.magic == 0)
+        return warn(ncclInvalidUsage,
+                    "CommSplit: a second split is not simulated");
+    bool given = config != nullptr && config->blocking != INT_MIN;
+    comm.child_out = out;
+    comm.child = make(id, comm.ranks, comm.rank, comm.device,
+                      given ? config->blocking != 0 : comm.blocking);
+    return ncclInProgress;
 }
 
 // Counts a call, and finds its communicator.
@@ -351,6 +415,7 @@ ncclCommGetAsyncError(ncclComm_t handle, Result *state)
     std::vector<std::shared_ptr<Operation>> operations;
     {
         Lock lock(comm->mu);
+        look_at_child(*comm);
         *state = comm_state(*comm);
         if (*state != ncclInProgress || comm->held_back.empty()
             || comm->polls-- > 0)
@@ -365,6 +430,31 @@ ncclCommGetAsyncError(ncclComm_t handle, Result *state)
         comm->fail(*state, "the call before failed");
     }
     return ncclSuccess;
+}
+
+NCCL_API Result
+ncclCommSplit(ncclComm_t handle, int color, int key, ncclComm_t *out,
+              ncclConfig_t *config)
+{
+    CommPtr comm;
+    Result failed = enter("CommSplit", handle, &comm);
+    if (failed == ncclSuccess)
+        failed = out == nullptr ? ncclInvalidArgument : check(config);
+    if (failed == ncclSuccess)
+        failed = comm_ready(*comm);
+    if (failed != ncclSuccess)
+        return failed;
+    *out = nullptr; // until a poll says that the split has ended
+    Lock lock(comm->mu);
+    failed = split(*comm, color, key, out, config);
+    if (failed != ncclInProgress || !comm->blocking)
+        return failed;
+    CommPtr child = comm->child;
+    lock.unlock();
+    comm_await(*child);
+    lock.lock();
+    look_at_child(*comm);
+    return comm->state;
 }
 
 NCCL_API Result

@@ -10,12 +10,12 @@
 namespace simnccl {
 
 static void
-serve(int listener, Id id)
+serve(int listener, Id id, const Flag &cancelled)
 {
-    auto never = [] { return false; };
+    auto never = [=] { return cancelled->load(); };
     std::vector<Hello> all;
     std::vector<int> fds;
-    while (all.empty() || (int)all.size() < all[0].ranks) {
+    while (!*cancelled && (all.empty() || (int)all.size() < all[0].ranks)) {
         int fd = net_accept(listener, never);
         Hello hello;
         if (fd < 0 || !net_read(fd, &hello, sizeof hello, never)
@@ -27,14 +27,15 @@ serve(int listener, Id id)
         fds.push_back(fd);
     }
     for (int fd : fds) {
-        net_write(fd, all.data(), all.size() * sizeof all[0]);
+        if (!*cancelled)
+            net_write(fd, all.data(), all.size() * sizeof all[0]);
         close(fd);
     }
     close(listener);
 }
 
 bool
-root_start(Id *id)
+root_start(Id *id, const Flag &cancelled)
 {
     int listener = net_listen(&id->root);
     if (listener < 0)
@@ -42,7 +43,7 @@ root_start(Id *id)
     std::random_device random;
     id->magic = 0x6c63636e6d6973; // "simnccl"
     id->nonce = (uint64_t)random() << 32 | random();
-    quiet_thread([=, id = *id] { serve(listener, id); }).detach();
+    quiet_thread([=, id = *id] { serve(listener, id, cancelled); }).detach();
     return true;
 }
 
@@ -57,7 +58,7 @@ ncclGetUniqueId(ncclUniqueId *out)
     if (failed || out == nullptr)
         return failed ? failed : ncclInvalidArgument;
     Id id = {};
-    if (!root_start(&id))
+    if (!root_start(&id, std::make_shared<std::atomic<bool>>(false)))
         return ncclSystemError;
     memset(out, 0, sizeof *out);
     memcpy(out, &id, sizeof id);

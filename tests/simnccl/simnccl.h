@@ -97,10 +97,14 @@ struct Hello {
     CUuuid gpu;
     int32_t rank, ranks, device;
     Address address;
+    Id split; // of rank 0: where the ranks of a split meet
 };
 
+// Cancelled: the thread ends, though ranks have not come.
+using Flag = std::shared_ptr<std::atomic<bool>>;
+
 bool
-root_start(Id *id);
+root_start(Id *id, const Flag &cancelled);
 
 // --- wire.cpp, reduce.cpp -------------------------------------------------
 
@@ -212,7 +216,11 @@ struct Comm : std::enable_shared_from_this<Comm> {
     int polls = 0;         // until those are given to their streams
     uint64_t launches = 0; // counts calls
     bool closing = false, finalized = false;
+    Id split = {}; // where ranks of a split meet; unused if magic is not 0
+    CommPtr child; // of a split under way
+    Comm **child_out = nullptr;
     //
+    Flag no_split = std::make_shared<std::atomic<bool>>(false);
     std::atomic<bool> cancelled{false};
     int waker = -1; // an eventfd
     std::thread thread;
