@@ -327,11 +327,12 @@ def test_a_child_that_blocks_of_a_parent_that_does_not(r):
 @on(2, said="cannot make its communicator", SIMNCCL_FAIL="Meet:2")
 def test_a_split_that_fails(r):
     comm = r.begin(0)
-    split(r, comm, blocking=1)
+    child = split(r, comm, blocking=1)
     while (state := r.state(comm)) == IN_PROGRESS:
         pass
-    assert state not in (SUCCESS, IN_PROGRESS)
+    assert state != SUCCESS and not child
     r("CommAbort", comm)
+    assert r.lib.simnccl_live(b"communicators") == 0
 
 
 @on(2, SIMNCCL_SLOW="300")

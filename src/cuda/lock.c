@@ -53,13 +53,13 @@ wm_lock(pthread_mutex_t *mutex)
 }
 
 bool
-wm_thread_start(void *(*run)(void *), pthread_t *joined)
+wm_thread_start(void *(*run)(void *), void *context, pthread_t *joined)
 {
     pthread_t thread;
     sigset_t all, old;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
-    bool started = pthread_create(&thread, NULL, run, NULL) == 0;
+    bool started = pthread_create(&thread, NULL, run, context) == 0;
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     if (started && joined != NULL)
         *joined = thread;

@@ -37,9 +37,10 @@ wm_gil_retake(void *held);
 void
 wm_lock(pthread_mutex_t *mutex);
 
-// Starts a thread, which the caller joins; NULL: a detached one. Signals go to
-// the program's threads, not to this one. Returns false if there is no thread.
+// Starts a thread that runs run(context), which the caller joins; `joined`
+// NULL: a detached one. Signals go to the program's threads, not to this one.
+// Returns false if there is no thread.
 bool
-wm_thread_start(void *(*run)(void *), pthread_t *joined);
+wm_thread_start(void *(*run)(void *), void *context, pthread_t *joined);
 
 #endif

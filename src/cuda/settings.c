@@ -147,7 +147,7 @@ wm_settings_compare(const wm_settings_alike_t *mine, int rank,
         if (strncmp(ours, other, sizeof *mine->values) != 0)
             return wm_error_set(
                 err, WM_ERR_STATE, 0,
-                "%s is %.15s on rank %d and %.15s on rank %d: set it to the "
+                "%s is %.63s on rank %d and %.63s on rank %d: set it to the "
                 "same value on all ranks, or on none",
                 wm_setting_rows[i].name, told(first ? ours : other),
                 first ? rank : their_rank, told(first ? other : ours),

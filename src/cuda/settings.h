@@ -50,6 +50,9 @@
     X(CHECK, SWITCH, "", "1", MUST,                                           \
       "checks collectives, element types of messages, and what is left at "   \
       "the end")                                                              \
+    X(ENGINES, WORD, "",                                                      \
+      "names of copies, kernels, nccl and mpi, with commas between", MUST,    \
+      "the engines of collectives that may serve; mpi always may")            \
     X(TUNED, PATH, "~/.cache/warpmpi/tuned.json", "a path", OWN,              \
       "the measured thresholds of collectives; those of rank 0 count")        \
     X(LOG, WORD, "", "cuda, route, or cuda,route", OWN,                       \
@@ -96,7 +99,7 @@ enum {
 };
 
 typedef struct {
-    char values[WM_SETTINGS_ALIKE][16]; // "": unset
+    char values[WM_SETTINGS_ALIKE][64]; // "": unset
 } wm_settings_alike_t;
 
 void

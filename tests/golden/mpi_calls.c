@@ -13,18 +13,15 @@ note(const char *call, long nbytes)
     if (told == NULL) {
         void *driver = dlopen(getenv("WARPMPI_CUDA_DRIVER"),
                               RTLD_LAZY | RTLD_NOLOAD);
-        if (driver != NULL) {
+        if (driver != NULL)
             *(void **)&told = dlsym(driver, "simcuda_note");
-        }
     }
     if (told != NULL) {
         char line[100];
-        if (nbytes < 0) {
+        if (nbytes < 0)
             snprintf(line, sizeof line, "%s", call);
-        }
-        else {
+        else
             snprintf(line, sizeof line, "%s\n  %ld bytes", call, nbytes);
-        }
         told(line);
     }
 }

@@ -351,9 +351,13 @@ look_at_child(Comm &comm)
     if (state == ncclInProgress)
         return;
     comm.child = nullptr;
-    *comm.child_out = child.get();
-    if (state != ncclSuccess)
-        comm.fail(state, "a split has failed");
+    if (state == ncclSuccess) {
+        *comm.child_out = child.get();
+        return;
+    }
+    comm.fail(state, "a split has failed");
+    child->cancelled = true;
+    end(child);
 }
 
 // Begins to make the child of all ranks, in their order, or of none.

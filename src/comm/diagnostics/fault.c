@@ -90,7 +90,7 @@ static bool
 fault_begin(void)
 {
     if (atomic_load(&process) == 0 && sem_init(&question, 0, 0) == 0
-        && wm_thread_start(fault_run, NULL))
+        && wm_thread_start(fault_run, NULL, NULL))
         atomic_store(&process, getpid());
     return atomic_load(&process) == getpid();
 }

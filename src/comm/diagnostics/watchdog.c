@@ -109,7 +109,7 @@ watchdog_wake_lock_held(int64_t due)
         sem_post(&news);
     else if (!atomic_load(&running)
              && (made || (made = sem_init(&news, 0, 0) == 0)))
-        atomic_store(&running, wm_thread_start(watchdog_run, NULL));
+        atomic_store(&running, wm_thread_start(watchdog_run, NULL, NULL));
 }
 
 int

@@ -602,7 +602,7 @@ start_thread(void)
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_cond_init(&wake, &monotonic);
     pthread_condattr_destroy(&monotonic);
-    threaded = wm_thread_start(engine_serve, &thread);
+    threaded = wm_thread_start(engine_serve, NULL, &thread);
     if (threaded)
         pthread_setname_np(thread, "warpmpi");
 }

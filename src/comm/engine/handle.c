@@ -281,7 +281,7 @@ wm_handle_watch(void (*started)(void))
     wm_engine_lock();
     if (!running && !atomic_load(&stopping) && wm_engine_is_threaded()) {
         on_start = started;
-        running = wm_thread_start(handle_look_on, &thread);
+        running = wm_thread_start(handle_look_on, NULL, &thread);
         if (running)
             pthread_setname_np(thread, "warpmpi-start");
     }

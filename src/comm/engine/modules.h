@@ -30,6 +30,7 @@
     X(partitioned)    /* message/partitioned.c */                             \
     X(nonblocking)    /* coll/run/nonblocking.c */                            \
     X(coll_engines)   /* coll/run/coll_engines.c */                           \
+    X(nccl)           /* coll/nccl/nccl_comm.c */                             \
     X(waiter)         /* rma/waiter.c */                                      \
     X(unexpected)     /* message/unexpected.c */
 

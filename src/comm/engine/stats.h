@@ -20,6 +20,8 @@
     X(fused_collectives)    /* of those, that shared a kernel with others */  \
     X(repeated_collectives) /* and persistent starts, as the one before */    \
     X(staged_collectives)   /* collectives of GPU buffers through the host */ \
+    X(nccl_collectives)     /* collectives by NCCL, between hosts */          \
+    X(nccl_bytes)           /* that this rank gave to others there */         \
     X(moved_collectives)    /* of arrays moved to an engine's memory */       \
     X(rail_bytes)           /* that hierarchical ones gave to other hosts */  \
     X(staged_calls)         /* files, windows, packing: likewise */           \

@@ -6,6 +6,7 @@
 #include <structmember.h>
 
 #include "array/array.h"
+#include "comm/coll/nccl/nccl_comm.h"
 #include "comm/coll/stream/symm.h"
 #include "comm/protocol/captured.h"
 
@@ -41,6 +42,8 @@ wm_py_after_wait(int code, wm_error_t *err)
 {
     if (code == 0 && wm_symm_any())
         WM_PY_UNLOCKED(code = wm_symm_find_failures(err));
+    if (code == 0 && wm_nccl_any())
+        WM_PY_UNLOCKED(code = wm_nccl_find_failures(err));
     if (code == 0 && wm_captured_any())
         WM_PY_UNLOCKED(code = wm_captured_find_failures(err));
     return wm_py_result(code, err);

@@ -26,6 +26,7 @@
     WM_COLL_TOYS(X)                                                           \
     X(copies)  /* coll/direct/copies.c */                                     \
     X(kernels) /* coll/stream/kernels_engine.c */                             \
+    X(nccl)    /* coll/nccl/nccl_engine.c */                                  \
     X(mpi)     /* coll/mpi/mpi_engine.c */
 
 typedef struct wm_coll_op wm_coll_op_t; // comm/coll/direct/coll_op.h
@@ -94,9 +95,9 @@ typedef struct {
 // An engine that does calls on the caller's stream, where no rank waits on the
 // host for another one.
 typedef struct {
-    // Its calls may be captured into a graph, also before it is open: a
-    // capture does not open it.
-    bool captures;
+    // Its calls may be captured into a graph. `unopened`: also before it is
+    // open, so that a capture does not open it.
+    bool captures, unopened;
     // Returns the error that this rank's arguments have for the engine: in a
     // call that opens it, so that all raise before. NULL: enqueue() finds all.
     int (*check)(wm_comm_t *comm, const wm_coll_t *call,
@@ -176,25 +177,5 @@ typedef struct {
 #define X(name) extern const wm_coll_engine_t wm_##name##_engine;
 WM_COLL_ENGINE_ROWS(X)
 #undef X
-
-// Notes that MPI has refused a call on this rank, which all ranks had left to
-// it: the call has not happened. On one host its number stays published, so
-// this rank's next call of this form has it. MPI does that call; the others
-// are not asked.
-static inline void
-wm_coll_refuse(wm_comm_t *comm, wm_coll_form_t form)
-{
-    if (wm_comm_is_one_host(comm) || form != WM_COLL_FORM_NONBLOCKING)
-        comm->colls.refused |= 1u << form;
-}
-
-// Returns true once after wm_coll_refuse().
-static inline bool
-wm_coll_was_refused(wm_comm_t *comm, wm_coll_form_t form)
-{
-    bool refused = (comm->colls.refused & 1u << form) != 0;
-    comm->colls.refused &= ~(1u << form);
-    return refused;
-}
 
 #endif

@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-#include "comm/coll/call/coll_engine.h"
+#include "comm/coll/call/coll_refused.h"
 #include "comm/coll/call/coll_wait.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/posted.h"

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/coll/run/coll.h"
 
+#include "comm/coll/call/coll_refused.h"
 #include "comm/coll/call/coll_wait.h"
 #include "comm/coll/run/coll_class.h"
 #include "comm/coll/run/coll_require.h"
+#include "comm/coll/run/nonblocking.h"
 #include "comm/comm/require.h"
 #include "comm/engine/engine.h"
 #include "comm/node/mapping.h"
@@ -156,6 +158,8 @@ call_between_hosts(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err)
             known ? WM_COLL_UNNUMBERED : WM_COLL_BY_MPI, err);
     if (code == 0)
         code = wm_coll_op_begin_chosen(&op, engines, err);
+    if (code == 0 && op.engine->in_order)
+        code = wm_nonblocking_await(comm, err);
     return coll_run(comm, &op, code, err);
 }
 

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/coll/run/coll_engines.h"
 
+#include <string.h>
+
 #include "comm/coll/run/coll_class.h"
 #include "comm/coll/run/moved_coll.h"
 #include "comm/engine/modules.h"
 #include "comm/engine/route.h"
+#include "cuda/settings.h"
 
 static const wm_coll_engine_t *const engines[] = {
 #define X(name) &wm_##name##_engine,
@@ -18,6 +21,7 @@ static const wm_coll_engine_t *const engines[] = {
 _Static_assert(ENGINES <= WM_COLL_ENGINES, "there is room");
 
 static _Atomic int64_t started[ENGINES + 1]; // calls
+static unsigned ruled_out;                   // bits; engine lock
 
 const wm_coll_engine_t *
 wm_coll_engines_at(int number)
@@ -45,7 +49,7 @@ wm_coll_engines_span(wm_comm_t *comm)
 {
     wm_comm_colls_t *colls = &comm->colls;
     for (int i = 0; i < ENGINES && !colls->known; ++i)
-        if (engines[i]->spans(comm))
+        if ((ruled_out & 1u << i) == 0 && engines[i]->spans(comm))
             colls->span |= 1u << i;
     colls->known = true;
     return colls->span & ~colls->closed;
@@ -191,7 +195,7 @@ shut_on_stream(const wm_comm_t *comm, unsigned among, bool captured)
     unsigned shut = 0;
     for (int i = 0; i < ENGINES; ++i)
         if ((among & 1u << i) != 0 && !is_open(comm, i)
-            && !(captured && engines[i]->on_stream->captures))
+            && !(captured && engines[i]->on_stream->unopened))
             shut |= 1u << i;
     return shut;
 }
@@ -267,7 +271,39 @@ coll_engines_drop(wm_comm_t *comm)
     wm_coll_class_drop(comm);
 }
 
-const wm_module_t wm_coll_engines_module = {.drop = coll_engines_drop};
+// Returns the bit of the engine that `length` letters name; MPI's has the one
+// behind the others'; 0: there is none.
+static unsigned
+engine_named(const char *name, size_t length)
+{
+    for (int i = 0; i <= ENGINES; ++i)
+        if (strlen(engines[i]->name) == length
+            && strncmp(engines[i]->name, name, length) == 0)
+            return 1u << i;
+    return 0;
+}
+
+static int
+coll_engines_configure(wm_error_t *err)
+{
+    const char *at = wm_setting_text(WM_SETTING_ENGINES);
+    unsigned named = at == NULL ? ~0u : 0;
+    while (at != NULL) {
+        size_t length = strcspn(at, ",");
+        unsigned bit = engine_named(at, length);
+        if (bit == 0)
+            return wm_setting_refuse(WM_SETTING_ENGINES, err);
+        named |= bit;
+        at = at[length] == ',' ? at + length + 1 : NULL;
+    }
+    ruled_out = ~named;
+    return 0;
+}
+
+const wm_module_t wm_coll_engines_module = {
+    .configure = coll_engines_configure,
+    .drop = coll_engines_drop,
+};
 
 // Returns true if an engine takes the memory of this rank; of a rank without
 // buffers any.
@@ -425,6 +461,7 @@ reason_of(const wm_coll_op_t *op, int engine, unsigned among)
     const wm_comm_colls_t *colls = &op->participant.comm->colls;
     unsigned bit = 1u << engine;
     return op->engine == engines[engine] ? "left the call to MPI"
+           : (ruled_out & bit) != 0      ? "ruled out by WARPMPI_ENGINES"
            : (colls->span & bit) == 0    ? "not for this communicator"
            : (colls->closed & bit) != 0  ? "not open on some rank"
            : (op->engines & bit) == 0    ? "does not serve this rank"

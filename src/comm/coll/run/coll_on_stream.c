@@ -2,6 +2,7 @@
 #include "comm/coll/run/coll_on_stream.h"
 
 #include "comm/coll/run/coll_engines.h"
+#include "comm/coll/run/nonblocking.h"
 #include "comm/comm/failure.h"
 #include "comm/engine/engine.h"
 #include "cuda/device.h"
@@ -24,8 +25,16 @@ coll_on_stream_refuse_capture(const wm_coll_engine_t *engine, wm_error_t *err)
 }
 
 static int
-coll_on_stream_refuse(wm_error_t *err)
+coll_on_stream_refuse(const wm_comm_t *comm, wm_error_t *err)
 {
+    if (!wm_comm_is_one_host(comm) && comm->barrier == NULL
+        && wm_hosts_find(comm).count > 1)
+        return wm_error_set(
+            err, WM_ERR_VALUE, 0,
+            "a collective or a Fence on a stream between hosts needs NCCL, "
+            "at most %d hosts with one rank each, and must not be ruled out "
+            "by WARPMPI_ENGINES; make the call without on(stream)",
+            WM_REDUCE_SOURCES);
     return wm_error_set(err, WM_ERR_VALUE, 0,
                         "a collective or a Fence on a stream needs at most %d "
                         "ranks, all on one host and able to open each other's "
@@ -63,15 +72,20 @@ coll_on_stream_enqueue(wm_comm_t *comm, wm_coll_kind_t kind,
                             "an intercommunicator has no collectives on "
                             "streams; use it without on(stream)");
     unsigned among;
+    wm_error_t late;
+    if (!wm_comm_is_one_host(comm) && wm_nonblocking_await(comm, &late) < 0) {
+        call = NULL; // a rank has died, or no memory is left
+        *err = late;
+    }
     int code = wm_coll_engines_open_on_stream(comm, kind, call, on, &among,
                                               err);
     if (code < 0 || among == 0)
-        return code < 0 ? code : coll_on_stream_refuse(err);
+        return code < 0 ? code : coll_on_stream_refuse(comm, err);
     if (call == NULL)
         return coll_on_stream_tell(comm, among, on, err);
     *engine = wm_coll_engines_first_on_stream(among, call);
     if (*engine == NULL)
-        return coll_on_stream_refuse(err);
+        return coll_on_stream_refuse(comm, err);
     const wm_coll_on_stream_t *row = (*engine)->on_stream;
     if (!row->captures && on->capture != 0
         && coll_on_stream_refuse_capture(*engine, err) < 0)

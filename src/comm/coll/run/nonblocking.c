@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "comm/coll/call/coll_refused.h"
 #include "comm/coll/call/coll_wait.h"
 #include "comm/coll/run/coll_class.h"
 #include "comm/coll/run/nonblocking_call.h"
@@ -45,6 +46,14 @@ look_at_turns(void *context, wm_error_t *err)
 {
     (void)err;
     return !wm_turns_any(context);
+}
+
+int
+wm_nonblocking_await(wm_comm_t *comm, wm_error_t *err)
+{
+    return wm_nonblocking_is_busy(comm) ? wm_coll_wait(
+               comm, look_at_turns, &comm->nonblocking->turns, 1, err)
+                                        : 0;
 }
 
 // Gives to MPI all calls that are not decided for GPUs.

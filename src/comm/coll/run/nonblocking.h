@@ -28,6 +28,11 @@ wm_nonblocking_is_ours(const wm_comm_t *comm);
 bool
 wm_nonblocking_is_busy(const wm_comm_t *comm);
 
+// Waits until all calls before have begun, so that a call of another form
+// comes behind them, as on all ranks.
+WM_MUST_CHECK int
+wm_nonblocking_await(wm_comm_t *comm, wm_error_t *err);
+
 // Begins a call. WM_COLL_DONE: *op has one reference for the caller;
 // WM_COLL_BY_MPI: the caller must make MPI's own nonblocking call on `data`
 // now; WM_COLL_UNNUMBERED, between hosts: on the user's communicator. `call`

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "comm/coll/call/coll_refused.h"
 #include "comm/coll/run/coll_class.h"
 #include "comm/coll/run/nonblocking.h"
 #include "comm/coll/run/coll_engines.h"

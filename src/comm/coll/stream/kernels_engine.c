@@ -290,6 +290,7 @@ kernels_comm_drop(wm_comm_t *comm, void *state)
 
 static const wm_coll_on_stream_t kernels_on_stream = {
     .captures = true,
+    .unopened = true,
     .check = wm_stream_coll_check,
     .enqueue = wm_stream_coll_call,
     .place = kernels_place,

@@ -6,9 +6,9 @@
 #include "comm/coll/direct/preflight.h"
 #include "comm/coll/stream/coll_desc.h"
 #include "comm/coll/stream/fragmented_coll.h"
+#include "comm/coll/stream/packed_coll.h"
 #include "comm/coll/stream/symm_state.h"
 #include "comm/engine/stats.h"
-#include "comm/message/pattern.h"
 #include "comm/diagnostics/hang.h"
 #include "cuda/settings.h"
 #include "cuda/stream.h"
@@ -69,64 +69,11 @@ after(const run_t *run, wm_error_t *err)
                                 run->symm->last, err);
 }
 
-// Packs each rank's block, at `given` in a pattern, into `copies`, or unpacks
-// it.
-static int
-packed_move(const wm_coll_desc_t *desc, const wm_pattern_t *pattern,
-            const wm_span_t *given, char *memory, const wm_span_t *copies,
-            bool packs, wm_error_t *err)
-{
-    int code = 0;
-    for (int rank = 0; rank < desc->comm->size && code == 0; ++rank)
-        code = wm_pattern_copy_part(
-            pattern, given[rank].at, memory + copies[rank].at,
-            copies[rank].nbytes, packs, desc->device, desc->stream, err);
-    return code;
-}
-
-// Packs the send data if they have gaps, and lets `desc` point to the copy.
-// The copy is in use until the stream has passed the call; for a graph, as
-// long as that may run. *copy NULL: no copy is needed. *copy may be set on
-// failure as well.
-static int
-packed_open(wm_coll_desc_t *desc, wm_block_t **copy, wm_error_t *err)
-{
-    const wm_coll_t *call = desc->call;
-    bool in_place = call->send == NULL;
-    size_t before = in_place ? 0 : desc->packs_nbytes;
-    *copy = NULL;
-    if (desc->packs == NULL && desc->unpacks == NULL)
-        return 0;
-    int code = wm_block_alloc(desc->device, before + desc->unpacks_nbytes,
-                              copy, err);
-    if (code < 0)
-        return code;
-    char *memory = wm_block_pointer(*copy);
-    if (desc->unpacks != NULL)
-        desc->target = memory + before;
-    if (desc->packs == NULL)
-        return 0;
-    desc->source = memory;
-    return packed_move(desc, desc->packs,
-                       in_place ? call->receives : call->sends, memory,
-                       desc->out, true, err);
-}
-
-// Unpacks the received data.
-static int
-packed_unpack(const wm_coll_desc_t *desc, wm_error_t *err)
-{
-    return desc->unpacks == NULL
-               ? 0
-               : packed_move(desc, desc->unpacks, desc->call->receives,
-                             desc->target, desc->into, false, err);
-}
-
 static int
 exchange(run_t *run, wm_error_t *err)
 {
     wm_block_t *copy;
-    int code = packed_open(&run->desc, &copy, err);
+    int code = wm_packed_coll_open(&run->desc, &copy, err);
     if (code == 0)
         code = run->symm->kernel_coll
                        && run->desc.call->kind != WM_COLL_BARRIER
@@ -134,7 +81,7 @@ exchange(run_t *run, wm_error_t *err)
                    : wm_fragmented_coll_enqueue(run->symm, &run->desc,
                                                 run->fragments, err);
     if (code == 0)
-        code = packed_unpack(&run->desc, err);
+        code = wm_packed_coll_unpack(&run->desc, err);
     int kept = copy == NULL
                    ? 0
                    : wm_symm_keep(run->symm, copy, code == 0 ? err : NULL);

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The engine "nccl": collectives of GPU memory between hosts with one rank
+// each, such as a rail of levels (comm/levels.h), by NCCL. Blocking and
+// nonblocking calls are on a stream of ours, which waits for the program's
+// work. Calls on the program's streams: nccl_stream.c.
+#include "comm/coll/nccl/nccl_run.h"
+#include "comm/coll/nccl/nccl_stream.h"
+
+#include "comm/coll/call/coll_wait.h"
+#include "comm/coll/direct/coll_op.h"
+#include "comm/comm/failure.h"
+#include "comm/engine/engine.h"
+#include "cuda/event.h"
+#include "cuda/stream.h"
+
+typedef struct {
+    wm_block_t *room; // NULL: none
+    CUevent end;      // of a call that is not blocking
+    bool given;       // work is on the stream
+    unsigned looks;
+} nccl_t;
+
+_Static_assert(sizeof(nccl_t) <= WM_COLL_STATE_BYTES, "there is room");
+
+static nccl_t *
+nccl_state(wm_coll_op_t *op)
+{
+    return (nccl_t *)op->state;
+}
+
+// Kernels take so many sources at most.
+static bool
+nccl_spans(const wm_comm_t *comm)
+{
+    return !wm_comm_is_one_host(comm) && comm->split == 0 && comm->size > 1
+           && comm->size <= WM_REDUCE_SOURCES
+           && wm_hosts_find(comm).largest == 1;
+}
+
+static int
+nccl_open(wm_comm_t *comm, int device, void **state, wm_error_t *err)
+{
+    wm_nccl_comm_t *own;
+    int code = wm_nccl_comm_open(comm, device, &own, err);
+    if (code == 0)
+        *state = own;
+    return code;
+}
+
+static void
+nccl_comm_drop(wm_comm_t *comm, void *state)
+{
+    (void)comm;
+    if (state != NULL)
+        wm_nccl_comm_drop(state);
+}
+
+static void
+nccl_abort(wm_comm_t *comm, void *state)
+{
+    wm_error_t err;
+    (void)comm;
+    if (state != NULL)
+        (void)!wm_nccl_comm_look(state, &err);
+}
+
+// Returns the GPU of the buffers; -1: they are not memory of one.
+static int
+nccl_device_of(const wm_coll_t *call)
+{
+    const wm_buffer_t *sides[] = {call->send, call->receive};
+    int device = -1;
+    for (int i = 0; i < 2; ++i) {
+        if (sides[i] == NULL)
+            continue;
+        int its = sides[i]->memory.device;
+        if (device >= 0 && its != device)
+            return -1;
+        device = its;
+    }
+    return device;
+}
+
+static bool
+nccl_serves(const wm_coll_op_t *op)
+{
+    const wm_participant_t *participant = &op->participant;
+    const wm_coll_t *call = participant->call;
+    const wm_nccl_comm_t *own = wm_nccl_of(participant->comm);
+    int device = nccl_device_of(call);
+    if (device < 0
+        || (wm_coll_shape(call->kind)->uneven && call->receives == NULL))
+        return false;
+    return own != NULL ? own->device == device : wm_nccl_load(NULL) == 0;
+}
+
+// Makes our stream wait for the work of the program that uses the buffers.
+static int
+nccl_order(wm_coll_op_t *op, const wm_nccl_comm_t *own, wm_error_t *err)
+{
+    const wm_direct_t *direct = &op->participant.direct;
+    const wm_access_t *sides[] = {&direct->from, &direct->into};
+    int code = 0;
+    for (int i = 0; i < 2 && code == 0; ++i)
+        if (sides[i]->opened && !sides[i]->idle)
+            code = wm_stream_follow(own->device, own->stream, sides[i]->device,
+                                    sides[i]->stream, err);
+    return code;
+}
+
+static int
+nccl_give(wm_coll_op_t *op, wm_nccl_comm_t *own, wm_error_t *err)
+{
+    nccl_t *state = nccl_state(op);
+    wm_nccl_run_t run;
+    int code = wm_nccl_run_fill(&run, own, op->participant.call, own->stream,
+                                err);
+    if (code == 0)
+        code = wm_nccl_run_take(&run, err);
+    state->room = run.room;
+    if (code == 0 && op->form != WM_COLL_FORM_BLOCKING)
+        code = wm_event_acquire(own->device, &state->end, err);
+    if (code == 0)
+        code = nccl_order(op, own, err);
+    state->given = true;
+    if (code == 0)
+        code = wm_nccl_run_enqueue(&run, err);
+    if (code == 0 && state->end != NULL)
+        code = wm_event_record(own->device, state->end, own->stream, err);
+    if (code < 0 && state->end != NULL) { // the stream tells the end
+        wm_event_release(own->device, state->end);
+        state->end = NULL;
+    }
+    return code;
+}
+
+// A rank that cannot take part breaks the communicator, as it has no data to
+// go on with.
+static wm_coll_result_t
+nccl_start(wm_coll_op_t *op, wm_error_t *err)
+{
+    wm_nccl_comm_t *own = op->own;
+    *nccl_state(op) = (nccl_t){.room = NULL};
+    op->looks = WM_LOOKS_AT_STREAM;
+    op->begun = true;
+    if (op->wrong.code < 0)
+        *err = op->wrong;
+    wm_device_stay();
+    int code = op->wrong.code < 0 ? op->wrong.code : nccl_give(op, own, err);
+    wm_device_go();
+    if (code == 0)
+        return WM_COLL_UNDER_WAY;
+    wm_nccl_comm_break(own, err);
+    return (wm_coll_result_t)code;
+}
+
+// Returns 1 when the stream has passed the call, 0 if not yet.
+static int
+nccl_ended(wm_coll_op_t *op, int tries, wm_error_t *err)
+{
+    const wm_nccl_comm_t *own = op->own;
+    const nccl_t *state = nccl_state(op);
+    bool done = false;
+    int code = state->end != NULL
+                   ? wm_event_done(own->device, state->end, &done, err)
+                   : wm_stream_spin(own->device, own->stream, tries, &done,
+                                    err);
+    return code < 0 ? code : done;
+}
+
+static wm_coll_result_t
+nccl_step(wm_coll_op_t *op, bool *waits, wm_error_t *err)
+{
+    wm_nccl_comm_t *own = op->own;
+    nccl_t *state = nccl_state(op);
+    int ended = nccl_ended(op, WM_LOOK_TRIES, err);
+    *waits = ended == 0;
+    if (ended < 0)
+        return (wm_coll_result_t)ended;
+    // An aborted call ends, too.
+    int code = ended == 0 && wm_failure_is_due(&state->looks)
+                   ? wm_nccl_comm_look(own, err)
+                   : wm_nccl_comm_failure(own, err);
+    if (code < 0) {
+        *waits = false;
+        return (wm_coll_result_t)code;
+    }
+    return ended == 0 ? WM_COLL_UNDER_WAY : WM_COLL_DONE;
+}
+
+static void
+nccl_drop(wm_coll_op_t *op)
+{
+    wm_nccl_comm_t *own = op->own;
+    nccl_t *state = nccl_state(op);
+    wm_error_t err;
+    for (unsigned turn = 1; state->given && nccl_ended(op, 1, &err) == 0;
+         ++turn) {
+        if (wm_failure_is_due(&state->looks))
+            (void)!wm_nccl_comm_look(own, &err);
+        if (wm_engine_may_wait())
+            wm_engine_turn(turn);
+    }
+    if (state->end != NULL)
+        wm_event_release(own->device, state->end);
+    if (state->room != NULL)
+        wm_block_free(state->room, 0, NULL, NULL);
+    *state = (nccl_t){.room = NULL};
+}
+
+const wm_coll_engine_t wm_nccl_engine = {
+    .name = "nccl",
+    .in_order = true,
+    .takes = WM_COLL_TAKES_DEVICE,
+    .spans = nccl_spans,
+    .open = nccl_open,
+    .comm_drop = nccl_comm_drop,
+    .abort = nccl_abort,
+    .serves = nccl_serves,
+    .start = nccl_start,
+    .step = nccl_step,
+    .drop = nccl_drop,
+    .on_stream = &wm_nccl_on_stream,
+};

@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// How ranks make NCCL's communicator. Each step is begun, and looked at beside
+// dead ranks. A thread of its own makes the first calls, which wait for other
+// ranks inside NCCL. Meanwhile the ranks tell each other again and again, by
+// MPI, how far they are: if one fails, all leave.
+#include "comm/coll/nccl/nccl_comm.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm/coll/call/coll_wait.h"
+#include "comm/coll/direct/coll_gather.h"
+#include "comm/coll/nccl/nccl_private.h"
+#include "comm/engine/engine.h"
+#include "cuda/lock.h"
+#include "cuda/memory.h"
+
+#define LOOKS 1
+#define ROUND_US 1000                // between two rounds of telling
+#define WARM_BYTES ((size_t)4 << 20) // of the longest first call
+#define WARM_SHORT 64
+
+// What ranks tell before.
+typedef struct {
+    int version;
+    wm_nccl_id_t id; // of rank 0
+} facts_t;
+
+enum { SOUND = 1, READY = 2 }; // what ranks tell meanwhile
+
+typedef struct {
+    wm_nccl_comm_t *own;
+    enum { JOINING, SPLITTING, WARMING, DONE } state;
+    wm_nccl_handle_t *child; // of a split under way
+    wm_error_t failure;      // of this rank; code 0: none
+    int mine, all;           // bits
+    MPI_Request round;
+    int64_t told;
+    // The thread of the first calls.
+    pthread_t thread;
+    bool threaded;
+    _Atomic int warmed; // 1, or its error
+    wm_error_t thread_failure;
+    wm_block_t *room;
+} opening_t;
+
+// Judges what the ranks have told: their versions agree.
+static int
+nccl_open_compare(const wm_comm_t *comm, const facts_t *all, wm_error_t *err)
+{
+    for (int rank = 1; rank < comm->size; ++rank)
+        if (all[rank].version / 100 != all[0].version / 100)
+            return wm_error_set(
+                err, WM_ERR_STATE, 0,
+                "%s has NCCL %d.%d, and %s %d.%d: install one version on all "
+                "hosts",
+                wm_comm_name(comm, 0).text, all[0].version / 10000,
+                all[0].version / 100 % 100, wm_comm_name(comm, rank).text,
+                all[rank].version / 10000, all[rank].version / 100 % 100);
+    return 0;
+}
+
+// Agrees on a call of all ranks, and on its id.
+static int
+nccl_open_exchange(wm_comm_t *comm, int device, wm_nccl_id_t *id,
+                   wm_error_t *err)
+{
+    facts_t mine = {.version = 0};
+    facts_t *all = malloc((size_t)comm->size * sizeof *all);
+    int code = wm_nccl_load(err);
+    mine.version = wm_nccl_version();
+    if (code == 0 && device < 0)
+        code = wm_error_set(err, WM_ERR_STATE, 0,
+                            "this rank has no GPU memory in the call");
+    if (code == 0 && comm->rank == 0)
+        code = WM_NCCL(err, GetUniqueId, &mine.id);
+    if (code == 0 && all == NULL)
+        code = wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    facts_t unused; // a rank without memory has failed, and so have all
+    code = wm_coll_exchange(comm, "the engine \"nccl\"", code, &mine,
+                            sizeof mine, all != NULL ? all : &unused, err);
+    if (code == 0)
+        code = nccl_open_compare(comm, all, err);
+    if (code == 0)
+        *id = all[0].id;
+    free(all);
+    return code;
+}
+
+// Makes the connections of all kinds of calls, with short and long data.
+static int
+warm_calls(const opening_t *opening, wm_error_t *err)
+{
+    const wm_nccl_comm_t *own = opening->own;
+    const wm_comm_t *comm = own->comm;
+    char *room = wm_block_pointer(opening->room);
+    size_t size = (size_t)comm->size;
+    int code = WM_NCCL(err, GroupStart);
+    for (int peer = 0; peer < comm->size && code == 0; ++peer) {
+        if (peer == comm->rank)
+            continue;
+        code = WM_NCCL(err, Send, room, 1, WM_NCCL_UINT8, peer, own->handle,
+                       own->stream);
+        if (code == 0)
+            code = WM_NCCL(err, Recv, room + 1 + peer, 1, WM_NCCL_UINT8, peer,
+                           own->handle, own->stream);
+    }
+    int ended = wm_nccl_check(wm_nccl.GroupEnd(), "ncclGroupEnd",
+                              code == 0 ? err : NULL);
+    code = code < 0 ? code : ended;
+    for (int i = 0; i < 2 && code == 0; ++i) {
+        size_t part = i == 0 ? WARM_SHORT : WARM_BYTES / size;
+        code = WM_NCCL(err, AllGather, room + part * (size_t)comm->rank, room,
+                       part, WM_NCCL_UINT8, own->handle, own->stream);
+        if (code == 0)
+            code = WM_NCCL(err, Broadcast, room, room, part * size,
+                           WM_NCCL_UINT8, 0, own->handle, own->stream);
+    }
+    return code;
+}
+
+static void *
+warm_run(void *context)
+{
+    opening_t *opening = context;
+    wm_scope_t scope;
+    wm_error_t *err = &opening->thread_failure;
+    int code = wm_device_enter(opening->own->device, &scope, err);
+    if (code == 0) {
+        code = warm_calls(opening, err);
+        wm_device_leave(&scope);
+    }
+    atomic_store(&opening->warmed, code == 0 ? 1 : code);
+    return NULL;
+}
+
+static int
+warm_begin(opening_t *opening, wm_error_t *err)
+{
+    const wm_nccl_comm_t *own = opening->own;
+    size_t size = (size_t)own->comm->size;
+    int code = wm_block_alloc(own->device, WARM_BYTES + WARM_SHORT * size,
+                              &opening->room, err);
+    if (code < 0)
+        return code;
+    opening->state = WARMING;
+    opening->threaded = wm_thread_start(warm_run, opening, &opening->thread);
+    return opening->threaded ? 0
+                             : wm_error_set(err, WM_ERR_MEMORY, 0,
+                                            "no thread can be started");
+}
+
+// Returns 1 when the first calls have ended, 0 if not yet.
+static int
+warm_look(opening_t *opening, wm_error_t *err)
+{
+    const wm_nccl_comm_t *own = opening->own;
+    int warmed = atomic_load(&opening->warmed);
+    bool idle = false;
+    if (warmed < 0)
+        *err = opening->thread_failure;
+    if (warmed <= 0)
+        return warmed;
+    int code = wm_stream_idle(own->device, own->stream, &idle, err);
+    return code < 0 ? code : idle;
+}
+
+static int
+nccl_open_join(opening_t *opening, const wm_nccl_id_t *id, wm_error_t *err)
+{
+    wm_nccl_comm_t *own = opening->own;
+    const wm_comm_t *comm = own->comm;
+    wm_nccl_config_t config = wm_nccl_config(0);
+    wm_scope_t scope;
+    int code = wm_device_enter(own->device, &scope, err);
+    if (code < 0)
+        return code;
+    code = WM_NCCL(err, CommInitRankConfig, &own->parent, comm->size, *id,
+                   comm->rank, &config);
+    wm_device_leave(&scope);
+    return code;
+}
+
+// Returns 1 when NCCL is no longer in progress, 0 if it is.
+static int
+poll_parent(const opening_t *opening, wm_error_t *err)
+{
+    wm_nccl_result_t state = WM_NCCL_SUCCESS;
+    int code = WM_NCCL(err, CommGetAsyncError, opening->own->parent, &state);
+    if (code == 0)
+        code = wm_nccl_check(state, "ncclCommInitRankConfig", err);
+    return code < 0 ? code : state != WM_NCCL_IN_PROGRESS;
+}
+
+static int
+nccl_open_split(opening_t *opening, wm_error_t *err)
+{
+    wm_nccl_comm_t *own = opening->own;
+    wm_nccl_config_t config = wm_nccl_config(1);
+    opening->state = SPLITTING;
+    return WM_NCCL(err, CommSplit, own->parent, 0, own->comm->rank,
+                   &opening->child, &config);
+}
+
+// Goes on as far as possible.
+static int
+nccl_open_advance(opening_t *opening, wm_error_t *err)
+{
+    int code = opening->state == WARMING ? warm_look(opening, err)
+                                         : poll_parent(opening, err);
+    if (code <= 0)
+        return code;
+    switch (opening->state) {
+    case JOINING:
+        return nccl_open_split(opening, err);
+    case SPLITTING:
+        opening->own->handle = opening->child;
+        return warm_begin(opening, err);
+    default:
+        opening->state = DONE;
+        return 0;
+    }
+}
+
+static void
+nccl_open_step(opening_t *opening)
+{
+    const wm_nccl_comm_t *own = opening->own;
+    wm_scope_t scope;
+    wm_error_t err;
+    if (opening->failure.code < 0 || opening->state == DONE)
+        return;
+    int code = wm_device_enter(own->device, &scope, &err);
+    if (code == 0) {
+        code = nccl_open_advance(opening, &err);
+        wm_device_leave(&scope);
+    }
+    if (code < 0)
+        opening->failure = err;
+}
+
+// Returns 1 when all ranks are ready, 0 if not yet, or this rank's error.
+static int
+nccl_open_look(void *context, wm_error_t *err)
+{
+    opening_t *opening = context;
+    int flag = 0;
+    nccl_open_step(opening);
+    if (opening->round == MPI_REQUEST_NULL) {
+        int64_t now = wm_engine_now();
+        if (now - opening->told < ROUND_US)
+            return 0;
+        opening->told = now;
+        opening->mine = (opening->failure.code == 0 ? SOUND : 0)
+                        | (opening->state == DONE ? READY : 0);
+        return wm_mpi_check(
+            MPI_Iallreduce(&opening->mine, &opening->all, 1, MPI_INT, MPI_BAND,
+                           opening->own->comm->match, &opening->round),
+            "MPI_Iallreduce", err);
+    }
+    int code = wm_mpi_check(
+        MPI_Test(&opening->round, &flag, MPI_STATUS_IGNORE), "MPI_Test", err);
+    if (code < 0 || !flag)
+        return code;
+    if ((opening->all & SOUND) != 0)
+        return (opening->all & READY) != 0;
+    if (opening->failure.code == 0)
+        (void)wm_error_set(&opening->failure, WM_ERR_STATE, 0,
+                           "another rank could not make NCCL's communicator: "
+                           "its error tells why");
+    *err = opening->failure;
+    return err->code;
+}
+
+// Ends what was begun. After an error the communicator is aborted before.
+static void
+nccl_open_end(opening_t *opening)
+{
+    if (opening->threaded)
+        pthread_join(opening->thread, NULL);
+    if (opening->room != NULL) {
+        (void)!wm_stream_synchronize(opening->own->device,
+                                     opening->own->stream, NULL);
+        wm_block_free(opening->room, 0, NULL, NULL);
+    }
+    if (opening->round == MPI_REQUEST_NULL) // else MPI may yet write
+        free(opening);
+}
+
+static wm_nccl_comm_t *
+nccl_open_new(wm_comm_t *comm, int device, wm_error_t *err)
+{
+    wm_nccl_comm_t *own = calloc(1, sizeof *own);
+    if (own == NULL) {
+        (void)wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+        return NULL;
+    }
+    own->comm = comm;
+    own->device = device;
+    pthread_mutex_init(&own->lock, NULL);
+    int code = wm_stream_create(device, &own->stream, err);
+    if (code == 0)
+        code = wm_event_create(device, &own->last, err);
+    if (code == 0)
+        return own;
+    wm_nccl_comm_free(own);
+    return NULL;
+}
+
+// Makes this rank's part. A rank that cannot begin tells the others.
+static int
+nccl_open_make(opening_t *opening, const wm_nccl_id_t *id, wm_error_t *err)
+{
+    wm_comm_t *comm = opening->own->comm;
+    if (nccl_open_join(opening, id, err) < 0)
+        opening->failure = *err;
+    int code = wm_coll_wait(comm, nccl_open_look, opening, LOOKS, err);
+    if (code < 0)
+        wm_nccl_comm_abort(opening->own);
+    nccl_open_end(opening);
+    return code;
+}
+
+int
+wm_nccl_comm_open(wm_comm_t *comm, int device, wm_nccl_comm_t **own,
+                  wm_error_t *err)
+{
+    wm_nccl_id_t id;
+    int code = nccl_open_exchange(comm, device, &id, err);
+    if (code < 0)
+        return code;
+    opening_t *opening = calloc(1, sizeof *opening);
+    wm_nccl_comm_t *made = opening != NULL ? nccl_open_new(comm, device, err)
+                                           : NULL;
+    if (opening == NULL)
+        (void)wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    code = wm_coll_exchange(comm, "the engine \"nccl\"",
+                            made != NULL ? 0 : err->code, NULL, 0, NULL, err);
+    if (code == 0) {
+        opening->own = made;
+        opening->round = MPI_REQUEST_NULL;
+        code = nccl_open_make(opening, &id, err);
+    }
+    else
+        free(opening);
+    if (code == 0)
+        *own = wm_nccl_comm_add(made);
+    else if (made != NULL)
+        wm_nccl_comm_free(made);
+    return code;
+}

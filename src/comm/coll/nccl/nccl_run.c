@@ -1,0 +1,534 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "comm/coll/nccl/nccl_run.h"
+
+#include "comm/engine/stats.h"
+#include "cuda/lock.h"
+#include "cuda/memory.h"
+
+// Up to so many bytes a vector is gathered whole by an Allreduce: fewer steps,
+// more bytes.
+#define GATHERED_BYTES ((size_t)64 << 10)
+// At most so many bytes of a vector are reduced in one round, so that the room
+// is bounded.
+#define ROUND_BYTES ((size_t)64 << 20)
+#define ALIGN ((size_t)256)
+
+typedef struct {
+    size_t at, nbytes;
+} part_t;
+
+// --- Facts of a call ---
+
+static size_t
+ranks_of(const wm_nccl_run_t *run)
+{
+    return (size_t)run->desc.comm->size;
+}
+
+static bool
+run_gives(const wm_nccl_run_t *run, int rank)
+{
+    return (uint32_t)rank >= run->gives.first
+           && (uint32_t)rank < run->gives.first + run->gives.count;
+}
+
+static bool
+run_takes(const wm_nccl_run_t *run, int rank)
+{
+    return (uint32_t)rank >= run->takes.first
+           && (uint32_t)rank < run->takes.first + run->takes.count;
+}
+
+static const wm_span_t *
+out_of(const wm_nccl_run_t *run, int rank)
+{
+    return &run->desc.out[run->desc.shape->scatters ? rank : 0];
+}
+
+static const wm_span_t *
+into_of(const wm_nccl_run_t *run, int rank)
+{
+    return &run->desc.into[run->desc.shape->gathers ? rank : 0];
+}
+
+// Returns true if the ranks reduce parts of the vector, so that no byte goes
+// between hosts more often than it must.
+static bool
+run_goes_in_parts(const wm_nccl_run_t *run)
+{
+    const wm_coll_desc_t *desc = &run->desc;
+    wm_coll_kind_t kind = desc->call->kind;
+    size_t nbytes = desc->out[0].nbytes;
+    return (kind == WM_COLL_ALLREDUCE && nbytes > GATHERED_BYTES)
+           || (kind == WM_COLL_REDUCE && nbytes > GATHERED_BYTES
+               && ranks_of(run) > 2);
+}
+
+// Returns the bytes of a vector's parts; the last ones may be shorter. All
+// begin at whole elements.
+static size_t
+part_bytes(const wm_nccl_run_t *run, size_t nbytes)
+{
+    size_t element = wm_reduce_size(run->desc.type), ranks = ranks_of(run);
+    size_t unit = WM_REDUCE_VECTOR * element; // kernels like such addresses
+    return (nbytes + ranks * unit - 1) / (ranks * unit) * unit;
+}
+
+static part_t
+part_of(size_t each, int rank, size_t nbytes)
+{
+    size_t at = each * (size_t)rank;
+    at = at < nbytes ? at : nbytes;
+    return (part_t){at, nbytes - at < each ? nbytes - at : each};
+}
+
+// Returns the bytes of each block that one round reduces: a multiple of all
+// elements' sizes.
+static size_t
+round_bytes(const wm_nccl_run_t *run)
+{
+    size_t each = ROUND_BYTES / (run_goes_in_parts(run) ? 1 : ranks_of(run));
+    size_t unit = ALIGN * wm_reduce_size(run->desc.type);
+    return each / unit * unit;
+}
+
+static size_t
+aligned(size_t nbytes)
+{
+    return (nbytes + ALIGN - 1) / ALIGN * ALIGN;
+}
+
+static size_t
+smaller(size_t one, size_t other)
+{
+    return one < other ? one : other;
+}
+
+// Returns true if the result of a Reduce_scatter would lie over data that are
+// still to be sent: then it is made in the room, and copied.
+static bool
+result_waits(const wm_nccl_run_t *run)
+{
+    const wm_coll_desc_t *desc = &run->desc;
+    return desc->shape->scatters && desc->source == desc->target;
+}
+
+// Returns true if the data to send are overwritten by those that come: then
+// they are copied first.
+static bool
+source_is_copied(const wm_nccl_run_t *run)
+{
+    const wm_coll_desc_t *desc = &run->desc;
+    return desc->shape->overlaid && !desc->shape->reduces
+           && desc->source != NULL && desc->source == desc->target;
+}
+
+// Returns the end of the blocks of the source.
+static size_t
+source_bytes(const wm_nccl_run_t *run)
+{
+    size_t end = 0;
+    for (int rank = 0; rank < run->desc.comm->size; ++rank) {
+        const wm_span_t *span = &run->desc.out[rank];
+        if (span->nbytes > 0 && span->at + span->nbytes > end)
+            end = span->at + span->nbytes;
+    }
+    return end;
+}
+
+// Returns the bytes of our own memory that the call needs.
+static size_t
+room_bytes(const wm_nccl_run_t *run)
+{
+    const wm_coll_desc_t *desc = &run->desc;
+    size_t ranks = ranks_of(run), nbytes = desc->out[0].nbytes;
+    if (desc->call->kind == WM_COLL_BARRIER)
+        return ranks;
+    if (!desc->shape->reduces)
+        return source_is_copied(run) ? source_bytes(run) : 0;
+    if (run_goes_in_parts(run))
+        return ranks * part_bytes(run, smaller(nbytes, round_bytes(run)));
+    if (desc->call->kind == WM_COLL_ALLREDUCE)
+        return ranks * nbytes;
+    if (run->takes.count == 0)
+        return 0;
+    size_t mine = desc->into[0].nbytes;
+    return ranks * aligned(smaller(mine, round_bytes(run)))
+           + (result_waits(run) ? mine : 0);
+}
+
+static char *
+room_of(const wm_nccl_run_t *run)
+{
+    return run->room != NULL ? wm_block_pointer(run->room) : NULL;
+}
+
+// --- Steps ---
+
+static int
+run_send(wm_nccl_run_t *run, const char *data, size_t nbytes, int rank,
+         wm_error_t *err)
+{
+    if (nbytes == 0)
+        return 0;
+    run->sent += nbytes;
+    return WM_NCCL(err, Send, data, nbytes, WM_NCCL_UINT8, rank,
+                   run->own->handle, run->desc.stream);
+}
+
+static int
+run_receive(const wm_nccl_run_t *run, char *data, size_t nbytes, int rank,
+            wm_error_t *err)
+{
+    return nbytes == 0 ? 0
+                       : WM_NCCL(err, Recv, data, nbytes, WM_NCCL_UINT8, rank,
+                                 run->own->handle, run->desc.stream);
+}
+
+// Ends a group in any case.
+static int
+run_end_group(int code, wm_error_t *err)
+{
+    int ended = wm_nccl_check(wm_nccl.GroupEnd(), "ncclGroupEnd",
+                              code == 0 ? err : NULL);
+    return code < 0 ? code : ended;
+}
+
+static int
+run_copy(const wm_nccl_run_t *run, char *to, const char *from, size_t nbytes,
+         wm_error_t *err)
+{
+    return nbytes == 0 || to == from
+               ? 0
+               : wm_memory_copy(run->desc.device, to, from, nbytes,
+                                run->desc.stream, err);
+}
+
+static int
+run_fold(const wm_nccl_run_t *run, char *to, const void *const *sources, int n,
+         size_t nbytes, wm_error_t *err)
+{
+    const wm_coll_desc_t *desc = &run->desc;
+    return wm_reduce_launch(desc->device, desc->type, desc->op, to, sources, n,
+                            nbytes / wm_reduce_size(desc->type), desc->stream,
+                            err);
+}
+
+static int
+run_gather(wm_nccl_run_t *run, const char *from, char *to, size_t nbytes,
+           wm_error_t *err)
+{
+    run->sent += (ranks_of(run) - 1) * nbytes;
+    return nbytes == 0
+               ? 0
+               : WM_NCCL(err, AllGather, from, to, nbytes, WM_NCCL_UINT8,
+                         run->own->handle, run->desc.stream);
+}
+
+static int
+run_broadcast(wm_nccl_run_t *run, wm_error_t *err)
+{
+    const wm_coll_desc_t *desc = &run->desc;
+    bool sends = desc->source != NULL;
+    char *data = sends ? desc->source : desc->target;
+    size_t nbytes = sends ? desc->out[0].nbytes : desc->into[0].nbytes;
+    if (nbytes == 0)
+        return 0;
+    run->sent += sends ? nbytes : 0;
+    return WM_NCCL(err, Broadcast, data, data, nbytes, WM_NCCL_UINT8,
+                   desc->call->root, run->own->handle, desc->stream);
+}
+
+// --- Calls that only move ---
+
+static int
+run_exchange_all(wm_nccl_run_t *run, const char *source, wm_error_t *err)
+{
+    const wm_coll_desc_t *desc = &run->desc;
+    int code = WM_NCCL(err, GroupStart);
+    if (code < 0)
+        return code;
+    for (int rank = 0; rank < desc->comm->size && code == 0; ++rank) {
+        if (rank == desc->comm->rank)
+            continue;
+        const wm_span_t *out = out_of(run, rank), *into = into_of(run, rank);
+        if (run_gives(run, rank))
+            code = run_send(run, source + out->at, out->nbytes, rank, err);
+        if (code == 0 && run_takes(run, rank))
+            code = run_receive(run, desc->target + into->at, into->nbytes,
+                               rank, err);
+    }
+    return run_end_group(code, err);
+}
+
+static int
+run_move(wm_nccl_run_t *run, wm_error_t *err)
+{
+    const wm_coll_desc_t *desc = &run->desc;
+    int own = desc->comm->rank, code = 0;
+    char *source = desc->source;
+    if (source_is_copied(run)) {
+        source = room_of(run);
+        code = run_copy(run, source, desc->source, source_bytes(run), err);
+    }
+    const wm_span_t *out = out_of(run, own), *into = into_of(run, own);
+    if (code == 0 && run_gives(run, own) && run_takes(run, own)
+        && source == desc->source)
+        code = run_copy(run, desc->target + into->at, source + out->at,
+                        out->nbytes, err);
+    return code < 0 ? code : run_exchange_all(run, source, err);
+}
+
+// --- Reductions ---
+
+// Gathers the vectors of all ranks.
+static int
+run_reduce_gathered(wm_nccl_run_t *run, wm_error_t *err)
+{
+    const wm_coll_desc_t *desc = &run->desc;
+    const void *sources[WM_REDUCE_SOURCES];
+    size_t nbytes = desc->out[0].nbytes;
+    char *room = room_of(run);
+    int code = run_gather(run, desc->source, room, nbytes, err);
+    for (int rank = 0; rank < desc->comm->size; ++rank)
+        sources[rank] = room + (size_t)rank * nbytes;
+    return code < 0 || nbytes == 0 ? code
+                                   : run_fold(run, desc->target, sources,
+                                              desc->comm->size, nbytes, err);
+}
+
+// Exchanges a round of the blocks that ranks reduce, from `at` on: this rank's
+// go into the room, one behind the other.
+static int
+round_exchange(wm_nccl_run_t *run, size_t at, size_t room_each,
+               wm_error_t *err)
+{
+    const wm_coll_desc_t *desc = &run->desc;
+    size_t most = round_bytes(run);
+    int code = WM_NCCL(err, GroupStart);
+    if (code < 0)
+        return code;
+    for (int rank = 0; rank < desc->comm->size && code == 0; ++rank) {
+        const wm_span_t *out = out_of(run, rank);
+        size_t mine = desc->into[0].nbytes;
+        if (rank == desc->comm->rank)
+            continue;
+        if (run_gives(run, rank) && at < out->nbytes)
+            code = run_send(run, desc->source + out->at + at,
+                            smaller(out->nbytes - at, most), rank, err);
+        if (code == 0 && run_takes(run, rank) && at < mine)
+            code = run_receive(run, room_of(run) + (size_t)rank * room_each,
+                               smaller(mine - at, most), rank, err);
+    }
+    return run_end_group(code, err);
+}
+
+// Reduces the blocks of a round, in the order of the ranks.
+static int
+round_fold(const wm_nccl_run_t *run, char *result, size_t at, size_t room_each,
+           wm_error_t *err)
+{
+    const wm_coll_desc_t *desc = &run->desc;
+    const void *sources[WM_REDUCE_SOURCES];
+    size_t mine = desc->into[0].nbytes;
+    int n = 0;
+    for (int rank = 0; rank < desc->comm->size; ++rank)
+        if (run_takes(run, rank))
+            sources[n++] = rank == desc->comm->rank
+                               ? desc->source + out_of(run, rank)->at + at
+                               : room_of(run) + (size_t)rank * room_each;
+    return n == 0 || at >= mine
+               ? 0
+               : run_fold(run, result + at, sources, n,
+                          smaller(mine - at, round_bytes(run)), err);
+}
+
+// Each rank sends the others their blocks, or all of its vector.
+static int
+run_reduce_blocks(wm_nccl_run_t *run, wm_error_t *err)
+{
+    const wm_coll_desc_t *desc = &run->desc;
+    size_t most = round_bytes(run), longest = 0, mine = desc->into[0].nbytes;
+    size_t room_each = aligned(smaller(mine, most));
+    char *result = result_waits(run) ? room_of(run) + ranks_of(run) * room_each
+                                     : desc->target;
+    for (int rank = 0; rank < desc->comm->size; ++rank)
+        if (run_gives(run, rank) && out_of(run, rank)->nbytes > longest)
+            longest = out_of(run, rank)->nbytes;
+    if (run->takes.count > 0 && mine > longest)
+        longest = mine;
+    int code = 0;
+    for (size_t at = 0; at < longest && code == 0; at += most) {
+        code = round_exchange(run, at, room_each, err);
+        if (code == 0 && run->takes.count > 0)
+            code = round_fold(run, result, at, room_each, err);
+    }
+    return code < 0 || !result_waits(run)
+               ? code
+               : run_copy(run, desc->target, result, mine, err);
+}
+
+// A round of a vector that is reduced in parts: `nbytes` from `at` on.
+typedef struct {
+    size_t at, nbytes, each;
+    part_t mine;
+} round_t;
+
+// Exchanges the parts, each of which one rank reduces.
+static int
+parts_scatter(wm_nccl_run_t *run, const round_t *round, wm_error_t *err)
+{
+    const wm_coll_desc_t *desc = &run->desc;
+    int code = WM_NCCL(err, GroupStart);
+    if (code < 0)
+        return code;
+    for (int rank = 0; rank < desc->comm->size && code == 0; ++rank) {
+        part_t its = part_of(round->each, rank, round->nbytes);
+        if (rank == desc->comm->rank)
+            continue;
+        code = run_send(run, desc->source + round->at + its.at, its.nbytes,
+                        rank, err);
+        if (code == 0)
+            code = run_receive(run, room_of(run) + (size_t)rank * round->each,
+                               round->mine.nbytes, rank, err);
+    }
+    return run_end_group(code, err);
+}
+
+static int
+parts_fold(const wm_nccl_run_t *run, const round_t *round, char *to,
+           wm_error_t *err)
+{
+    const wm_coll_desc_t *desc = &run->desc;
+    const void *sources[WM_REDUCE_SOURCES];
+    for (int rank = 0; rank < desc->comm->size; ++rank)
+        sources[rank] = rank == desc->comm->rank
+                            ? desc->source + round->at + round->mine.at
+                            : room_of(run) + (size_t)rank * round->each;
+    return round->mine.nbytes == 0
+               ? 0
+               : run_fold(run, to, sources, desc->comm->size,
+                          round->mine.nbytes, err);
+}
+
+// Gives the reduced parts to all ranks, or to the root (`root`; -1: all).
+static int
+parts_give(wm_nccl_run_t *run, const round_t *round, char *mine, int root,
+           wm_error_t *err)
+{
+    const wm_coll_desc_t *desc = &run->desc;
+    int own = desc->comm->rank;
+    if (root < 0 && round->nbytes == round->each * ranks_of(run))
+        return run_gather(run, mine, desc->target + round->at, round->each,
+                          err);
+    int code = WM_NCCL(err, GroupStart);
+    if (code < 0)
+        return code;
+    for (int rank = 0; rank < desc->comm->size && code == 0; ++rank) {
+        part_t its = part_of(round->each, rank, round->nbytes);
+        if (rank == own)
+            continue;
+        if (root < 0 || root == rank)
+            code = run_send(run, mine, round->mine.nbytes, rank, err);
+        if (code == 0 && (root < 0 || root == own))
+            code = run_receive(run, desc->target + round->at + its.at,
+                               its.nbytes, rank, err);
+    }
+    return run_end_group(code, err);
+}
+
+static int
+run_reduce_parts(wm_nccl_run_t *run, wm_error_t *err)
+{
+    const wm_coll_desc_t *desc = &run->desc;
+    size_t nbytes = desc->out[0].nbytes, most = round_bytes(run);
+    int own = desc->comm->rank, code = 0;
+    int root = desc->shape->rooted ? desc->call->root : -1;
+    for (size_t at = 0; at < nbytes && code == 0; at += most) {
+        round_t round = {.at = at, .nbytes = smaller(nbytes - at, most)};
+        round.each = part_bytes(run, round.nbytes);
+        round.mine = part_of(round.each, own, round.nbytes);
+        char *to = desc->target != NULL
+                       ? desc->target + at + round.mine.at
+                       : room_of(run) + (size_t)own * round.each;
+        code = parts_scatter(run, &round, err);
+        if (code == 0)
+            code = parts_fold(run, &round, to, err);
+        if (code == 0)
+            code = parts_give(run, &round, to, root, err);
+    }
+    return code;
+}
+
+// --- The call ---
+
+static int
+run_steps(wm_nccl_run_t *run, wm_error_t *err)
+{
+    const wm_coll_desc_t *desc = &run->desc;
+    wm_coll_kind_t kind = desc->call->kind;
+    char *room = room_of(run);
+    if (kind == WM_COLL_BARRIER)
+        return run_gather(run, room + desc->comm->rank, room, 1, err);
+    if (kind == WM_COLL_BCAST)
+        return run_broadcast(run, err);
+    if (kind == WM_COLL_ALLGATHER)
+        return run_gather(run, desc->source + desc->out[0].at, desc->target,
+                          desc->out[0].nbytes, err);
+    if (!desc->shape->reduces)
+        return run_move(run, err);
+    if (run_goes_in_parts(run))
+        return run_reduce_parts(run, err);
+    return kind == WM_COLL_ALLREDUCE ? run_reduce_gathered(run, err)
+                                     : run_reduce_blocks(run, err);
+}
+
+int
+wm_nccl_run_fill(wm_nccl_run_t *run, wm_nccl_comm_t *own,
+                 const wm_coll_t *call, CUstream stream, wm_error_t *err)
+{
+    run->own = own;
+    run->room = NULL;
+    run->sent = 0;
+    run->gives = run->takes = (wm_ll_side_t){.first = 0};
+    run->desc = (wm_coll_desc_t){
+        .call = call,
+        .comm = own->comm,
+        .device = own->device,
+        .stream = stream,
+    };
+    int code = wm_coll_desc_fill(&run->desc, err);
+    if (code == 0)
+        wm_coll_desc_sides(&run->desc, &run->gives, &run->takes);
+    return code;
+}
+
+int
+wm_nccl_run_take(wm_nccl_run_t *run, wm_error_t *err)
+{
+    size_t nbytes = room_bytes(run);
+    return nbytes == 0
+               ? 0
+               : wm_block_alloc(run->desc.device, nbytes, &run->room, err);
+}
+
+int
+wm_nccl_run_enqueue(wm_nccl_run_t *run, wm_error_t *err)
+{
+    wm_nccl_comm_t *own = run->own;
+    wm_scope_t scope;
+    int code = wm_device_enter(own->device, &scope, err);
+    if (code < 0)
+        return code;
+    wm_lock(&own->lock);
+    code = wm_nccl_comm_failure(own, err);
+    if (code == 0)
+        code = run_steps(run, err);
+    pthread_mutex_unlock(&own->lock);
+    wm_device_leave(&scope);
+    if (code < 0)
+        return code;
+    wm_stat_add(WM_STAT_nccl_collectives, 1);
+    wm_stat_add(WM_STAT_nccl_bytes, (int64_t)run->sent);
+    return 0;
+}
