@@ -26,6 +26,7 @@ TELL = $(PY) build_tools/progress.py
 PIP = $(PY) -m pip install --quiet --disable-pip-version-check --no-compile
 SIMCUDA = build/simcuda
 SIMNCCL = build/simnccl
+SIMUCX = build/simucx
 ARGS ?=
 RUN_ARGS ?=
 ALL_ARGS = $(RUN_ARGS) $(if $(ARGS),$(if $(filter --,$(RUN_ARGS)),,--) $(ARGS))
@@ -101,11 +102,13 @@ demo: $(VENV)/.build-tools ## run the Jacobi example on 2 ranks; makes .venv
 
 # --- tests -------------------------------------------------------------------
 
-simcuda: $(VENV)/.build-tools ## the simulated driver and NCCL, into build/simcuda, build/simnccl
+simcuda: $(VENV)/.build-tools ## the simulated driver, NCCL and UCX, into build/simcuda, simnccl, simucx
 	@cuda=$$($(PY) build_tools/toolchain.py) && $(TELL) "compiling the \
 	simulated driver" $(MAKE) -s -j 4 --no-print-directory -C tests/simcuda OUT=$(abspath $(SIMCUDA)) \
 	    CUDA_HOME="$$cuda" && $(TELL) "compiling the \
 	simulated NCCL" $(MAKE) -s -j 4 --no-print-directory -C tests/simnccl OUT=$(abspath $(SIMNCCL)) \
+	    CUDA_HOME="$$cuda" && $(TELL) "compiling the \
+	simulated UCX" $(MAKE) -s -j 4 --no-print-directory -C tests/simucx OUT=$(abspath $(SIMUCX)) \
 	    CUDA_HOME="$$cuda"
 
 # What is downloaded comes while it is compiled.
@@ -149,7 +152,7 @@ lint: $(VENV)/.installed $(VENV)/.extras-lint ## formatters and type checkers
 format: $(VENV)/.extras-lint ## let ruff and clang-format rewrite the tree
 	@$(VENV)/bin/ruff check --fix .
 	@$(VENV)/bin/ruff format .
-	@find src tests/simcuda tests/simnccl -name '*.[ch]' -o -name '*.cu' -o -name '*.cpp' \
+	@find src tests/simcuda tests/simnccl tests/simucx -name '*.[ch]' -o -name '*.cu' -o -name '*.cpp' \
 	    | xargs $(VENV)/bin/clang-format -i
 
 # --- distribution --------------------------------------------------------------

@@ -193,7 +193,7 @@ def lints():
     python = sys.executable
     sources = sorted(
         str(path.relative_to(ROOT))
-        for folder in ("src", "tests/simcuda", "tests/simnccl")
+        for folder in ("src", "tests/simcuda", "tests/simnccl", "tests/simucx")
         for path in (ROOT / folder).rglob("*")
         if path.suffix in (".c", ".h", ".cu", ".cpp", ".cc")
     )

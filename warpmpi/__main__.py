@@ -21,8 +21,8 @@ others go on after sys.exit() on one rank, as without -m.
     --version    the versions of warpmpi, mpi4py, NumPy, Python and the MPI,
                  the GPUs, the source of the switch points, and what is missing
 
-Environment: WARPMPI_TRANSPORT=ipc, host or mpi selects the transport of GPU
-memory; docs/guide.md lists the other variables.
+Environment: WARPMPI_TRANSPORT=ipc, host, mpi or ucx selects the transport of
+GPU memory; docs/guide.md lists the other variables.
 """
 
 from __future__ import annotations

@@ -615,7 +615,7 @@ def transport(comm: MPI.Comm, rank: int, buffer: Any = None) -> Transport:
     """Tell which transport a message from ``rank`` takes into ``buffer``.
 
     buffer: the array received into; without one, memory of the current device.
-    Returns a Transport with ``name`` ('ipc', 'host', 'self', 'mpi') and
+    Returns a Transport with ``name`` ('ipc', 'host', 'self', 'ucx', 'mpi') and
     ``reason``. The sender's memory is not known here: for a buffer in host
     memory the name is 'mpi', which is right for a message from host memory,
     and the reason says how a message from a GPU is delivered. Raises

@@ -31,7 +31,7 @@
 // `standard` if it is unset ("": the setting is off), and may be set to
 // `values`. The guide has these words.
 #define WM_SETTINGS(X)                                                        \
-    X(TRANSPORT, TRANSPORT, "", "ipc, host or mpi", SHOULD,                   \
+    X(TRANSPORT, TRANSPORT, "", "ipc, host, mpi or ucx", SHOULD,              \
       "how GPU memory travels")                                               \
     X(EAGER_LIMIT, BYTES, "65536", "0 or more", SHOULD,                       \
       "bytes up to which a blocking Send of GPU memory does not wait for "    \

@@ -15,6 +15,7 @@
     X(self) /* a rank to itself on the GPU */                                 \
     X(ipc)  /* GPU to GPU, by mapped memory */                                \
     WM_TOY_LINKS(X)                                                           \
+    X(ucx)  /* by UCX, between hosts */                                       \
     X(mpi)  /* by MPI alone */                                                \
     X(host) /* with a GPU buffer, staged in host memory */
 

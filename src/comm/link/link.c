@@ -146,7 +146,9 @@ wm_link_confirm(wm_peer_t *peer, uint32_t theirs)
             wm_peer_refuse(peer, i, "the peer cannot connect to this process");
         }
         peer->connected &= ~bit;
-        wm_peer_refuse(peer, i, "not both processes use it");
+        wm_peer_refuse(peer, i,
+                       links[i] == &wm_link_ucx ? "not both processes use UCX"
+                                                : "not both processes use it");
     }
     peer->linked = true;
 }
@@ -200,6 +202,19 @@ first(const wm_peer_t *peer, const wm_pointer_t *into, bool offered,
     return links[WM_LINKS_KNOWN - 1];
 }
 
+// Returns why a link that carries, and is used here, does not reach the peer,
+// so that MPI or the host serves in its place; NULL: there is no such link.
+static const char *
+link_missed(const wm_peer_t *peer)
+{
+    const char *why = NULL;
+    for (int i = 0; i < WM_LINKS_KNOWN && why == NULL; ++i)
+        if (links[i]->send != NULL && (closed & 1u << i) == 0
+            && (forced == NULL || forced == links[i]))
+            why = peer->refused[i];
+    return why;
+}
+
 const wm_link_t *
 wm_link_tell(const wm_peer_t *peer, const wm_pointer_t *into,
              const char **reason)
@@ -208,7 +223,11 @@ wm_link_tell(const wm_peer_t *peer, const wm_pointer_t *into,
         *reason = "WARPMPI_TRANSPORT selects it";
         return forced;
     }
-    return first(peer, into, wm_node_shares(peer), reason);
+    const wm_link_t *found = first(peer, into, wm_node_shares(peer), reason);
+    const char *missed = found == &wm_link_host ? link_missed(peer) : NULL;
+    if (missed != NULL)
+        *reason = missed;
+    return found;
 }
 
 bool

@@ -27,6 +27,7 @@ typedef struct {
     uint32_t number;
     uint32_t index; // of the chunk, from 0; all but the last have one length
     int device;     // of the memory; -1: it is host memory
+    const wm_pointer_t *memory; // facts about device memory
 } wm_carry_t;
 
 // A chunk that is under way, for one end.

@@ -56,7 +56,8 @@ typedef struct wm_peer {
     wm_segment_t *segment; // NULL: it is not shared
     // By link: the reason why it does not serve; NULL: there is none.
     char *refused[WM_LINKS_KNOWN];
-    bool control_registered; // page-locked in this process
+    void *own[WM_LINKS_KNOWN]; // by link, which alone knows what it is
+    bool control_registered;   // page-locked in this process
     bool staging_registered;
     bool pinned_symm_registered[WM_PINNED_SYMM_COUNT];
     uint64_t notices_seen;

@@ -143,6 +143,24 @@ enter(const wm_end_t *end, wm_scope_t *scope, wm_error_t *err)
     return 0;
 }
 
+// MPI alone finds out that the peer has died, or that the communicator was
+// revoked. Returns `code`, that of the link, or this error. A dead peer's
+// chunk ends when the link says so, as data may still arrive in its memory;
+// after a failure of ours it ends as the peer has said.
+static int
+look_at_peer(wm_end_t *end, int code, wm_error_t *err)
+{
+    int found = 0;
+    if (code < 0 && end->peer->dead)
+        found = wm_failure_look(end->op.comm, peer_rank(end), err);
+    else if (code == 0 && wm_failure_is_due(&end->looks)) {
+        found = wm_failure_look(end->op.comm, peer_rank(end), err);
+        if (end->peer->dead || end->op.error.code != 0)
+            found = 0;
+    }
+    return found < 0 ? found : code;
+}
+
 // Returns 1 if a chunk that was given to the link has ended.
 static int
 test_part(wm_end_t *end, uint32_t chunk, size_t *count, wm_error_t *err)
@@ -154,10 +172,7 @@ test_part(wm_end_t *end, uint32_t chunk, size_t *count, wm_error_t *err)
         return code;
     code = link->test(&chunks_of(end)->flying[chunk % 2], count, err);
     wm_device_leave(&scope);
-    // MPI alone finds out that the peer has died.
-    if (code == 0 && !link->by_comm && wm_failure_is_due(&end->looks))
-        code = wm_failure_look(end->op.comm, peer_rank(end), err);
-    return code;
+    return link->by_comm ? code : look_at_peer(end, code, err);
 }
 
 // Returns the memory that the link sends a chunk from, or receives it into:
@@ -175,13 +190,16 @@ chunk_memory(const wm_end_t *end, uint32_t index)
 static wm_carry_t
 carry(const wm_end_t *end, uint32_t index)
 {
+    const chunks_t *chunks = chunks_of(end);
+    bool in_place = chunks->unstaged && chunks->scratch == NULL;
     return (wm_carry_t){
         .peer = end->peer,
         .data = end->op.comm->data,
         .rank = peer_rank(end),
         .number = end->header.seq,
         .index = index,
-        .device = chunks_of(end)->unstaged ? end->access.device : -1,
+        .device = in_place ? end->access.device : -1,
+        .memory = &end->buffer.memory,
     };
 }
 
@@ -206,7 +224,7 @@ give_chunks(wm_end_t *end, uint32_t there, wm_error_t *err)
                              : link->send(&way, memory, length, flight, err);
         wm_device_leave(&scope);
         if (code < 0)
-            return code;
+            return link->by_comm ? code : look_at_peer(end, code, err);
     }
     return 0;
 }

@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The link by UCX, on its double (tests/simucx) over the simulated driver."""
+
+import pytest
+from mpi4py import MPI
+
+import kinds
+import ranks
+import warpmpi as wm
+
+FOLDER = ranks.ROOT / "build" / "simucx"
+OPEN_MPI = MPI.Get_library_version().startswith("Open MPI")
+
+pytestmark = [
+    pytest.mark.programs,
+    pytest.mark.skipif(
+        kinds.is_real() or not wm.is_cuda_available() or not OPEN_MPI,
+        reason="needs the simulated driver, and an MPI that can do without "
+        "UCX, as the double takes its place",
+    ),
+]
+
+
+def run(folder, text, apart=False, **options):
+    """run_text() with the double; apart: each rank on a host of its own."""
+    if apart:
+        script = folder / "host.sh"
+        script.write_text(
+            "#!/bin/sh\nexport WARPMPI_HOST=h"
+            '${OMPI_COMM_WORLD_RANK:-$PMI_RANK}\nexec "$@"\n'
+        )
+        script.chmod(0o755)
+        options["wrapper"] = [str(script)]
+    environment = {
+        "LD_LIBRARY_PATH": str(FOLDER),
+        "OMPI_MCA_pml": "ob1",
+        "WARPMPI_TRANSPORT": "ucx",
+        **options,
+    }
+    return ranks.run_text(folder, text, **environment)
+
+
+# What all programs begin with.
+BEGIN = """
+    import ctypes, os, signal, time
+    import numpy as np
+    from mpi4py import MPI
+    import warpmpi as wm
+
+    comm, device = wm.Comm(MPI.COMM_WORLD), wm.get_device()
+    other = 1 - comm.rank
+    double = ctypes.CDLL("libucp.so.0", mode=os.RTLD_NOLOAD)
+    double.simucx_live.restype = double.simucx_calls.restype = ctypes.c_long
+
+    def make(kind, values):
+        return wm.array(values, device=device) if kind == "d" else values
+
+    def bytes_of(array):
+        return array if isinstance(array, np.ndarray) else array.numpy()
+
+    def exchange(comm, ours, theirs, size):
+        sent = (np.arange(size) + size).astype(np.uint8)
+        into = make(theirs, np.zeros(size, np.uint8))
+        comm.Sendrecv(make(ours, sent), other, 0, into, other, 0)
+        assert (bytes_of(into) == sent).all(), (ours, theirs, size)
+"""
+
+ALL = """
+    for size in (0, 1, 4097, 300_000, 9_000_001):
+        for ours in "hd":
+            for theirs in "hd":
+                exchange(comm, ours, theirs, size)
+    told, stats = wm.transport(comm, other), wm.stats()
+    assert told.name == "ucx", told
+    assert stats["ucx_messages"] == 14, stats
+    assert stats["ucx_bytes"] == 2 + 4 * 9_304_098, stats
+    assert stats["staged_bytes"] <= 1, stats
+
+    def strided(kind):
+        return make(kind, np.arange(900_000, dtype=np.int32).reshape(300, -1))
+
+    for ours in "hd":
+        for theirs in "hd":
+            out = strided(ours)
+            into = make(theirs, np.zeros((300, 3000), np.int32))
+            comm.Sendrecv(out[:, :2000], other, 0, into[:, 500:2500], other, 0)
+            came = bytes_of(into)
+            assert (came[:, 500:2500] == bytes_of(out)[:, :2000]).all()
+            assert not came[:, :500].any() and not came[:, 2500:].any()
+
+    second = comm.Dup()
+    array = make("d", np.full(1_000_000, comm.rank, np.uint8))
+    into = [make("d", np.zeros(1_000_000, np.uint8)) for _ in range(4)]
+    requests = [c.Irecv(each, other, tag) for c, tag, each in zip(
+        (comm, second, comm, second), (1, 1, 2, 2), into)]
+    requests += [comm.Issend(array, other, 2), second.Isend(array, other, 2),
+                 comm.Isend(array, other, 1), second.Isend(array, other, 1)]
+    second.Free()
+    wm.Request.Waitall(requests)
+    assert all((each.numpy() == other).all() for each in into)
+    came = comm.sendrecv({"array": array}, other, source=other)["array"]
+    assert (came.numpy() == other).all()
+    for _ in range(2):  # persistent, and a probe of unknown size
+        out = comm.Send_init(array, other)
+        out.Start()
+        status = MPI.Status()
+        comm.Probe(other, 0, status)
+        comm.Recv(into[0][: status.Get_count(MPI.BYTE)], other)
+        out.Wait()
+    request = comm.Isend(array, comm.rank)
+    comm.Recv(into[0], comm.rank)
+    request.Wait()
+    try:  # too long a message is discarded
+        comm.Sendrecv(array, other, 5, into[0][:10], other, 5)
+    except MPI.Exception as error:
+        assert error.Get_error_class() == MPI.ERR_TRUNCATE
+    exchange(comm, "d", "d", 70_000_000)
+    assert double.simucx_live(b"endpoints") == 1
+    print("right", flush=True)
+"""
+
+
+def test_messages_of_all_forms_go_by_ucx(tmp_path):
+    """Its double ends a process that leaves a request or an endpoint."""
+    printed = run(tmp_path, BEGIN + ALL)
+    assert printed.count("right") == 2, printed
+
+
+REFUSED = """
+    from mpi4py import MPI
+    import warpmpi as wm
+
+    for _ in range(2):
+        try:
+            wm.Comm(MPI.COMM_WORLD)
+        except RuntimeError as error:
+            print(error, flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("environment", "told"),
+    [
+        ({"SIMUCX_VERSION": "1.16.0"}, "UCX 1.16.0 is too old: put UCX 1.17"),
+        pytest.param(
+            {"SIMUCX_CUDA": "0"},
+            "UCX 1.18.0 lacks CUDA: put UCX 1.17",
+            marks=pytest.mark.long,
+        ),
+        (
+            {"SIMUCX_FAIL": "init:-1", "SIMUCX_FAIL_RANK": "1"},
+            "ucp_init of UCX 1.18.0 fails (Input/output error)",
+        ),
+    ],
+    ids=["too old", "without CUDA", "fails on one rank"],
+)
+def test_what_is_missing_is_said_on_all_ranks(tmp_path, environment, told):
+    printed = run(tmp_path, REFUSED, **environment)
+    assert printed.count(f"WARPMPI_TRANSPORT=ucx: {told}") == 4, printed
+
+
+def test_a_pair_that_cannot_connect_uses_mpi_and_says_why(tmp_path):
+    text = """
+    exchange(comm, "d", "d", 300_000)
+    told, stats = wm.transport(comm, other), wm.stats()
+    print(told.name, stats["ucx_messages"], told.reason, flush=True)
+    """
+    printed = run(
+        tmp_path,
+        BEGIN + text,
+        apart=True,
+        SIMUCX_FAIL="ep_create:1:-6",
+    )
+    told = "host 0 UCX cannot connect to the peer: Destination is unreachable"
+    assert printed.count(told) == 2, printed
+
+
+UNASKED = """
+    exchange(comm, "d", "d", 300_000)
+    exchange(comm, "h", "h", 300_000)
+    stats = wm.stats()
+    print(wm.transport(comm, other).name, stats["ucx_messages"],
+          stats["mpi_messages"], stats["staged_bytes"], flush=True)
+"""
+
+
+@pytest.mark.parametrize("transports", ["tcp", "tcp,rc_mlx5"])
+def test_unasked_it_serves_between_hosts_with_rdma(tmp_path, transports):
+    """For GPU memory alone, and if MPI does not take that."""
+    printed = run(
+        tmp_path,
+        BEGIN + UNASKED,
+        apart=True,
+        WARPMPI_TRANSPORT="",
+        SIMUCX_TRANSPORTS=transports,
+    )
+    told = "ucx 1 1 0" if "rc" in transports else "host 0 1 600000"
+    assert printed.count(told) == 2, printed
+
+
+FREED = """
+    def turn(size):
+        array = wm.zeros(size, "u1", device=device)
+        request = comm.Isend(array, other)
+        comm.Recv(wm.zeros(size, "u1", device=device), other)
+        request.Wait()
+
+    large = device.total_memory // 8
+    for _ in range(3):
+        turn(large)  # more than is kept
+        turn(300_000)
+        turn(300_000)
+    made = double.simucx_calls(b"mem_map")
+    turn(300_000)
+    assert double.simucx_calls(b"mem_map") == made  # kept
+    assert double.simucx_calls(b"late") == 0  # unmapped before it is freed
+    print("mapped", made > 2, double.simucx_live(b"mappings") < made,
+          flush=True)
+"""
+
+
+def test_registrations_are_kept_until_the_memory_is_freed(tmp_path):
+    printed = run(tmp_path, BEGIN + FREED, SIMUCX_TRANSPORTS="rc_mlx5")
+    assert printed.count("mapped True True") == 2, printed
+
+
+needs_failures = pytest.mark.skipif(
+    not MPI.Get_library_version().startswith("Open MPI v5"),
+    reason="needs Open MPI 5",
+)
+
+DIES = """
+    MPI.COMM_WORLD.Set_errhandler(MPI.ERRORS_RETURN)
+    comm.Set_errhandler(MPI.ERRORS_RETURN)
+    array = make({kind!r}, np.zeros(9_000_000, np.uint8))
+    if comm.rank == 1 and {sender}:
+        double.simucx_fail(b"piece", 30, 0)
+    if comm.rank == 1 and not {sender}:
+        request = comm.Irecv(array, 0)
+        while double.simucx_calls(b"tag_recv_nbx") < 1:
+            request.Test()
+        os.kill(os.getpid(), signal.SIGKILL)
+    began = time.monotonic()
+    try:
+        if (comm.rank == 1) == {sender}:
+            comm.Send(array, other)
+        else:
+            comm.Recv(array, other)
+    except MPI.Exception as error:
+        name = MPI.Get_error_string(error.Get_error_class())
+        before = bytes_of(array).copy()
+        for _ in range(20):
+            time.sleep(0.01)
+            comm.Iprobe(0)
+        assert (bytes_of(array) == before).all()
+        assert wm.transport(comm, other).name != "ucx"
+        print("told", "PROC_FAILED" in name, time.monotonic() - began < 10,
+              flush=True)
+    os._exit(0)
+"""
+
+
+@needs_failures
+@pytest.mark.parametrize("kind", ["h", "d"])
+@pytest.mark.parametrize("sender", [True, False])
+def test_a_peer_that_dies_in_a_chunk(tmp_path, kind, sender):
+    printed = run(
+        tmp_path,
+        BEGIN + DIES.format(kind=kind, sender=sender),
+        flags=("--with-ft", "ulfm"),
+        died=True,
+    )
+    assert "told True True" in printed, printed
