@@ -51,8 +51,9 @@
       "checks collectives, element types of messages, and what is left at "   \
       "the end")                                                              \
     X(ENGINES, WORD, "",                                                      \
-      "names of copies, kernels, nccl and mpi, with commas between", MUST,    \
-      "the engines of collectives that may serve; mpi always may")            \
+      "names of hierarchy, copies, kernels, nccl and mpi, with commas "       \
+      "between",                                                              \
+      MUST, "the engines of collectives that may serve; mpi always may")      \
     X(TUNED, PATH, "~/.cache/warpmpi/tuned.json", "a path", OWN,              \
       "the measured thresholds of collectives; those of rank 0 count")        \
     X(LOG, WORD, "", "cuda, route, or cuda,route", OWN,                       \
