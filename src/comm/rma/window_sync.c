@@ -648,6 +648,11 @@ wm_window_fence_on(wm_window_t *window, bool begins, int code, int device,
                    CUstream stream, wm_error_t *err)
 {
     const wm_coll_t barrier = {.kind = WM_COLL_BARRIER};
+    if (!wm_comm_is_one_host(window->comm)) // messages would not be waited for
+        return wm_error_set(err, WM_ERR_VALUE, 0,
+                            "a Fence on a stream needs all ranks on one host, "
+                            "able to open each other's shared memory: call "
+                            "Fence of the window itself");
     if (code == 0)
         code = wm_window_check_stream(window, device, err);
     if (code == 0)

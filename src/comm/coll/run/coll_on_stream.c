@@ -31,9 +31,9 @@ coll_on_stream_refuse(const wm_comm_t *comm, wm_error_t *err)
         && wm_hosts_find(comm).count > 1)
         return wm_error_set(
             err, WM_ERR_VALUE, 0,
-            "a collective or a Fence on a stream between hosts needs NCCL, "
-            "at most %d hosts with one rank each, and must not be ruled out "
-            "by WARPMPI_ENGINES; make the call without on(stream)",
+            "a collective on a stream between hosts needs NCCL, one rank on "
+            "each host, at most %d hosts, and no WARPMPI_ENGINES without "
+            "\"nccl\"; make the call without on(stream)",
             WM_REDUCE_SOURCES);
     return wm_error_set(err, WM_ERR_VALUE, 0,
                         "a collective or a Fence on a stream needs at most %d "
