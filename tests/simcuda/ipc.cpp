@@ -18,8 +18,8 @@ struct MemHandle {
     uint64_t magic;
     Home home;
     int32_t arena_fd;
-    int16_t device;
-    uint16_t slot; // index in Control.exports
+    int16_t device; // its number on the host
+    uint16_t slot;  // index in Control.exports
     uint64_t id;
     uint64_t offset;
     uint64_t size;
@@ -254,7 +254,7 @@ cuIpcGetMemHandle(CUipcMemHandle *out, CUdeviceptr ptr)
     h.magic = MAGIC;
     h.home = home();
     h.arena_fd = arena_fd(range->ctx->device);
-    h.device = (int16_t)range->ctx->device;
+    h.device = (int16_t)(config.first + range->ctx->device);
     h.slot = (uint16_t)range->export_slot;
     h.id = range->id;
     h.offset = range->offset;
@@ -279,7 +279,7 @@ cuIpcOpenMemHandle(CUdeviceptr *ptr, CUipcMemHandle handle, unsigned int flags)
         return CUDA_ERROR_INVALID_VALUE;
     if (h.home.nonce == control->nonce)
         return CUDA_ERROR_INVALID_CONTEXT;
-    if (h.device != call.ctx->device
+    if (h.device != config.first + call.ctx->device
         && (!config.peer || !(flags & CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)))
         return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
     RangePtr range = opened_before(call.ctx, h);

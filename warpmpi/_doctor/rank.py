@@ -112,7 +112,9 @@ def _make_comm(world: Any, wm: Any, own: Facts) -> Any:
     if not all(world.allgather(wm is not None)):
         return None
     try:
-        return wm.Comm(world)
+        comm = wm.Comm(world)
+        wm.require("")  # staged pairs are measured, too
+        return comm
     except RuntimeError as error:  # on all ranks
         own["core"]["comm_error"] = str(error)
     return None

@@ -112,6 +112,20 @@ is_left_to_program(wm_end_t *end)
     return now - *since < PATIENCE_US || wm_require_is_on(end->op.comm);
 }
 
+// Returns true if this process does not see the sender's GPU.
+static bool
+is_hidden(const wm_end_t *end)
+{
+    const wm_device_t *device;
+    bool hidden = true;
+    for (int i = 0; i < wm_device_count() && hidden; ++i)
+        hidden = wm_device_describe(i, &device, NULL) < 0
+                 || memcmp(&device->uuid, end->header.uuid,
+                           sizeof end->header.uuid)
+                        != 0;
+    return hidden;
+}
+
 // Returns the error of a receive that cannot reach the sender's memory.
 static int
 refuse_to_stage(const wm_end_t *end, wm_error_t *err)
@@ -130,6 +144,10 @@ refuse_to_stage(const wm_end_t *end, wm_error_t *err)
     }
     else if (end->header.stage_only == WM_STAGE_NOW)
         why = "a GPU is short of memory";
+    else if (is_hidden(end)) {
+        why = "this process does not see the sender's GPU";
+        cure = "no srun --gpus-per-task, no CUDA_VISIBLE_DEVICES for a rank";
+    }
     return wm_require_refuse(why, cure, err);
 }
 
