@@ -32,16 +32,51 @@ def refusal(call, *args):
 
 
 @pytest.mark.ranks(1)
-@pytest.mark.parametrize("apart", ["", "--apart"])
-def test_each_call_raises_or_not_on_all_ranks(apart):
+@pytest.mark.parametrize("layout", ["", "--apart", "SIMCUDA_PEER"])
+def test_each_call_raises_or_not_on_all_ranks(layout):
     """The table of required_calls.py."""
-    told = ranks.run(PROGRAM, *apart.split(), SIMCUDA_DEVICES="2")
+    words = layout.split() if layout.startswith("-") else []
+    settings = {} if words or not layout else {layout: "0"}
+    told = ranks.run(PROGRAM, *words, SIMCUDA_DEVICES="2", **settings)
     assert told.count("ok") == 2
+
+
+# Each process sees a GPU of its own, as with srun --gpus-per-task.
+HIDDEN = """
+import os
+rank = os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK"))
+os.environ["SIMCUDA_FIRST"] = rank
+import warpmpi as wm
+from mpi4py import MPI
+comm = wm.Comm(MPI.COMM_WORLD)
+wm.require("gpu")
+array = wm.ones(100_000)
+for call in (
+    lambda: comm.Send(array, 1) if comm.rank == 0 else comm.Recv(array, 0),
+    lambda: comm.Allreduce(array, wm.empty(100_000)),
+    lambda: comm.on(wm.Stream()).Allreduce(array, wm.empty(100_000)),
+):
+    try:
+        call()
+    except wm.StagingError as error:
+        print("raised", error)
+"""
+
+
+@pytest.mark.ranks(1)
+def test_a_gpu_that_is_hidden_is_told():
+    told = ranks.run("-c", HIDDEN, SIMCUDA_DEVICES="1", SIMCUDA_PEER="0")
+    assert told.count("raised GPU memory would be staged") == 6
+    text = "does not see the sender's GPU: no srun --gpus-per-task, no CUDA_"
+    assert told.count(text) == 2
+    assert told.count("Allreduce: no engine but MPI serves all ranks") == 2
+    text = "the GPUs of these ranks do not reach each other: see `python -m"
+    assert told.count(text) == 2
 
 
 @pytest.mark.ranks(1)
 @pytest.mark.long
-@pytest.mark.parametrize("apart", ["", "--apart"])
+@pytest.mark.parametrize("apart", ["", "--apart", "--apart 2"])
 def test_each_call_does_so_on_four_ranks(apart):
     told = ranks.run(
         PROGRAM, *apart.split(), ranks=4, SIMCUDA_DEVICES="4", timeout=160

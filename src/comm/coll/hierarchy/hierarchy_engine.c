@@ -6,6 +6,7 @@
 #include "comm/coll/hierarchy/hierarchy.h"
 #include "comm/coll/run/coll_engines.h"
 #include "comm/comm/failure.h"
+#include "comm/comm/require.h"
 #include "comm/engine/engine.h"
 
 // MPI does shorter calls: the steps of a hierarchy take longer than their
@@ -89,6 +90,9 @@ levels_open(wm_comm_t *comm, int device, wm_error_t *err)
     if (comm->hosts.place < comm->hosts.smallest) {
         among = wm_coll_engines_do(rail, kind);
         code = wm_coll_engines_open(rail, kind, device, &among, err);
+        if (code == 0 && rail->colls.opened == 0 && wm_require_is_on(comm))
+            code = wm_require_refuse("no engine but MPI serves between hosts",
+                                     "install NCCL on all hosts", err);
     }
     if (code == 0 && local->size > 1 && !wm_direct_is_reached(local)) {
         among = wm_coll_engines_on_stream(local, kind);

@@ -4,9 +4,12 @@
 #include "comm/coll/run/nonblocking.h"
 #include "comm/coll/run/nonblocking_call.h"
 #include "comm/comm/failure.h"
+#include "comm/comm/require.h"
 #include "comm/engine/engine.h"
 
 #define LOOKS 100 // before a blocking call waits
+// In the verdict, beside the rank: it has refused to stage memory (require.h).
+#define STAGED ((int64_t)1 << 32)
 
 static wm_comm_t *
 comm_of(const wm_schedule_t *schedule)
@@ -160,7 +163,8 @@ task_begin(wm_schedule_t *schedule, wm_nonblocking_call_t *call)
     unsigned engines = coll->engines;
     wm_error_t why;
     if (last && wrong->code < 0)
-        schedule->failed = comm_of(schedule)->rank + 1;
+        schedule->failed = (comm_of(schedule)->rank + 1)
+                           | (wrong->code == WM_ERR_STAGING ? STAGED : 0);
     if (!last && wrong->code < 0)
         wm_coll_op_fail(coll, wrong);
     else if (prepare(coll, &why) < 0)
@@ -198,6 +202,21 @@ work_on(wm_schedule_t *schedule, wm_schedule_work_t *work, bool *waits)
     return WM_COLL_UNDER_WAY;
 }
 
+// Returns the error of another rank.
+static int
+raise_verdict(const wm_schedule_t *schedule, wm_error_t *err)
+{
+    int rank = (int)(schedule->failed & (STAGED - 1)) - 1;
+    wm_rank_name_t name = wm_comm_name(comm_of(schedule), rank);
+    return (schedule->failed & STAGED) != 0
+               ? wm_require_refuse("another rank has refused the call",
+                                   name.text, err)
+               : wm_error_set(
+                   err, WM_ERR_CUDA, 0,
+                   "%s failed in this collective: its error tells why",
+                   name.text);
+}
+
 // Steps the current task.
 static wm_coll_result_t
 go_on(wm_schedule_t *schedule, bool *waits, wm_error_t *err)
@@ -226,11 +245,7 @@ go_on(wm_schedule_t *schedule, bool *waits, wm_error_t *err)
         return WM_COLL_UNDER_WAY;
     return schedule->failed == 0 || op->wrong.code < 0
                ? WM_COLL_DONE
-               : (wm_coll_result_t)wm_error_set(
-                   err, WM_ERR_CUDA, 0,
-                   "%s failed in this collective: its error tells why",
-                   wm_comm_name(comm_of(schedule), (int)schedule->failed - 1)
-                       .text);
+               : (wm_coll_result_t)raise_verdict(schedule, err);
 }
 
 wm_coll_result_t

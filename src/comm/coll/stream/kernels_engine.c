@@ -182,7 +182,8 @@ kernels_start(wm_coll_op_t *op, wm_error_t *err)
     wm_error_t wrong;
     own->state = ENDED;
     own->error.code = 0;
-    if (!wm_participant_plan(&op->participant, &plan, &wrong))
+    if (wm_stream_coll_stages(op->participant.comm, op->participant.comm->symm)
+        || !wm_participant_plan(&op->participant, &plan, &wrong))
         return WM_COLL_BY_MPI;
     bool all_see_it = !shape->varies
                       && (shape->reduces || call->kind == WM_COLL_BCAST);

@@ -8,6 +8,7 @@
 #include "comm/coll/stream/fragmented_coll.h"
 #include "comm/coll/stream/packed_coll.h"
 #include "comm/coll/stream/symm_state.h"
+#include "comm/comm/require.h"
 #include "comm/engine/stats.h"
 #include "comm/diagnostics/hang.h"
 #include "cuda/settings.h"
@@ -273,6 +274,12 @@ give(run_t *run, int code, wm_error_t *err)
                : wm_symm_finish(run->symm, stream_coll_enqueue(run, err), err);
 }
 
+bool
+wm_stream_coll_stages(const wm_comm_t *comm, const wm_symm_t *symm)
+{
+    return symm->memory->on_host && wm_require_is_on(comm);
+}
+
 int
 wm_stream_coll_call(wm_comm_t *comm, const wm_coll_t *call,
                     const wm_coll_stream_t *on, wm_error_t *err)
@@ -294,6 +301,12 @@ wm_stream_coll_call(wm_comm_t *comm, const wm_coll_t *call,
             return code;
     }
     run.symm = run.capture != 0 ? comm->graph_symm : comm->symm;
+    if (wm_stream_coll_stages(comm, run.symm)) // as all ranks know
+        return code < 0
+                   ? code
+                   : wm_require_refuse("the GPUs of these ranks do not "
+                                       "reach each other",
+                                       "see `python -m warpmpi doctor`", err);
     if (code == 0 && on->device != run.symm->device)
         code = wm_error_set(
             err, WM_ERR_VALUE, 0,

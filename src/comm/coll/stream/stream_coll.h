@@ -15,6 +15,11 @@
 
 #include "comm/coll/call/coll_engine.h"
 
+// Returns true if calls through this symmetric memory are refused, as it lies
+// in host memory (require.h). All ranks alike.
+bool
+wm_stream_coll_stages(const wm_comm_t *comm, const wm_symm_t *symm);
+
 // Returns the error of this rank's arguments, if they are wrong.
 WM_MUST_CHECK int
 wm_stream_coll_check(wm_comm_t *comm, const wm_coll_t *call,
