@@ -24,7 +24,7 @@ UNREACHED = os.environ.get("SIMCUDA_PEER") == "0"
 if APART:
     os.environ["WARPMPI_HOST"] = f"host {MPI.COMM_WORLD.rank // APART}"
 
-import warpmpi as wm
+import warpmpi as wm  # noqa: E402
 
 SIZES = 8, 70_000  # of float64: below and above the limits of eager messages
 ROWS = []
