@@ -178,7 +178,7 @@ class Sizes(NamedTuple):
     """Bytes of what a rank keeps; `scale sizes` of tests/c/scale.c prints them."""
 
     endpoint: int = 376  # of each rank, while a communicator is made; twice
-    peer: int = 232  # of each other process, until this one ends
+    peer: int = 240  # of each other process, until this one ends
     by_rank: int = 16  # of each rank of a communicator
     hosts: int = 16  # of each rank of a communicator: its host, its place there
     parent_rank: int = 4  # of each rank of the parent, for each level

@@ -42,6 +42,11 @@ def test_notices(build, case):
     run(build("notices", *(f"comm/{part}" for part in MAPPED)), case)
 
 
+@pytest.mark.parametrize("words", [(), ("first",)])
+def test_peers_are_found_by_their_ids(build, words):
+    run(build("peers", "comm/node/node", "cuda/error"), *words)
+
+
 def test_what_another_rank_tells_of_shared_memory_is_checked(build):
     run(build("symm_memory", "comm/node/symm_memory"))
 

@@ -85,18 +85,17 @@ static void
 plan_of(const char *kind, const vector_t *vector, int rank, wm_plan_t *plan)
 {
     wm_ranks_t all = {0, vector->ranks};
-    wm_facts_t facts = {
-        .rank = rank,
-        .ranks = vector->ranks,
-        .sources = all,
-        .group = all,
-        .takers = all,
-        .nbytes = vector->nbytes,
-        .element = ELEMENT,
-        .readable = true,
-        .writable = true,
+    wm_facts_t facts = {.rank = rank,
+                        .ranks = vector->ranks,
+                        .sources = all,
+                        .group = all,
+                        .takers = all,
+                        .nbytes = vector->nbytes,
+                        .element = ELEMENT,
+                        .readable = true,
+                        .writable = true,
 #define X(field, name, two, several, other) .thresholds.field = several,
-        WM_THRESHOLDS(X)
+                        WM_THRESHOLDS(X)
 #undef X
     };
     wm_span_t own = share(vector, rank);
@@ -157,7 +156,8 @@ main(int count, char **words)
     if (count == 2 && strcmp(words[1], "sizes") == 0)
         print_sizes();
     else if (count == 5 && strcmp(words[1], "plan") == 0)
-        print_plans(words[2], &(vector_t){atoi(words[3]), (size_t)atoll(words[4])});
+        print_plans(words[2],
+                    &(vector_t){atoi(words[3]), (size_t)atoll(words[4])});
     else
         return 2;
     return 0;

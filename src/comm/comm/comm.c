@@ -7,6 +7,7 @@
 #include "comm/comm/bootstrap.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/modules.h"
+#include "comm/node/local_peers.h"
 #include "cuda/lock.h"
 
 static pthread_mutex_t key_lock = PTHREAD_MUTEX_INITIALIZER;

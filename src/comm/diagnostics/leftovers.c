@@ -11,6 +11,7 @@
 #include "comm/engine/modules.h"
 #include "comm/message/unexpected.h"
 #include "comm/diagnostics/report.h"
+#include "comm/node/local_peers.h"
 #include "cuda/lock.h"
 
 #define TOLD 10          // lines of each kind
@@ -174,7 +175,8 @@ static bool
 are_peers_at_end(void)
 {
     bool ended = true;
-    for (wm_peer_t *peer = wm_node_peers(); peer != NULL; peer = peer->next)
+    for (wm_peer_t *peer = wm_node_peers(); peer != NULL;
+         peer = wm_local_peers_next(peer))
         ended &= peer->self || !wm_node_may_receive(peer);
     return ended;
 }

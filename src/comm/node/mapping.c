@@ -9,6 +9,7 @@
 #include "array/array.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/stats.h"
+#include "comm/node/local_peers.h"
 #include "comm/node/stream_words.h"
 
 struct wm_mapping {
@@ -123,7 +124,8 @@ static wm_mapping_t **
 oldest_unused(void)
 {
     wm_mapping_t **oldest = NULL;
-    for (wm_peer_t *peer = wm_node_peers(); peer != NULL; peer = peer->next)
+    for (wm_peer_t *peer = wm_node_peers(); peer != NULL;
+         peer = wm_local_peers_next(peer))
         for (wm_mapping_t **link = &peer->mappings; *link != NULL;
              link = &(*link)->next)
             if ((*link)->users == 0
@@ -170,7 +172,8 @@ static int
 close_unused(void)
 {
     int closed = 0;
-    for (wm_peer_t *peer = wm_node_peers(); peer != NULL; peer = peer->next)
+    for (wm_peer_t *peer = wm_node_peers(); peer != NULL;
+         peer = wm_local_peers_next(peer))
         for (wm_mapping_t **link = &peer->mappings; *link != NULL;)
             if ((*link)->users > 0 || !close_mapping(link))
                 link = &(*link)->next;
@@ -266,7 +269,8 @@ wm_mapping_release(wm_mapping_t *mapping)
 {
     if (--mapping->users > 0 || !mapping->stale)
         return;
-    for (wm_peer_t *peer = wm_node_peers(); peer != NULL; peer = peer->next)
+    for (wm_peer_t *peer = wm_node_peers(); peer != NULL;
+         peer = wm_local_peers_next(peer))
         for (wm_mapping_t **link = &peer->mappings; *link != NULL;
              link = &(*link)->next)
             if (*link == mapping) {
@@ -380,7 +384,8 @@ wm_mapping_heed_notices(void)
 {
     int closed = 0;
     atomic_store(&closing_wanted, false);
-    for (wm_peer_t *peer = wm_node_peers(); peer != NULL; peer = peer->next)
+    for (wm_peer_t *peer = wm_node_peers(); peer != NULL;
+         peer = wm_local_peers_next(peer))
         if (peer->segment != NULL && !peer->self
             && (stale_count > 0
                 || atomic_load(&peer->segment->notice_count)

@@ -16,6 +16,7 @@
 #include "comm/engine/engine.h"
 #include "comm/engine/hash.h"
 #include "comm/engine/modules.h"
+#include "comm/node/local_peers.h"
 #include "cuda/memory.h"
 #include "cuda/settings.h"
 
@@ -25,8 +26,13 @@
 #define NOT_VISIBLE                                                           \
     "the peer's process is not visible here (another PID namespace)"
 
-static wm_peer_t *peers;
+static wm_peer_t *peers;            // those of this host first
+static wm_peer_t **others = &peers; // the link to the first of another host
 static wm_peer_t *self;
+// Chains of peers by id, linked by `chained`; a power of two, of at least as
+// many as there are peers, while there is memory.
+static wm_peer_t **chains;
+static size_t chain_count, peer_count;
 static int self_fd = -1;
 static bool staging_allocated;
 static uint16_t free_slots[WM_SLOTS];
@@ -74,6 +80,62 @@ host_identity(void)
     return host;
 }
 
+static wm_peer_t **
+chain_of(const uint8_t *id)
+{
+    uint64_t hash; // ids are random
+    memcpy(&hash, id, sizeof hash);
+    return &chains[hash & (chain_count - 1)];
+}
+
+static void
+chain_add(wm_peer_t *peer)
+{
+    wm_peer_t **chain = chain_of(peer->id);
+    peer->chained = *chain;
+    *chain = peer;
+}
+
+// Makes room in the chains for one more peer. Returns false if there is none.
+static bool
+chains_grow(void)
+{
+    size_t count = chain_count == 0 ? 64 : 2 * chain_count;
+    if (peer_count < chain_count)
+        return true;
+    wm_peer_t **more = calloc(count, sizeof(*more));
+    if (more == NULL)
+        return chains != NULL; // they become longer
+    free(chains);
+    chains = more;
+    chain_count = count;
+    for (wm_peer_t *peer = peers; peer != NULL; peer = peer->next)
+        chain_add(peer);
+    return true;
+}
+
+// Returns a new peer; NULL: out of memory.
+static wm_peer_t *
+peer_new(const uint8_t *id, const uint8_t *host)
+{
+    wm_peer_t *peer = chains_grow() ? calloc(1, sizeof *peer) : NULL;
+    if (peer == NULL)
+        return NULL;
+    memcpy(peer->id, id, sizeof peer->id);
+    memcpy(peer->host, host, sizeof peer->host);
+    const uint8_t *own = host_identity();
+    peer->same_machine = memcmp(own, host, WM_MACHINE_BYTES) == 0;
+    peer->same_host = memcmp(own, host, WM_HOST_BYTES) == 0;
+    wm_peer_t **link = peer->same_host ? &peers : others;
+    peer->next = *link;
+    *link = peer;
+    if (peer->same_host && others == link)
+        others = &peer->next;
+    chain_add(peer);
+    ++peer_count;
+    return peer;
+}
+
 // Allocates a part of the segment; repeats if a signal interrupts.
 static int
 allocate(int fd, size_t at, size_t nbytes)
@@ -113,7 +175,7 @@ make_segment(char *text, size_t room)
                       MAP_SHARED | MAP_ANONYMOUS, -1, 0);
         code = memory == MAP_FAILED ? errno : 0;
     }
-    wm_peer_t *peer = code == 0 ? calloc(1, sizeof *peer) : NULL;
+    wm_peer_t *peer = code == 0 ? peer_new(id, host_identity()) : NULL;
     if (peer == NULL) {
         snprintf(text, room,
                  "no room for the shared segment of this process (%zu KiB "
@@ -127,18 +189,16 @@ make_segment(char *text, size_t room)
             close(fd);
         return -1;
     }
-    peer->self = peer->same_host = peer->same_machine = true;
+    peer->self = true;
     peer->segment = memory;
     peer->connected = 1u << WM_LINK_host;
-    memcpy(peer->id, id, sizeof peer->id);
-    memcpy(peer->host, host_identity(), sizeof peer->host);
     memcpy(peer->segment->id, id, sizeof id);
     peer->segment->magic = SEGMENT_MAGIC;
     for (int i = 0; i < WM_SLOTS; ++i)
         free_slots[i] = (uint16_t)(WM_SLOTS - 1 - i);
     free_slot_count = WM_SLOTS;
     self_fd = fd;
-    self = peers = peer;
+    self = peer;
     return 0;
 }
 
@@ -312,20 +372,13 @@ wm_peer_refuse(wm_peer_t *peer, int link, const char *reason)
 wm_peer_t *
 wm_node_peer(const wm_endpoint_t *endpoint)
 {
-    for (wm_peer_t *peer = peers; peer != NULL; peer = peer->next)
-        if (memcmp(peer->id, endpoint->id, sizeof peer->id) == 0)
-            return peer;
-    wm_peer_t *peer = calloc(1, sizeof *peer);
-    if (peer == NULL)
-        return NULL;
-    memcpy(peer->id, endpoint->id, sizeof peer->id);
-    memcpy(peer->host, endpoint->host, sizeof peer->host);
-    peer->pid = endpoint->pid;
-    const uint8_t *host = host_identity();
-    peer->same_machine = memcmp(host, peer->host, WM_MACHINE_BYTES) == 0;
-    peer->same_host = memcmp(host, peer->host, WM_HOST_BYTES) == 0;
-    peer->next = peers;
-    peers = peer;
+    wm_peer_t *peer = chains != NULL ? *chain_of(endpoint->id) : NULL;
+    while (peer != NULL
+           && memcmp(peer->id, endpoint->id, sizeof peer->id) != 0)
+        peer = peer->chained;
+    if (peer == NULL
+        && (peer = peer_new(endpoint->id, endpoint->host)) != NULL)
+        peer->pid = endpoint->pid;
     return peer;
 }
 
@@ -353,7 +406,8 @@ bool
 wm_node_takes_on(uint64_t gpu)
 {
     atomic_store(&self->segment->takes_on, gpu);
-    for (wm_peer_t *peer = peers; peer != NULL; peer = peer->next)
+    for (wm_peer_t *peer = peers; peer != NULL;
+         peer = wm_local_peers_next(peer))
         if (!peer->self && !peer->dead && peer->segment != NULL
             && atomic_load(&peer->segment->takes_on) == gpu)
             return true;

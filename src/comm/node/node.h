@@ -44,7 +44,8 @@ typedef struct wm_mapping wm_mapping_t;
 // A process with which we exchange messages, or this one. All communicators
 // share one struct for each process.
 typedef struct wm_peer {
-    struct wm_peer *next;
+    struct wm_peer *next;    // see wm_node_peers()
+    struct wm_peer *chained; // of those that node.c looks among for an id
     uint8_t id[16];
     uint8_t host[WM_HOST_BYTES]; // as in its endpoint
     int pid;
@@ -147,8 +148,9 @@ wm_node_raised(const char *text);
 // Returns the struct of this process; NULL before the first communicator.
 wm_peer_t *
 wm_node_self(void);
+// Returns all peers, linked by `next`: those of this host first.
 wm_peer_t *
-wm_node_peers(void); // all peers, linked by next
+wm_node_peers(void);
 
 // Takes a free slot of our segment; returns -1 if all are in use.
 int
@@ -192,10 +194,5 @@ wm_pinned_symm_pointer(const wm_peer_t *peer, int index);
 WM_MUST_CHECK int
 wm_node_register_pinned_symm(wm_peer_t *peer, int index, int device,
                              wm_error_t *err);
-
-// Returns the number of known processes on this machine, this one included,
-// also of those in other containers: they share its cores and GPUs.
-int
-wm_node_machine_peers(void);
 
 #endif

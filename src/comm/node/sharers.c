@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "comm/node/local_peers.h"
+
 #define SEVERAL UINT64_MAX // GPUs
 
 static bool
