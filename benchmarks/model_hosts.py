@@ -177,11 +177,13 @@ def best(machine: Machine, net: Network, hosts: int, nbytes: float) -> str:
 class Sizes(NamedTuple):
     """Bytes of what a rank keeps; `scale sizes` of tests/c/scale.c prints them."""
 
-    endpoint: int = 376  # of each rank, while a communicator is made; twice
+    endpoint: int = 392  # of each rank, while a communicator is made; twice
     peer: int = 240  # of each other process, until this one ends
     by_rank: int = 16  # of each rank of a communicator
     hosts: int = 16  # of each rank of a communicator: its host, its place there
     parent_rank: int = 4  # of each rank of the parent, for each level
+    window: int = 240  # of each rank of a window
+    halo: int = 4024  # of each rank, while a set of fields is made
     control: int = 1769472  # of the segment, from the start on; others appear as they are used
 
 
@@ -275,6 +277,7 @@ def counts_table(machine: Machine) -> Table:
 
 def memory_table(sizes: Sizes, local: int) -> Table:
     rows = [["ranks", "other processes", "a communicator", "with levels", "while it is made"]]
+    rows[0] += ["a window", "while fields are made"]
     for hosts in (1, 8, 64, 256, 1024):
         ranks = hosts * local
         values = [
@@ -282,6 +285,8 @@ def memory_table(sizes: Sizes, local: int) -> Table:
             communicator(sizes, ranks),
             with_levels(sizes, hosts, local),
             while_made(sizes, ranks),
+            sizes.window * ranks,
+            sizes.halo * ranks,
         ]
         rows.append([str(ranks), *map(bytes_text, values)])
     return rows
@@ -312,8 +317,8 @@ def markdown(table: Table) -> str:
 def with_tables(document: str) -> str:
     """The document, each table of which stands behind a comment with its name."""
     for name, table in tables().items():
-        pattern = rf"(<!-- table: {name} -->\n\n)(?:\|.*\n)*"
-        document = re.sub(pattern, lambda found, t=table: found[1] + markdown(t) + "\n", document)
+        pattern = rf"(<!-- table: {name} -->\n\n)(?:\|.*\n)*\n*"
+        document = re.sub(pattern, lambda found, t=table: found[1] + markdown(t) + "\n\n", document)
     return document
 
 

@@ -10,6 +10,9 @@
 
 #include "comm/coll/direct/plan.h"
 #include "comm/node/segment.h"
+#include "comm/rma/halo_making.h"
+#include "comm/rma/target_state.h"
+#include "comm/rma/window.h"
 
 #define ELEMENT 4
 
@@ -140,14 +143,15 @@ print_sizes(void)
 {
     printf("endpoint %zu\n", sizeof(wm_endpoint_t));
     printf("peer %zu\n", sizeof(wm_peer_t));
-    printf("communicator %zu\n", sizeof(wm_comm_t));
     printf("by_rank %zu\n",
            sizeof(wm_peer_t *) + sizeof(uint32_t) + sizeof(_Atomic uint32_t));
     printf("parent_rank %zu\n", sizeof(int));
+    printf("window %zu\n",
+           sizeof(wm_window_part_t) + sizeof(wm_target_rank_t));
+    printf("halo %zu\n",
+           sizeof(wm_halo_head_t)
+               + (WM_HALO_FIELDS + 1) * sizeof(wm_halo_record_t));
     printf("control %zu\n", WM_CONTROL_BYTES);
-    printf("exchange_area %zu\n", sizeof(wm_exchange_area_t));
-    printf("segment %zu\n", WM_SEGMENT_BYTES);
-    printf("barrier_ranks %d\n", WM_BARRIER_RANKS);
 }
 
 int

@@ -22,18 +22,22 @@ typedef struct {
     uint8_t on_device, exported, has_epochs;
 } published_t;
 
+// Returns the bytes that each rank tells. No rank has epoch words for ranks of
+// other hosts, and there may be thousands.
 static size_t
-window_published_bytes(int size)
+window_published_bytes(const wm_comm_t *comm)
 {
-    return sizeof(published_t) + (size_t)size * sizeof(int32_t);
+    bool together = true;
+    for (int rank = 0; rank < comm->size && together; ++rank)
+        together = comm->peers[rank]->same_host;
+    return sizeof(published_t)
+           + (together ? (size_t)comm->size * sizeof(int32_t) : 0);
 }
 
 static published_t *
-published_of(char *all, int size, int rank)
+published_of(char *all, size_t each, int rank)
 {
-    return (published_t *)(void *)(all
-                                   + (size_t)rank
-                                         * window_published_bytes(size));
+    return (published_t *)(void *)(all + (size_t)rank * each);
 }
 
 // Takes words, and exports the memory if that is possible.
@@ -112,17 +116,18 @@ window_map(wm_window_t *window, int rank, const published_t *its)
 
 // Connects the words for Post and Start, which all ranks have.
 static int
-window_connect_epochs(wm_window_t *window, char *all, wm_error_t *err)
+window_connect_epochs(wm_window_t *window, char *all, size_t each,
+                      wm_error_t *err)
 {
     bool known = true;
     for (int rank = 0; rank < window->size; ++rank)
-        known &= published_of(all, window->size, rank)->has_epochs == 1;
+        known &= published_of(all, each, rank)->has_epochs == 1;
     if (!known) {
         wm_epochs_free(window->epochs);
         window->epochs = NULL;
     }
     for (int rank = 0; rank < window->size && known; ++rank) {
-        const published_t *its = published_of(all, window->size, rank);
+        const published_t *its = published_of(all, each, rank);
         const int32_t *indices = (const int32_t *)(const void *)(its + 1);
         if (wm_epochs_connect(window->epochs, rank,
                               indices[window->comm->rank], -1, err)
@@ -158,17 +163,17 @@ window_reaches_all(const wm_window_t *window)
 
 static int
 window_learn(wm_window_t *window, const wm_window_given_t *given, char *all,
-             wm_error_t *err)
+             size_t each, wm_error_t *err)
 {
     int size = window->size, code = 0;
     wm_engine_lock();
     for (int rank = 0; rank < size && code == 0; ++rank)
-        code = window_connect(window, rank, published_of(all, size, rank),
+        code = window_connect(window, rank, published_of(all, each, rank),
                               err);
     for (int rank = 0; rank < size && code == 0; ++rank)
-        window_map(window, rank, published_of(all, size, rank));
+        window_map(window, rank, published_of(all, each, rank));
     if (code == 0)
-        code = window_connect_epochs(window, all, err);
+        code = window_connect_epochs(window, all, each, err);
     wm_engine_unlock();
     if (given->on_device && given->memory.kind == WM_MEMORY_DEVICE)
         window->parts[window->comm->rank].memory = given->data;
@@ -202,8 +207,8 @@ window_exchange(wm_window_t *window, const wm_window_given_t *given,
                 char *memory, wm_error_t *err)
 {
     int size = window->size, code = given->code;
-    size_t each = window_published_bytes(size);
-    published_t *mine = published_of(memory, size, size);
+    size_t each = window_published_bytes(window->comm);
+    published_t *mine = published_of(memory, each, size);
     mine->nbytes = given->nbytes;
     mine->unit = given->unit;
     mine->on_device = given->on_device;
@@ -218,7 +223,7 @@ window_exchange(wm_window_t *window, const wm_window_given_t *given,
                             memory, err);
     if (code < 0)
         return code;
-    code = window_learn(window, given, memory, err);
+    code = window_learn(window, given, memory, each, err);
     return window_expose(window, given, (uint8_t *)memory, code, err);
 }
 
@@ -374,13 +379,13 @@ wm_window_open(wm_comm_t *comm, const wm_window_given_t *given,
     wm_waiters_collect();
     wm_window_t *window = calloc(1, sizeof *window + parts);
     char *memory = calloc((size_t)comm->size + 1,
-                          window_published_bytes(comm->size));
+                          window_published_bytes(comm));
     if (window == NULL || memory == NULL) {
         free(window);
         free(memory);
         wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
         return wm_coll_exchange(comm, WM_TARGET_CALL, WM_ERR_MEMORY, NULL,
-                                window_published_bytes(comm->size), NULL, err);
+                                window_published_bytes(comm), NULL, err);
     }
     window->comm = comm;
     window->size = comm->size;
