@@ -15,10 +15,15 @@ import coll_paths
 import nccl_ctypes
 import numpy as np
 from coll_ops import Op
-from coll_paths import GRAPH_CALLS, Call, NcclCalls, Way
+from coll_paths import Call, NcclCalls, Way
 from driver_ctypes import Driver
 
 MODES = "synced", "stream", "graph"
+
+
+def graph_calls(op: Op, n: int, ranks: int) -> int:
+    """Calls of one graph: fewer of those that take milliseconds."""
+    return 20 if op.nbytes(n, ranks) <= 1 << 20 else 4
 
 
 class Gpu:
@@ -69,7 +74,9 @@ class Ours(coll_paths.Warpmpi):
             return None
         call()  # so that nothing is left to be set up
         self.wait()
-        return self.gpu.driver.captured(self.stream.cuda_stream, call, GRAPH_CALLS)
+        return self.gpu.driver.captured(
+            self.stream.cuda_stream, call, graph_calls(op, n, self.world.size)
+        )
 
     def messages(self, peer: int) -> dict[str, Call]:
         """A message to the peer, one from it, and both at once."""
@@ -108,7 +115,7 @@ class Nccl(NcclCalls):
         call = self.enqueued(op, n)
         if call is None:
             return None
-        return self.gpu.driver.captured(self.handle(), call, GRAPH_CALLS)
+        return self.gpu.driver.captured(self.handle(), call, graph_calls(op, n, self.world.size))
 
     def messages(self, peer: int) -> dict[str, Call]:
         kind, stream = c_int(nccl_ctypes.UINT8), c_void_p(self.handle())
