@@ -177,8 +177,8 @@ def best(machine: Machine, net: Network, hosts: int, nbytes: float) -> str:
 class Sizes(NamedTuple):
     """Bytes of what a rank keeps; `scale sizes` of tests/c/scale.c prints them."""
 
-    endpoint: int = 392  # of each rank, while a communicator is made; twice
-    peer: int = 240  # of each other process, until this one ends
+    endpoint: int = 600  # of each rank, while a communicator is made; twice
+    peer: int = 288  # of each other process, until this one ends
     by_rank: int = 16  # of each rank of a communicator
     hosts: int = 16  # of each rank of a communicator: its host, its place there
     parent_rank: int = 4  # of each rank of the parent, for each level
@@ -275,6 +275,21 @@ def counts_table(machine: Machine) -> Table:
     return rows
 
 
+def kept_table(sizes: Sizes) -> Table:
+    levels = 3 * sizes.parent_rank + sizes.by_rank + sizes.hosts
+    whose = ["what", "bytes", "how long"]
+    freed, made = "until it is freed", "while it is made"
+    return [
+        whose,
+        ["another process", f"{sizes.peer} each", "until this one ends"],
+        ["a communicator", f"{sizes.by_rank + sizes.hosts} a rank", freed],
+        ["its levels, if it has any", f"{levels} a rank; as a communicator of the rail", freed],
+        ["the facts that its ranks tell", f"{2 * sizes.endpoint} a rank", made],
+        ["a window", f"{sizes.window} a rank", freed],
+        ["a set of fields of a halo", f"{sizes.halo} a rank", made],
+    ]
+
+
 def memory_table(sizes: Sizes, local: int) -> Table:
     rows = [["ranks", "other processes", "a communicator", "with levels", "while it is made"]]
     rows[0] += ["a window", "while fields are made"]
@@ -304,6 +319,7 @@ def tables() -> dict[str, Table]:
         "checks": checks_table(),
         "winners": winners_table(machine, FABRIC),
         "counts": counts_table(machine),
+        "kept": kept_table(sizes),
         "memory": memory_table(sizes, machine.ranks),
     }
 

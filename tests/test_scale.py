@@ -85,7 +85,7 @@ def test_what_a_rank_keeps_is_told(modules, planner):
     """Structs may grow a little until the page is made again."""
     model, _ = modules
     for told, real in zip(model.Sizes(), planner.sizes(), strict=True):
-        assert 0.75 < told / real < 1.34
+        assert 0.5 < told / real < 2
 
 
 def test_the_page_has_the_model_s_figures(modules):
