@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The engine "nccl": collectives between hosts that have one rank each."""
 
+import os
 import textwrap
 
 import pytest
 
+import dying
 import ranks
 import simulated_nccl
 import warpmpi as wm
@@ -53,7 +55,7 @@ def test_random_calls_in_all_forms():
     """Also of arrays that are not a GPU's, on some ranks or on all."""
     printed = ranks.run(
         ranks.ROOT / "tests" / "random_collectives.py",
-        *"--apart --collectives 150 --seed 3".split(),
+        *"--apart --collectives 100 --seed 3".split(),
         ranks=3,
         **simulated_nccl.environment(),
     )
@@ -164,3 +166,175 @@ def test_a_call_behind_one_whose_array_is_moved(tmp_path):
         assert wm.stats()["moved_collectives"] > 0
         """,
     )
+
+
+DEATH = """
+    device = wm.get_device()
+    nccl = ctypes.CDLL("libnccl.so.2")
+    plain = wm.Comm(MPI.COMM_WORLD)
+    last = plain.rank == plain.size - 1
+
+    def ones(count):
+        return wm.array(np.full(count, rank + 1.0, "f4"), device=device)
+
+    def made():
+        comm = wm.Comm(MPI.COMM_WORLD.Dup())
+        comm.Set_errhandler(MPI.ERRORS_RETURN)
+        return comm
+
+    def check(name, comm, call):
+        begun = time.monotonic()
+        try:
+            call()
+            wrong.append((name, "no error"))
+        except MPI.Exception as error:
+            told = MPI.Get_error_string(error.Get_error_class())
+            if "PROC_FAILED" not in told:
+                wrong.append((name, told))
+        except Exception as error:
+            wrong.append((name, repr(error)))
+        if time.monotonic() - begun > 10:
+            wrong.append((name, "late"))
+
+    def go_on(comm):
+        left = comm.Shrink()
+        got = ones(5000)
+        left.Allreduce(ones(5000), got)
+        total = left.size * (left.size + 1) // 2
+        assert (np.asarray(got.to("cpu")) == total).all()
+        comm.Free()
+        left.Free()
+        wm.Comm(MPI.COMM_SELF.Dup()).Free()  # drops what nobody uses
+
+    wrong = []
+"""
+
+
+@dying.needs_ulfm
+def test_a_rank_dies_inside_calls_of_all_forms(tmp_path):
+    """The others raise, shrink and go on, and nothing stays in NCCL."""
+    text = """
+    streams = [wm.Stream(device) for _ in range(3)]
+    sent, got = ones(50_000), [ones(50_000) for _ in range(6)]
+    comms = [made() for _ in got]
+    for comm, into in zip(comms, got):
+        comm.Allreduce(sent, into)
+    request = comms[2].Allreduce_init(sent, got[2])
+    request.Start()
+    request.Wait()
+    with graphs.capture(streams[2]) as replay:
+        comms[5].on(streams[2]).Allreduce(sent, got[5])
+    replay[0].launch(streams[2])
+    streams[2].synchronize()
+
+    def on_stream():
+        comms[3].on(streams[0]).Allreduce(sent, got[3])
+        streams[0].synchronize()
+
+    def replayed():
+        replay[0].launch(streams[2])
+        streams[2].synchronize()
+
+    def persistent():
+        request.Start()
+        request.Wait()
+
+    calls = [
+        lambda: comms[0].Allreduce(sent, got[0]),
+        lambda: comms[1].Iallreduce(sent, got[1]).Wait(),
+        persistent,
+        on_stream,
+        lambda: comms[4].on(streams[1]).Iallreduce(sent, got[4]).Wait(),
+        replayed,
+    ]
+    plain.Barrier()
+    if last:
+        time.sleep(0.3)
+        os.kill(os.getpid(), signal.SIGKILL)
+    for i, (comm, call) in enumerate(zip(comms, calls)):
+        check(i, comm, call)
+    replay[0].free()
+    request.Free()
+    for comm in comms:
+        go_on(comm)
+    print("wrong", wrong, flush=True)
+    print("live", nccl.simnccl_live(b"communicators"), flush=True)
+    """
+    printed = dying.run_text(
+        tmp_path,
+        simulated_nccl.APART + textwrap.dedent(DEATH + text),
+        ranks=3,
+        **simulated_nccl.environment(SIMCUDA_MODE="lazy"),
+    )
+    assert printed.count("wrong []") == 2, printed
+    assert printed.count("live 0") == 2, printed
+
+
+@dying.needs_ulfm
+def test_a_rank_dies_while_the_communicator_is_made(tmp_path):
+    text = """
+    comm = made()
+    plain.Barrier()
+    if last:
+        end = lambda: os.kill(os.getpid(), signal.SIGKILL)
+        threading.Timer(0.15, end).start()
+    check("open", comm, lambda: comm.Allreduce(ones(5000), ones(5000)))
+    go_on(comm)
+    print("wrong", wrong, "live", nccl.simnccl_live(b"communicators"),
+          flush=True)
+    """
+    printed = dying.run_text(
+        tmp_path,
+        simulated_nccl.APART + textwrap.dedent(DEATH + text),
+        ranks=3,
+        **simulated_nccl.environment(SIMNCCL_SLOW="400", SIMCUDA_MODE="lazy"),
+    )
+    assert printed.count("wrong [] live 0") == 2, printed
+
+
+def test_a_rank_that_cannot_open_it_leaves_the_calls_to_mpi(tmp_path):
+    """And a call on a stream says what is missing."""
+    if "WARPMPI_CUDA_DRIVER" not in os.environ:
+        pytest.skip("needs the simulated NCCL")
+    text = """
+    nccl = ctypes.CDLL("libnccl.so.2")
+    got = ones(5000)
+    comm.Allreduce(ones(5000), got)
+    assert (get(got) == size * (size + 1) // 2).all()
+    assert served() == 0
+    try:
+        comm.on(wm.Stream(device)).Allreduce(ones(5000), got)
+    except RuntimeError as error:
+        print("raised", rank, error, flush=True)
+    comm.Barrier()
+    print("live", nccl.simnccl_live(b"communicators"), flush=True)
+    """
+    for name in "CommInitRankConfig", "Meet", "CommSplit", "Send":
+        printed = apart(
+            tmp_path,
+            text,
+            SIMNCCL_FAIL=f"{name}:-1:3",
+            SIMNCCL_FAIL_RANK="1",
+        )
+        raised = [line for line in printed.splitlines() if "raised" in line]
+        assert len(raised) == 2, printed
+        assert any("another rank could not make" in r for r in raised), printed
+        assert any("failed: " in line for line in raised), printed
+        assert printed.count("live 0") == 2, printed
+
+
+def test_ranks_whose_versions_differ(tmp_path):
+    text = """
+    try:
+        comm.on(wm.Stream(device)).Allreduce(ones(5000), ones(5000))
+    except RuntimeError as error:
+        print("raised", error, flush=True)
+    """
+    if "WARPMPI_CUDA_DRIVER" not in os.environ:
+        pytest.skip("needs the simulated NCCL")
+    version = "os.environ['SIMNCCL_VERSION'] = ['22809', '22703'][rank]\n"
+    printed = apart(tmp_path, version + textwrap.dedent(text))
+    assert printed.count("rank 0 has NCCL 2.28, and rank 1 2.27: ") == 2
+    old = "os.environ['SIMNCCL_VERSION'] = ['22809', '21903'][rank]\n"
+    printed = apart(tmp_path, old + textwrap.dedent(text))
+    assert printed.count("is NCCL 2.19: install NCCL 2.20 or newer") == 2

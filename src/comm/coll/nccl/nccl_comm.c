@@ -146,20 +146,46 @@ wm_nccl_comm_keep(wm_nccl_comm_t *own, CUstream stream, wm_error_t *err)
                            err);
 }
 
-void
-wm_nccl_comm_break(wm_nccl_comm_t *own, const wm_error_t *why)
+// Sets *why to the death of a rank, if MPI knows of one.
+static void
+nccl_comm_find_cause(wm_nccl_comm_t *own, wm_error_t *why)
 {
+    wm_error_t cause;
+    wm_engine_lock();
+    if (own->comm != NULL && !wm_failure_is_cause(why)
+        && wm_failure_is_told()) {
+        wm_failure_release(own->comm);
+        if (wm_failure_look_at_all(own->comm, &cause) < 0)
+            *why = cause;
+    }
+    wm_engine_unlock();
+}
+
+// Lets the other ranks hear of an error of this one.
+static void
+nccl_comm_revoke(wm_nccl_comm_t *own, const wm_error_t *why)
+{
+    wm_engine_lock();
+    if (own->comm != NULL && !wm_failure_is_cause(why)
+        && wm_failure_is_told())
+        (void)!wm_failure_revoke(own->comm, NULL);
+    wm_engine_unlock();
+}
+
+void
+wm_nccl_comm_break(wm_nccl_comm_t *own, wm_error_t *why)
+{
+    nccl_comm_find_cause(own, why);
     wm_lock(&own->lock);
-    if (!atomic_load(&own->broken)) {
+    bool first = !atomic_load(&own->broken);
+    if (first) {
         own->failure = *why;
         atomic_store(&own->broken, true);
         wm_nccl_comm_abort(own);
     }
     pthread_mutex_unlock(&own->lock);
-    wm_engine_lock();
-    if (own->comm != NULL && !wm_failure_is_cause(why) && wm_failure_is_told())
-        (void)!wm_failure_revoke(own->comm, NULL);
-    wm_engine_unlock();
+    if (first)
+        nccl_comm_revoke(own, why);
 }
 
 int

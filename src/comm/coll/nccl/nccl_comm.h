@@ -24,8 +24,8 @@ typedef struct wm_nccl_comm {
     // Held in calls of `handle`, and where it is aborted.
     pthread_mutex_t lock;
     wm_nccl_handle_t *parent, *handle; // NULL: aborted, or not made
-    // Calls on the program's streams: the last one's end, its number, and
-    // calls in graphs that live.
+    // Calls on the program's streams: the end of the last one that is in no
+    // graph, their number, and those in graphs that live.
     CUevent last;
     uint64_t given;
     _Atomic int graphs;
@@ -51,9 +51,9 @@ WM_MUST_CHECK int
 wm_nccl_comm_keep(wm_nccl_comm_t *own, CUstream stream, wm_error_t *err);
 
 // Aborts it: its work ends, with any data, and all other ranks hear of it. The
-// first error stays.
+// first error stays. If a rank has died, *why becomes this cause.
 void
-wm_nccl_comm_break(wm_nccl_comm_t *own, const wm_error_t *why);
+wm_nccl_comm_break(wm_nccl_comm_t *own, wm_error_t *why);
 
 // Looks for dead ranks and errors of NCCL's, and breaks the communicator if
 // there are any. Returns its error if it is broken. Engine lock held or not.

@@ -107,10 +107,10 @@ static int
 nccl_stream_mark(wm_nccl_comm_t *own, const wm_coll_stream_t *on,
                  wm_error_t *err)
 {
+    ++own->given;
     if (on->capture != 0)
         return wm_nccl_comm_keep(own, on->stream, err);
     int code = wm_event_record(on->device, own->last, on->stream, err);
-    ++own->given;
     wm_nccl_comm_watch();
     return code;
 }
@@ -174,8 +174,11 @@ nccl_stream_place(const wm_comm_t *comm)
 static int
 nccl_stream_look(wm_comm_t *comm, uint64_t place, wm_error_t *err)
 {
+    wm_nccl_comm_t *own = wm_nccl_of(comm);
+    int code = wm_nccl_comm_failure(own, err);
     (void)place;
-    return wm_nccl_comm_failure(wm_nccl_of(comm), err);
+    own->told |= code < 0;
+    return code;
 }
 
 static void
