@@ -2,9 +2,8 @@
 // Communicators: the user's handle, two private communicators of the same
 // ranks, and the peers of these ranks. `match` is for headers and the
 // exchanges that make the communicator; `data` for payloads by MPI, embedded
-// arrays, preflights between hosts and MPI's nonblocking collectives. It is an
-// MPI attribute of the user's handle, so wrapping a handle twice gives the
-// same one. It is freed when nothing refers to it and the next one is made.
+// arrays, preflights between hosts and MPI's nonblocking collectives. An MPI
+// attribute of the user's handle, so that wrapping a handle twice gives one.
 #ifndef WM_COMM_COMM_COMM_H
 #define WM_COMM_COMM_COMM_H
 
@@ -48,6 +47,7 @@ typedef struct {
     int device;       // of the engines between hosts; -1: none
     void *state[WM_COLL_ENGINES];  // of opened ones, by number
     struct wm_coll_class *classes; // NULL: none (coll_class.h)
+    MPI_Comm *ordered; // of calls that MPI begins in turn; NULL: `data`
 } wm_comm_colls_t;
 
 typedef struct wm_comm {

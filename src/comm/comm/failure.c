@@ -148,6 +148,8 @@ wm_failure_revoke(wm_comm_t *comm, wm_error_t *err)
 {
     int code = revoke(comm->match, err);
     int other = revoke(comm->data, code == 0 ? err : NULL);
+    if (comm->colls.ordered != NULL)
+        (void)!revoke(*comm->colls.ordered, NULL);
     comm->looked = 0;
     // Collectives on streams raise after this, and wait for nobody.
     if (comm->symm != NULL || comm->graph_symm != NULL)

@@ -293,7 +293,7 @@ wm_py_side_read(PyObject *value, bool writable, bool reduces,
     }
     bool on_device = wm_buffer_on_device(&message->buffer);
     bool nothing = side->contiguous && message->buffer.nbytes == 0; // anywhere
-    if (apart && !on_device && !nothing)
+    if (apart && !on_device && !nothing && !side->anywhere)
         return -1;
     bool wide = apart && on_device
                 && widen_address(value, form, &message->buffer);

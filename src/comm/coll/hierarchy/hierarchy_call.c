@@ -11,9 +11,12 @@ _Static_assert(sizeof(wm_hierarchy_t) <= WM_COLL_STATE_BYTES, "there is room");
 static size_t
 hierarchy_block(const wm_coll_op_t *op)
 {
-    const wm_shape_t *shape = wm_coll_shape(op->participant.call->kind);
-    return shape->uneven || shape->varies
-               ? 0
+    const wm_coll_t *call = op->participant.call;
+    const wm_shape_t *shape = wm_coll_shape(call->kind);
+    if (call->receives != NULL && (shape->uneven || shape->varies))
+        return 0;
+    return call->kind == WM_COLL_ALLGATHERV
+               ? call->receive->nbytes / (size_t)op->participant.comm->size
                : wm_participant_block(&op->participant);
 }
 

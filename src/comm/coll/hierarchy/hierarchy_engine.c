@@ -55,8 +55,10 @@ hierarchy_serves(const wm_coll_op_t *op)
     const wm_participant_t *participant = &op->participant;
     const wm_coll_t *call = participant->call;
     const wm_hosts_t *hosts = &participant->comm->hosts;
-    const wm_buffer_t *either = call->send != NULL ? call->send
-                                                   : call->receive;
+    const wm_buffer_t *either = call->kind == WM_COLL_ALLGATHERV
+                                        || call->send == NULL
+                                    ? call->receive
+                                    : call->send;
     bool fits = call->kind != WM_COLL_ALLTOALL
                 || hosts->smallest == hosts->largest;
     return fits && either != NULL && either->nbytes >= LEAST_BYTES

@@ -282,9 +282,10 @@ by_mpi_begin(wm_by_mpi_t *by, bool *fits)
     const side_t *sends = &by->sides->sends, *takes = &by->sides->receives;
     // With it, the span of a rank holds all blocks that this rank has for it.
     bool paired = shape->neighbors && comm->neighbor_rule.paired;
-    MPI_Comm on = by->blocks        ? comm->owner->user
-                  : comm->split > 0 ? comm->owner->data
-                                    : comm->data;
+    MPI_Comm on = by->blocks                    ? comm->owner->user
+                  : comm->split > 0             ? comm->owner->data
+                  : comm->colls.ordered != NULL ? *comm->colls.ordered
+                                                : comm->data;
     MPI_Datatype type = by_mpi_type_of(by);
     MPI_Op op = wm_half_op(type, call->op);
     int root = root_of(by);

@@ -19,11 +19,19 @@ struct wm_coll_class {
     MPI_Request question;  // under way
 };
 
-// Returns true if lengths vary by rank, so that each call asks.
+// Returns true if lengths vary by rank, and all ranks know them.
+static bool
+class_lists_lengths(wm_coll_kind_t kind)
+{
+    return wm_coll_shape(kind)->uneven || kind == WM_COLL_ALLGATHERV;
+}
+
+// Returns true if no rank knows the lengths of the others, so that each call
+// asks.
 static bool
 asks_each_time(wm_coll_kind_t kind)
 {
-    return wm_coll_shape(kind)->varies;
+    return wm_coll_shape(kind)->varies && !class_lists_lengths(kind);
 }
 
 bool
@@ -31,7 +39,8 @@ wm_coll_class_has_length(wm_comm_t *comm, const wm_coll_t *call)
 {
     const wm_shape_t *shape = wm_coll_shape(call->kind);
     bool known = (!shape->reduces || wm_reducible_op(call->op) < WM_REDUCE_OPS)
-                 && (!shape->uneven || comm->size <= WM_BARRIER_RANKS);
+                 && (!class_lists_lengths(call->kind)
+                     || comm->size <= WM_BARRIER_RANKS);
     return comm->split == 0 && known && !asks_each_time(call->kind)
            && wm_coll_engines_do(comm, call->kind) != 0;
 }
@@ -41,9 +50,16 @@ static size_t
 bytes_of(const wm_participant_t *participant)
 {
     const wm_coll_t *call = participant->call;
-    return wm_coll_shape(call->kind)->uneven
-               ? (call->send != NULL ? call->send : call->receive)->nbytes
-               : wm_participant_block(participant);
+    size_t nbytes = 0;
+    if (call->kind != WM_COLL_ALLGATHERV)
+        return wm_coll_shape(call->kind)->uneven
+                   ? (call->send != NULL ? call->send : call->receive)->nbytes
+                   : wm_participant_block(participant);
+    if (call->receives == NULL) // all of one length
+        return call->receive->nbytes;
+    for (int rank = 0; rank < participant->comm->size; ++rank)
+        nbytes += call->receives[rank].nbytes;
+    return nbytes;
 }
 
 // Returns the class of a call; 0: MPI does it, as all ranks know.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/coll/run/coll_engines.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "comm/coll/run/coll_class.h"
@@ -62,6 +63,29 @@ is_open(const wm_comm_t *comm, int engine)
            || (comm->colls.opened & 1u << engine) != 0;
 }
 
+// Makes the communicator of calls that MPI begins in turn. Between hosts such
+// a call may wait for an answer (coll_class.h), while MPI's calls that are not
+// ours begin on `data`. Levels ask nobody.
+static int
+open_ordered(wm_comm_t *comm, wm_error_t *err)
+{
+    wm_comm_colls_t *colls = &comm->colls;
+    if (wm_comm_is_one_host(comm) || comm->parent != NULL
+        || colls->ordered != NULL)
+        return 0;
+    MPI_Comm *made = malloc(sizeof *made);
+    MPI_Comm unused;
+    int code = wm_mpi_duplicate(comm->match, made != NULL ? made : &unused,
+                                err);
+    if (made != NULL && code == 0)
+        colls->ordered = made;
+    else
+        free(made);
+    return code == 0 && made == NULL
+               ? wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory")
+               : code;
+}
+
 // Opens an engine on all ranks, or on none: then `why` tells the reason.
 static int
 engine_open(wm_comm_t *comm, wm_coll_kind_t kind, int engine, int device,
@@ -70,7 +94,10 @@ engine_open(wm_comm_t *comm, wm_coll_kind_t kind, int engine, int device,
     wm_comm_colls_t *colls = &comm->colls;
     const wm_coll_engine_t *row = engines[engine];
     void **state = &colls->state[engine];
-    int code = row->open(comm, device, state, why);
+    wm_error_t later;
+    int code = open_ordered(comm, why);
+    int opened = row->open(comm, device, state, code < 0 ? &later : why);
+    code = code < 0 ? code : opened;
     wm_preflight_t preflight = {.call = kind, .all = code == 0};
     int exchanged = wm_preflight_run(comm, &preflight, err);
     if (exchanged == 0 && preflight.all != 0) {
@@ -269,6 +296,9 @@ coll_engines_drop(wm_comm_t *comm)
         if (engines[i]->comm_drop != NULL && (comm->colls.span & 1u << i) != 0)
             engines[i]->comm_drop(comm, comm->colls.state[i]);
     wm_coll_class_drop(comm);
+    if (comm->colls.ordered != NULL)
+        MPI_Comm_free(comm->colls.ordered);
+    free(comm->colls.ordered);
 }
 
 // Returns the bit of the engine that `length` letters name; MPI's has the one

@@ -51,6 +51,21 @@ moved_begin_half(wm_moved_coll_t *moved, int which, const wm_buffer_t *buffer,
         &message->ops[receives], err);
 }
 
+// Returns true if the call reads received data, or leaves some of them, as
+// between blocks.
+static bool
+moved_keeps(const wm_coll_t *call, const wm_comm_t *comm)
+{
+    size_t nbytes = 0;
+    if (wm_coll_keeps(call, comm->rank))
+        return true;
+    if (call->receives == NULL || !wm_coll_shape(call->kind)->varies)
+        return false;
+    for (int rank = 0; rank < comm->size; ++rank)
+        nbytes += call->receives[rank].nbytes;
+    return nbytes < call->receive->nbytes;
+}
+
 // Begins all messages but the sending of the result, as a begin may wait for
 // the program's work.
 static int
@@ -70,7 +85,7 @@ moved_begin_messages(wm_moved_coll_t *moved, const wm_coll_t *call,
     for (int side = 0; side < 2 && code == 0; ++side) {
         const wm_buffer_t *its = side == 0 ? call->send : call->receive;
         int which = side == 0 ? SENT : KEPT;
-        if (its == NULL || (side == 1 && !wm_coll_keeps(call, comm->rank)))
+        if (its == NULL || (side == 1 && !moved_keeps(call, comm)))
             continue;
         code = moved_begin_half(moved, which, &moved->ours[side].buffer, true,
                                 err);
