@@ -75,8 +75,9 @@ open_ordered(wm_comm_t *comm, wm_error_t *err)
         return 0;
     MPI_Comm *made = malloc(sizeof *made);
     MPI_Comm unused;
-    int code = wm_mpi_duplicate(comm->match, made != NULL ? made : &unused,
-                                err);
+    wm_neighbor_rule_t plain; // unused: `data` has each neighbor once
+    int code = wm_neighbor_clone(comm->data, comm->match,
+                                 made != NULL ? made : &unused, &plain, err);
     if (made != NULL && code == 0)
         colls->ordered = made;
     else
