@@ -283,7 +283,7 @@ def kept_table(sizes: Sizes) -> Table:
         whose,
         ["another process", f"{sizes.peer} each", "until this one ends"],
         ["a communicator", f"{sizes.by_rank + sizes.hosts} a rank", freed],
-        ["its levels, if it has any", f"{levels} a rank; as a communicator of the rail", freed],
+        ["its levels, if it has any", f"{levels} a rank, and a communicator of the rail", freed],
         ["the facts that its ranks tell", f"{2 * sizes.endpoint} a rank", made],
         ["a window", f"{sizes.window} a rank", freed],
         ["a set of fields of a halo", f"{sizes.halo} a rank", made],
