@@ -14,6 +14,7 @@
 
 #define WATCH_US 100000
 #define REMOTE_US 3000000 // for MPI to tell which rank NCCL has lost
+#define REFUSED_US 5000000 // for the other ranks to refuse the call as well
 #define FINAL_TURNS 1000
 
 static wm_nccl_comm_t *list;  // engine lock
@@ -197,6 +198,57 @@ wm_nccl_comm_failure(const wm_nccl_comm_t *own, wm_error_t *err)
     return err->code;
 }
 
+void
+wm_nccl_comm_refuse(wm_nccl_comm_t *own, const wm_error_t *why)
+{
+    wm_error_t other = *why;
+    int code = 0;
+    if (atomic_load(&own->broken))
+        return;
+    wm_engine_lock();
+    own->refusal = *why;
+    own->refused_at = wm_engine_now();
+    if (own->refused == MPI_REQUEST_NULL)
+        code = wm_mpi_check(MPI_Ibarrier(own->comm->match, &own->refused),
+                            "MPI_Ibarrier", NULL);
+    wm_engine_unlock();
+    if (code < 0)
+        wm_nccl_comm_break(own, &other);
+    wm_nccl_comm_watch();
+}
+
+// Asks if all ranks have refused the call. Breaks the communicator if they
+// have not in time.
+static void
+nccl_comm_settle(wm_nccl_comm_t *own)
+{
+    int flag = 1;
+    bool late = false;
+    wm_engine_lock();
+    wm_error_t why = own->refusal;
+    if (own->refused != MPI_REQUEST_NULL) {
+        int code = wm_mpi_check(
+            MPI_Test(&own->refused, &flag, MPI_STATUS_IGNORE), "MPI_Test",
+            NULL);
+        late = code < 0
+               || (!flag && wm_engine_now() - own->refused_at > REFUSED_US);
+        if (late) // the request is left: others never come
+            own->refused = MPI_REQUEST_NULL;
+    }
+    wm_engine_unlock();
+    if (late)
+        wm_nccl_comm_break(own, &why);
+}
+
+int
+wm_nccl_comm_is_settled(wm_nccl_comm_t *own)
+{
+    if (own->refused == MPI_REQUEST_NULL)
+        return 1;
+    nccl_comm_settle(own);
+    return own->refused == MPI_REQUEST_NULL;
+}
+
 // Returns the error that NCCL has found since.
 static int
 nccl_comm_look_at_nccl(wm_nccl_comm_t *own, wm_error_t *err)
@@ -227,6 +279,7 @@ wm_nccl_comm_look(wm_nccl_comm_t *own, wm_error_t *err)
 {
     int code = 0;
     if (!atomic_load(&own->broken)) {
+        nccl_comm_settle(own);
         wm_engine_lock();
         if (own->comm != NULL && wm_failure_is_told())
             code = wm_failure_look_at_all(own->comm, err);
@@ -280,7 +333,7 @@ nccl_comm_is_watched(wm_nccl_comm_t *own)
     bool done = true;
     if (atomic_load(&own->broken))
         return false;
-    if (atomic_load(&own->graphs) > 0)
+    if (atomic_load(&own->graphs) > 0 || own->refused != MPI_REQUEST_NULL)
         return true;
     return own->given > 0 && own->comm != NULL
            && (wm_event_done(own->device, own->last, &done, NULL) < 0

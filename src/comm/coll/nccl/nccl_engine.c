@@ -17,6 +17,7 @@ typedef struct {
     wm_block_t *room; // NULL: none
     CUevent end;      // of a call that is not blocking
     bool given;       // work is on the stream
+    bool waits;       // it is not given before others are settled
     unsigned looks;
 } nccl_t;
 
@@ -140,9 +141,12 @@ static wm_coll_result_t
 nccl_start(wm_coll_op_t *op, wm_error_t *err)
 {
     wm_nccl_comm_t *own = op->own;
-    *nccl_state(op) = (nccl_t){.room = NULL};
+    nccl_t *state = nccl_state(op);
+    *state = (nccl_t){.waits = !wm_nccl_comm_is_settled(own)};
     op->looks = WM_LOOKS_AT_STREAM;
-    op->begun = true;
+    op->begun = !state->waits;
+    if (state->waits)
+        return WM_COLL_UNDER_WAY;
     if (op->wrong.code < 0)
         *err = op->wrong;
     wm_device_stay();
@@ -173,6 +177,10 @@ nccl_step(wm_coll_op_t *op, bool *waits, wm_error_t *err)
 {
     wm_nccl_comm_t *own = op->own;
     nccl_t *state = nccl_state(op);
+    if (state->waits) {
+        *waits = !wm_nccl_comm_is_settled(own);
+        return *waits ? WM_COLL_UNDER_WAY : nccl_start(op, err);
+    }
     int ended = nccl_ended(op, WM_LOOK_TRIES, err);
     *waits = ended == 0;
     if (ended < 0)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/coll/nccl/nccl_stream.h"
 
+#include "comm/coll/call/coll_wait.h"
 #include "comm/coll/nccl/nccl_run.h"
 #include "comm/coll/stream/graph_memory.h"
 #include "comm/coll/stream/packed_coll.h"
@@ -131,22 +132,37 @@ nccl_stream_fill(wm_nccl_run_t *run, wm_nccl_comm_t *own,
 }
 
 static int
+nccl_stream_look_settled(void *context, wm_error_t *err)
+{
+    (void)err;
+    return wm_nccl_comm_is_settled(context);
+}
+
+static int
 nccl_stream_enqueue(wm_comm_t *comm, const wm_coll_t *call,
                     const wm_coll_stream_t *on, wm_error_t *err)
 {
     wm_nccl_run_t run;
     wm_nccl_comm_t *own = wm_nccl_of(comm);
+    wm_error_t died;
+    int settled = wm_coll_wait(comm, nccl_stream_look_settled, own, 1, &died);
     int code = call == NULL ? err->code : 0;
+    if (settled < 0 && code == 0) {
+        *err = died;
+        code = settled;
+    }
     if (code == 0)
         code = wm_nccl_comm_failure(own, err);
     if (code == 0)
         code = nccl_stream_fill(&run, own, call, on, err);
-    bool begun = code == 0;
-    if (begun)
-        code = nccl_stream_give(&run, on, err);
-    if (begun && code == 0)
+    if (code < 0) { // the graph of a capture that has failed is not launched
+        if (on->capture == 0)
+            wm_nccl_comm_refuse(own, err);
+        return code;
+    }
+    code = nccl_stream_give(&run, on, err);
+    if (code == 0)
         code = nccl_stream_mark(own, on, err);
-    // A graph of a capture that has failed is not launched.
     if (code < 0 && on->capture == 0)
         wm_nccl_comm_break(own, err);
     return code;
