@@ -139,6 +139,60 @@ def test_graphs_replay_and_outlive_their_communicator(tmp_path):
     )
 
 
+def test_arguments_that_all_ranks_refuse_leave_it_whole(tmp_path):
+    apart(
+        tmp_path,
+        """
+        stream, got = wm.Stream(device), ones(5000)
+        channel = comm.on(stream)
+        channel.Allreduce(ones(5000), got)
+        for call in channel.Allreduce, comm.Allreduce, comm.Iallreduce:
+            try:
+                channel.Allreduce(np.ones(5000, "f4"), got)
+                raise AssertionError("not refused")
+            except TypeError:
+                pass
+            got.fill_(0)
+            request = call(ones(5000), got)
+            if request is not None:
+                request.Wait()
+            stream.synchronize()
+            assert (get(got) == size * (size + 1) // 2).all()
+        """,
+    )
+
+
+@pytest.mark.long
+@dying.needs_ulfm
+def test_arguments_that_one_rank_refuses_revoke_it(tmp_path):
+    text = """
+    comm, stream, got = made(), wm.Stream(device), ones(5000)
+    channel = comm.on(stream)
+    channel.Allreduce(ones(5000), got)
+    begun = time.monotonic()
+    try:
+        channel.Allreduce(np.ones(5000, "f4") if last else ones(5000), got)
+        stream.synchronize()
+        print("no error")
+    except TypeError:
+        assert last
+    except MPI.Exception as error:
+        assert not last and error.Get_error_class() == MPI.ERR_REVOKED
+    assert time.monotonic() - begun < 10
+    plain.Barrier()
+    left = comm.Shrink()
+    left.Allreduce(ones(5000), got)
+    plain.Barrier()
+    print("right", (np.asarray(got.to("cpu")) == 3).all(), flush=True)
+    """
+    printed = dying.run_text(
+        tmp_path,
+        simulated_nccl.APART + textwrap.dedent(DEATH + text),
+        **simulated_nccl.environment(SIMCUDA_MODE="lazy"),
+    )
+    assert printed.count("right True") == 2, printed
+
+
 def test_a_call_behind_one_whose_array_is_moved(tmp_path):
     """NCCL's calls start in the program's order, whatever they wait for."""
     apart(

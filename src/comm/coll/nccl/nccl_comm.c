@@ -13,7 +13,7 @@
 #include "cuda/stream.h"
 
 #define WATCH_US 100000
-#define REMOTE_US 3000000 // for MPI to tell which rank NCCL has lost
+#define REMOTE_US 3000000  // for MPI to tell which rank NCCL has lost
 #define REFUSED_US 5000000 // for the other ranks to refuse the call as well
 #define FINAL_TURNS 1000
 
@@ -167,8 +167,7 @@ static void
 nccl_comm_revoke(wm_nccl_comm_t *own, const wm_error_t *why)
 {
     wm_engine_lock();
-    if (own->comm != NULL && !wm_failure_is_cause(why)
-        && wm_failure_is_told())
+    if (own->comm != NULL && !wm_failure_is_cause(why) && wm_failure_is_told())
         (void)!wm_failure_revoke(own->comm, NULL);
     wm_engine_unlock();
 }
@@ -236,8 +235,10 @@ nccl_comm_settle(wm_nccl_comm_t *own)
             own->refused = MPI_REQUEST_NULL;
     }
     wm_engine_unlock();
-    if (late)
+    if (late) {
+        own->told = true; // by the refused call
         wm_nccl_comm_break(own, &why);
+    }
 }
 
 int

@@ -36,7 +36,7 @@ typedef struct wm_nccl_comm {
     wm_error_t refusal;
     _Atomic bool broken; // `failure` is written
     wm_error_t failure;
-    bool told;      // the failure was raised
+    bool told;      // some call has raised the failure
     int64_t remote; // when NCCL first told of a lost rank; 0: it has not
 } wm_nccl_comm_t;
 
@@ -60,9 +60,10 @@ wm_nccl_comm_keep(wm_nccl_comm_t *own, CUstream stream, wm_error_t *err);
 void
 wm_nccl_comm_break(wm_nccl_comm_t *own, wm_error_t *why);
 
-// Notes that this rank's arguments of a call on a stream were refused. If other
-// ranks do not refuse theirs within some seconds, they have begun the call, and
-// the communicator is broken. No call may begin before that is known.
+// Notes that this rank's arguments of a call on a stream were refused. If
+// other ranks do not refuse theirs within some seconds, they have begun the
+// call, and the communicator is broken. No call may begin before that is
+// known.
 void
 wm_nccl_comm_refuse(wm_nccl_comm_t *own, const wm_error_t *why);
 

@@ -154,8 +154,9 @@ nccl_start(wm_coll_op_t *op, wm_error_t *err)
     wm_device_go();
     if (code == 0)
         return WM_COLL_UNDER_WAY;
+    own->told = true;
     wm_nccl_comm_break(own, err);
-    return (wm_coll_result_t)code;
+    return (wm_coll_result_t)err->code;
 }
 
 // Returns 1 when the stream has passed the call, 0 if not yet.
@@ -190,6 +191,7 @@ nccl_step(wm_coll_op_t *op, bool *waits, wm_error_t *err)
                    ? wm_nccl_comm_look(own, err)
                    : wm_nccl_comm_failure(own, err);
     if (code < 0) {
+        own->told = true;
         *waits = false;
         return (wm_coll_result_t)code;
     }

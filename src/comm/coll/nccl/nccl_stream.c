@@ -151,8 +151,10 @@ nccl_stream_enqueue(wm_comm_t *comm, const wm_coll_t *call,
         *err = died;
         code = settled;
     }
-    if (code == 0)
+    if (code == 0) {
         code = wm_nccl_comm_failure(own, err);
+        own->told |= code < 0;
+    }
     if (code == 0)
         code = nccl_stream_fill(&run, own, call, on, err);
     if (code < 0) { // the graph of a capture that has failed is not launched
@@ -163,8 +165,10 @@ nccl_stream_enqueue(wm_comm_t *comm, const wm_coll_t *call,
     code = nccl_stream_give(&run, on, err);
     if (code == 0)
         code = nccl_stream_mark(own, on, err);
-    if (code < 0 && on->capture == 0)
+    if (code < 0 && on->capture == 0) {
+        own->told = true;
         wm_nccl_comm_break(own, err);
+    }
     return code;
 }
 
