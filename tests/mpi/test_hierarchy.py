@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Collectives between hosts of several ranks: in each host, and by rails.
 
-Hosts are told apart by WARPMPI_HOST. MPI exchanges on the rails, except where
-a build with WARPMPI_TOYS=1 has a ring of GPUs (tests/toys/ring_engine.c).
+Hosts are told apart by WARPMPI_HOST. MPI exchanges on the rails, or NCCL where
+it is found, or, in a build with WARPMPI_TOYS=1, a ring of GPUs
+(tests/toys/ring_engine.c).
 """
 
 import ast
@@ -12,6 +13,7 @@ from mpi4py import MPI
 
 import kinds
 import ranks
+import simulated_nccl
 import warpmpi as wm
 from warpmpi import _core
 
@@ -24,6 +26,8 @@ TOYS = pytest.mark.skipif(
     reason="the core was built without WARPMPI_TOYS=1",
 )
 
+BUT_NCCL = ",".join(name for name in _core._coll_engines() if name != "nccl")
+
 # The hosts of 4 ranks, and of 3, where one is alone on its host.
 HOSTS = {"pairs": "0011", "mixed": "0110", "unequal": "001", "three": "0121"}
 
@@ -33,6 +37,7 @@ BEGIN = """
     from mpi4py import MPI
     rank, size = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
     os.environ["WARPMPI_HOST"] = "host " + sys.argv[1][rank]
+    os.environ["NCCL_HOSTID"] = f"host {rank}"  # may share a GPU
     import warpmpi as wm
     from warpmpi import _core
 
@@ -55,8 +60,12 @@ BEGIN = """
 """
 
 
-def run(folder, program, hosts, *, begin=BEGIN, **options):
-    """What the ranks print."""
+def run(folder, program, hosts, *, begin=BEGIN, nccl=False, **options):
+    """What the ranks print. nccl: it may serve on the rails."""
+    if nccl:
+        options = simulated_nccl.environment(**options)
+    else:
+        options.setdefault("WARPMPI_ENGINES", BUT_NCCL)
     return ranks.run_text(
         folder, begin + program, hosts, ranks=len(hosts), **options
     )
@@ -148,8 +157,9 @@ EVERY_CALL = """
 """
 
 
+@pytest.mark.parametrize("nccl", [False, True], ids=["mpi", "nccl"])
 @pytest.mark.parametrize("hosts", HOSTS.values(), ids=HOSTS)
-def test_every_call_in_every_form(tmp_path, hosts):
+def test_every_call_in_every_form(tmp_path, hosts, nccl):
     """From every root; short and long, where rails reduce in two ways."""
     program = """
     for form in FORMS:
@@ -164,11 +174,12 @@ def test_every_call_in_every_form(tmp_path, hosts):
         try_out("", name, root, 80001)
     print("engines", _core._coll_engines())
 """
-    found = engines(run(tmp_path, EVERY_CALL + program, hosts))
+    found = engines(run(tmp_path, EVERY_CALL + program, hosts, nccl=nccl))
     calls = 4 * (6 + 4 * len(hosts)) + 2 + 4
     if len({*map(hosts.count, hosts)}) > 1:
         calls -= 4  # MPI does Alltoall where hosts have unequal numbers
     assert {counts["hierarchy"] for counts in found} == {calls}
+    assert {counts["nccl"] > calls / 2 for counts in found} >= {nccl}
 
 
 # Bytes that leave each rank by the fewest exchanges, for H hosts of r ranks.

@@ -61,7 +61,10 @@ hierarchy_serves(const wm_coll_op_t *op)
                                     : call->send;
     bool fits = call->kind != WM_COLL_ALLTOALL
                 || hosts->smallest == hosts->largest;
-    return fits && either != NULL && either->nbytes >= LEAST_BYTES
+    bool long_enough = either != NULL
+                       && (either->nbytes >= LEAST_BYTES
+                           || wm_require_is_on(participant->comm));
+    return fits && long_enough
            && (op->form != WM_COLL_FORM_PERSISTENT || call->read);
 }
 
