@@ -6,6 +6,7 @@
 #include "ucp_abi.h"
 
 #include <deque>
+#include <functional>
 #include <list>
 #include <map>
 #include <mutex>
@@ -94,6 +95,7 @@ struct Connection {
     std::deque<std::string> out; // what is to be written
     std::list<uint64_t> sending; // requests whose pieces are to be written
     std::string in;              // what has been read
+    std::function<void()> lost;  // called when the other end has gone
 };
 
 struct Address {

@@ -217,8 +217,9 @@ ucp_worker_destroy(Worker *worker)
     Entry entry("worker_destroy");
     if (!worker->requests.empty())
         refuse("%zu requests are left", worker->requests.size());
-    if (living("endpoints") != 0)
-        refuse("%ld endpoints are left", living("endpoints"));
+    for (auto &each : worker->connections)
+        if (each.fd >= 0 && each.lost)
+            refuse("an endpoint is left");
     wire_close(*worker);
     delete worker;
 }
@@ -272,6 +273,11 @@ ucp_ep_create(Worker *worker, const ucp_ep_params_t *params, Endpoint **ep)
         refuse("with error handling UCX does not pipeline device memory");
     memcpy(&address, params->address, sizeof address);
     *ep = new Endpoint{worker, wire_connect(*worker, address)};
+    if ((params->field_mask & 4) != 0)
+        (*ep)->connection->lost = [made = *ep, call = params->err_handler,
+                                   argument = params->err_argument] {
+            call(argument, made, UCS_ERR_CONNECTION_RESET);
+        };
     live("endpoints", 1);
     return UCS_OK;
 }
@@ -291,15 +297,11 @@ ucp_ep_close_nbx(Endpoint *ep, const ucp_request_param_t *param)
     if ((param->op_attr_mask & 16) != 0 && param->flags != 0)
         return pointer(UCS_ERR_INVALID_PARAM);
     Worker *worker = ep->worker;
+    if (ep->connection->fd < 0)
+        fprintf(stderr, "simucx: error during flush\n"); // as UCX says
+    ep->connection->lost = nullptr;
     live("endpoints", -1);
     delete ep;
-    return flush(worker);
-}
-
-UCP_API void *
-ucp_worker_flush_nbx(Worker *worker, const ucp_request_param_t *)
-{
-    Entry entry("worker_flush_nbx");
     return flush(worker);
 }
 

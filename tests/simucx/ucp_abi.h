@@ -16,6 +16,7 @@ enum ucs_status_t : int8_t {
     UCS_ERR_MESSAGE_TRUNCATED = -9,
     UCS_ERR_BUSY = -15,
     UCS_ERR_CANCELED = -16,
+    UCS_ERR_CONNECTION_RESET = -25,
 };
 
 enum { HOST = 0, CUDA = 1 }; // ucs_memory_type_t
@@ -41,9 +42,11 @@ struct ucp_worker_params_t {
 };
 
 struct ucp_ep_params_t {
-    uint64_t field_mask; // address 1, err_mode 2
+    uint64_t field_mask; // address 1, err_mode 2, err_handler 4
     const void *address;
     int err_mode;
+    void (*err_handler)(void *argument, void *ep, ucs_status_t status);
+    void *err_argument;
 };
 
 struct ucp_mem_map_params_t {

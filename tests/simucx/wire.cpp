@@ -103,6 +103,8 @@ lose(Connection &connection)
     connection.fd = -1;
     connection.out.clear();
     connection.sending.clear();
+    if (connection.lost)
+        connection.lost();
 }
 
 static void
@@ -227,7 +229,7 @@ wire_close(Worker &worker)
 {
     for (auto &each : worker.connections)
         if (each.fd >= 0)
-            lose(each);
+            close(each.fd);
     close(worker.listener);
     close(worker.epoll);
 }

@@ -25,10 +25,13 @@
 // have arrived when UCX had nothing to do for QUIET_US, or after LATE_US.
 #define QUIET_US 100000
 #define LATE_US 2000000
+// A chunk that UCX has failed is told so long after, unless MPI reports the
+// peer's death first.
+#define TOLD_US 5000000
 #define CLOSE_US 2000000 // for the endpoints, in MPI_Finalize
 #define BUCKETS 256      // of peers, by id
 
-// A chunk under way. One that has ended has no request.
+// A chunk under way, or one that has ended: it has no request, but a status.
 typedef struct flight {
     struct flight *next, *prev;
     struct end_point *to;
@@ -36,6 +39,9 @@ typedef struct flight {
     wm_ucx_memory_t *memory; // NULL: the memory is not registered
     int device;              // -1: host memory
     bool receives;
+    wm_ucs_status_t status;
+    size_t nbytes;  // that have come
+    int64_t failed; // when the status was first seen; 0: it was not
 } flight_t;
 
 // A peer that is connected.
@@ -45,6 +51,7 @@ typedef struct end_point {
     uint64_t id;    // in the tags of what it sends
     void *ep;       // NULL: nothing was sent to it
     void *address;  // until there is `ep`
+    bool broken;    // UCX has no connection any more
     bool refused;   // UCX cannot make `ep`
     int64_t died;   // when MPI reported that; 0: it has not
     bool abandoned; // it died, and nothing arrives from it any more
@@ -178,14 +185,24 @@ ucx_disconnect(wm_peer_t *peer)
     end_point_free(one);
 }
 
+// UCX says so also without error handling: the peer has left, or has died.
+static void
+end_point_break(void *one, void *ep, wm_ucs_status_t status)
+{
+    (void)ep, (void)status;
+    ((end_point_t *)one)->broken = true;
+}
+
 // Makes the endpoint at the first need. Returns false, and keeps the reason,
 // if UCX cannot: then the link does not reach the peer.
 static bool
 end_point_make(end_point_t *one)
 {
     wm_ucp_ep_params_t params = {
-        .mask = WM_UCP_EP_PARAM_REMOTE_ADDRESS,
+        .mask = WM_UCP_EP_PARAM_REMOTE_ADDRESS | WM_UCP_EP_PARAM_ERR_HANDLER,
         .address = one->address,
+        .err_handler = end_point_break,
+        .err_argument = one,
     };
     if (one->ep != NULL || one->refused)
         return one->ep != NULL;
@@ -250,14 +267,32 @@ tag_of(uint64_t id, uint32_t number)
 }
 
 static void
-flight_land(flight_t *one)
+flight_land(flight_t *one, wm_ucs_status_t status)
 {
-    wm_ucx.ucp_request_free(one->request);
+    if (one->request != NULL)
+        wm_ucx.ucp_request_free(one->request);
     one->request = NULL;
+    one->status = status;
     if (one->memory != NULL)
         wm_ucx_memory_release(one->memory);
     one->memory = NULL;
     on_device -= one->device >= 0;
+}
+
+static wm_ucs_status_t
+flight_look(flight_t *one)
+{
+    wm_ucp_tag_info_t info = {0};
+    wm_ucs_status_t status;
+    if (one->request == NULL)
+        return one->status;
+    status = one->receives
+                 ? wm_ucx.ucp_tag_recv_request_test(one->request, &info)
+                 : wm_ucx.ucp_request_check_status(one->request);
+    one->nbytes = info.length;
+    if (status != WM_UCS_INPROGRESS)
+        flight_land(one, status);
+    return status;
 }
 
 static void
@@ -296,27 +331,19 @@ flight_new(const wm_carry_t *way, bool receives, wm_ucp_op_t *op,
     return one;
 }
 
-// Ends the start of a flight, for which UCX has returned a request.
-static int
-flight_begin(flight_t *one, wm_ucs_request_t request, wm_flight_t *flight,
-             wm_error_t *err)
+// Ends the start of a flight, for which UCX has returned a request. If UCX
+// refuses, test() tells.
+static void
+flight_begin(flight_t *one, wm_ucs_request_t request, wm_flight_t *flight)
 {
     intptr_t status = (intptr_t)request;
-    bool failed = status < 0 && status >= WM_UCS_ERR_LAST;
-    one->request = failed ? NULL : request;
-    if (request != NULL && !failed) {
-        on_device += one->device >= 0;
-        flight->own = one;
-        return 0;
-    }
-    if (one->memory != NULL)
-        wm_ucx_memory_release(one->memory);
-    flight_free(one);
-    flight->own = &ended;
-    return failed ? wm_error_set(
-               err, WM_ERR_STATE, 0, "UCX: %s",
-               wm_ucx.ucs_status_string((wm_ucs_status_t)status))
-                  : 0;
+    bool ended_now = status <= 0 && status >= WM_UCS_ERR_LAST;
+    on_device += one->device >= 0;
+    flight->own = one;
+    if (ended_now)
+        flight_land(one, (wm_ucs_status_t)status);
+    else
+        one->request = request;
 }
 
 static int
@@ -330,11 +357,11 @@ ucx_send(const wm_carry_t *to, const void *memory, size_t nbytes,
     flight_t *one = flight_new(to, false, &op, err);
     if (one == NULL)
         return WM_ERR_STATE;
-    return flight_begin(one,
-                        wm_ucx.ucp_tag_send_nbx(one->to->ep, memory, nbytes,
-                                                tag_of(own_id, to->number),
-                                                &op),
-                        flight, err);
+    flight_begin(one,
+                 wm_ucx.ucp_tag_send_nbx(one->to->ep, memory, nbytes,
+                                         tag_of(own_id, to->number), &op),
+                 flight);
+    return 0;
 }
 
 static int
@@ -346,12 +373,25 @@ ucx_receive(const wm_carry_t *from, void *memory, size_t nbytes,
     flight_t *one = flight_new(from, true, &op, err);
     if (one == NULL)
         return WM_ERR_STATE;
-    return flight_begin(
-        one,
-        wm_ucx.ucp_tag_recv_nbx(ucx->worker, memory, nbytes,
-                                tag_of(one->to->id, from->number), UINT64_MAX,
-                                &op),
-        flight, err);
+    (void)end_point_make(one->to); // so that close() flushes UCX's answers
+    flight_begin(one,
+                 wm_ucx.ucp_tag_recv_nbx(ucx->worker, memory, nbytes,
+                                         tag_of(one->to->id, from->number),
+                                         UINT64_MAX, &op),
+                 flight);
+    return 0;
+}
+
+// Returns true if the failure of a chunk can be told. UCX may see the death of
+// a peer before MPI reports it. Then other chunks may still arrive.
+static bool
+flight_is_told(flight_t *one)
+{
+    int64_t now = wm_engine_now();
+    if (one->failed == 0)
+        one->failed = now;
+    return one->to->died != 0 ? one->to->abandoned
+                              : now - one->failed > TOLD_US;
 }
 
 static int
@@ -360,22 +400,14 @@ ucx_test(wm_flight_t *flight, size_t *nbytes, wm_error_t *err)
     if (flight->own == &ended)
         return 1;
     flight_t *one = flight->own;
-    wm_ucp_tag_info_t info = {0};
-    wm_ucs_status_t status = WM_UCS_ERR_CANCELED;
-    if (one->request != NULL) // else the peer has died
-        status = one->receives
-                     ? wm_ucx.ucp_tag_recv_request_test(one->request, &info)
-                     : wm_ucx.ucp_request_check_status(one->request);
-    if (status == WM_UCS_INPROGRESS)
+    wm_ucs_status_t status = flight_look(one);
+    if (status == WM_UCS_INPROGRESS
+        || (status != WM_UCS_OK && !flight_is_told(one)))
         return 0;
-    if (one->to->died != 0 && !one->to->abandoned && status != WM_UCS_OK)
-        return 0; // other chunks may still arrive
-    if (one->request != NULL)
-        flight_land(one);
+    if (nbytes != NULL)
+        *nbytes = one->nbytes;
     flight_free(one);
     flight->own = &ended;
-    if (nbytes != NULL)
-        *nbytes = info.length;
     return status == WM_UCS_OK
                ? 1
                : wm_error_set(err, WM_ERR_STATE, 0, "UCX: %s",
@@ -391,7 +423,7 @@ ucx_cancel(wm_flight_t *flight)
         return;
     if (one->request != NULL) {
         wm_ucx.ucp_request_cancel(ucx->worker, one->request);
-        flight_land(one);
+        flight_land(one, WM_UCS_ERR_CANCELED);
     }
     flight_free(one);
     flight->own = &ended;
@@ -412,14 +444,6 @@ ucx_died(wm_peer_t *peer)
             wm_ucx.ucp_request_cancel(ucx->worker, each->request);
 }
 
-static bool
-is_under_way(const flight_t *one)
-{
-    return one->request != NULL
-           && wm_ucx.ucp_request_check_status(one->request)
-                  == WM_UCS_INPROGRESS;
-}
-
 // Gives up the chunks of a peer that died, once nothing arrives any more. UCX
 // does not end them, as it does not know that the peer has died, or cannot
 // tell.
@@ -429,12 +453,12 @@ end_point_abandon(end_point_t *one, int64_t now)
     bool quiet = now - one->died > QUIET_US && now - busy_at > QUIET_US;
     bool any = false;
     for (flight_t *each = one->first; each != NULL; each = each->next)
-        any |= is_under_way(each);
+        any |= flight_look(each) == WM_UCS_INPROGRESS;
     if (any && !quiet && now - one->died < LATE_US)
         return;
     for (flight_t *each = one->first; each != NULL && any; each = each->next)
-        if (is_under_way(each))
-            flight_land(each);
+        if (each->request != NULL)
+            flight_land(each, WM_UCS_ERR_CANCELED);
     lost |= any;
     one->abandoned = true;
     --dying;
@@ -486,19 +510,18 @@ ucx_finish(wm_ucs_request_t request, int64_t until)
     wm_ucx.ucp_request_free(request);
 }
 
-// All chunks have ended; UCX's last words about them may still be here. Peers
-// that have left, and do not answer, are not waited for.
+// All chunks have ended; UCX's last words about them may still be here, which
+// the end of an endpoint flushes. Peers that have left are not waited for.
 static void
 ucx_close(void)
 {
     wm_ucp_op_t op = {0};
     int64_t until = wm_engine_now() + CLOSE_US;
-    if (!lost)
-        ucx_finish(wm_ucx.ucp_worker_flush_nbx(ucx->worker, &op), until);
     for (int i = 0; i < BUCKETS; ++i)
         for (end_point_t *one = peers[i], *next; one != NULL; one = next) {
             next = one->next;
-            if (one->ep != NULL && one->died == 0)
+            (void)wm_ucx.ucp_worker_progress(ucx->worker);
+            if (one->ep != NULL && one->died == 0 && !one->broken)
                 ucx_finish(wm_ucx.ucp_ep_close_nbx(one->ep, &op), until);
             lost |= one->ep != NULL && one->died != 0;
             one->peer->own[WM_LINK_ucx] = NULL;

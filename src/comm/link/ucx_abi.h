@@ -56,9 +56,15 @@ enum { WM_UCP_WORKER_PARAM_THREAD_MODE = 1 };
 typedef struct {
     uint64_t mask;
     const void *address;
+    int err_mode;
+    void (*err_handler)(void *argument, void *ep, wm_ucs_status_t status);
+    void *err_argument;
     char room[512];
 } wm_ucp_ep_params_t;
-enum { WM_UCP_EP_PARAM_REMOTE_ADDRESS = 1 };
+enum {
+    WM_UCP_EP_PARAM_REMOTE_ADDRESS = 1,
+    WM_UCP_EP_PARAM_ERR_HANDLER = 1 << 2,
+};
 
 typedef struct {
     uint64_t mask;
@@ -121,7 +127,6 @@ typedef struct {
     X(wm_ucs_status_t, ucp_ep_create,                                         \
       (void *, const wm_ucp_ep_params_t *, void **))                          \
     X(wm_ucs_request_t, ucp_ep_close_nbx, (void *, const wm_ucp_op_t *))      \
-    X(wm_ucs_request_t, ucp_worker_flush_nbx, (void *, const wm_ucp_op_t *))  \
     X(wm_ucs_status_t, ucp_mem_map,                                           \
       (void *, const wm_ucp_mem_map_params_t *, void **))                     \
     X(wm_ucs_status_t, ucp_mem_unmap, (void *, void *))                       \

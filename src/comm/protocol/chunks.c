@@ -455,7 +455,10 @@ wm_asks_t
 wm_chunks_asks(const wm_end_t *end)
 {
     const chunks_t *chunks = chunks_of(end);
-    if (end->matching == MPI_REQUEST_NULL && chunks->given == chunks->done)
+    // Only a link by MPI makes MPI's progress, without which MPI does not
+    // report that the peer died.
+    if (end->matching == MPI_REQUEST_NULL
+        && (chunks->given == chunks->done || !link_of(end)->by_comm))
         return WM_ASKS_NOTHING;
     return end->slot == NULL && chunks->staging == NULL ? WM_ASKS_ALONE
                                                         : WM_ASKS_TOO;
