@@ -146,6 +146,16 @@ def rank_facts(number, size):
     }
 
 
+def card(name, kind, gbits):
+    return {
+        "name": name,
+        "kind": kind,
+        "gbits": gbits,
+        "numa": 0,
+        "pci": [],
+    }
+
+
 def row(one, other, memory="gpu", **changes):
     transport = {"gpu": "ipc", "host": "mpi"}[memory]
     return {
@@ -617,6 +627,35 @@ RULES = [
         "memlock",
         "warning",
         "limit of locked memory is 64 KiB",
+    ),
+    (
+        and_(
+            each(
+                "host",
+                cards=[
+                    card("eth0", "TCP", 10.0),
+                    card("mlx5_0:1", "RDMA", 400.0),
+                ],
+            ),
+            one(1, "host", identity="b", name="b"),
+            top(expect={"hosts": 2, "ranks": 2}),
+            rows("host", card="eth0"),
+        ),
+        "slow-card",
+        "warning",
+        "host arrays leave a, b by eth0 (10 Gb/s), and mlx5_0:1 (400 Gb/s)",
+    ),
+    (
+        one(1, "installation", packages={"nvidia-nccl-cu13": "2.28.9"}),
+        "versions",
+        "warning",
+        "nvidia-nccl-cu13 is not of one version: none on rank 0, 2.28.9 on",
+    ),
+    (
+        setting("NCCL_IB_DISABLE", "1", 1),
+        "settings",
+        "note",
+        "NCCL_IB_DISABLE is not alike on all ranks: it is unset on rank 0, 1",
     ),
     (
         each("mpi", says_cuda_aware=True),

@@ -4,6 +4,7 @@
 WARPMPI_TEST_SEED gives the random calls of a run that failed.
 """
 
+import json
 import os
 import random
 import re
@@ -147,6 +148,21 @@ def test_a_host_that_vanishes(tmp_path):
         flags=("--ft", "--kill", "1", "--when", str(note)),
     )
     assert printed.count("survived") == 2
+
+
+def test_the_doctor_between_hosts():
+    words = "--env 0:WARPMPI_HOST=a --env 1:WARPMPI_HOST=b"
+    words += " --env 1:NCCL_IB_DISABLE=1"
+    doctor = "-m", "warpmpi", "doctor", "--json", "--expect-hosts", "2"
+    told = json.loads(run(doctor, (2, 1), *words.split()))
+    (finding,) = told["findings"]
+    assert "NCCL_IB_DISABLE is not alike" in finding["text"]
+    for row in told["pairs"]:
+        apart = 2 in (row["from"], row["to"])
+        assert row["card"] == ("eth0" if apart else ""), row
+    assert told["engines"]
+    cards = told["ranks"][2]["host"]["cards"]
+    assert [card["name"] for card in cards] == ["eth0"]
 
 
 def test_nothing_is_left_of_a_job_that_is_killed(tmp_path):

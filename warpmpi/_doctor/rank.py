@@ -13,8 +13,10 @@ import sys
 import traceback
 from typing import Any
 
-from . import facts, findings
+from . import facts, findings, network
 from .job import Facts, Job
+
+_REDUCED = 4096, 1 << 20  # bytes of the Allreduces that name their engines
 
 
 class Teller:
@@ -95,6 +97,8 @@ def _begin_core(own: Facts) -> Any:
 def _ask_driver(own: Facts, limit: float) -> None:
     ordinal = own["core"].get("device") or 0
     own["driver"] = facts.of_child("driver", ordinal, limit)
+    for gpu in own["driver"].get("devices") or []:
+        gpu["cards"] = network.nearest(gpu["pci"], own["host"]["cards"])
 
 
 def _ask_mpi(own: Facts, limit: float) -> None:
@@ -118,6 +122,23 @@ def _make_comm(world: Any, wm: Any, own: Facts) -> Any:
     except RuntimeError as error:  # on all ranks
         own["core"]["comm_error"] = str(error)
     return None
+
+
+def _engines(comm: Any, wm: Any, own: Facts) -> dict[str, int]:
+    """Return the engines that have served Allreduces of all ranks' arrays."""
+    device = own["core"].get("device")
+    if comm is None:
+        return {}
+    has_gpu = device is not None and not own["driver"]["crash"]
+    place = f"cuda:{device}" if has_gpu else "cpu"
+    arrays = [wm.zeros(n // 4, "float32", place) for n in _REDUCED]
+    for _ in range(2):  # the first call of a kind sets up what it needs
+        before = wm._core._coll_engines()
+        for array in arrays:
+            comm.Allreduce(array, array.copy())
+    after = wm._core._coll_engines()
+    grown = {name: count - before[name] for name, count in after.items()}
+    return {name: count for name, count in grown.items() if count > 0}
 
 
 def _move(
@@ -186,6 +207,8 @@ def _examine(report: Facts, teller: Teller, limit: float) -> None:
     report["ranks"] = world.gather(own) or [own]
     teller.tell(report=report)
     report["pairs"] = _move(world, comm, wm, own, teller)
+    teller.step("reduces arrays of all ranks")
+    report["engines"] = _engines(comm, wm, own)
     teller.complete(report, world.bcast(_status(report)))
     pairs.wait_for_all(world)  # a launcher ends all if one rank has a status
     teller.step("MPI_Finalize")

@@ -16,6 +16,7 @@ from .rules_gpus import driver_needed
 WIDTH, INDENT = 88, 12
 WIDEST_MATRIX = 8  # ranks; of larger jobs the slowest pairs are shown
 SLOWEST = 10
+_ENDS = "from", "to"
 
 
 # Whose memory an allocator's is.
@@ -109,7 +110,12 @@ def _hosts(job: Job) -> Iterator[str]:
         if job.devices(ranks[0]):
             locked += f", page-locked allocation: {pinned or 'works'}"
         yield _line("", f"{told}; locked memory {locked}")
+        cards = facts.get("cards") or []
+        for card in cards:
+            yield _line("", _card(card))
         for identity, (gpu, users) in job.gpus(ranks).items():
+            *near, how = gpu.get("cards") or [""]
+            beside = f"; nearest card: {', '.join(near)} ({how})"
             capability = ".".join(map(str, gpu["capability"]))
             ordinals = {job.get(rank, "core", "device") for rank in users}
             seen = ", ".join(f"cuda:{each}" for each in sorted(ordinals))
@@ -117,8 +123,14 @@ def _hosts(job: Job) -> Iterator[str]:
             yield _line(
                 "",
                 f"{identity} {gpu['name']}, compute capability {capability}, "
-                f"{size_of(gpu['memory'])}: {use}",
+                f"{size_of(gpu['memory'])}: {use}{beside if near else ''}",
             )
+
+
+def _card(card: Facts) -> str:
+    speed = f", {card['gbits']:g} Gb/s" if card["gbits"] else ""
+    node = "" if card["numa"] is None else f", NUMA node {card['numa']}"
+    return f"network card {card['name']}: {card['kind']}{speed}{node}"
 
 
 def _driver(job: Job) -> Iterator[str]:
@@ -203,6 +215,35 @@ def _matrix(job: Job, memory: str) -> Iterator[str]:
         yield _line("", text)
 
 
+def _between(job: Job) -> Iterator[str]:
+    """Tell the best that hosts reach, by memory, and the card that did it."""
+    best: dict[tuple[str, str, str], list[Facts]] = {}
+    for row in filter(job.is_apart, job.pairs):
+        one, other = (job.get(row[end], "host", "name") for end in _ENDS)
+        best.setdefault((one, other, row["memory"]), []).append(row)
+    if best:
+        yield ""
+        yield "between hosts, the best of their ranks: latency, bandwidth"
+    told = []
+    for (one, other, memory), rows in best.items():
+        latency = min(row["latency_us"] for row in rows)
+        fastest = max(rows, key=lambda row: float(row["gbps"]))
+        card = f", by {fastest['card']}" if fastest.get("card") else ""
+        text = (
+            f"  {one} to {other}: {memory} arrays by transport "
+            f'"{fastest["transport"]}", {latency:.1f} us '
+            f"{fastest['gbps']:.2f} GB/s{card}"
+        )
+        told.append((fastest["gbps"], text))
+    if len(told) > SLOWEST:
+        yield f"the {SLOWEST} slowest of {len(told)} (--json has all):"
+        told = sorted(told)[:SLOWEST]
+    yield from (text for _, text in told)
+    engines = job.report.get("engines") or {}
+    if best and engines:
+        yield _line("", f"Allreduce of all ranks: by {', '.join(engines)}")
+
+
 def text(job: Job, findings: list[Finding]) -> str:
     """Return the report for people."""
     hosts = job.hosts()
@@ -215,6 +256,7 @@ def text(job: Job, findings: list[Finding]) -> str:
         lines += part(job)
     for memory in ("host", "gpu"):
         lines += _matrix(job, memory)
+    lines += _between(job)
     lines.append("")
     for each in findings:
         lines.append(_line(each.level, f"{each.name}: {each.text}"))

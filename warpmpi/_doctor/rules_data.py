@@ -35,6 +35,7 @@ FORCED = "WARPMPI_TRANSPORT"
 SHM_NEEDED = 16 << 20  # bytes of /dev/shm for each rank of a host
 MEMLOCK_NEEDED = 64 << 20  # bytes; network cards register memory
 SLOW = 0.5  # of what such GPUs reach
+FASTER = 4.0  # a card that is idle, than the one that is used
 
 
 def _shm(job: Job) -> Iterator[Finding]:
@@ -272,6 +273,33 @@ def _staged(job: Job) -> Iterator[Finding]:
         )
 
 
+def _slow_card(job: Job) -> Iterator[Finding]:
+    """Tell if hosts exchange data by a card, and a far faster one is idle."""
+    told: dict[tuple[str, str], list[str]] = {}
+    for row in filter(job.is_apart, job.pairs):
+        cards = job.get(row["from"], "host", "cards") or []
+        speeds = {each["name"]: each["gbits"] or 0.0 for each in cards}
+        used = speeds.get(row.get("card") or "", 0.0)
+        fastest = max(speeds, key=speeds.__getitem__, default="")
+        if used and speeds[fastest] >= FASTER * used:
+            what = (
+                f"{row['card']} ({used:g} Gb/s), and {fastest} "
+                f"({speeds[fastest]:g} Gb/s)"
+            )
+            host = job.get(row["from"], "host", "name")
+            hosts = told.setdefault((what, row["memory"]), [])
+            hosts += [host] * (host not in hosts)
+    for (what, memory), hosts in told.items():
+        yield Finding(
+            "slow-card",
+            WARNING,
+            f"{memory} arrays leave {_some(hosts)} by {what} is idle",
+            "use an MPI that knows the fast card, as by UCX or libfabric, or "
+            "name the card: --mca btl_tcp_if_include, UCX_NET_DEVICES, "
+            "FI_TCP_IFACE",
+        )
+
+
 def _slow(job: Job) -> Iterator[Finding]:
     shared = {
         uuid
@@ -321,5 +349,6 @@ RULES: tuple[Rule, ...] = (
     _expandable,
     _bytes,
     _staged,
+    _slow_card,
     _slow,
 )

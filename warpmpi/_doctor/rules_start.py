@@ -210,6 +210,40 @@ def _settings(job: Job) -> Iterator[Finding]:
         )
 
 
+def _library_settings(job: Job) -> Iterator[Finding]:
+    """Tell the settings of NCCL and UCX that are not alike."""
+    names_of = {name for name, _, _ in job.settings()}
+    for name in sorted(names_of):
+        told = _unlike(job, name, False)
+        if name.startswith(("NCCL_", "UCX_")) and told:
+            yield Finding(
+                "settings",
+                NOTE,
+                f"{name} is not alike on all ranks: it is {told}",
+                "unless you mean it, let the launcher pass it on: "
+                + _passing(job, name),
+            )
+
+
+def _package_versions(job: Job) -> Iterator[Finding]:
+    """Tell versions of NCCL and UCX that differ: they need not understand."""
+    installed = [
+        each.get("installation", {}).get("packages", {}) for each in job.ranks
+    ]
+    for package in sorted(set().union(*installed)):
+        told: dict[str, list[int]] = {}
+        for rank, packages in enumerate(installed):
+            told.setdefault(packages.get(package, "none"), []).append(rank)
+        if len(told) > 1 and package.startswith(("nvidia-nccl", "libucx")):
+            words = (f"{value} on {names(r)}" for value, r in told.items())
+            yield Finding(
+                "versions",
+                WARNING,
+                f"{package} is not of one version: {', '.join(words)}",
+                "start the same Python environment on all hosts",
+            )
+
+
 def _passing(job: Job, name: str) -> str:
     """Return how a launcher takes a variable to all hosts."""
     if _command(job) == "srun":
@@ -484,6 +518,8 @@ RULES: tuple[Rule, ...] = (
     _mpi4py,
     _core,
     _settings,
+    _library_settings,
+    _package_versions,
     _comm,
     _launcher,
     _expected,
