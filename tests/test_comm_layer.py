@@ -30,6 +30,28 @@ def run(*words):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        ({}, 0),
+        ({"cpu.max": "max 100000"}, 0),
+        ({"cpu.max": "200000 100000"}, 2),
+        ({"cpu.max": "250000 100000"}, 3),
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100"}, 0),
+        ({"cpu/cpu.cfs_quota_us": "150", "cpu/cpu.cfs_period_us": "100"}, 2),
+        ({"cpu/cpu.cfs_quota_us": "150"}, 0),
+    ],
+)
+def test_the_quota_of_a_container(build, tmp_path, files, cores):
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"{text}\n")
+    program = build("cores", "comm/engine/cores")
+    done = subprocess.run([program, tmp_path], capture_output=True, text=True)
+    assert done.stdout == f"{cores}\n"
+
+
 MAPPED = "node/mapping", "node/rkey", "engine/stats"
 STRIDED = "array/strided", "array/layout", "array/dtype", "cuda/error"
 

@@ -110,6 +110,7 @@ main(void)
     assert(!wm_node_peer(&stranger)->same_host);
     assert(!wm_node_peer(&container)->same_host);
     assert(wm_node_machine_peers() == 3); // all but the stranger
+    assert(wm_node_host_peers() == 2);
     assert(wm_node_peer(&first)->self);
     return 0;
 }

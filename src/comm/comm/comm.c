@@ -402,7 +402,7 @@ wm_comm_attach(MPI_Comm user, wm_comm_t **result, wm_error_t *err)
         code = wm_engine_start(err);
     if (code == 0) {
         wm_engine_lock();
-        wm_engine_count_cores(wm_node_machine_peers());
+        wm_engine_count_cores(wm_node_machine_peers(), wm_node_host_peers());
         wm_engine_unlock();
     }
     if (code == 0)

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "comm/engine/child.h"
+#include "comm/engine/cores.h"
 #include "comm/engine/handle.h"
 #include "comm/engine/modules.h"
 #include "comm/engine/progress.h"
@@ -635,15 +636,19 @@ wm_engine_is_started(void)
 }
 
 void
-wm_engine_count_cores(int ranks)
+wm_engine_count_cores(int ranks, int beside)
 {
     // Counts online cores, not the affinity: mpirun may bind each rank to a
     // core of its own, which is enough.
-    static int counted;
-    if (ranks != counted) {
+    static int counted, counted_beside;
+    if (ranks != counted || beside != counted_beside) {
         long online = sysconf(_SC_NPROCESSORS_ONLN); // this reads a file
-        plenty = online >= 2 * ranks;
-        crowded = online < ranks;
+        int allowed = wm_cores_allowed("/sys/fs/cgroup");
+        bool tight = allowed > 0 && allowed < beside;
+        plenty = online >= 2 * ranks
+                 && (allowed == 0 || allowed >= 2 * beside);
+        crowded = online < ranks || tight;
         counted = ranks;
+        counted_beside = beside;
     }
 }

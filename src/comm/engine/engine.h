@@ -20,10 +20,11 @@ wm_engine_start(wm_error_t *err);
 bool
 wm_engine_is_started(void);
 
-// Finds out if the ranks of this host have enough cores to spin. Called when
-// more ranks are known. Lock held.
+// Finds out if ranks have enough cores to spin: `ranks` of this machine, and
+// of these `beside` in this process's container, whose quota they share.
+// Called when more ranks are known. Lock held.
 void
-wm_engine_count_cores(int ranks);
+wm_engine_count_cores(int ranks, int beside);
 
 // Returns WM_ERR_STATE if MPI is not running: it must be initialized, or have
 // sessions.

@@ -19,4 +19,8 @@ wm_local_peers_next(const wm_peer_t *peer)
 int
 wm_node_machine_peers(void);
 
+// Returns the number of those on this host alone, in one container.
+int
+wm_node_host_peers(void);
+
 #endif

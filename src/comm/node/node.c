@@ -454,6 +454,16 @@ wm_node_peers(void)
 }
 
 int
+wm_node_host_peers(void)
+{
+    int count = 0;
+    for (wm_peer_t *peer = peers; peer != NULL;
+         peer = wm_local_peers_next(peer))
+        ++count;
+    return count;
+}
+
+int
 wm_node_machine_peers(void)
 {
     int count = 0;
