@@ -282,6 +282,60 @@ def neighbours(comm, size):
         ring.Free()
 
 
+def of_window(name):
+    """An operation of rank 0 on the GPU memory of the last rank."""
+
+    def call(comm, size):
+        win = wm.Win.Create(gpu(size), comm=comm)
+        try:
+            if comm.rank == 0:
+                last = comm.size - 1
+                win.Lock(last)
+                try:
+                    getattr(win, name)(gpu(size, 1.0), last)
+                finally:
+                    win.Unlock(last)
+        finally:
+            win.Free()
+
+    call.__name__ = name
+    return call
+
+
+for operation in ("Put", "Get", "Accumulate"):
+    row(NOBODY, FIRST, (70_000,))(of_window(operation))
+
+
+@row(NOBODY, ALL, (70_000,))
+def Fence(comm, size):
+    win = wm.Win.Create(gpu(size), comm=comm)
+    try:
+        win.Fence()
+        if comm.rank == 0:
+            win.Put(gpu(size), comm.size - 1)
+        win.Fence()
+    finally:
+        win.Free()
+
+
+def of_halo(name):
+    """An exchange of ghosts between all ranks, of which each has a slab."""
+
+    def call(comm, size):
+        cart = wm.Comm(comm).Create_cart([comm.size], [True])
+        try:
+            getattr(wm.Halo(cart, 1), name)(wm.zeros((size, 4)))
+        finally:
+            cart.Free()
+
+    call.__name__ = f"halo_{name}"
+    return call
+
+
+for operation in ("exchange", "reduce"):
+    row(NOBODY, ALL, (8,))(of_halo(operation))
+
+
 @row(ALL, ALL)
 def Pack(comm, size):
     MPI.DOUBLE.Pack(gpu(size), bytearray(8 * size), 0, comm)

@@ -252,7 +252,7 @@ class Halo(_core.HaloCalls):
                 if ghosts is not None:
                     sent.append((view[ghosts], neighbor, tag + direction))
         requests += [comm.Isend(*each) for each in sent]
-        MPI.Request.Waitall(requests)
+        _core.Request.Waitall(requests)
         for own, theirs in edges:
             value = np.array(own.numpy())
             compute = [ufunc for known, ufunc in UFUNCS if known == op]
@@ -272,11 +272,12 @@ class Halo(_core.HaloCalls):
         if found is None:
             found = self._comm.Dup()
             self._comm.Set_attr(_channel_key(), found)
+        _core._follow_required(found, self._comm)
         return found
 
     def _by_messages(self, fields: tuple[Any, ...], stream: Any) -> None:
         """Exchange what no kernel reaches, and CPU arrays."""
-        MPI.Request.Waitall(self._send(fields, stream))
+        _core.Request.Waitall(self._send(fields, stream))
 
     def _send(self, fields: tuple[Any, ...], stream: Any) -> list[MPI.Request]:
         views: list[Any] = [_core.asarray(field) for field in fields]
@@ -347,7 +348,7 @@ class HaloExchange:
             return
         self._ended = True
         if self._requests is not None:
-            MPI.Request.Waitall(self._requests)
+            _core.Request.Waitall(self._requests)
         else:
             stream = self._stream if stream is None else stream
             self._halo._end(*self._fields, stream=stream)

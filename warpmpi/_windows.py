@@ -146,6 +146,7 @@ class _Making:
             self.attempt(self.allocate)
             self.settle()
         own = Comm(_dup(self.comm))
+        _core._follow_required(own, self.comm)
         name = self.comm.Get_name()
         own.Set_name(f"a window of {name}"[:60] if name else "a window")
         win = _beneath_of(_class_of(self.cls), self)

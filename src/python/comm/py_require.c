@@ -64,6 +64,26 @@ set_required(PyObject *Py_UNUSED(module), PyObject *on)
     Py_RETURN_NONE;
 }
 
+PyDoc_STRVAR(follow_required_doc,
+             "_follow_required(comm, other, /)\n--\n\n"
+             "Give a communicator, which stands for another one of ours, the\n"
+             "setting of the other; no-op for communicators of mpi4py's.");
+
+static PyObject *
+follow_required(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *comm, *other;
+    wm_channel_t channel, its;
+    if (!PyArg_ParseTuple(args, "OO:_follow_required", &comm, &other))
+        return NULL;
+    if (wm_py_channel_get(comm, &channel) < 0
+        || wm_py_channel_get(other, &its) < 0)
+        PyErr_Clear();
+    else
+        wm_require_set(channel.comm, wm_require_is_on(its.comm));
+    Py_RETURN_NONE;
+}
+
 PyDoc_STRVAR(staging_error_doc,
              "_staging_error(why, cure, /)\n--\n\n"
              "Return the StagingError of a call that would stage.");
@@ -82,6 +102,7 @@ staging_error(PyObject *Py_UNUSED(module), PyObject *args)
 PyMethodDef wm_py_require_functions[] = {
     {"_require", require, METH_VARARGS, require_doc},
     {"_requires", requires, METH_O, requires_doc},
+    {"_follow_required", follow_required, METH_VARARGS, follow_required_doc},
     {"_set_required", set_required, METH_O, set_required_doc},
     {"_staging_error", staging_error, METH_VARARGS, staging_error_doc},
     {0},

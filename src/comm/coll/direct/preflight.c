@@ -10,6 +10,7 @@
 
 #include "comm/coll/call/coll_refused.h"
 #include "comm/coll/call/coll_wait.h"
+#include "comm/comm/require.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/posted.h"
 #include "comm/message/packet.h"
@@ -25,6 +26,9 @@ enum {
 };
 
 _Static_assert(VALUES == WM_PREFLIGHT_VALUES, "there is room for each");
+
+// In FAILED, beside the rank: it has refused to stage memory (require.h).
+#define STAGED ((int64_t)1 << 32)
 
 // The state of the rounds, in a packet.
 typedef struct {
@@ -289,10 +293,26 @@ preflight_fill(const wm_comm_t *comm, const wm_preflight_t *preflight,
     int64_t *most = values->values;
     values->all = preflight->all;
     most[FAILED] = preflight->code < 0 ? comm->rank + 1 : 0;
+    if (preflight->code == WM_ERR_STAGING)
+        most[FAILED] |= STAGED;
     most[CALL] = (int64_t)preflight->call;
     most[MINUS_CALL] = -most[CALL];
     most[NOTICES] = preflight->notices;
     most[ON_DEVICE] = preflight->on_device;
+}
+
+// Returns the error of another rank.
+static int
+preflight_raise(const wm_comm_t *comm, int64_t failed, wm_error_t *err)
+{
+    wm_rank_name_t name = wm_comm_name(comm, (int)(failed & (STAGED - 1)) - 1);
+    return (failed & STAGED) != 0
+               ? wm_require_refuse("another rank has refused the call",
+                                   name.text, err)
+               : wm_error_set(err, WM_ERR_CUDA, 0,
+                              "%s failed in this collective: its error tells "
+                              "why",
+                              name.text);
 }
 
 static int
@@ -308,10 +328,7 @@ preflight_judge(const wm_comm_t *comm, wm_preflight_t *preflight,
     if (code < 0 || exchanged < 0)
         return code < 0 ? code : exchanged;
     if (most[FAILED] != 0)
-        return wm_error_set(err, WM_ERR_CUDA, 0,
-                            "%s failed in this collective: its error tells "
-                            "why",
-                            wm_comm_name(comm, (int)most[FAILED] - 1).text);
+        return preflight_raise(comm, most[FAILED], err);
     return preflight_compare(preflight, most, err);
 }
 
