@@ -1,31 +1,41 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Calls that stage GPU memory or not, under wm.require("gpu"): a table.
 
-    mpirun -n 2 python tests/required_calls.py [--apart [N]]
+    mpirun -n 2 python tests/required_calls.py [--apart [N]] [--nccl]
 
 Each row is a call of two ranks, and the ranks that must raise StagingError:
 on one host, and with --apart as if every rank, or N of them, had a host of
 their own. Ranks above 1 take part in collectives only. After each row the next
 calls must be right, with host and, where they are not staged, GPU memory.
+--nccl: NCCL serves between hosts.
 """
 
+import argparse
 import os
-import sys
 import tempfile
 import traceback
 
 import numpy as np
 from mpi4py import MPI
 
-# Ranks of a host; 0: one host has all of them.
-APART = int(sys.argv[2:][0] if sys.argv[2:] else len(sys.argv) > 1)
+parser = argparse.ArgumentParser()
+parser.add_argument("--apart", type=int, nargs="?", const=1, default=0)
+parser.add_argument("--nccl", action="store_true")
+options = parser.parse_args()
+APART = options.apart  # ranks of a host; 0: one host has all of them
 # The GPUs of a host do not reach each other: as good as apart.
 UNREACHED = os.environ.get("SIMCUDA_PEER") == "0"
 if APART:
-    os.environ["WARPMPI_HOST"] = f"host {MPI.COMM_WORLD.rank // APART}"
+    HOST = f"host {MPI.COMM_WORLD.rank // APART}"
+    os.environ["WARPMPI_HOST"] = os.environ["NCCL_HOSTID"] = HOST
 
 import warpmpi as wm  # noqa: E402
 
+# With --nccl these are not staged.
+BY_NCCL = """
+    Allreduce Bcast Gatherv bcast_of_objects Bcast_of_mixed_memory
+    Iallreduce Ibcast_of_mixed_memory Allgather_init
+""".split()
 SIZES = 8, 70_000  # of float64: below and above the limits of eager messages
 ROWS = []
 NOBODY, BOTH, FIRST = "nobody", "both", "first"
@@ -403,6 +413,8 @@ def main():
         who = together
         if UNREACHED or APART == 1 or (APART and apart != BOTH):
             who = apart
+        if options.nccl and call.__name__ in BY_NCCL:
+            who = NOBODY
         for size in sizes:
             text = ""
             try:

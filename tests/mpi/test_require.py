@@ -8,6 +8,7 @@ import pytest
 from mpi4py import MPI
 
 import ranks
+import simulated_nccl
 import warpmpi as wm
 
 pytestmark = pytest.mark.skipif(
@@ -31,12 +32,21 @@ def refusal(call, *args):
     return str(caught.value)
 
 
+LAYOUTS = {
+    "one host": ([], {}),
+    "GPUs do not reach each other": ([], {"SIMCUDA_PEER": "0"}),
+    "apart": (["--apart"], {}),
+    "apart, with NCCL": (["--apart", "--nccl"], simulated_nccl.environment()),
+}
+
+
 @pytest.mark.ranks(1)
-@pytest.mark.parametrize("layout", ["", "--apart", "SIMCUDA_PEER"])
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_each_call_raises_or_not_on_all_ranks(layout):
     """The table of required_calls.py."""
-    words = layout.split() if layout.startswith("-") else []
-    settings = {} if words or not layout else {layout: "0"}
+    words, settings = LAYOUTS[layout]
+    if "--nccl" not in words:
+        settings = {**settings, "WARPMPI_ENGINES": "hierarchy,copies,kernels"}
     told = ranks.run(PROGRAM, *words, SIMCUDA_DEVICES="2", **settings)
     assert told.count("ok") == 2
 
@@ -79,7 +89,12 @@ def test_a_gpu_that_is_hidden_is_told():
 @pytest.mark.parametrize("apart", ["", "--apart", "--apart 2"])
 def test_each_call_does_so_on_four_ranks(apart):
     told = ranks.run(
-        PROGRAM, *apart.split(), ranks=4, SIMCUDA_DEVICES="4", timeout=160
+        PROGRAM,
+        *apart.split(),
+        ranks=4,
+        SIMCUDA_DEVICES="4",
+        WARPMPI_ENGINES="hierarchy,copies,kernels",
+        timeout=160,
     )
     assert told.count("ok") == 4
 
