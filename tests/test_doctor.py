@@ -415,6 +415,16 @@ RULES = [
         "ignores OMPI_MCA_orte_default_hostfile",
     ),
     (
+        and_(
+            setting("OMPI_MCA_orte_default_hostfile", "/hosts"),
+            one(1, "host", identity="b", name="b"),
+            top(expect={"hosts": 2, "ranks": 2}),
+        ),
+        "orte",
+        "note",
+        "ignores OMPI_MCA_orte_default_hostfile",
+    ),
+    (
         one(1, "core", version="0.2.0"),
         "versions",
         "broken",

@@ -268,7 +268,7 @@ class Halo(_core.HaloCalls):
 
         It ends with the user's, as to end a communicator is collective.
         """
-        found = self._comm.Get_attr(_channel_key())
+        found: Any = self._comm.Get_attr(_channel_key())
         if found is None:
             found = self._comm.Dup()
             self._comm.Set_attr(_channel_key(), found)

@@ -67,7 +67,8 @@ def test_ranks_and_devices(size, devices):
 
 @pytest.mark.parametrize("setting", ["SIMCUDA_PEER", "SIMCUDA_IPC"])
 def test_gpus_that_do_not_reach_each_other(setting):
-    told = doctor(status=1, **{setting: "0"})
+    """Also where calls that stage raise: the doctor measures them."""
+    told = doctor(status=1, WARPMPI_REQUIRE="gpu", **{setting: "0"})
     assert names(told) == {"staged"}
     gpu = [row for row in told["pairs"] if row["memory"] == "gpu"]
     assert {row["transport"] for row in gpu} == {"host"}

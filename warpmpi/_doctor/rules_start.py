@@ -398,9 +398,10 @@ def _orte(job: Job) -> Iterator[Finding]:
             for name, value, _ in job.settings()
             if name in old
         )
+        # Open MPI 5's own settings do not reach the ranks.
         yield Finding(
             "orte",
-            WARNING,
+            WARNING if len(job.hosts()) < 2 else NOTE,
             f"Open MPI 5 ignores {', '.join(old)}, settings of Open MPI 4's "
             "launcher: without them it may run all ranks on one host, or on "
             "others than you mean",
