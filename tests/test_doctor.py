@@ -274,6 +274,21 @@ def of_strange_launcher(told):
 SHM = rank_facts(0, 2)["host"]["shm"]
 RULES = [
     (
+        each("core", nccl=0, nccl_told="none: libnccl.so.2 cannot be loaded"),
+        "nccl",
+        "note",
+        "ranks 0, 1: NCCL is none: libnccl.so.2 cannot be loaded. Coll",
+    ),
+    (
+        and_(
+            one(0, "core", nccl=22809, nccl_told="2.28.9, /a"),
+            one(1, "core", nccl=22703, nccl_told="2.27.3, /b"),
+        ),
+        "nccl",
+        "warning",
+        "it does not serve: 2.28.9, /a (rank 0); 2.27.3, /b (rank 1)",
+    ),
+    (
         top(
             ended={
                 "rank": 1,

@@ -2,6 +2,7 @@
 """The engine "nccl": collectives between hosts that have one rank each."""
 
 import os
+import re
 import textwrap
 
 import pytest
@@ -392,3 +393,52 @@ def test_ranks_whose_versions_differ(tmp_path):
     old = "os.environ['SIMNCCL_VERSION'] = ['22809', '21903'][rank]\n"
     printed = apart(tmp_path, old + textwrap.dedent(text))
     assert printed.count("is NCCL 2.19: install NCCL 2.20 or newer") == 2
+
+
+def test_the_doctor_tells_what_serves_between_hosts():
+    text = """
+    import sys
+    words = [sys.executable, "-m", "warpmpi", "doctor"]
+    os.execv(sys.executable, words)
+    """
+    printed = ranks.run(
+        "-c",
+        simulated_nccl.APART + textwrap.dedent(text),
+        **simulated_nccl.environment(),
+    )
+    lines = printed.splitlines()
+    (found,) = (line for line in lines if line.startswith("NCCL "))
+    assert re.search(r" 2\.\d+\.\d+, .*libnccl\.so", found), printed
+    assert "Allreduce of all ranks: by nccl" in " ".join(printed.split())
+
+
+def test_engines_are_ruled_out_on_all_ranks_alike(tmp_path):
+    text = """
+    comm.Allreduce(ones(5000), ones(5000))
+    assert served() == 0
+    try:
+        comm.on(wm.Stream(device)).Allreduce(ones(5000), ones(5000))
+    except ValueError as error:
+        print("raised", error, flush=True)
+    """
+    printed = apart(tmp_path, text, WARPMPI_ENGINES="copies,kernels")
+    assert printed.count("raised a collective on a stream between hosts") == 2
+    text = """
+    import os
+    os.environ["WARPMPI_ENGINES"] = {setting}
+    import warpmpi as wm
+    from mpi4py import MPI
+    try:
+        wm.Comm(MPI.COMM_WORLD)
+    except (RuntimeError, ValueError) as error:
+        print("raised", error, flush=True)
+    """
+    told = {
+        "'nccl,copy'": "WARPMPI_ENGINES=nccl,copy is not a known value",
+        "['nccl', 'copies'][MPI.COMM_WORLD.rank]": "WARPMPI_ENGINES is nccl "
+        "on rank 0 and copies on rank 1",
+    }
+    for setting, words in told.items():
+        program = "    from mpi4py import MPI\n" + text.format(setting=setting)
+        printed = ranks.run("-c", textwrap.dedent(program))
+        assert printed.count(words) == 2, printed

@@ -358,3 +358,13 @@ def child_command(what: str, *words: str) -> list[str]:
     end = len(sys.orig_argv) - len(sys.argv) + 1
     start = [sys.executable, *sys.orig_argv[1:end]]
     return [*start, "doctor", "--child", what, *words]
+
+
+def of_nccl(warpmpi: ModuleType) -> dict[str, Any]:
+    """Return what there is of NCCL, for jobs on several hosts."""
+    version, path, error = warpmpi._core._nccl()
+    number = f"{version // 10000}.{version // 100 % 100}.{version % 100}"
+    return {
+        "nccl": version,
+        "nccl_told": f"{number}, {path}" if version else f"none: {error}",
+    }

@@ -165,6 +165,11 @@ def _move(
     return rows
 
 
+def _is_of_hosts(world: Any, own: Facts) -> bool:
+    """Return True if there are several hosts; collective."""
+    return len(set(world.allgather(own["host"]["identity"]))) > 1
+
+
 def _status(report: Facts) -> int:
     return findings.status(findings.find(Job(report)))
 
@@ -202,6 +207,9 @@ def _examine(report: Facts, teller: Teller, limit: float) -> None:
         _ask_mpi(own, limit)
         teller.step("waits for the other ranks' facts")
     pairs.wait_for_all(world)
+    if _is_of_hosts(world, own) and wm is not None:
+        teller.step("looks for NCCL")
+        own["core"].update(facts.of_nccl(wm))
     teller.step("makes a wm.Comm")
     comm = _make_comm(world, wm, own)
     report["ranks"] = world.gather(own) or [own]

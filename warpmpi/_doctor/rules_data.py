@@ -330,6 +330,39 @@ def _slow(job: Job) -> Iterator[Finding]:
         )
 
 
+def _nccl(job: Job) -> Iterator[Finding]:
+    """Between hosts GPU arrays go by NCCL, or through host memory."""
+    told = job.values("core", "nccl")
+    if job.simulated or not any(map(job.devices, range(job.size))):
+        return
+    cure = (
+        "install one version of NCCL, 2.20 or newer, on all hosts: pip "
+        "install nvidia-nccl-cu12 (or -cu13), or the system's package"
+    )
+    if 0 in told:
+        lacking = told[0]
+        yield Finding(
+            "nccl",
+            NOTE,
+            f"{names(lacking)}: NCCL is "
+            f"{job.get(lacking[0], 'core', 'nccl_told')}. Collectives of GPU "
+            "arrays go between hosts through host memory, and none go on "
+            "streams",
+            cure,
+        )
+    elif len({version // 100 for version in told}) > 1:
+        versions = [
+            f"{job.get(ranks[0], 'core', 'nccl_told')} ({names(ranks)})"
+            for ranks in told.values()
+        ]
+        yield Finding(
+            "nccl",
+            WARNING,
+            f"NCCL differs, so it does not serve: {'; '.join(versions)}",
+            cure,
+        )
+
+
 def reach_of(job: Job, row: Facts) -> Reach | None:
     """Return what a row's GPUs should reach, None if that is not known."""
     one, other = job.device(row["from"]), job.device(row["to"])
@@ -351,4 +384,5 @@ RULES: tuple[Rule, ...] = (
     _staged,
     _slow_card,
     _slow,
+    _nccl,
 )

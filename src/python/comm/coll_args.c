@@ -10,6 +10,7 @@
 #include "comm/message/pattern.h"
 #include "comm/coll/call/reducible.h"
 #include "comm/coll/run/coll_class.h"
+#include "comm/coll/nccl/nccl_library.h"
 #include "comm/coll/run/coll_engines.h"
 #include "python/comm/average.h"
 #include "python/comm/reduced.h"
@@ -573,8 +574,24 @@ coll_engines(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
     return counts;
 }
 
+PyDoc_STRVAR(nccl_doc, "_nccl()\n--\n\n"
+                       "Open NCCL's library. Return its version, such as "
+                       "22809, its path,\nand None; or 0, None, and why "
+                       "there is none.");
+
+static PyObject *
+nccl(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
+{
+    wm_error_t err;
+    int code;
+    WM_PY_UNLOCKED(code = wm_nccl_load(&err));
+    return Py_BuildValue("izz", wm_nccl_version(), wm_nccl_path(),
+                         code < 0 ? err.text : NULL);
+}
+
 PyMethodDef wm_py_coll_args_functions[] = {
     {"_coll_engines", coll_engines, METH_NOARGS, engines_doc},
     {"_collectives", collectives, METH_NOARGS, collectives_doc},
+    {"_nccl", nccl, METH_NOARGS, nccl_doc},
     {0},
 };
