@@ -8,7 +8,11 @@ import kinds
 import ranks
 import warpmpi as wm
 
-FOLDER = ranks.ROOT / "build" / "simucx"
+DOUBLE = {
+    "LD_LIBRARY_PATH": str(ranks.ROOT / "build" / "simucx"),
+    "OMPI_MCA_pml": "ob1",
+    "WARPMPI_TRANSPORT": "ucx",
+}
 OPEN_MPI = MPI.Get_library_version().startswith("Open MPI")
 
 pytestmark = [
@@ -31,13 +35,7 @@ def run(folder, text, apart=False, **options):
         )
         script.chmod(0o755)
         options["wrapper"] = [str(script)]
-    environment = {
-        "LD_LIBRARY_PATH": str(FOLDER),
-        "OMPI_MCA_pml": "ob1",
-        "WARPMPI_TRANSPORT": "ucx",
-        **options,
-    }
-    return ranks.run_text(folder, text, **environment)
+    return ranks.run_text(folder, text, **{**DOUBLE, **options})
 
 
 # What all programs begin with.
@@ -229,20 +227,76 @@ needs_failures = pytest.mark.skipif(
     reason="needs Open MPI 5",
 )
 
+
+@pytest.mark.long
+def test_the_doctor_tells_which_ucx_serves():
+    printed = ranks.run("-m", "warpmpi", "doctor", **DOUBLE)
+    told = " ".join(printed.split())
+    assert "UCX UCX 1.18.0, " in told, printed
+    assert "transports: tcp/sim0" in told, printed
+    assert "ucx " in told.split("GPU arrays")[-1], printed
+
+
+LEAVES = """
+    exchange(comm, "d", "h", 300_000)
+    time.sleep(0.3 * comm.rank)
+    MPI.Finalize()
+    print("left", double.simucx_live(b"endpoints") <= 1,
+          double.simucx_live(b"contexts"), flush=True)
+"""
+
+
+def test_ranks_leave_one_after_the_other(tmp_path):
+    """The last finds connections that have ended, and must not use them."""
+    printed = run(tmp_path, BEGIN + LEAVES)
+    assert printed.count("left True 0") == 2, printed
+
+
+@needs_failures
+def test_a_revoked_communicator_in_a_chunk(tmp_path):
+    """The receive goes on until the sender has told that nothing comes."""
+    text = """
+    revoked = wm.Comm(MPI.COMM_WORLD.Dup())
+    revoked.Set_errhandler(MPI.ERRORS_RETURN)
+    array = make("d", np.full(60_000_000, comm.rank + 1, np.uint8))
+    begun = revoked.Irecv if comm.rank else revoked.Isend
+    request = begun(array, other)
+    while double.simucx_calls(b"tag_recv_nbx" if comm.rank else b"piece") < 1:
+        request.Test()
+    if comm.rank == 1:
+        revoked.Revoke()
+    try:
+        request.Wait()
+    except MPI.Exception as error:
+        name = MPI.Get_error_string(error.Get_error_class())
+        assert "REVOKED" in name, name
+    before = bytes_of(array).copy()
+    time.sleep(0.1)
+    assert (bytes_of(array) == before).all()
+    exchange(comm, "d", "d", 300_000)
+    print("goes on", flush=True)
+    """
+    flags = "--with-ft", "ulfm"
+    printed = run(tmp_path, BEGIN + text, flags=flags)
+    assert printed.count("goes on") == 2, printed
+
+
 DIES = """
     MPI.COMM_WORLD.Set_errhandler(MPI.ERRORS_RETURN)
     comm.Set_errhandler(MPI.ERRORS_RETURN)
     array = make({kind!r}, np.zeros(9_000_000, np.uint8))
     if comm.rank == 1 and {sender}:
         double.simucx_fail(b"piece", 30, 0)
-    if comm.rank == 1 and not {sender}:
+    if comm.rank == 1 and not {sender} and not {both}:
         request = comm.Irecv(array, 0)
         while double.simucx_calls(b"tag_recv_nbx") < 1:
             request.Test()
         os.kill(os.getpid(), signal.SIGKILL)
     began = time.monotonic()
     try:
-        if (comm.rank == 1) == {sender}:
+        if {both}:
+            comm.Send(array, other)
+        elif (comm.rank == 1) == {sender}:
             comm.Send(array, other)
         else:
             comm.Recv(array, other)
@@ -266,7 +320,26 @@ DIES = """
 def test_a_peer_that_dies_in_a_chunk(tmp_path, kind, sender):
     printed = run(
         tmp_path,
-        BEGIN + DIES.format(kind=kind, sender=sender),
+        BEGIN + DIES.format(kind=kind, sender=sender, both=False),
+        flags=("--with-ft", "ulfm"),
+        died=True,
+    )
+    assert "told True True" in printed, printed
+
+
+@needs_failures
+def test_a_peer_that_dies_while_both_send(tmp_path):
+    """The engine alone makes the progress of MPI that tells of the death."""
+    text = """
+    if comm.rank == 1:
+        import threading
+
+        kill = lambda: os.kill(os.getpid(), signal.SIGKILL)
+        threading.Timer(0.5, kill).start()
+    """
+    printed = run(
+        tmp_path,
+        BEGIN + text + DIES.format(kind="h", sender=False, both=True),
         flags=("--with-ft", "ulfm"),
         died=True,
     )

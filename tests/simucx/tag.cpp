@@ -298,7 +298,7 @@ ucp_ep_close_nbx(Endpoint *ep, const ucp_request_param_t *param)
         return pointer(UCS_ERR_INVALID_PARAM);
     Worker *worker = ep->worker;
     if (ep->connection->fd < 0)
-        fprintf(stderr, "simucx: error during flush\n"); // as UCX says
+        refuse("an endpoint is closed whose peer has left: UCX prints that");
     ep->connection->lost = nullptr;
     live("endpoints", -1);
     delete ep;

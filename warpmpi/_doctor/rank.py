@@ -121,6 +121,8 @@ def _make_comm(world: Any, wm: Any, own: Facts) -> Any:
         return comm
     except RuntimeError as error:  # on all ranks
         own["core"]["comm_error"] = str(error)
+    finally:
+        own["core"]["ucx"] = wm._core._ucx()
     return None
 
 

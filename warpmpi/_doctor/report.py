@@ -90,6 +90,9 @@ def _mpi(job: Job) -> Iterator[str]:
             f"MPI {claims[told['says_cuda_aware']]}; a message of GPU memory "
             f"by MPI alone, in a child process, {works}: {really}",
         )
+    ucx = job.get(0, "core", "ucx")
+    if ucx:
+        yield _line("UCX", ucx)
 
 
 def _hosts(job: Job) -> Iterator[str]:

@@ -510,22 +510,32 @@ ucx_finish(wm_ucs_request_t request, int64_t until)
     wm_ucx.ucp_request_free(request);
 }
 
-// All chunks have ended; UCX's last words about them may still be here, which
-// the end of an endpoint flushes. Peers that have left are not waited for.
+// Ends an endpoint, which flushes UCX's last words about the chunks. A peer
+// that has left is not waited for, and neither is one that does not take a
+// chunk, as the communicator was revoked.
+static void
+end_point_close(end_point_t *one, int64_t until)
+{
+    wm_ucp_op_t op = {0};
+    bool ends = one->died == 0;
+    (void)wm_ucx.ucp_worker_progress(ucx->worker);
+    for (flight_t *each = one->first; each != NULL; each = each->next)
+        ends &= flight_look(each) != WM_UCS_INPROGRESS;
+    if (one->ep != NULL && ends && !one->broken)
+        ucx_finish(wm_ucx.ucp_ep_close_nbx(one->ep, &op), until);
+    lost |= one->ep != NULL && !ends;
+    one->peer->own[WM_LINK_ucx] = NULL;
+    end_point_free(one);
+}
+
 static void
 ucx_close(void)
 {
-    wm_ucp_op_t op = {0};
     int64_t until = wm_engine_now() + CLOSE_US;
     for (int i = 0; i < BUCKETS; ++i)
         for (end_point_t *one = peers[i], *next; one != NULL; one = next) {
             next = one->next;
-            (void)wm_ucx.ucp_worker_progress(ucx->worker);
-            if (one->ep != NULL && one->died == 0 && !one->broken)
-                ucx_finish(wm_ucx.ucp_ep_close_nbx(one->ep, &op), until);
-            lost |= one->ep != NULL && one->died != 0;
-            one->peer->own[WM_LINK_ucx] = NULL;
-            end_point_free(one);
+            end_point_close(one, until);
         }
     memset(peers, 0, sizeof peers);
     wm_ucx_memory_close();

@@ -340,9 +340,13 @@ wm_chunks_are_sent(wm_end_t *end)
 
 // Returns the error of a send whose link does not take its GPU memory.
 static int
-refuse_to_stage(const wm_end_t *end, wm_error_t *err)
+refuse_to_stage(const wm_end_t *end, const wm_link_t *link, wm_error_t *err)
 {
     const char *why = "";
+    if (link != &wm_link_mpi)
+        return wm_require_refuse("this memory is managed, or of another GPU "
+                                 "than UCX serves in this process",
+                                 "copy it to memory of that GPU", err);
     if (wm_link_offers(end->peer, &why))
         return wm_require_refuse("2048 messages of this rank are under way",
                                  "wait for some of them", err);
@@ -366,7 +370,7 @@ chunks_offer(wm_end_t *end, wm_error_t *err)
     chunks->whole = wm_eager_applies(end);
     end->header.on_device = chunks->unstaged;
     if (is_staged(end) && wm_require_is_on(end->op.comm))
-        return refuse_to_stage(end, err);
+        return refuse_to_stage(end, link, err);
     if (device && end->around == NULL)
         wm_access_record(&end->access);
     wm_chunks_announce(end, link);

@@ -4,7 +4,9 @@
 #include "array/kernels.h"
 #include "cuda/driver.h"
 #include "cuda/memory.h"
+#include "comm/engine/engine.h"
 #include "comm/engine/links.h"
+#include "comm/link/ucx_library.h"
 #include "cuda/library.h"
 #include "cuda/settings.h"
 #include "python/core/mpi4py.h"
@@ -108,11 +110,25 @@ links(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
     return result;
 }
 
+PyDoc_STRVAR(ucx_doc, "_ucx()\n--\n\n"
+                      "UCX's version, path and transports, or why it is of no "
+                      "use; None: it was\nnot asked.");
+
+static PyObject *
+ucx(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
+{
+    wm_engine_lock();
+    const char *told = wm_ucx_tell();
+    wm_engine_unlock();
+    return told != NULL ? PyUnicode_FromString(told) : Py_NewRef(Py_None);
+}
+
 PyMethodDef wm_py_module_functions[] = {
     {"_kernels_cuda", kernels_cuda, METH_NOARGS, kernels_cuda_doc},
     {"_links", links, METH_NOARGS, links_doc},
     {"_memory_stats", memory_stats, METH_NOARGS, memory_stats_doc},
     {"_settings", settings, METH_NOARGS, settings_doc},
+    {"_ucx", ucx, METH_NOARGS, ucx_doc},
     {"get_cuda_driver_version", driver_version, METH_NOARGS,
      driver_version_doc},
     {0},
