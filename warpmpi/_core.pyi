@@ -707,6 +707,7 @@ def _staged(
     comm: MPI.Comm | None,
     cancels: bool,
     average: tuple[int, int] | None = None,
+    refused: bool = False,
     /,
 ) -> Request: ...
 def _look(

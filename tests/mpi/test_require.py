@@ -164,6 +164,30 @@ def test_a_call_that_mpi_refuses_leaves_nothing_behind(required):
             assert (into.numpy() == 1).all()
 
 
+def add(a, b, kind):
+    np.frombuffer(b)[:] += np.frombuffer(a)
+
+
+@pytest.mark.ranks(2)
+def test_starts_of_a_call_that_mpi_does_raise_while_it_is_set(comm):
+    """It was made before, and is made for other ranks nevertheless."""
+    array, into = wm.ones(8, "f8"), wm.zeros(8, "f8")
+    op = MPI.Op.Create(add, commute=True)
+    request = comm.Allreduce_init(array, into, op)
+    for what in ("", "gpu", ""):
+        wm.require(what, comm)
+        for _ in range(2):
+            into[:] = 0.0
+            request.Start()
+            if what:
+                assert "MPI did the call" in refusal(request.Wait)
+            else:
+                request.Wait()
+                assert (into.numpy() == comm.size).all()
+    request.Free()
+    op.Free()
+
+
 @pytest.mark.ranks(2)
 def test_host_memory_asks_once(required):
     """From then on a rank that only sends runs ahead."""

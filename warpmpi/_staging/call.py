@@ -242,10 +242,10 @@ class Call:
             comm,
             self.family.of_messages,
             average,
+            self.refusal is not None,
         )
-        raised = self.error or self.refusal
-        if raised is not None:
-            raise raised  # the request ends by itself
+        if self.error is not None:
+            raise self.error  # the request ends by itself
         return request
 
 

@@ -200,7 +200,7 @@ begin(wm_comm_t *comm, wm_message_t *message, wm_staged_t *staged,
 PyDoc_STRVAR(
     staged_doc,
     "_staged(request, array, staging, runs, keep, into, name, comm, cancels, "
-    "average=None, /)\n"
+    "average=None, refused=False, /)\n"
     "--\n\n"
     "A wm.Request that ends when `request`, which is taken over, has\n"
     "ended and the runs of `staging` are in the array; staging None: none\n"
@@ -208,7 +208,8 @@ PyDoc_STRVAR(
     "keep: what is let go of then. into: None, or the wm.Prequest to\n"
     "become the request. A persistent `request` is not taken over. comm:\n"
     "None, or the communicator of ours that is kept until then. cancels: it\n"
-    "is a message's. average: as that of _stage_copy.");
+    "is a message's. average: as that of _stage_copy. refused: it raises\n"
+    "StagingError at its end.");
 
 static PyObject *
 staged(PyObject *Py_UNUSED(module), PyObject *args)
@@ -216,14 +217,14 @@ staged(PyObject *Py_UNUSED(module), PyObject *args)
     PyObject *inner, *object, *staging, *runs, *keep, *into, *comm,
         *average = Py_None;
     const char *name;
-    int cancels;
+    int cancels, refused = 0;
     wm_message_t message;
     wm_staged_t *staged = NULL;
     wm_channel_t channel = {.comm = NULL};
-    if (!PyArg_ParseTuple(args, "O!OOOOOsOp|O:_staged",
+    if (!PyArg_ParseTuple(args, "O!OOOOOsOp|Op:_staged",
                           wm_py_mpi_request_type(), &inner, &object, &staging,
                           &runs, &keep, &into, &name, &comm, &cancels,
-                          &average))
+                          &average, &refused))
         return NULL;
     if (comm != Py_None && wm_py_channel_get(comm, &channel) < 0)
         return NULL;
@@ -251,6 +252,7 @@ staged(PyObject *Py_UNUSED(module), PyObject *args)
         return NULL;
     }
     staged->cancels = cancels;
+    staged->refused = refused;
     PyObject *result = begin(channel.comm, &message, staged,
                              (PyMPIRequestObject *)inner, into);
     if (failure != NULL) {

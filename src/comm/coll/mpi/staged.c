@@ -5,6 +5,7 @@
 
 #include "array/access.h"
 #include "array/copy.h"
+#include "comm/comm/require.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/stats.h"
 #include "comm/message/p2p.h"
@@ -189,6 +190,17 @@ staged_test(call_t *call)
     return true;
 }
 
+// Fails a call that MPI has done for the other ranks.
+static void
+staged_refuse(call_t *call)
+{
+    wm_error_t err;
+    (void)wm_require_refuse("MPI did the call, in host memory",
+                            "give host memory, such as a copy of the array",
+                            &err);
+    wm_op_fail(&call->op, &err);
+}
+
 static bool
 staged_step(wm_op_t *op)
 {
@@ -203,6 +215,8 @@ staged_step(wm_op_t *op)
         if (cancelled)
             call->staged->count = 0; // nothing was received
         call->has_ended = true;
+        if (call->staged->refused)
+            staged_refuse(call);
         access->idle = op->error.code != 0 || call->staged->count == 0;
         if (op->error.code == 0)
             wm_staged_divide(call->staged);

@@ -23,6 +23,7 @@ typedef struct wm_staged {
     MPI_Status status; // status of MPI's own request
     char *staging;
     bool cancels; // MPI_Cancel takes the request, as it is of a message
+    bool refused; // raises at its end, as it may not stage (require.h)
     wm_staged_average_t average;
     size_t count;
     wm_strided_t runs[]; // in the staging copy; the buffer's have the same
