@@ -131,3 +131,33 @@ def test_the_last_one_has_no_room_for_its_gap(comm, name):
     found = kinds.values_of(array).view(pairs.dtype)
     assert found["value"].tolist() == [5, 5]
     assert found["at"].tolist() == [0, 0]
+
+
+class Nowhere:
+    """An empty array of another library, which has no address."""
+
+    __cuda_array_interface__ = {
+        "shape": (0,),
+        "typestr": "|u1",
+        "data": (0, False),
+        "version": 3,
+    }
+
+
+def test_ranks_that_receive_nothing(comm):
+    mine = pairs_of("f8", comm.rank, 1)
+    sent = kinds.make("device", mine.view(np.uint8))
+    got = kinds.make("device", np.zeros(mine.itemsize, np.uint8))
+    into = [got, 1] if comm.rank == 0 else [Nowhere(), 0]
+    before = wm.stats()["ipc_collectives"]
+    comm.Reduce_scatter(
+        [sent, MPI.DOUBLE_INT],
+        [*into, MPI.DOUBLE_INT],
+        [1] + [0] * (comm.size - 1),
+        MPI.MINLOC,
+    )
+    assert wm.stats()["ipc_collectives"] - before == is_direct(comm)
+    if comm.rank == 0:
+        parts = [pairs_of("f8", rank, 1) for rank in range(comm.size)]
+        found = kinds.values_of(got).view(mine.dtype)
+        assert np.array_equal(found, least(parts))
