@@ -81,6 +81,9 @@ def engines(printed):
 
 
 EVERY_CALL = """
+    import graphs
+    device = wm.get_device()
+    stream = wm.Stream(device)
     FORMS = "", "I", "_init"
     KINDS = (
         "Allreduce", "Reduce", "Bcast", "Allgather", "Allgatherv", "Gather",
@@ -96,6 +99,16 @@ EVERY_CALL = """
                 request.Start()
                 request.Wait()
             request.Free()
+        elif form == "on":
+            getattr(comm.on(stream), name)(*args, **more)
+            stream.synchronize()
+        elif form == "graph":
+            with graphs.capture(stream) as made:
+                getattr(comm.on(stream), name)(*args, **more)
+            for _ in range(3):
+                made[0].launch(stream)
+            stream.synchronize()
+            made[0].free()
         else:
             getattr(comm, name)(*args, **more)
 
@@ -136,7 +149,7 @@ EVERY_CALL = """
     def try_out(form, name, root, count, in_place=False):
         counts = [count + 500 * each for each in range(size)]
         as_array = lambda values: None if values is None else wm.array(
-            values.astype("float32")
+            values.astype("float32"), device=device
         )
         more = {"root": root} if root >= 0 else {}
         if name == "Bcast":
@@ -180,6 +193,113 @@ def test_every_call_in_every_form(tmp_path, hosts, nccl):
         calls -= 4  # MPI does Alltoall where hosts have unequal numbers
     assert {counts["hierarchy"] for counts in found} == {calls}
     assert {counts["nccl"] > calls / 2 for counts in found} >= {nccl}
+
+
+@pytest.mark.parametrize("hosts", ["0110", "001", "0121"])
+def test_calls_on_streams_and_in_graphs(tmp_path, hosts):
+    """By the kernels of each host and NCCL, which no rank waits for."""
+    program = """
+    alike = len({*map(sys.argv[1].count, sys.argv[1])}) == 1
+    for form in "on", "graph":
+        for name in KINDS:
+            rooted = name in ("Reduce", "Bcast", "Gather", "Scatter")
+            for root in range(size) if rooted else [-1]:
+                if name != "Alltoall" or alike:
+                    try_out(form, name, root, 5003)
+    try_out("on", "Allreduce", -1, 80001)
+    given, got = new()
+    comm.on(stream).Iallreduce(given, got).Wait()
+    check(got)
+    comm.Allreduce(given, got)
+    check(got)
+    if not alike:
+        try:
+            try_out("on", "Alltoall", -1, 5003)
+            print("no error")
+        except ValueError as error:
+            assert "as many on each host" in str(error), error
+    assert _core._coll_engines()["hierarchy"] == 1  # that is no stream's
+"""
+    assert run(tmp_path, EVERY_CALL + program, hosts, nccl=True) == ""
+
+
+def test_calls_on_streams_need_nccl(tmp_path):
+    program = """
+    allreduce()
+    for _ in range(2):
+        try:
+            comm.on(wm.Stream()).Allreduce(*new())
+            print("no error")
+        except ValueError as error:
+            assert "needs NCCL" in str(error), error
+    allreduce()
+"""
+    assert run(tmp_path, program, HOSTS["unequal"]) == ""
+
+
+# Raises what a call on a stream has led to, at the latest in a later call.
+UNTIL_TOLD = """
+    def until_told():
+        stream = wm.Stream(wm.get_device())
+        given, got = new(lambda values: wm.array(values, device=stream.device))
+        begun = time.monotonic()
+        try:
+            while time.monotonic() - begun < 10:
+                comm.on(stream).Allreduce(given, got)
+                stream.synchronize()
+        except (RuntimeError, ValueError, wm.CudaError) as error:
+            print("told", flush=True)
+"""
+
+
+@pytest.mark.parametrize("hosts", ["0011", "001"])
+def test_wrong_arguments_on_a_stream_are_told_to_all(tmp_path, hosts):
+    program = """
+    stream = wm.Stream(wm.get_device())
+    given, got = new(lambda values: wm.array(values, device=stream.device))
+    comm.on(stream).Allreduce(given, got)
+    stream.synchronize()
+    if rank == 0:
+        try:
+            comm.on(stream).Allreduce(given, got[1:])
+        except ValueError:
+            print("told", flush=True)
+    else:
+        until_told()
+    os._exit(0)
+"""
+    printed = run(tmp_path, UNTIL_TOLD + program, hosts, nccl=True)
+    assert printed.split() == ["told"] * len(hosts)
+
+
+@pytest.mark.skipif(
+    not MPI.Get_library_version().startswith("Open MPI v5"),
+    reason="needs an MPI that tells of dead ranks",
+)
+@pytest.mark.parametrize("hosts, dead", [("0011", 3), ("001", 1), ("001", 2)])
+def test_a_dead_rank_ends_streams_on_all_levels(tmp_path, hosts, dead):
+    program = f"""
+    import signal
+    MPI.COMM_WORLD.Set_errhandler(MPI.ERRORS_RETURN)
+    stream = wm.Stream(wm.get_device())
+    given, got = new(lambda values: wm.array(values, device=stream.device))
+    comm.on(stream).Allreduce(given, got)
+    stream.synchronize()
+    if rank == {dead}:
+        os.kill(os.getpid(), signal.SIGKILL)
+    until_told()
+    os._exit(0)
+"""
+    printed = run(
+        tmp_path,
+        UNTIL_TOLD.replace("ValueError", "ValueError, MPI.Exception")
+        + program,
+        hosts,
+        flags=("--with-ft", "ulfm"),
+        died=True,
+        nccl=True,
+    )
+    assert printed.split() == ["told"] * (len(hosts) - 1), printed
 
 
 # Bytes that leave each rank by the fewest exchanges, for H hosts of r ranks.

@@ -23,8 +23,10 @@ typedef struct {
                               // communicator's own
         };
     };
-    bool open; // they can be used; engine lock
-    int code;  // below 0: they could not be made
+    bool open;   // they can be used; engine lock
+    int code;    // below 0: they could not be made
+    int streams; // 1: both have engines of calls on streams; -1: they have
+                 // not; 0: not known yet
 } wm_levels_t;
 
 // Makes the levels, unless they are made. Collective: an engine calls it when

@@ -99,6 +99,12 @@ wm_span_t
 wm_hierarchy_share(const wm_hierarchy_t *own, size_t nbytes, int count,
                    int index);
 
+// --- hierarchy_engine.c
+
+// Adds the tasks of the call.
+void
+wm_hierarchy_plan(wm_hierarchy_t *own);
+
 // --- the calls: each adds the tasks of one.
 
 // Reduces vectors of a rail, of which this rank has `from`, into `into`, which

@@ -4,6 +4,7 @@
 #include "array/kernels.h"
 #include "array/pull.h"
 #include "comm/coll/hierarchy/hierarchy.h"
+#include "comm/coll/hierarchy/hierarchy_stream.h"
 #include "comm/coll/run/coll_engines.h"
 #include "comm/comm/failure.h"
 #include "comm/comm/require.h"
@@ -42,6 +43,12 @@ static hierarchy_plan_t *const plans[WM_COLL_KINDS] = {
     [WM_COLL_REDUCE_SCATTER_BLOCK] = wm_hierarchy_scatter,
     [WM_COLL_ALLTOALL] = wm_hierarchy_alltoall,
 };
+
+void
+wm_hierarchy_plan(wm_hierarchy_t *own)
+{
+    plans[own->call->kind](own);
+}
 
 static bool
 hierarchy_does(const wm_coll_facts_t *facts)
@@ -150,7 +157,7 @@ hierarchy_start(wm_coll_op_t *op, wm_error_t *err)
     }
     own->coming.step = hierarchy_come;
     wm_schedule_add_work(&own->schedule, &own->coming);
-    plans[own->call->kind](own);
+    wm_hierarchy_plan(own);
     return wm_schedule_start(&own->schedule, err);
 }
 
@@ -166,6 +173,19 @@ hierarchy_drop(wm_coll_op_t *op)
     wm_hierarchy_drop(hierarchy_state(op));
 }
 
+// Ends what waits for dead ranks on the levels.
+static void
+hierarchy_abort(wm_comm_t *comm, void *state)
+{
+    wm_comm_t *levels[] = {comm->levels.local, comm->levels.rail};
+    (void)state;
+    for (int i = 0; i < 2 && comm->levels.open; ++i)
+        for (unsigned left = levels[i]->colls.opened; left != 0;
+             left &= left - 1)
+            wm_coll_engines_abort(levels[i],
+                                  wm_coll_engines_at(__builtin_ctz(left)));
+}
+
 const wm_coll_engine_t wm_hierarchy_engine = {
     .name = "hierarchy",
     .in_order = true,
@@ -178,4 +198,6 @@ const wm_coll_engine_t wm_hierarchy_engine = {
     .start = hierarchy_start,
     .step = hierarchy_step,
     .drop = hierarchy_drop,
+    .abort = hierarchy_abort,
+    .on_stream = &wm_hierarchy_on_stream,
 };

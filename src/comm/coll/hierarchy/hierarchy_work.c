@@ -94,6 +94,12 @@ work_reduce(wm_hierarchy_work_t *work, wm_error_t *err)
 }
 
 static int
+work_give(wm_hierarchy_work_t *work, wm_error_t *err)
+{
+    return work->lay != NULL ? work_copy(work, err) : work_reduce(work, err);
+}
+
+static int
 work_begin(wm_hierarchy_work_t *work, wm_error_t *err)
 {
     const wm_producer_t nobody = {.kind = WM_PRODUCER_NONE};
@@ -103,7 +109,15 @@ work_begin(wm_hierarchy_work_t *work, wm_error_t *err)
     if (code < 0)
         return code;
     work->access.idle = false;
-    return work->lay != NULL ? work_copy(work, err) : work_reduce(work, err);
+    return work_give(work, err);
+}
+
+int
+wm_hierarchy_work_enqueue(wm_hierarchy_work_t *work, CUstream stream,
+                          wm_error_t *err)
+{
+    work->access.stream = stream;
+    return work_give(work, err);
 }
 
 int

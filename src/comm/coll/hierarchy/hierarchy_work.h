@@ -53,6 +53,11 @@ wm_hierarchy_copy(wm_hierarchy_copies_t *copies, char *into, const char *from,
 int
 wm_hierarchy_work_step(wm_schedule_work_t *base, wm_error_t *err);
 
+// Gives the work to a stream of the program.
+WM_MUST_CHECK int
+wm_hierarchy_work_enqueue(wm_hierarchy_work_t *work, CUstream stream,
+                          wm_error_t *err);
+
 // Waits for the work, also in the middle.
 void
 wm_hierarchy_work_drop(wm_hierarchy_work_t *work);

@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Hierarchical collectives on the program's streams, also in CUDA graphs: the
+// tasks of a call go onto the stream, one after the other, by the kernels of
+// each host and by NCCL on the rails.
+#include "comm/coll/hierarchy/hierarchy_stream.h"
+
+#include "comm/coll/direct/preflight.h"
+#include "comm/coll/hierarchy/hierarchy.h"
+#include "comm/coll/run/coll_engines.h"
+#include "comm/coll/stream/coll_desc.h"
+#include "comm/coll/stream/graph_memory.h"
+#include "cuda/event.h"
+#include "cuda/stream.h"
+
+// Of the engines of both levels one for all kinds of tasks is asked for.
+#define KIND WM_COLL_ALLREDUCE
+
+// Returns the bits of the open engines of a level that do calls on streams.
+static unsigned
+engines_of(wm_comm_t *level)
+{
+    return wm_coll_engines_on_stream(level, KIND) & level->colls.opened;
+}
+
+static bool
+is_on_rail(const wm_comm_t *comm)
+{
+    return comm->hosts.place < comm->hosts.smallest;
+}
+
+// Opens the kernels of each host, and finds whether all rails have NCCL;
+// collective, in the first call.
+static int
+streams_open(wm_comm_t *comm, int device, wm_error_t *err)
+{
+    wm_levels_t *levels = &comm->levels;
+    wm_error_t why;
+    int code = 0;
+    if (levels->streams != 0)
+        return 0;
+    if (levels->local->size > 1) {
+        unsigned among = wm_coll_engines_on_stream(levels->local, KIND);
+        code = wm_coll_engines_open(levels->local, KIND, device, &among, &why);
+    }
+    bool has = code == 0
+               && (levels->local->size == 1 || engines_of(levels->local) != 0)
+               && (!is_on_rail(comm) || engines_of(levels->rail) != 0);
+    wm_preflight_t preflight = {.call = WM_COLL_ON_STREAM, .all = has};
+    code = wm_preflight_run(comm, &preflight, err);
+    if (code == 0)
+        levels->streams = preflight.all != 0 ? 1 : -1;
+    return code;
+}
+
+// Gives the call of a level to the stream; `task` NULL: this rank cannot, and
+// the others of the level hear of it.
+static int
+level_enqueue(wm_comm_t *level, const wm_coll_t *task,
+              const wm_coll_stream_t *on, wm_error_t *err)
+{
+    unsigned among = engines_of(level);
+    const wm_coll_engine_t *engine =
+        task != NULL ? wm_coll_engines_first_on_stream(among, task)
+                     : wm_coll_engines_at(__builtin_ctz(among));
+    if (engine == NULL)
+        return wm_error_set(err, WM_ERR_STATE, 0,
+                            "no engine does this call on a stream");
+    return engine->on_stream->enqueue(level, task, on, err);
+}
+
+// Tells the ranks of this rank's levels that it has failed; returns its error.
+static int
+streams_fail(wm_comm_t *comm, const wm_coll_stream_t *on, wm_error_t *err)
+{
+    wm_error_t copy = *err;
+    if (comm->levels.local->size > 1)
+        (void)!level_enqueue(comm->levels.local, NULL, on, &copy);
+    copy = *err;
+    if (is_on_rail(comm))
+        (void)!level_enqueue(comm->levels.rail, NULL, on, &copy);
+    // Raised now, and not again by a later wait.
+    (void)!wm_coll_engines_find_failure(comm->levels.local, &copy);
+    (void)!wm_coll_engines_find_failure(comm->levels.rail, &copy);
+    return err->code;
+}
+
+// Refuses calls that no rank can make, on all ranks alike.
+static int
+stream_refuse(const wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err)
+{
+    const wm_hosts_t *hosts = &comm->hosts;
+    if (comm->levels.streams < 0)
+        return wm_error_set(
+            err, WM_ERR_VALUE, 0,
+            "a collective on a stream between hosts of several ranks needs "
+            "NCCL on all hosts, and WARPMPI_ENGINES with \"nccl\" and "
+            "\"kernels\", if it is set; make the call without on(stream)");
+    if (comm->size > WM_BARRIER_RANKS
+        || (call != NULL && call->kind == WM_COLL_ALLTOALL
+            && hosts->smallest != hosts->largest))
+        return wm_error_set(
+            err, WM_ERR_VALUE, 0,
+            "a collective on a stream between hosts of several ranks needs at "
+            "most %d ranks, and an Alltoall as many on each host; make the "
+            "call without on(stream)",
+            WM_BARRIER_RANKS);
+    return 0;
+}
+
+// Returns the error of this rank's arguments.
+static int
+hierarchy_stream_check(wm_comm_t *comm, const wm_coll_t *call,
+                       const wm_coll_stream_t *on, wm_error_t *err)
+{
+    wm_coll_desc_t desc = {
+        .call = call,
+        .comm = comm,
+        .device = on->device,
+        .stream = on->stream,
+    };
+    const wm_buffer_t *its[] = {call->send, call->receive};
+    int code = stream_refuse(comm, call, err);
+    if (code == 0)
+        code = wm_coll_desc_fill(&desc, err);
+    for (int i = 0; i < 2 && code == 0; ++i)
+        if (its[i] != NULL && its[i]->pattern != NULL)
+            code = wm_error_set(err, WM_ERR_VALUE, 0,
+                                "%s between hosts: the array has gaps; give a "
+                                "contiguous copy",
+                                wm_call_name(call->kind));
+    return code;
+}
+
+static int
+stream_before(const wm_buffer_t *buffer, bool to_write,
+              const wm_coll_stream_t *on, wm_error_t *err)
+{
+    return buffer == NULL || buffer->nbytes == 0
+               ? 0
+               : wm_producer_before_on(&buffer->producer, to_write, on->device,
+                                       on->stream, on->capture != 0, err);
+}
+
+static wm_order_t *
+stream_order_of(const wm_buffer_t *buffer)
+{
+    return buffer == NULL || buffer->nbytes == 0 ? NULL : buffer->order;
+}
+
+// Keeps memory of ours until the stream has passed the call, or the graph is
+// gone.
+static int
+stream_keep(const wm_coll_stream_t *on, wm_coll_memory_t *memory,
+            wm_error_t *err)
+{
+    wm_block_t *block = memory->block;
+    CUevent event;
+    memory->block = NULL;
+    if (block == NULL)
+        return 0;
+    if (on->capture != 0)
+        return wm_graph_memory_keep(on->device, on->stream, block, err);
+    int code = wm_event_acquire(on->device, &event, err);
+    if (code == 0) {
+        code = wm_event_record(on->device, event, on->stream, err);
+        if (code == 0) {
+            wm_block_free(block, 1, &event, &on->device);
+            return 0;
+        }
+        wm_event_release(on->device, event);
+    }
+    (void)!wm_stream_synchronize(on->device, on->stream, NULL);
+    wm_block_free(block, 0, NULL, NULL);
+    return code;
+}
+
+// Gives the tasks to the stream.
+static int
+stream_give(wm_hierarchy_t *own, const wm_coll_stream_t *on, wm_error_t *err)
+{
+    const wm_coll_t *call = own->call;
+    int code = stream_before(call->send, false, on, err);
+    if (code == 0)
+        code = stream_before(call->receive, true, on, err);
+    for (int i = 0; i < own->schedule.count && code == 0; ++i) {
+        const wm_schedule_task_t *task = &own->schedule.tasks[i];
+        code = task->comm == NULL
+                   ? wm_hierarchy_work_enqueue(
+                       (wm_hierarchy_work_t *)task->work, on->stream, err)
+                   : level_enqueue(task->comm, &task->call, on, err);
+    }
+    for (int i = 0; i < own->memories_used; ++i) {
+        int kept = stream_keep(on, &own->memories[i], code == 0 ? err : NULL);
+        code = code < 0 ? code : kept;
+    }
+    if (code < 0 || on->capture != 0) // graphs run at any time
+        return code;
+    return wm_order_after(
+        stream_order_of(call->send), stream_order_of(call->receive),
+        on->device, on->stream, wm_stream_id(on->device, on->stream), err);
+}
+
+static int
+stream_call(wm_comm_t *comm, const wm_coll_t *call, const wm_coll_stream_t *on,
+            wm_error_t *err)
+{
+    wm_coll_op_t op;
+    wm_hierarchy_t *own = (wm_hierarchy_t *)op.state;
+    int code = hierarchy_stream_check(comm, call, on, err);
+    if (code < 0)
+        return code;
+    op.form = WM_COLL_FORM_BLOCKING;
+    op.wrong.code = 0;
+    wm_participant_init(&op.participant, comm, NULL, call);
+    code = wm_hierarchy_init(own, &op, err);
+    if (code < 0)
+        return code;
+    wm_hierarchy_plan(own);
+    if (op.wrong.code < 0)
+        *err = op.wrong;
+    code = op.wrong.code < 0 ? op.wrong.code : stream_give(own, on, err);
+    wm_hierarchy_drop(own);
+    return code;
+}
+
+static int
+hierarchy_stream_enqueue(wm_comm_t *comm, const wm_coll_t *call,
+                         const wm_coll_stream_t *on, wm_error_t *err)
+{
+    wm_error_t wrong = *err;
+    int code = streams_open(comm, on->device, err);
+    if (code == 0)
+        code = stream_refuse(comm, call, err);
+    if (code < 0)
+        return code;
+    if (call == NULL) {
+        *err = wrong;
+        return streams_fail(comm, on, err);
+    }
+    code = stream_call(comm, call, on, err);
+    return code < 0 ? streams_fail(comm, on, err) : 0;
+}
+
+static uint64_t
+hierarchy_stream_place(const wm_comm_t *comm)
+{
+    (void)comm;
+    return 0;
+}
+
+static int
+hierarchy_stream_find_failure(wm_comm_t *comm, wm_error_t *err)
+{
+    if (comm->levels.streams <= 0)
+        return 0;
+    int code = wm_coll_engines_find_failure(comm->levels.local, err);
+    return code < 0 ? code
+                    : wm_coll_engines_find_failure(comm->levels.rail, err);
+}
+
+static int
+hierarchy_stream_look(wm_comm_t *comm, uint64_t place, wm_error_t *err)
+{
+    (void)place;
+    return hierarchy_stream_find_failure(comm, err);
+}
+
+static void
+hierarchy_stream_fail(wm_comm_t *comm)
+{
+    (void)comm; // the call itself goes on
+}
+
+const wm_coll_on_stream_t wm_hierarchy_on_stream = {
+    .captures = true,
+    .check = hierarchy_stream_check,
+    .enqueue = hierarchy_stream_enqueue,
+    .place = hierarchy_stream_place,
+    .look = hierarchy_stream_look,
+    .fail = hierarchy_stream_fail,
+    .find_failure = hierarchy_stream_find_failure,
+};
