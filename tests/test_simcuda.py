@@ -10,7 +10,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "simcuda"))
 
-from harness import (
+from driver_calls import (
     ILLEGAL_ADDRESS,
     INTERPROCESS,
     INVALID_CONTEXT,

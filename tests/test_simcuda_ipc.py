@@ -9,7 +9,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "simcuda"))
 
-from harness import (
+from driver_calls import (
     DISABLE_TIMING,
     INTERPROCESS,
     INVALID_CONTEXT,

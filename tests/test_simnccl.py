@@ -13,7 +13,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE / "simcuda"))
 
-from harness import (  # noqa: E402
+from driver_calls import (  # noqa: E402
     NOT_READY,
     PROMPT,
     Driver,

@@ -74,8 +74,10 @@ for call in (
 
 
 @pytest.mark.ranks(1)
-def test_a_gpu_that_is_hidden_is_told():
-    told = ranks.run("-c", HIDDEN, SIMCUDA_DEVICES="1", SIMCUDA_PEER="0")
+def test_a_gpu_that_is_hidden_is_told(tmp_path):
+    told = ranks.run_text(
+        tmp_path, HIDDEN, SIMCUDA_DEVICES="1", SIMCUDA_PEER="0"
+    )
     assert told.count("raised GPU memory would be staged") == 6
     text = "does not see the sender's GPU: no srun --gpus-per-task, no CUDA_"
     assert told.count(text) == 2
@@ -220,31 +222,31 @@ except Exception as error:
 
 
 @pytest.mark.ranks(1)
-def test_the_environment_sets_it():
+def test_the_environment_sets_it(tmp_path):
     code = STARTS + (
         "try:\n"
         "    comm.Bcast(wm.ones(9) if comm.rank else bytearray(36))\n"
         "except wm.StagingError as error:\n"
         "    print('refused', error)\n"
     )
-    told = ranks.run("-c", code, WARPMPI_REQUIRE="gpu")
+    told = ranks.run_text(tmp_path, code, WARPMPI_REQUIRE="gpu")
     assert told.count("refused GPU memory would be staged") == 2
 
 
 @pytest.mark.ranks(1)
-def test_other_values_of_the_environment_are_refused():
-    told = ranks.run("-c", STARTS, WARPMPI_REQUIRE="cpu")
+def test_other_values_of_the_environment_are_refused(tmp_path):
+    told = ranks.run_text(tmp_path, STARTS, WARPMPI_REQUIRE="cpu")
     assert told.count("WARPMPI_REQUIRE=cpu is not a known value: ") == 2
 
 
 @pytest.mark.ranks(1)
-def test_ranks_whose_environments_differ_are_named():
+def test_ranks_whose_environments_differ_are_named(tmp_path):
     code = (
         "import os\n"
         "if os.environ.get('OMPI_COMM_WORLD_RANK', "
         "os.environ.get('PMI_RANK')) == '1':\n"
         "    os.environ['WARPMPI_REQUIRE'] = 'gpu'\n"
     ) + STARTS
-    told = ranks.run("-c", code)
+    told = ranks.run_text(tmp_path, code)
     text = "WARPMPI_REQUIRE is unset on rank 0 and gpu on rank 1: set it"
     assert told.count(text) == 2

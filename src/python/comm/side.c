@@ -287,7 +287,7 @@ wm_py_side_read(PyObject *value, bool writable, bool reduces,
     if (code < 0)
         return -1;
     wm_message_t *message = &side->message;
-    if (reduces && message->whole) { // `user` is NULL where nothing is
+    if (reduces && message->whole) {  // `user` is NULL where nothing is
         wm_py_message_widen(message); // pairs are reduced with their gaps
         message->user = NULL;
     }
