@@ -103,6 +103,7 @@ EVERY_CALL = """
             getattr(comm.on(stream), name)(*args, **more)
             stream.synchronize()
         elif form == "graph":
+            comm.on(stream).Barrier()  # a capture does not open NCCL
             with graphs.capture(stream) as made:
                 getattr(comm.on(stream), name)(*args, **more)
             for _ in range(3):
@@ -653,3 +654,26 @@ def test_levels_that_cannot_be_made(tmp_path):
         run(tmp_path, program, HOSTS["pairs"], MALLOC_PERTURB_="165")
     )
     assert [each["hierarchy"] for each in found] == [0] * 4
+
+
+def test_calls_on_streams_come_behind_nonblocking_ones(tmp_path):
+    """Whose tasks may still be queued on the levels."""
+    program = """
+    stream = wm.Stream(wm.get_device())
+    values = np.arange(1 << 16, dtype="float32")
+    given, got = wm.array(values + rank), wm.array(0 * values)
+    other, into = wm.array(2 * values + rank), wm.array(0 * values)
+    for i in range(10):
+        comm.on(stream).Allreduce(other, into)
+        time.sleep(0.02 * (i % 3) * (rank == 0))
+        request = comm.Iallreduce(given, got)
+        comm.on(stream).Allreduce(other, into)
+        stream.synchronize()
+        request.Wait()
+        ranks = size * (size - 1) // 2
+        assert np.array_equal(got.numpy(), size * values + ranks), i
+        assert np.array_equal(into.numpy(), 2 * size * values + ranks), i
+    print("done", flush=True)
+"""
+    printed = run(tmp_path, program, HOSTS["unequal"], nccl=True)
+    assert printed.split() == ["done"] * 3

@@ -98,7 +98,8 @@ levels_open(wm_comm_t *comm, int device, wm_error_t *err)
     wm_comm_t *local = comm->levels.local, *rail = comm->levels.rail;
     const wm_coll_kind_t kind = WM_COLL_ALLREDUCE;
     unsigned among;
-    int code = 0;
+    wm_error_t later;
+    int code = 0, opened = 0;
     if (comm->hosts.place < comm->hosts.smallest) {
         among = wm_coll_engines_do(rail, kind);
         code = wm_coll_engines_open(rail, kind, device, &among, err);
@@ -106,11 +107,13 @@ levels_open(wm_comm_t *comm, int device, wm_error_t *err)
             code = wm_require_refuse("no engine but MPI serves between hosts",
                                      "install NCCL on all hosts", err);
     }
-    if (code == 0 && local->size > 1 && !wm_direct_is_reached(local)) {
+    if (local->size > 1 && !wm_direct_is_reached(local)) {
+        // Also after an error, which other ranks of this host may not have.
         among = wm_coll_engines_on_stream(local, kind);
-        code = wm_coll_engines_open(local, kind, device, &among, err);
+        opened = wm_coll_engines_open(local, kind, device, &among,
+                                      code < 0 ? &later : err);
     }
-    return code;
+    return code < 0 ? code : opened;
 }
 
 static int

@@ -7,6 +7,7 @@
 #include "comm/coll/direct/preflight.h"
 #include "comm/coll/hierarchy/hierarchy.h"
 #include "comm/coll/run/coll_engines.h"
+#include "comm/coll/run/nonblocking.h"
 #include "comm/coll/stream/coll_desc.h"
 #include "comm/coll/stream/graph_memory.h"
 #include "cuda/event.h"
@@ -223,16 +224,31 @@ stream_call(wm_comm_t *comm, const wm_coll_t *call, const wm_coll_stream_t *on,
     return code;
 }
 
+// Waits until the tasks of nonblocking calls on the levels have begun, whose
+// order there is that of the calls.
+static int
+stream_await(const wm_levels_t *levels, wm_error_t *err)
+{
+    wm_error_t later;
+    int code = wm_nonblocking_await(levels->local, err);
+    int rails = wm_nonblocking_await(levels->rail, code < 0 ? &later : err);
+    return code < 0 ? code : rails;
+}
+
 static int
 hierarchy_stream_enqueue(wm_comm_t *comm, const wm_coll_t *call,
                          const wm_coll_stream_t *on, wm_error_t *err)
 {
-    wm_error_t wrong = *err;
+    wm_error_t wrong = *err, late;
     int code = streams_open(comm, on->device, err);
     if (code == 0)
         code = stream_refuse(comm, call, err);
     if (code < 0)
         return code;
+    if (stream_await(&comm->levels, &late) < 0) {
+        call = NULL; // a rank has died, or no memory is left
+        wrong = late;
+    }
     if (call == NULL) {
         *err = wrong;
         return streams_fail(comm, on, err);

@@ -94,17 +94,20 @@ wm_nccl_comm_free(wm_nccl_comm_t *own)
     free(own);
 }
 
-// Takes it out of the list and frees it.
+// Takes it out of the list, so that this thread alone closes it.
 static void
-nccl_comm_close(wm_nccl_comm_t *own)
+nccl_comm_unlink_lock_held(const wm_nccl_comm_t *own)
 {
-    wm_engine_lock();
     wm_nccl_comm_t **at = &list;
     while (*at != own)
         at = &(*at)->next;
     *at = own->next;
     atomic_fetch_sub(&count, 1);
-    wm_engine_unlock();
+}
+
+static void
+nccl_comm_close(wm_nccl_comm_t *own)
+{
     nccl_comm_enter(own, nccl_comm_destroy_both);
     wm_nccl_comm_free(own);
 }
@@ -124,8 +127,11 @@ wm_nccl_comm_drop(wm_nccl_comm_t *own)
     nccl_comm_look_before_end(own);
     wm_engine_lock();
     own->comm = NULL;
+    bool ended = atomic_load(&own->graphs) == 0;
+    if (ended)
+        nccl_comm_unlink_lock_held(own);
     wm_engine_unlock();
-    if (atomic_load(&own->graphs) == 0)
+    if (ended)
         nccl_comm_close(own);
     else
         atomic_store(&watching, true);
@@ -373,6 +379,8 @@ nccl_comm_serve(bool waited)
     looked = now;
     atomic_store(&watching, false);
     ended = nccl_comm_look_at_all(&any);
+    if (ended != NULL)
+        nccl_comm_unlink_lock_held(ended);
     wm_engine_unlock();
     if (ended != NULL)
         nccl_comm_close(ended);

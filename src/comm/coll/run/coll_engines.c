@@ -109,11 +109,13 @@ engine_open(wm_comm_t *comm, wm_coll_kind_t kind, int engine, int device,
         return 0;
     }
     colls->closed |= 1u << engine;
-    if (exchanged < 0 || code < 0)
+    if (exchanged < 0)
         return exchanged;
-    if (row->comm_drop != NULL)
+    if (opened == 0 && row->comm_drop != NULL)
         row->comm_drop(comm, *state);
     *state = NULL;
+    if (code < 0)
+        return 0;
     (void)wm_error_set(why, WM_ERR_STATE, 0,
                        "another rank could not open the engine \"%s\" of "
                        "collectives: its error tells why",
@@ -216,16 +218,38 @@ wm_coll_engines_first_on_stream(unsigned among, const wm_coll_t *call)
     return first < ENGINES ? engines[first] : NULL;
 }
 
-// Returns the bits of those of `among` that a call on a stream opens.
+// Returns the bits of those of `among` that are not open.
 static unsigned
-shut_on_stream(const wm_comm_t *comm, unsigned among, bool captured)
+shut_on_stream(const wm_comm_t *comm, unsigned among)
 {
     unsigned shut = 0;
     for (int i = 0; i < ENGINES; ++i)
-        if ((among & 1u << i) != 0 && !is_open(comm, i)
-            && !(captured && engines[i]->on_stream->unopened))
+        if ((among & 1u << i) != 0 && !is_open(comm, i))
             shut |= 1u << i;
     return shut;
+}
+
+// Returns the bits of those of `among` that a capture may use.
+static unsigned
+captured_on_stream(const wm_comm_t *comm, unsigned among)
+{
+    unsigned shut = shut_on_stream(comm, among);
+    for (int i = 0; i < ENGINES; ++i)
+        if ((shut & 1u << i) != 0 && engines[i]->on_stream->unopened)
+            shut &= ~(1u << i);
+    return among & ~shut;
+}
+
+// An engine may make memory and communicators to open, which CUDA forbids
+// while a stream is captured.
+static int
+refuse_to_open(wm_error_t *err)
+{
+    return wm_error_set(err, WM_ERR_STATE, 0,
+                        "the first collective of a communicator on a stream "
+                        "between hosts makes NCCL's communicator, which a "
+                        "capture cannot: make one such call before the "
+                        "capture");
 }
 
 // Returns the error of this rank's arguments, for the engine that will do the
@@ -255,12 +279,17 @@ wm_coll_engines_open_on_stream(wm_comm_t *comm, wm_coll_kind_t kind,
     *among = all & wm_coll_engines_span(comm);
     if (*among == 0) // MPI does no such calls
         *among = last_of(all);
-    unsigned shut = shut_on_stream(comm, *among, captured);
-    if (shut == 0)
+    unsigned usable = captured ? captured_on_stream(comm, *among) : *among;
+    unsigned shut = captured ? 0 : shut_on_stream(comm, *among);
+    if (shut == 0 && (usable != 0 || *among == 0)) {
+        *among = usable;
         return 0;
-    int code = wm_preflight_tell(
-        comm, captured ? WM_COLL_CAPTURED : WM_COLL_ON_STREAM,
-        check_on_stream(comm, *among, call, on, err), err);
+    }
+    int code = check_on_stream(comm, *among, call, on, err);
+    if (code == 0 && captured)
+        code = refuse_to_open(err);
+    code = wm_preflight_tell(
+        comm, captured ? WM_COLL_CAPTURED : WM_COLL_ON_STREAM, code, err);
     for (; code == 0 && shut != 0; shut &= shut - 1)
         code = engine_open(comm, WM_COLL_ON_STREAM, __builtin_ctz(shut),
                            on->device, &why, err);

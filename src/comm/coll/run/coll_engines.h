@@ -31,11 +31,12 @@ wm_coll_engines_do(wm_comm_t *comm, wm_coll_kind_t kind);
 unsigned
 wm_coll_engines_on_stream(wm_comm_t *comm, wm_coll_kind_t kind);
 
-// Opens those that are not open, except, in a capture, engines that capture
-// unopened; collective. *among: the bits of those that calls use then. `call`
-// is NULL if this rank's arguments are wrong and `err` is written: if there
-// are engines to open, all ranks raise and none is opened. Raises also if none
-// could be opened; the next call tries again.
+// Opens those that are not open; collective. A capture opens none: it uses
+// those that are open or capture unopened, and all ranks raise if there are
+// none. *among: the bits of those that calls use then. `call` is NULL if this
+// rank's arguments are wrong and `err` is written: if there are engines to
+// open, all ranks raise and none is opened. Raises also if none could be
+// opened; the next call tries again.
 WM_MUST_CHECK int
 wm_coll_engines_open_on_stream(wm_comm_t *comm, wm_coll_kind_t kind,
                                const wm_coll_t *call,
