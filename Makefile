@@ -135,7 +135,7 @@ test-asan: $(VENV)/.build-tools $(VENV)/.extras-test simcuda ## unit suites and 
 	@WARPMPI_ABIS=installed WARPMPI_WERROR= WARPMPI_SANITIZE=address,undefined WARPMPI_TOYS=1 \
 	    $(PY) setup.py --quiet build --build-base build/asan --build-lib build/asan/lib
 	@$(ASAN_ENV) $(PY) tests/run.py unit mpi --ranks 2 --share 2 $(ALL_ARGS)
-	@$(ASAN_ENV) $(PY) tests/run.py mpi --ranks 1 -- \
+	@$(ASAN_ENV) WARPMPI_TEST_EVERY=2 $(PY) tests/run.py mpi --ranks 1 -- \
 	    tests/mpi/test_toys.py tests/mpi/test_hierarchy.py
 
 test-wheel: wheel simcuda ## the wheel on MPICH, Open MPI 4.1 and 5; makes .venv-wheel-*
