@@ -450,3 +450,17 @@ def test_engines_are_ruled_out_on_all_ranks_alike(tmp_path):
         program = "    from mpi4py import MPI\n" + text.format(setting=setting)
         printed = ranks.run("-c", textwrap.dedent(program))
         assert printed.count(words) == 2, printed
+
+
+def test_short_calls_are_mpis_unless_it_is_ruled_out(tmp_path):
+    text = """
+    for count in (16383, 16384):
+        got = ones(count)
+        comm.Allreduce(ones(count), got)
+        assert (get(got) == 3).all()
+        print("served", count, served(), flush=True)
+    """
+    for setting, short in (("nccl,mpi", 0), ("nccl", 1)):
+        printed = apart(tmp_path, text, WARPMPI_ENGINES=setting)
+        assert printed.count(f"served 16383 {short}") == 2
+        assert printed.count(f"served 16384 {short + 1}") == 2

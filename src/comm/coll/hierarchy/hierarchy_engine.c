@@ -10,11 +10,6 @@
 #include "comm/comm/require.h"
 #include "comm/engine/engine.h"
 
-// MPI does shorter calls: the steps of a hierarchy take longer than their
-// bytes. A power of two, as all calls of a class (coll_class.h) have one
-// engine.
-#define LEAST_BYTES 8192
-
 static wm_hierarchy_t *
 hierarchy_state(wm_coll_op_t *op)
 {
@@ -62,17 +57,9 @@ hierarchy_serves(const wm_coll_op_t *op)
     const wm_participant_t *participant = &op->participant;
     const wm_coll_t *call = participant->call;
     const wm_hosts_t *hosts = &participant->comm->hosts;
-    const wm_buffer_t *either = call->kind == WM_COLL_ALLGATHERV
-                                        || call->send == NULL
-                                    ? call->receive
-                                    : call->send;
     bool fits = call->kind != WM_COLL_ALLTOALL
                 || hosts->smallest == hosts->largest;
-    bool long_enough = either != NULL
-                       && (either->nbytes >= LEAST_BYTES
-                           || wm_require_is_on(participant->comm));
-    return fits && long_enough
-           && (op->form != WM_COLL_FORM_PERSISTENT || call->read);
+    return fits && (op->form != WM_COLL_FORM_PERSISTENT || call->read);
 }
 
 // Data on another GPU than that of the levels' engines are moved there.

@@ -5,7 +5,6 @@
 
 #include "comm/coll/call/coll_wait.h"
 #include "comm/coll/call/reducible.h"
-#include "comm/comm/require.h"
 #include "comm/engine/engine.h"
 
 #define LOOKS 50 // before a blocking call waits
@@ -62,6 +61,22 @@ bytes_of(const wm_participant_t *participant)
     return nbytes;
 }
 
+static bool
+is_short(const wm_participant_t *participant, size_t nbytes)
+{
+    return nbytes < WM_COLL_CLASS_BYTES
+           && !wm_coll_engines_take_short(participant->comm);
+}
+
+bool
+wm_coll_class_is_short(const wm_coll_op_t *op)
+{
+    const wm_participant_t *participant = &op->participant;
+    return participant->call->read
+           && wm_coll_class_has_length(participant->comm, participant->call)
+           && is_short(participant, bytes_of(participant));
+}
+
 // Returns the class of a call; 0: MPI does it, as all ranks know.
 static uint64_t
 key_of(const wm_coll_op_t *op)
@@ -74,9 +89,7 @@ key_of(const wm_coll_op_t *op)
         || (wm_coll_shape(call->kind)->uneven && call->receives == NULL))
         return 0;
     size_t nbytes = bytes_of(participant);
-    if (nbytes == 0
-        || (nbytes < WM_COLL_CLASS_BYTES
-            && !wm_require_is_on(participant->comm)))
+    if (nbytes == 0 || is_short(participant, nbytes))
         return 0;
     while (nbytes >> log > 1)
         ++log;

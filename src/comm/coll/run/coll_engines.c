@@ -6,6 +6,7 @@
 
 #include "comm/coll/run/coll_class.h"
 #include "comm/coll/run/moved_coll.h"
+#include "comm/comm/require.h"
 #include "comm/engine/modules.h"
 #include "comm/engine/route.h"
 #include "cuda/settings.h"
@@ -34,6 +35,12 @@ int64_t
 wm_coll_engines_started(int number)
 {
     return atomic_load(&started[number]);
+}
+
+bool
+wm_coll_engines_take_short(const wm_comm_t *comm)
+{
+    return (ruled_out & 1u << ENGINES) != 0 || wm_require_is_on(comm);
 }
 
 static int
@@ -409,6 +416,9 @@ static unsigned
 serving_of(const wm_coll_op_t *op, unsigned among)
 {
     unsigned found = 0;
+    if (!wm_comm_is_one_host(op->participant.comm)
+        && wm_coll_class_is_short(op))
+        return 0;
     for (int i = 0; i < ENGINES && op->participant.reducible; ++i)
         if ((among & 1u << i) != 0 && engine_serves(engines[i], op))
             found |= 1u << i;

@@ -17,6 +17,11 @@ wm_coll_engines_at(int number);
 int64_t
 wm_coll_engines_started(int number);
 
+// Returns true if calls of few bytes are not left to MPI: they may not be
+// staged, or WARPMPI_ENGINES does not name MPI.
+bool
+wm_coll_engines_take_short(const wm_comm_t *comm);
+
 // Returns the bits of the engines besides MPI that may serve a communicator,
 // which all its ranks know alike; for an intercommunicator, its `whole`.
 unsigned
