@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
+import kinds
 import ranks
 import simulated_nccl
 import warpmpi as wm
@@ -74,6 +75,7 @@ for call in (
 
 
 @pytest.mark.ranks(1)
+@pytest.mark.skipif(kinds.is_real(), reason="hides a simulated GPU")
 def test_a_gpu_that_is_hidden_is_told(tmp_path):
     told = ranks.run_text(
         tmp_path, HIDDEN, SIMCUDA_DEVICES="1", SIMCUDA_PEER="0"

@@ -43,7 +43,8 @@ class Call:
         self.method = method
         self.row = row
         self.owner = owner
-        self.comm = owner  # whose setting counts
+        # Whose setting counts; a persistent request stands for its own.
+        self.comm: Any = owner
         self.args = args
         self.kwargs = kwargs
         self.average = average
@@ -396,6 +397,8 @@ def staged_call(
         if computes:
             self, args, kwargs = halves.replaced(row, self, args, kwargs)
         made = Call(family, nonblocking, row, self, args, kwargs, average)
+        if request is not None:
+            made.comm = request  # `self` is MPI's
         made.concerns()  # refuses what is not reduced
         try:
             staged = made.stage()

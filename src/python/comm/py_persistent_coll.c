@@ -121,6 +121,18 @@ typedef struct {
     MPI_Request handle;
 } starting_t;
 
+// Gives the call's own communicator the setting of the program's, which may
+// have changed since the last start.
+static void
+follow_required(const persistent_coll_t *self)
+{
+    wm_channel_t channel;
+    if (wm_py_channel_get(self->base.comm, &channel) == 0)
+        wm_require_set(comm_of(self), wm_require_is_on(channel.comm));
+    else
+        PyErr_Clear();
+}
+
 // Prepares a start by the GPUs. Returns 0; 1 if MPI is to do the call; -1 with
 // an exception.
 static int
@@ -128,6 +140,7 @@ prepare(persistent_coll_t *self, starting_t *starting)
 {
     if (wm_py_prequest_prepare(&self->base) < 0)
         return -1;
+    follow_required(self);
     if (self->read == NULL || !wm_nonblocking_is_ours(comm_of(self)))
         return 1;
     wm_py_coll_args_t *asked = wm_py_direct_asked(self->read);

@@ -4,6 +4,7 @@
 #include "comm/coll/run/coll_require.h"
 #include "comm/comm/require.h"
 #include "python/message/channel.h"
+#include "python/request/prequest.h"
 
 PyDoc_STRVAR(
     require_doc,
@@ -34,14 +35,17 @@ require(PyObject *Py_UNUSED(module), PyObject *args)
 
 PyDoc_STRVAR(requires_doc,
              "_requires(comm, /)\n--\n\n"
-             "Return True if a communicator of ours refuses to stage; None:\n"
-             "if all of this process do. False for other communicators.");
+             "Return True if a communicator of ours refuses to stage, or that\n"
+             "of a persistent request; None: if all of this process do.\n"
+             "False for other communicators.");
 
 static PyObject *requires(PyObject *Py_UNUSED(module), PyObject *comm)
 {
     wm_channel_t channel;
     if (wm_require_is_everywhere() || comm == Py_None)
         return PyBool_FromLong(wm_require_is_everywhere());
+    if (PyObject_TypeCheck(comm, wm_py_state->prequest_type))
+        comm = ((wm_prequest_t *)comm)->comm; // borrowed
     if (wm_py_channel_get(comm, &channel) < 0) {
         PyErr_Clear();
         Py_RETURN_FALSE;
