@@ -58,9 +58,9 @@ def options(add):
 
 def place(rank, apart):
     """Puts a rank where --apart has it, before its first communicator."""
-    if apart:  # NCCL takes ranks of one GPU for hosts likewise
+    if apart:  # for NCCL ranks of one GPU are hosts each
         os.environ["WARPMPI_HOST"] = f"host {rank // apart}"
-        os.environ["NCCL_HOSTID"] = f"host {rank // apart}"
+        os.environ["NCCL_HOSTID"] = f"host {rank}"
 
 
 class Stops:

@@ -92,6 +92,9 @@ EVERY_CALL = """
         "Allreduce", "Reduce", "Bcast", "Allgather", "Allgatherv", "Gather",
         "Scatter", "Reduce_scatter", "Reduce_scatter_block", "Alltoall",
     )
+    # What NCCL does between all ranks.
+    LEFT = "Gatherv", "Scatterv", "Alltoallv", "Scan", "Exscan"
+    ROOTED = "Reduce", "Bcast", "Gather", "Scatter", "Gatherv", "Scatterv"
 
     def call(form, name, *args, **more):
         if form == "I":
@@ -108,6 +111,8 @@ EVERY_CALL = """
         elif form == "graph":
             # A capture does not open NCCL.
             comm.on(stream).Bcast(wm.zeros(9, device=device))
+            if name in LEFT:
+                comm.on(stream).Barrier()
             with graphs.capture(stream) as made:
                 getattr(comm.on(stream), name)(*args, **more)
             for _ in range(3):
@@ -149,7 +154,23 @@ EVERY_CALL = """
             at = sum(counts[:rank])
             its = given[at : at + counts[rank]]
             return given + rank, size * its + sum(everyone)
+        if name in ("Scan", "Exscan"):
+            ranks = range(rank + (name == "Scan"))
+            return mine, len(ranks) * line + 100 * sum(ranks)
         return wide, np.concatenate([blocks[rank] + each for each in everyone])
+
+    def expect_uneven(name, root, counts):
+        # Likewise, with the counts of blocks: (send, recv, counts of each).
+        lines = [of([each], counts[each]) for each in range(size)]
+        all = np.concatenate(lines)
+        if name == "Gatherv":
+            return lines[rank], all if rank == root else None, None, counts
+        if name == "Scatterv":
+            return all if rank == root else None, lines[rank], counts, None
+        # To each rank as many as that one has.
+        given = all + 7 * rank
+        got = [lines[rank] + 7 * each for each in range(size)]
+        return given, np.concatenate(got), counts, [counts[rank]] * size
 
     def try_out(form, name, root, count, in_place=False):
         counts = [count + 500 * each for each in range(size)]
@@ -160,6 +181,17 @@ EVERY_CALL = """
         if name == "Bcast":
             got, want = as_array(of([rank], count)), of([root], count)
             call(form, name, got, **more)
+        elif name in ("Gatherv", "Scatterv", "Alltoallv"):
+            given, want, gives, takes = expect_uneven(name, root, counts)
+            sent = as_array(given)
+            got = as_array(None if want is None else 0 * want)
+            call(
+                form,
+                name,
+                [sent, gives] if gives and sent is not None else sent,
+                [got, takes] if takes and got is not None else got,
+                **more,
+            )
         else:
             given, want = expect(name, root, count, counts)
             sent = as_array(given)
@@ -169,7 +201,7 @@ EVERY_CALL = """
             into = [got, counts] if name == "Allgatherv" else got
             last = [counts] if name == "Reduce_scatter" else []
             call(form, name, sent, into, *last, **more)
-        if want is not None:
+        if want is not None and (name != "Exscan" or rank > 0):
             found = np.asarray(got.to("cpu"))
             assert np.array_equal(found, want), (form, name, root, found, want)
 """
@@ -182,11 +214,12 @@ def test_every_call_in_every_form(tmp_path, hosts, nccl):
     program = """
     for form in FORMS:
         for name in KINDS:
-            rooted = name in ("Reduce", "Bcast", "Gather", "Scatter")
-            for root in range(size) if rooted else [-1]:
+            for root in range(size) if name in ROOTED else [-1]:
                 try_out(form, name, root, 5003)
         if form != "_init":
             try_out(form, "Allreduce", -1, 5003, True)
+        for name in LEFT if form == "" else ("Scan",):
+            try_out(form, name, size - 1 if name in ROOTED else -1, 5003)
     for name in "Allreduce", "Reduce", "Bcast", "Reduce_scatter_block":
         root = size - 1 if name in ("Reduce", "Bcast") else -1
         try_out("", name, root, 80001)
@@ -204,28 +237,59 @@ def test_every_call_in_every_form(tmp_path, hosts, nccl):
 def test_calls_on_streams_and_in_graphs(tmp_path, hosts):
     """By the kernels of each host and NCCL, which no rank waits for."""
     program = """
-    alike = len({*map(sys.argv[1].count, sys.argv[1])}) == 1
     for form in "on", "graph":
-        for name in KINDS:
-            rooted = name in ("Reduce", "Bcast", "Gather", "Scatter")
-            for root in range(size) if rooted else [-1]:
-                if name != "Alltoall" or alike:
-                    try_out(form, name, root, 5003)
-    try_out("on", "Allreduce", -1, 80001)
+        for name in KINDS + LEFT:
+            for root in {0, size - 1} if name in ROOTED else [-1]:
+                try_out(form, name, root, 5003)
+    for name in "Allreduce", "Scan", "Exscan":
+        try_out("on", name, -1, 80001)
+    ring = comm.Create_cart([size], periods=[True])
+    got = wm.zeros(200, "float32", device=device)
+    sent = wm.full(100, float(rank), dtype="float32", device=device)
+    ring.on(stream).Neighbor_allgather(sent, got)
+    stream.synchronize()
+    assert np.asarray(got.to("cpu"))[0] == (rank - 1) % size
     given, got = new()
     comm.on(stream).Iallreduce(given, got).Wait()
     check(got)
     comm.Allreduce(given, got)
     check(got)
-    if not alike:
-        try:
-            try_out("on", "Alltoall", -1, 5003)
-            print("no error")
-        except ValueError as error:
-            assert "as many on each host" in str(error), error
     assert _core._coll_engines()["hierarchy"] == 1  # that is no stream's
 """
     assert run(tmp_path, EVERY_CALL + program, hosts, nccl=True) == ""
+
+
+SHARED = """
+    import ctypes
+    live = ctypes.CDLL("libnccl.so.2").simnccl_live
+    os.environ["NCCL_HOSTID"] = os.environ["WARPMPI_HOST"]
+    allreduce()
+    on_rail = live(b"communicators")  # with its parent
+    given, got = new()
+    for _ in range(2):
+        comm.Scan(given, got)
+        values = np.arange(COUNT) * (rank + 1) + sum(range(rank + 1))
+        assert np.array_equal(np.asarray(got.to("cpu")), values)
+    try:
+        comm.on(wm.Stream()).Scan(given, got)
+    except RuntimeError as error:
+        assert "rank 0 and rank 1 use one GPU" in str(error), error
+    counts = _core._coll_engines()
+    print(on_rail, live(b"communicators") - on_rail, counts["nccl"] > 1)
+"""
+
+
+@pytest.mark.skipif(kinds.is_real(), reason="needs the simulated NCCL")
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_nccl_has_all_ranks_only_if_it_can_and_must(tmp_path, gpus):
+    """Ranks that share a GPU are found out before NCCL is asked."""
+    printed = run(
+        tmp_path, SHARED, "001", nccl=True, SIMCUDA_DEVICES=str(gpus)
+    )
+    its = "2 True" if gpus == 2 else "0 False"
+    rows = sorted(printed.splitlines())
+    assert [row.split()[0] for row in rows] == ["0", "2", "2"]
+    assert [row.split(" ", 1)[1] for row in rows] == [its] * 3
 
 
 def test_calls_on_streams_need_nccl(tmp_path):

@@ -56,7 +56,7 @@ def test_random_calls_in_all_forms():
     """Also of arrays that are not a GPU's, on some ranks or on all."""
     printed = ranks.run(
         ranks.ROOT / "tests" / "random_collectives.py",
-        *"--apart --collectives 100 --seed 3".split(),
+        *"--apart --collectives 100 --seed 3 --max-bytes 200000".split(),
         ranks=3,
         **simulated_nccl.environment(),
     )

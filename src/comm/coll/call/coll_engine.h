@@ -29,11 +29,19 @@
     X(nccl)    /* coll/nccl/nccl_engine.c */                                  \
     X(mpi)     /* coll/mpi/mpi_engine.c */
 
+// The number of each row, which is that of its bit.
+enum {
+#define X(name) WM_COLL_NUMBER_##name,
+    WM_COLL_ENGINE_ROWS(X)
+#undef X
+};
+
 typedef struct wm_coll_op wm_coll_op_t; // comm/coll/direct/coll_op.h
 
 // The facts of a call that all its ranks know alike. type, op: of a reduction
 // that kernels know, as engines do no others; else 0.
 typedef struct {
+    const wm_comm_t *comm; // whose engines that span it are known
     wm_coll_kind_t kind;
     wm_reduce_type_t type;
     wm_reduce_op_t op;

@@ -48,18 +48,16 @@ wm_hierarchy_plan(wm_hierarchy_t *own)
 static bool
 hierarchy_does(const wm_coll_facts_t *facts)
 {
-    return plans[facts->kind] != NULL;
+    const wm_hosts_t *hosts = &facts->comm->hosts;
+    return plans[facts->kind] != NULL
+           && (facts->kind != WM_COLL_ALLTOALL
+               || hosts->smallest == hosts->largest);
 }
 
 static bool
 hierarchy_serves(const wm_coll_op_t *op)
 {
-    const wm_participant_t *participant = &op->participant;
-    const wm_coll_t *call = participant->call;
-    const wm_hosts_t *hosts = &participant->comm->hosts;
-    bool fits = call->kind != WM_COLL_ALLTOALL
-                || hosts->smallest == hosts->largest;
-    return fits && (op->form != WM_COLL_FORM_PERSISTENT || call->read);
+    return op->form != WM_COLL_FORM_PERSISTENT || op->participant.call->read;
 }
 
 // Data on another GPU than that of the levels' engines are moved there.

@@ -71,7 +71,8 @@ static bool
 rail_reduces(const wm_hierarchy_t *own, wm_coll_kind_t kind)
 {
     const wm_participant_t *participant = &own->op->participant;
-    const wm_coll_facts_t facts = {kind, participant->type, participant->op};
+    const wm_coll_facts_t facts = {own->rail, kind, participant->type,
+                                   participant->op};
     return !own->call->averages // which would divide by the ranks of the rail
            && wm_coll_engines_opened(own->rail, &facts) != 0;
 }

@@ -61,7 +61,7 @@ level_enqueue(wm_comm_t *level, const wm_coll_t *task,
 {
     unsigned among = engines_of(level);
     const wm_coll_engine_t *engine =
-        task != NULL ? wm_coll_engines_first_on_stream(among, task)
+        task != NULL ? wm_coll_engines_first_on_stream(level, among, task)
                      : wm_coll_engines_at(__builtin_ctz(among));
     if (engine == NULL)
         return wm_error_set(err, WM_ERR_STATE, 0,
@@ -87,23 +87,19 @@ streams_fail(wm_comm_t *comm, const wm_coll_stream_t *on, wm_error_t *err)
 
 // Refuses calls that no rank can make, on all ranks alike.
 static int
-stream_refuse(const wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err)
+stream_refuse(const wm_comm_t *comm, wm_error_t *err)
 {
-    const wm_hosts_t *hosts = &comm->hosts;
     if (comm->levels.streams < 0)
         return wm_error_set(
             err, WM_ERR_VALUE, 0,
             "a collective on a stream between hosts of several ranks needs "
             "NCCL on all hosts, and WARPMPI_ENGINES with \"nccl\" and "
             "\"kernels\", if it is set; make the call without on(stream)");
-    if (comm->size > WM_BARRIER_RANKS
-        || (call != NULL && call->kind == WM_COLL_ALLTOALL
-            && hosts->smallest != hosts->largest))
+    if (comm->size > WM_BARRIER_RANKS)
         return wm_error_set(
             err, WM_ERR_VALUE, 0,
             "a collective on a stream between hosts of several ranks needs at "
-            "most %d ranks, and an Alltoall as many on each host; make the "
-            "call without on(stream)",
+            "most %d ranks; make the call without on(stream)",
             WM_BARRIER_RANKS);
     return 0;
 }
@@ -120,7 +116,7 @@ hierarchy_stream_check(wm_comm_t *comm, const wm_coll_t *call,
         .stream = on->stream,
     };
     const wm_buffer_t *its[] = {call->send, call->receive};
-    int code = stream_refuse(comm, call, err);
+    int code = stream_refuse(comm, err);
     if (code == 0)
         code = wm_coll_desc_fill(&desc, err);
     for (int i = 0; i < 2 && code == 0; ++i)
@@ -242,7 +238,7 @@ hierarchy_stream_enqueue(wm_comm_t *comm, const wm_coll_t *call,
     wm_error_t wrong = *err, late;
     int code = streams_open(comm, on->device, err);
     if (code == 0)
-        code = stream_refuse(comm, call, err);
+        code = stream_refuse(comm, err);
     if (code < 0)
         return code;
     if (stream_await(&comm->levels, &late) < 0) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The engine "nccl": collectives of GPU memory between hosts with one rank
-// each, such as a rail of levels (comm/levels.h), by NCCL. Blocking and
+// The engine "nccl": collectives of GPU memory between hosts, by NCCL: all
+// kinds if each host has one rank, as on a rail of levels (comm/levels.h),
+// else those that the hierarchy leaves, between all ranks. Blocking and
 // nonblocking calls are on a stream of ours, which waits for the program's
 // work. Calls on the program's streams: nccl_stream.c.
 #include "comm/coll/nccl/nccl_run.h"
@@ -33,9 +34,19 @@ nccl_state(wm_coll_op_t *op)
 static bool
 nccl_spans(const wm_comm_t *comm)
 {
-    return !wm_comm_is_one_host(comm) && comm->split == 0 && comm->size > 1
-           && comm->size <= WM_REDUCE_SOURCES
-           && wm_hosts_find(comm).largest == 1;
+    return !wm_comm_is_one_host(comm) && comm->split == 0
+           && comm->size <= WM_REDUCE_SOURCES && wm_hosts_find(comm).count > 1;
+}
+
+// Leaves its kinds to the hierarchy, also if that leaves a short call to MPI:
+// so no communicator of NCCL has all ranks while nobody needs it.
+static bool
+nccl_does(const wm_coll_facts_t *facts)
+{
+    const wm_comm_colls_t *colls = &facts->comm->colls;
+    const unsigned hierarchy = 1u << WM_COLL_NUMBER_hierarchy;
+    return (colls->span & ~colls->closed & hierarchy) == 0
+           || !wm_hierarchy_engine.does(facts);
 }
 
 static int
@@ -222,6 +233,7 @@ const wm_coll_engine_t wm_nccl_engine = {
     .name = "nccl",
     .in_order = true,
     .takes = WM_COLL_TAKES_DEVICE,
+    .does = nccl_does,
     .spans = nccl_spans,
     .open = nccl_open,
     .comm_drop = nccl_comm_drop,

@@ -1,17 +1,21 @@
 // SPDX-License-Identifier: BSD-3-Clause
+#define _GNU_SOURCE // gethostname
 // How ranks make NCCL's communicator. Each step is begun, and looked at beside
 // dead ranks. A thread of its own makes the first calls, which wait for other
 // ranks inside NCCL. Meanwhile the ranks tell each other again and again, by
 // MPI, how far they are: if one fails, all leave.
 #include "comm/coll/nccl/nccl_comm.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "comm/coll/call/coll_wait.h"
 #include "comm/coll/direct/coll_gather.h"
 #include "comm/coll/nccl/nccl_private.h"
 #include "comm/engine/engine.h"
+#include "comm/engine/hash.h"
 #include "cuda/lock.h"
 #include "cuda/memory.h"
 
@@ -22,7 +26,8 @@
 
 // What ranks tell before.
 typedef struct {
-    int version;
+    int version, rank;
+    uint64_t gpu;    // and its host, as NCCL knows them
     wm_nccl_id_t id; // of rank 0
 } facts_t;
 
@@ -44,9 +49,45 @@ typedef struct {
     wm_block_t *room;
 } opening_t;
 
-// Judges what the ranks have told: their versions agree.
+static uint64_t
+hash_text(uint64_t before, const char *text)
+{
+    for (; *text != '\0'; ++text)
+        before = wm_hash(before, (uint8_t)*text);
+    return before;
+}
+
+// Returns the hash of a GPU's place. For NCCL the host is what NCCL_HOSTID
+// says, else its name and boot.
+static uint64_t
+place_of(const wm_device_t *device)
+{
+    const char *host = getenv("NCCL_HOSTID");
+    char name[256] = "", boot[64] = "";
+    if (host == NULL || *host == '\0') {
+        FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
+        (void)!gethostname(name, sizeof name - 1);
+        if (file != NULL && fgets(boot, sizeof boot, file) == NULL)
+            boot[0] = '\0';
+        if (file != NULL)
+            fclose(file);
+        host = name;
+    }
+    return hash_text(hash_text(hash_text(WM_HASH_OF_NOTHING, host), boot),
+                     device->pci_bus_id);
+}
+
 static int
-nccl_open_compare(const wm_comm_t *comm, const facts_t *all, wm_error_t *err)
+by_place(const void *one, const void *other)
+{
+    const facts_t *a = one, *b = other;
+    return a->gpu != b->gpu ? (a->gpu < b->gpu ? -1 : 1) : a->rank - b->rank;
+}
+
+// Judges what the ranks have told: their versions agree, and no two share a
+// GPU, which NCCL refuses after all ranks have met. Sorts the facts.
+static int
+nccl_open_compare(const wm_comm_t *comm, facts_t *all, wm_error_t *err)
 {
     for (int rank = 1; rank < comm->size; ++rank)
         if (all[rank].version / 100 != all[0].version / 100)
@@ -57,6 +98,15 @@ nccl_open_compare(const wm_comm_t *comm, const facts_t *all, wm_error_t *err)
                 wm_comm_name(comm, 0).text, all[0].version / 10000,
                 all[0].version / 100 % 100, wm_comm_name(comm, rank).text,
                 all[rank].version / 10000, all[rank].version / 100 % 100);
+    qsort(all, (size_t)comm->size, sizeof *all, by_place);
+    for (int i = 1; i < comm->size; ++i)
+        if (all[i].gpu == all[i - 1].gpu)
+            return wm_error_set(err, WM_ERR_STATE, 0,
+                                "%s and %s use one GPU, which NCCL does not "
+                                "support: give each "
+                                "rank a GPU of its own",
+                                wm_comm_name(comm, all[i - 1].rank).text,
+                                wm_comm_name(comm, all[i].rank).text);
     return 0;
 }
 
@@ -65,13 +115,18 @@ static int
 nccl_open_exchange(wm_comm_t *comm, int device, wm_nccl_id_t *id,
                    wm_error_t *err)
 {
-    facts_t mine = {.version = 0};
+    facts_t mine = {.rank = comm->rank};
     facts_t *all = malloc((size_t)comm->size * sizeof *all);
+    const wm_device_t *gpu = NULL;
     int code = wm_nccl_load(err);
     mine.version = wm_nccl_version();
     if (code == 0 && device < 0)
         code = wm_error_set(err, WM_ERR_STATE, 0,
                             "this rank has no GPU memory in the call");
+    if (code == 0)
+        code = wm_device_describe(device, &gpu, err);
+    if (code == 0)
+        mine.gpu = place_of(gpu);
     if (code == 0 && comm->rank == 0)
         code = WM_NCCL(err, GetUniqueId, &mine.id);
     if (code == 0 && all == NULL)
@@ -79,10 +134,10 @@ nccl_open_exchange(wm_comm_t *comm, int device, wm_nccl_id_t *id,
     facts_t unused; // a rank without memory has failed, and so have all
     code = wm_coll_exchange(comm, "the engine \"nccl\"", code, &mine,
                             sizeof mine, all != NULL ? all : &unused, err);
-    if (code == 0)
-        code = nccl_open_compare(comm, all, err);
-    if (code == 0)
+    if (code == 0) {
         *id = all[0].id;
+        code = nccl_open_compare(comm, all, err);
+    }
     free(all);
     return code;
 }

@@ -8,17 +8,10 @@
 #include "cuda/event.h"
 #include "cuda/stream.h"
 
-// The numbers of engines.
-enum {
-#define X(name) NUMBER_##name,
-    WM_COLL_ENGINE_ROWS(X)
-#undef X
-};
-
 wm_nccl_comm_t *
 wm_nccl_of(const wm_comm_t *comm)
 {
-    return comm->colls.state[NUMBER_nccl];
+    return comm->colls.state[WM_COLL_NUMBER_nccl];
 }
 
 static int

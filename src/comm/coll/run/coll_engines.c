@@ -164,9 +164,10 @@ engine_does(const wm_coll_engine_t *engine, const wm_coll_facts_t *facts)
 
 // Returns true if an engine does some call of this kind.
 static bool
-may_do(const wm_coll_engine_t *engine, wm_coll_kind_t kind)
+may_do(const wm_coll_engine_t *engine, const wm_comm_t *comm,
+       wm_coll_kind_t kind)
 {
-    wm_coll_facts_t facts = {.kind = kind};
+    wm_coll_facts_t facts = {.comm = comm, .kind = kind};
     if (engine->does == NULL || !wm_coll_shape(kind)->reduces)
         return engine_does(engine, &facts);
     for (int type = 0; type < WM_REDUCE_TYPES; ++type)
@@ -184,7 +185,7 @@ wm_coll_engines_do(wm_comm_t *comm, wm_coll_kind_t kind)
 {
     unsigned found = 0, span = wm_coll_engines_span(comm);
     for (int i = 0; i < ENGINES; ++i)
-        if ((span & 1u << i) != 0 && may_do(engines[i], kind))
+        if ((span & 1u << i) != 0 && may_do(engines[i], comm, kind))
             found |= 1u << i;
     return found;
 }
@@ -196,7 +197,7 @@ wm_coll_engines_on_stream(wm_comm_t *comm, wm_coll_kind_t kind)
     (void)wm_coll_engines_span(comm);
     for (int i = 0; i < ENGINES; ++i)
         if ((comm->colls.span & 1u << i) != 0 && engines[i]->on_stream != NULL
-            && may_do(engines[i], kind))
+            && may_do(engines[i], comm, kind))
             found |= 1u << i;
     return found;
 }
@@ -209,9 +210,10 @@ last_of(unsigned among)
 }
 
 const wm_coll_engine_t *
-wm_coll_engines_first_on_stream(unsigned among, const wm_coll_t *call)
+wm_coll_engines_first_on_stream(const wm_comm_t *comm, unsigned among,
+                                const wm_coll_t *call)
 {
-    wm_coll_facts_t facts = {.kind = call->kind};
+    wm_coll_facts_t facts = {.comm = comm, .kind = call->kind};
     int first = __builtin_ctz(among);
     if (engines[first]->does == NULL)
         return engines[first];
@@ -255,8 +257,8 @@ refuse_to_open(wm_error_t *err)
     return wm_error_set(err, WM_ERR_STATE, 0,
                         "the first collective of a communicator on a stream "
                         "between hosts makes NCCL's communicator, which a "
-                        "capture cannot: make one such call before the "
-                        "capture");
+                        "capture cannot: make one such call, of the same "
+                        "collective, before the capture");
 }
 
 // Returns the error of this rank's arguments, for the engine that will do the
@@ -267,8 +269,8 @@ check_on_stream(wm_comm_t *comm, unsigned among, const wm_coll_t *call,
 {
     if (call == NULL)
         return err->code;
-    const wm_coll_engine_t *engine = wm_coll_engines_first_on_stream(among,
-                                                                     call);
+    const wm_coll_engine_t *engine = wm_coll_engines_first_on_stream(
+        comm, among, call);
     return engine == NULL || engine->on_stream->check == NULL
                ? 0
                : engine->on_stream->check(comm, call, on, err);
@@ -388,8 +390,8 @@ static bool
 does_call(const wm_coll_engine_t *engine, const wm_coll_op_t *op)
 {
     const wm_participant_t *participant = &op->participant;
-    wm_coll_facts_t facts = {participant->call->kind, participant->type,
-                             participant->op};
+    wm_coll_facts_t facts = {participant->comm, participant->call->kind,
+                             participant->type, participant->op};
     return engine_does(engine, &facts);
 }
 
@@ -445,8 +447,8 @@ unsigned
 wm_coll_op_usable(const wm_coll_op_t *op)
 {
     const wm_participant_t *participant = &op->participant;
-    const wm_coll_facts_t facts = {participant->call->kind, participant->type,
-                                   participant->op};
+    const wm_coll_facts_t facts = {participant->comm, participant->call->kind,
+                                   participant->type, participant->op};
     return wm_coll_engines_opened(participant->comm, &facts);
 }
 

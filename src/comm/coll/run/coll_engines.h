@@ -50,7 +50,8 @@ wm_coll_engines_open_on_stream(wm_comm_t *comm, wm_coll_kind_t kind,
 
 // Returns the first of these engines that does a call; NULL: none.
 const wm_coll_engine_t *
-wm_coll_engines_first_on_stream(unsigned among, const wm_coll_t *call);
+wm_coll_engines_first_on_stream(const wm_comm_t *comm, unsigned among,
+                                const wm_coll_t *call);
 
 // Returns the bit of the first engine of these bits.
 unsigned

@@ -31,9 +31,9 @@ coll_on_stream_refuse(const wm_comm_t *comm, wm_error_t *err)
         && wm_hosts_find(comm).count > 1)
         return wm_error_set(
             err, WM_ERR_VALUE, 0,
-            "a collective on a stream between hosts needs NCCL, one rank on "
-            "each host, at most %d hosts, and no WARPMPI_ENGINES without "
-            "\"nccl\"; make the call without on(stream)",
+            "a collective on a stream between hosts needs NCCL, at most %d "
+            "ranks, and no WARPMPI_ENGINES without \"nccl\"; make the call "
+            "without on(stream)",
             WM_REDUCE_SOURCES);
     return wm_error_set(err, WM_ERR_VALUE, 0,
                         "a collective or a Fence on a stream needs at most %d "
@@ -83,7 +83,7 @@ coll_on_stream_enqueue(wm_comm_t *comm, wm_coll_kind_t kind,
         return code < 0 ? code : coll_on_stream_refuse(comm, err);
     if (call == NULL)
         return coll_on_stream_tell(comm, among, on, err);
-    *engine = wm_coll_engines_first_on_stream(among, call);
+    *engine = wm_coll_engines_first_on_stream(comm, among, call);
     if (*engine == NULL)
         return coll_on_stream_refuse(comm, err);
     const wm_coll_on_stream_t *row = (*engine)->on_stream;
