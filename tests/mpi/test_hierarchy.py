@@ -727,6 +727,32 @@ def test_levels_that_cannot_be_made(tmp_path):
     assert [each["hierarchy"] for each in found] == [0] * 4
 
 
+@pytest.mark.skipif(kinds.is_real(), reason="needs the simulated driver")
+def test_calls_of_two_engines_on_two_streams_have_one_order(tmp_path):
+    """Else the kernels of ranks may wait for each other."""
+    program = """
+    one, other = wm.Stream(wm.get_device()), wm.Stream(wm.get_device())
+    given, got = new(lambda values: wm.array(values, device=one.device))
+    into = wm.zeros(COUNT, "float32", device=one.device)
+    for stream in one, other:
+        comm.on(stream).Allreduce(given, got)
+        comm.on(stream).Scan(given, into)
+        stream.synchronize()
+    if rank == 0:  # it comes late: nobody ends the Allreduce before
+        time.sleep(0.5)
+    comm.on(one).Allreduce(given, got)
+    comm.on(other).Scan(given, into)
+    other.synchronize()
+    assert one.is_complete
+    check(got)
+    print("done", flush=True)
+"""
+    printed = run(
+        tmp_path, program, "001", nccl=True, SIMCUDA_LAZY_US="2000000"
+    )
+    assert printed.split() == ["done"] * 3
+
+
 def test_calls_on_streams_come_behind_nonblocking_ones(tmp_path):
     """Whose tasks may still be queued on the levels."""
     program = """

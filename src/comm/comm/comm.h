@@ -33,10 +33,19 @@ typedef struct {
     _Atomic size_t used;
 } wm_room_t;
 
+// Where several engines do calls on streams, the last one: in no graph, and in
+// one (coll/run/coll_on_stream.c). This rank's alone.
+typedef struct {
+    CUevent end; // NULL: none
+    int device;
+    uint64_t stream, capture;
+} wm_comm_last_t;
+
 #define WM_COLL_ENGINES 8 // most engines of collectives, without MPI
 
 // The engines of collectives, each with a bit, of a `whole`
-// (coll/run/coll_engines.h). All but `state` is the same on all ranks.
+// (coll/run/coll_engines.h). All but `state` and `last` is the same on all
+// ranks.
 typedef struct {
     bool known;       // `span` is filled
     unsigned span;    // engines that can serve such a communicator
@@ -48,6 +57,7 @@ typedef struct {
     void *state[WM_COLL_ENGINES];  // of opened ones, by number
     struct wm_coll_class *classes; // NULL: none (coll_class.h)
     MPI_Comm *ordered; // of calls that MPI begins in turn; NULL: `data`
+    wm_comm_last_t last[2];
 } wm_comm_colls_t;
 
 typedef struct wm_comm {

@@ -9,6 +9,7 @@
 #include "comm/comm/require.h"
 #include "comm/engine/modules.h"
 #include "comm/engine/route.h"
+#include "cuda/event.h"
 #include "cuda/settings.h"
 
 static const wm_coll_engine_t *const engines[] = {
@@ -202,6 +203,16 @@ wm_coll_engines_on_stream(wm_comm_t *comm, wm_coll_kind_t kind)
     return found;
 }
 
+bool
+wm_coll_engines_several_on_stream(wm_comm_t *comm)
+{
+    int count = 0;
+    for (unsigned left = wm_coll_engines_span(comm); left != 0;
+         left &= left - 1)
+        count += engines[__builtin_ctz(left)]->on_stream != NULL;
+    return count > 1;
+}
+
 // Returns the bit of the last engine of these bits.
 static unsigned
 last_of(unsigned among)
@@ -335,6 +346,10 @@ coll_engines_drop(wm_comm_t *comm)
         if (engines[i]->comm_drop != NULL && (comm->colls.span & 1u << i) != 0)
             engines[i]->comm_drop(comm, comm->colls.state[i]);
     wm_coll_class_drop(comm);
+    for (int i = 0; i < 2; ++i)
+        if (comm->colls.last[i].end != NULL)
+            wm_event_destroy(comm->colls.last[i].device,
+                             comm->colls.last[i].end);
     if (comm->colls.ordered != NULL)
         MPI_Comm_free(comm->colls.ordered);
     free(comm->colls.ordered);

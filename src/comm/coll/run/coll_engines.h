@@ -48,6 +48,10 @@ wm_coll_engines_open_on_stream(wm_comm_t *comm, wm_coll_kind_t kind,
                                const wm_coll_stream_t *on, unsigned *among,
                                wm_error_t *err);
 
+// Returns true if several engines may do calls on streams.
+bool
+wm_coll_engines_several_on_stream(wm_comm_t *comm);
+
 // Returns the first of these engines that does a call; NULL: none.
 const wm_coll_engine_t *
 wm_coll_engines_first_on_stream(const wm_comm_t *comm, unsigned among,

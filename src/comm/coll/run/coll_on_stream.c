@@ -60,6 +60,41 @@ coll_on_stream_tell(wm_comm_t *comm, unsigned among,
     return code;
 }
 
+// Orders a call behind the last one of this communicator, which was maybe of
+// another engine, on another stream: so kernels that wait for other ranks have
+// one order on the GPUs of all ranks. Each engine orders its own calls.
+static int
+coll_on_stream_follow(wm_comm_t *comm, const wm_coll_stream_t *on,
+                      wm_error_t *err)
+{
+    const wm_comm_last_t *last = &comm->colls.last[on->capture != 0];
+    uint64_t stream = wm_stream_id(on->device, on->stream);
+    return last->end == NULL || last->device != on->device
+                   || last->capture != on->capture
+                   || (stream != 0 && last->stream == stream)
+               ? 0
+               : wm_stream_wait_event(on->device, on->stream, last->end, err);
+}
+
+static int
+coll_on_stream_mark(wm_comm_t *comm, const wm_coll_stream_t *on,
+                    wm_error_t *err)
+{
+    wm_comm_last_t *last = &comm->colls.last[on->capture != 0];
+    int code = 0;
+    if (wm_comm_is_one_host(comm) || !wm_coll_engines_several_on_stream(comm))
+        return 0;
+    if (last->end == NULL) {
+        last->device = on->device;
+        code = wm_event_create(on->device, &last->end, err);
+    }
+    if (code < 0 || last->device != on->device)
+        return code;
+    last->stream = wm_stream_id(on->device, on->stream);
+    last->capture = on->capture;
+    return wm_event_record(on->device, last->end, on->stream, err);
+}
+
 // Enqueues a call by the first engine that does it, which all ranks find
 // alike.
 static int
@@ -90,7 +125,10 @@ coll_on_stream_enqueue(wm_comm_t *comm, wm_coll_kind_t kind,
     if (!row->captures && on->capture != 0
         && coll_on_stream_refuse_capture(*engine, err) < 0)
         call = NULL;
-    return row->enqueue(comm, call, on, err);
+    else if (coll_on_stream_follow(comm, on, err) < 0)
+        call = NULL;
+    code = row->enqueue(comm, call, on, err);
+    return code < 0 ? code : coll_on_stream_mark(comm, on, err);
 }
 
 // Finds if the stream is captured. Returns `call`, or NULL if this fails. Of a
