@@ -333,6 +333,31 @@ def test_a_rank_dies_inside_calls_of_all_forms(tmp_path):
 
 
 @dying.needs_ulfm
+def test_a_rank_dies_while_another_is_blocked_in_nccl(tmp_path):
+    """As where the queue of launches is full: then only an abort helps."""
+    text = """
+    comm, stream = made(), wm.Stream(device)
+    comm.Allreduce(ones(5000), ones(5000))
+    plain.Barrier()
+    if last:
+        time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGKILL)
+    nccl.simnccl_block(b"Broadcast", 1)
+    check("blocked", comm, lambda: comm.on(stream).Bcast(ones(5000)))
+    stream.synchronize()
+    go_on(comm)
+    print("wrong", wrong, "live", nccl.simnccl_live(b"communicators"),
+          flush=True)
+    """
+    printed = dying.run_text(
+        tmp_path,
+        simulated_nccl.APART + textwrap.dedent(DEATH + text),
+        **simulated_nccl.environment(SIMCUDA_MODE="lazy"),
+    )
+    assert printed.count("wrong [] live 0") == 1, printed
+
+
+@dying.needs_ulfm
 def test_a_rank_dies_while_the_communicator_is_made(tmp_path):
     text = """
     comm = made()

@@ -270,6 +270,12 @@ add_call(const Call &call, ncclComm_t handle, CUstream stream)
         return failed;
     CommPtr comm = comm_of(handle, call.name);
     failed = comm ? comm_ready(*comm) : ncclInvalidArgument;
+    bool blocks = call_blocks(call.name);
+    while (failed == ncclSuccess && blocks) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        if (comm->cancelled)
+            failed = warn(ncclInternalError, "%s: aborted", call.name);
+    }
     if (failed == ncclSuccess && comm->finalized)
         failed = warn(ncclInvalidUsage, "%s: after CommFinalize", call.name);
     if (failed == ncclSuccess)

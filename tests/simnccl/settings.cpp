@@ -12,7 +12,7 @@
 namespace simnccl {
 
 struct Counter {
-    long calls = 0, fail_at = 0;
+    long calls = 0, fail_at = 0, block_at = 0;
     int code = 0;
 };
 
@@ -52,6 +52,14 @@ count_call(const char *name)
     counter.calls++;
     bool fails = counter.fail_at == counter.calls || counter.fail_at < 0;
     return fails ? (Result)counter.code : ncclSuccess;
+}
+
+bool
+call_blocks(const char *name)
+{
+    std::lock_guard<std::mutex> guard(mu);
+    const Counter &counter = counters[plain(name)];
+    return counter.block_at != 0 && counter.block_at == counter.calls;
 }
 
 Result
@@ -128,6 +136,14 @@ simnccl_fail(const char *name, long n, int code)
     count_call("");
     std::lock_guard<std::mutex> guard(simnccl::mu);
     arm(name, n, code);
+}
+
+NCCL_API void
+simnccl_block(const char *name, long n)
+{
+    std::lock_guard<std::mutex> guard(simnccl::mu);
+    Counter &counter = counters[plain(name)];
+    counter.block_at = counter.calls + n;
 }
 
 NCCL_API long

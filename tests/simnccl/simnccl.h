@@ -32,6 +32,10 @@ using Result = ncclResult_t;
 Result
 count_call(const char *name);
 
+// Returns true if the call that was counted last blocks until an abort.
+bool
+call_blocks(const char *name);
+
 // Prints and keeps what is wrong; returns the result.
 __attribute__((format(printf, 2, 3))) Result
 warn(Result result, const char *format, ...);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/coll/nccl/nccl_comm.h"
 
+#include <sched.h>
 #include <stdlib.h>
 
 #include "comm/coll/nccl/nccl_private.h"
@@ -16,6 +17,7 @@
 #define REMOTE_US 3000000  // for MPI to tell which rank NCCL has lost
 #define REFUSED_US 5000000 // for the other ranks to refuse the call as well
 #define FINAL_TURNS 1000
+#define BLOCKED_US 200000 // a call that takes so long waits for other ranks
 
 static wm_nccl_comm_t *list;  // engine lock
 static _Atomic int count;     // of the list
@@ -43,11 +45,18 @@ nccl_comm_enter(wm_nccl_comm_t *own, void (*function)(wm_nccl_comm_t *own))
     wm_device_leave(&scope);
 }
 
+// Takes a handle, which only one thread ends.
+static wm_nccl_handle_t *
+nccl_comm_take(wm_nccl_handle_t **handle)
+{
+    return __atomic_exchange_n(handle, NULL, __ATOMIC_ACQ_REL);
+}
+
 static void
 nccl_comm_abort_both(wm_nccl_comm_t *own)
 {
-    wm_nccl_handle_t *both[] = {own->handle, own->parent};
-    own->handle = own->parent = NULL;
+    wm_nccl_handle_t *both[] = {nccl_comm_take(&own->handle),
+                                nccl_comm_take(&own->parent)};
     for (int i = 0; i < 2; ++i)
         if (both[i] != NULL)
             (void)wm_nccl.CommAbort(both[i]);
@@ -76,11 +85,12 @@ nccl_comm_end_parent(wm_nccl_handle_t *parent)
 static void
 nccl_comm_destroy_both(wm_nccl_comm_t *own)
 {
-    if (own->handle != NULL)
-        (void)wm_nccl.CommDestroy(own->handle);
-    if (own->parent != NULL)
-        nccl_comm_end_parent(own->parent);
-    own->handle = own->parent = NULL;
+    wm_nccl_handle_t *handle = nccl_comm_take(&own->handle),
+                     *parent = nccl_comm_take(&own->parent);
+    if (handle != NULL)
+        (void)wm_nccl.CommDestroy(handle);
+    if (parent != NULL)
+        nccl_comm_end_parent(parent);
 }
 
 void
@@ -178,20 +188,34 @@ nccl_comm_revoke(wm_nccl_comm_t *own, const wm_error_t *why)
     wm_engine_unlock();
 }
 
+// Waits for a thread that is in a call, which takes microseconds. A thread
+// that NCCL or the driver blocks, as the queue of launches is full, returns
+// only once the communicator is aborted: then returns false.
+static bool
+nccl_comm_lock_soon(wm_nccl_comm_t *own)
+{
+    int64_t begun = wm_engine_now();
+    while (pthread_mutex_trylock(&own->lock) != 0) {
+        if (wm_engine_now() - begun > BLOCKED_US)
+            return false;
+        sched_yield();
+    }
+    return true;
+}
+
 void
 wm_nccl_comm_break(wm_nccl_comm_t *own, wm_error_t *why)
 {
     nccl_comm_find_cause(own, why);
-    wm_lock(&own->lock);
-    bool first = !atomic_load(&own->broken);
-    if (first) {
-        own->failure = *why;
-        atomic_store(&own->broken, true);
-        wm_nccl_comm_abort(own);
-    }
-    pthread_mutex_unlock(&own->lock);
-    if (first)
-        nccl_comm_revoke(own, why);
+    if (atomic_exchange(&own->breaking, true))
+        return;
+    own->failure = *why;
+    atomic_store(&own->broken, true);
+    bool locked = nccl_comm_lock_soon(own);
+    wm_nccl_comm_abort(own);
+    if (locked)
+        pthread_mutex_unlock(&own->lock);
+    nccl_comm_revoke(own, why);
 }
 
 int
@@ -340,7 +364,8 @@ nccl_comm_is_watched(wm_nccl_comm_t *own)
     bool done = true;
     if (atomic_load(&own->broken))
         return false;
-    if (atomic_load(&own->graphs) > 0 || own->refused != MPI_REQUEST_NULL)
+    if (atomic_load(&own->graphs) > 0 || own->refused != MPI_REQUEST_NULL
+        || atomic_load(&own->giving))
         return true;
     return own->given > 0 && own->comm != NULL
            && (wm_event_done(own->device, own->last, &done, NULL) < 0

@@ -21,20 +21,22 @@ typedef struct wm_nccl_comm {
     wm_comm_t *comm;           // NULL: dropped, but graphs have calls
     int device;
     CUstream stream; // of calls on no stream of the program's
-    // Held in calls of `handle`, and where it is aborted.
+    // Held in calls of `handle`. A thread may be blocked in such a call until
+    // the communicator is aborted, which therefore needs no lock.
     pthread_mutex_t lock;
-    wm_nccl_handle_t *parent, *handle; // NULL: aborted, or not made
+    wm_nccl_handle_t *parent, *handle; // NULL: aborted, or not made; atomic
     // Calls on the program's streams: the end of the last one that is in no
     // graph, their number, and those in graphs that live.
     CUevent last;
     uint64_t given;
     _Atomic int graphs;
+    _Atomic bool giving; // a thread gives one, and may be blocked in it
     // After a call whose arguments were refused here: until all ranks have
     // refused theirs, as no NCCL can tell them. Engine lock.
     MPI_Request refused;
     int64_t refused_at;
     wm_error_t refusal;
-    _Atomic bool broken; // `failure` is written
+    _Atomic bool breaking, broken; // `failure` is written
     wm_error_t failure;
     bool told;      // some call has raised the failure
     int64_t remote; // when NCCL first told of a lost rank; 0: it has not

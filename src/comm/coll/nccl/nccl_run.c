@@ -525,6 +525,8 @@ wm_nccl_run_enqueue(wm_nccl_run_t *run, wm_error_t *err)
     if (code == 0)
         code = run_steps(run, err);
     pthread_mutex_unlock(&own->lock);
+    if (code < 0 && atomic_load(&own->broken)) // and told by NCCL as an error
+        code = wm_nccl_comm_failure(own, err);
     wm_device_leave(&scope);
     if (code < 0)
         return code;

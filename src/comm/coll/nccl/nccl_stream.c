@@ -83,8 +83,11 @@ nccl_stream_give(wm_nccl_run_t *run, const wm_coll_stream_t *on,
         code = nccl_stream_before(call->receive, true, on, err);
     if (code == 0)
         code = wm_packed_coll_open(&run->desc, &copy, err);
+    atomic_store(&run->own->giving, true);
+    wm_nccl_comm_watch();
     if (code == 0)
         code = wm_nccl_run_enqueue(run, err);
+    atomic_store(&run->own->giving, false);
     if (code == 0)
         code = wm_packed_coll_unpack(&run->desc, err);
     wm_block_t *blocks[] = {run->room, copy};
@@ -105,7 +108,6 @@ nccl_stream_mark(wm_nccl_comm_t *own, const wm_coll_stream_t *on,
     if (on->capture != 0)
         return wm_nccl_comm_keep(own, on->stream, err);
     int code = wm_event_record(on->device, own->last, on->stream, err);
-    wm_nccl_comm_watch();
     return code;
 }
 
