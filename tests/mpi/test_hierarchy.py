@@ -301,6 +301,12 @@ def test_calls_on_streams_need_nccl(tmp_path):
             print("no error")
         except ValueError as error:
             assert "needs NCCL" in str(error), error
+    try:
+        comm.on(wm.Stream()).Barrier()
+        print("no error")
+    except ValueError as error:
+        told = "does no Barrier", 'Barrier on a stream between hosts needs'
+        assert any(text in str(error) for text in told), error
     allreduce()
 """
     assert run(tmp_path, program, HOSTS["unequal"]) == ""

@@ -213,6 +213,22 @@ wm_coll_engines_several_on_stream(wm_comm_t *comm)
     return count > 1;
 }
 
+void
+wm_coll_engines_that_lack(wm_comm_t *comm, wm_coll_kind_t kind,
+                          const char **ruled, const char **other)
+{
+    *ruled = *other = NULL;
+    for (int i = 0; i < ENGINES; ++i) {
+        const wm_coll_engine_t *engine = engines[i];
+        if (engine->on_stream == NULL || !engine->spans(comm))
+            continue;
+        if (!may_do(engine, comm, kind))
+            *other = engine->name;
+        else if ((ruled_out & 1u << i) != 0)
+            *ruled = engine->name;
+    }
+}
+
 // Returns the bit of the last engine of these bits.
 static unsigned
 last_of(unsigned among)

@@ -57,6 +57,13 @@ const wm_coll_engine_t *
 wm_coll_engines_first_on_stream(const wm_comm_t *comm, unsigned among,
                                 const wm_coll_t *call);
 
+// Tells why no engine does a kind of call on streams: the name of the last one
+// that WARPMPI_ENGINES rules out, and of one that does other kinds. NULL:
+// there is none.
+void
+wm_coll_engines_that_lack(wm_comm_t *comm, wm_coll_kind_t kind,
+                          const char **ruled, const char **other);
+
 // Returns the bit of the first engine of these bits.
 unsigned
 wm_coll_engines_first(unsigned engines);

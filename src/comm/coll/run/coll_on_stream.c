@@ -24,23 +24,38 @@ coll_on_stream_refuse_capture(const wm_coll_engine_t *engine, wm_error_t *err)
                         engine->name);
 }
 
+// Refuses a call of ranks that no engine spans, or whose engines do no such
+// calls.
 static int
-coll_on_stream_refuse(const wm_comm_t *comm, wm_error_t *err)
+coll_on_stream_refuse(wm_comm_t *comm, wm_coll_kind_t kind, wm_error_t *err)
 {
-    if (!wm_comm_is_one_host(comm) && comm->barrier == NULL
-        && wm_hosts_find(comm).count > 1)
+    const char *ruled_out, *other, *name = wm_call_name(kind);
+    wm_coll_engines_that_lack(comm, kind, &ruled_out, &other);
+    if (wm_comm_is_one_host(comm) || comm->barrier != NULL
+        || wm_hosts_find(comm).count == 1)
         return wm_error_set(
             err, WM_ERR_VALUE, 0,
-            "a collective on a stream between hosts needs NCCL, at most %d "
-            "ranks, and no WARPMPI_ENGINES without \"nccl\"; make the call "
-            "without on(stream)",
-            WM_REDUCE_SOURCES);
+            "a collective or a Fence on a stream needs at most %d ranks, all "
+            "on one host and able to open each other's shared memory, and "
+            "fewer than %d communicators in use; make the call without "
+            "on(stream)",
+            WM_BARRIER_RANKS, WM_BARRIER_ROWS);
+    if (ruled_out != NULL)
+        return wm_error_set(err, WM_ERR_VALUE, 0,
+                            "%s on a stream between hosts needs the engine "
+                            "\"%s\", which WARPMPI_ENGINES leaves out: name "
+                            "it there, or make the call without on(stream)",
+                            name, ruled_out);
+    if (other != NULL)
+        return wm_error_set(err, WM_ERR_VALUE, 0,
+                            "the engine \"%s\", which does the collectives "
+                            "of these hosts on streams, does no %s: make the "
+                            "call without on(stream)",
+                            other, name);
     return wm_error_set(err, WM_ERR_VALUE, 0,
-                        "a collective or a Fence on a stream needs at most %d "
-                        "ranks, all on one host and able to open each other's "
-                        "shared memory, and fewer than %d communicators in "
-                        "use; make the call without on(stream)",
-                        WM_BARRIER_RANKS, WM_BARRIER_ROWS);
+                        "%s on a stream between hosts needs at most %d ranks: "
+                        "make the call without on(stream)",
+                        name, WM_REDUCE_SOURCES);
 }
 
 // Tells the other ranks that this rank's arguments are wrong: through all
@@ -115,12 +130,12 @@ coll_on_stream_enqueue(wm_comm_t *comm, wm_coll_kind_t kind,
     int code = wm_coll_engines_open_on_stream(comm, kind, call, on, &among,
                                               err);
     if (code < 0 || among == 0)
-        return code < 0 ? code : coll_on_stream_refuse(comm, err);
+        return code < 0 ? code : coll_on_stream_refuse(comm, kind, err);
     if (call == NULL)
         return coll_on_stream_tell(comm, among, on, err);
     *engine = wm_coll_engines_first_on_stream(comm, among, call);
     if (*engine == NULL)
-        return coll_on_stream_refuse(comm, err);
+        return coll_on_stream_refuse(comm, kind, err);
     const wm_coll_on_stream_t *row = (*engine)->on_stream;
     if (!row->captures && on->capture != 0
         && coll_on_stream_refuse_capture(*engine, err) < 0)
