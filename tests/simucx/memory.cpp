@@ -91,6 +91,17 @@ check_memory(const Memory &memory)
         refuse("%p is registered as memory that was freed", memory.at);
 }
 
+Memory
+keyed_memory(Context *context, uint64_t mapping, uint64_t at, size_t size)
+{
+    Memory memory = {context, (char *)at, size, HOST, (Mapping *)mapping};
+    uint64_t id, type = size > 0 ? ask(memory.at, &id) : 0;
+    if (type == CU_MEMORYTYPE_DEVICE)
+        memory.type = CUDA;
+    check_memory(memory);
+    return memory;
+}
+
 static void
 need_context()
 {
@@ -192,7 +203,7 @@ ucp_init_version(unsigned, unsigned, const ucp_params_t *params, const void *,
         return failed;
     if ((params->features & 1) == 0)
         return UCS_ERR_INVALID_PARAM;
-    *context = new Context;
+    *context = new Context{{}, {}, params->features};
     live("contexts", 1);
     return UCS_OK;
 }

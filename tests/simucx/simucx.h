@@ -41,6 +41,7 @@ living(const char *kind);
 struct Context {
     std::mutex mu; // of the mappings, which any thread makes and ends
     std::set<struct Mapping *> mappings;
+    uint64_t features;
 };
 
 struct Mapping {
@@ -66,6 +67,11 @@ sees_cuda();
 void
 check_memory(const Memory &memory);
 
+// Returns memory that a peer accesses by a key; refuses a key whose
+// registration has ended, and bytes beyond it.
+Memory
+keyed_memory(Context *context, uint64_t mapping, uint64_t at, size_t size);
+
 void
 read_memory(const Memory &memory, size_t offset, void *into, size_t size);
 
@@ -78,6 +84,8 @@ write_memory(const Memory &memory, size_t offset, const void *from,
 struct Head {
     uint32_t kind, unused;
     uint64_t tag, size; // of the message, or of the piece
+    // Requests; offset of the piece. Of a put and a get: `tag` is the key, and
+    // `offset` the address.
     uint64_t sender, receiver, offset;
 };
 
@@ -87,7 +95,17 @@ enum Kind : uint32_t {
     RTR,       // the receive is there
     PIECE,     // of a long message, with its payload
     ATS,       // all pieces have come
+    PUT,       // a piece for the memory of a key, with its payload
+    GET,       // asks for the bytes at a key, which come as pieces
+    FLUSH,     // asks whether all puts are done
+    FLUSHED,
 };
+
+inline bool
+has_payload(const Head &head)
+{
+    return head.kind == EAGER || head.kind == PIECE || head.kind == PUT;
+}
 
 struct Connection {
     int fd = -1;
@@ -114,6 +132,16 @@ struct Request {
     size_t moved = 0, size = 0; // bytes sent or received; of the message
     uint64_t other = 0;         // the request at the other end
     Connection *connection = nullptr;
+    bool serves = false;   // a get of the peer's
+    uint32_t kind = PIECE; // of its pieces
+    uint64_t remote = 0, key = 0;
+};
+
+// A put that has come, and is done late.
+struct Put {
+    Head head;
+    std::string payload;
+    Connection *connection;
 };
 
 // What has come without a receive.
@@ -131,6 +159,9 @@ struct Worker {
     std::map<uint64_t, Request *> requests;
     std::list<Request *> posted;
     std::list<Unexpected> unexpected;
+    std::list<Put> puts;
+    int idle = 0; // rounds since the last of them came
+    int keys = 0; // of peers, that are open
     uint64_t last_request = 0;
 };
 
@@ -164,6 +195,37 @@ wire_close(Worker &worker);
 
 // tag.cpp -----------------------------------------------------------------
 
+void
+complete(Request *request, ucs_status_t status);
+
+Request *
+add(Worker &worker, uint64_t tag);
+
+Request *
+find(Worker &worker, uint64_t id);
+
+Memory
+memory_of(Worker &worker, const void *buffer, size_t size,
+          const ucp_request_param_t *param);
+
+// One thread at a time, as the worker is serialized.
+struct Entry {
+    ucs_status_t failed;
+    explicit Entry(const char *name);
+    ~Entry();
+};
+
+struct Endpoint {
+    Worker *worker;
+    Connection *connection;
+};
+
+inline void *
+pointer(ucs_status_t status)
+{
+    return (void *)(intptr_t)status;
+}
+
 // A whole frame has come.
 void
 take_frame(Worker &worker, Connection &connection, const Head &head,
@@ -172,6 +234,17 @@ take_frame(Worker &worker, Connection &connection, const Head &head,
 // Pushes the next piece of a long message; returns false after the last.
 bool
 push_piece(Worker &worker, Connection &connection, uint64_t request);
+
+// rma.cpp -----------------------------------------------------------------
+
+// A frame of a put, of a get or of a flush has come.
+void
+take_access(Worker &worker, Connection &connection, const Head &head,
+            const char *payload);
+
+// Does the puts that have waited long enough.
+void
+age_puts(Worker &worker);
 
 } // namespace simucx
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstring>
+#include <iterator>
 #include <sys/random.h>
 
 namespace simucx {
@@ -15,19 +16,16 @@ constexpr size_t PIECE_BYTES = 65536;
 
 static std::atomic<int> inside;
 
-// One thread at a time, as the worker is serialized.
-struct Entry {
-    ucs_status_t failed;
-    explicit Entry(const char *name) : failed(count_call(name))
-    {
-        if (inside++ > 0)
-            refuse("two threads are in one worker");
-    }
-    ~Entry()
-    {
-        inside--;
-    }
-};
+Entry::Entry(const char *name) : failed(count_call(name))
+{
+    if (inside++ > 0)
+        refuse("two threads are in one worker");
+}
+
+Entry::~Entry()
+{
+    inside--;
+}
 
 static void
 forget(Request *request)
@@ -37,7 +35,7 @@ forget(Request *request)
     delete request;
 }
 
-static void
+void
 complete(Request *request, ucs_status_t status)
 {
     request->status = status;
@@ -45,7 +43,7 @@ complete(Request *request, ucs_status_t status)
         forget(request);
 }
 
-static Request *
+Request *
 add(Worker &worker, uint64_t tag)
 {
     Request *request = new Request{};
@@ -57,7 +55,7 @@ add(Worker &worker, uint64_t tag)
     return request;
 }
 
-static Memory
+Memory
 memory_of(Worker &worker, const void *buffer, size_t size,
           const ucp_request_param_t *param)
 {
@@ -71,7 +69,7 @@ memory_of(Worker &worker, const void *buffer, size_t size,
     return memory;
 }
 
-static Request *
+Request *
 find(Worker &worker, uint64_t id)
 {
     auto at = worker.requests.find(id);
@@ -143,6 +141,11 @@ take_frame(Worker &worker, Connection &connection, const Head &head,
         if ((sender = find(worker, head.sender)) != nullptr)
             complete(sender, UCS_OK);
         return;
+    case PUT:
+    case GET:
+    case FLUSH:
+    case FLUSHED:
+        return take_access(worker, connection, head, payload);
     default:
         refuse("a frame of an unknown kind has come");
     }
@@ -152,17 +155,27 @@ bool
 push_piece(Worker &worker, Connection &connection, uint64_t id)
 {
     Request *request = find(worker, id);
+    if (request->kind == FLUSH) {
+        wire_push(worker, connection, {FLUSH, 0, 0, 0, id, 0, 0});
+        return false;
+    }
     size_t left = request->memory.size - request->moved;
     std::string piece(left < PIECE_BYTES ? left : PIECE_BYTES, '\0');
     if (count_call("piece") != UCS_OK)
         raise(SIGKILL);
     read_memory(request->memory, request->moved, piece.data(), piece.size());
+    bool puts = request->kind == PUT;
     wire_push(worker, connection,
-              {PIECE, 0, request->tag, piece.size(), id, request->other,
-               request->moved},
+              {request->kind, 0, puts ? request->key : request->tag,
+               piece.size(), request->serves ? 0 : id, request->other,
+               request->remote + request->moved},
               piece);
     request->moved += piece.size();
-    return request->moved < request->memory.size;
+    if (request->moved < request->memory.size)
+        return true;
+    if (puts || request->serves) // nobody answers
+        complete(request, UCS_OK);
+    return false;
 }
 
 static void
@@ -181,17 +194,6 @@ finish_flushes(Worker &worker)
 } // namespace simucx
 
 using namespace simucx;
-
-struct Endpoint {
-    Worker *worker;
-    Connection *connection;
-};
-
-static void *
-pointer(ucs_status_t status)
-{
-    return (void *)(intptr_t)status;
-}
 
 UCP_API ucs_status_t
 ucp_worker_create(Context *context, const ucp_worker_params_t *params,
@@ -215,6 +217,11 @@ UCP_API void
 ucp_worker_destroy(Worker *worker)
 {
     Entry entry("worker_destroy");
+    if (worker->keys > 0)
+        refuse("%d keys are left", worker->keys);
+    for (auto at = worker->requests.begin(); at != worker->requests.end();)
+        if ((at++)->second->serves) // its origin has gone
+            forget(std::prev(at)->second);
     if (!worker->requests.empty())
         refuse("%zu requests are left", worker->requests.size());
     for (auto &each : worker->connections)
@@ -244,6 +251,7 @@ ucp_worker_progress(Worker *worker)
 {
     Entry entry("worker_progress");
     unsigned events = wire_progress(*worker);
+    age_puts(*worker);
     finish_flushes(*worker);
     return events;
 }

@@ -169,7 +169,7 @@ read_some(Worker &worker, Connection &connection)
     size_t want = sizeof head;
     if (connection.in.size() >= sizeof head) {
         memcpy(&head, connection.in.data(), sizeof head);
-        want += head.kind == EAGER || head.kind == PIECE ? head.size : 0;
+        want += has_payload(head) ? head.size : 0;
     }
     if (connection.in.size() < want) {
         std::string room(want - connection.in.size(), '\0');
