@@ -26,6 +26,9 @@
     X(rail_bytes)           /* that hierarchical ones gave to other hosts */  \
     X(staged_calls)         /* files, windows, packing: likewise */           \
     X(served_operations)    /* of windows, done here for other ranks */       \
+    X(rma_operations)       /* Put and Get that a link has done alone */      \
+    X(rma_bytes)            /* of those */                                    \
+    X(rma_failovers)        /* ranks whose memory the link has given up */    \
     X(halo_exchanges)       /* by a kernel */                                 \
     X(halo_bytes)           /* of those, that this rank has written */        \
     X(staged_halos)         /* by messages */                                 \

@@ -267,6 +267,19 @@ wm_link_carrier(const wm_peer_t *peer, const wm_pointer_t *memory)
     return &wm_link_mpi;
 }
 
+const wm_link_t *
+wm_link_accessor(const wm_peer_t *peer)
+{
+    const char *unused;
+    for (int i = 0; i < WM_LINKS_KNOWN; ++i)
+        if (links[i]->access != NULL && (closed & 1u << i) == 0
+            && (peer->connected & 1u << i) != 0
+            && (forced == NULL || forced == links[i])
+            && links[i]->reach(peer, NULL, &unused))
+            return links[i];
+    return NULL;
+}
+
 bool
 wm_link_maps(const wm_peer_t *peer)
 {

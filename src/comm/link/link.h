@@ -12,29 +12,10 @@
 #ifndef WM_COMM_LINK_LINK_H
 #define WM_COMM_LINK_LINK_H
 
-#include <mpi.h>
-
 #include "comm/engine/progress.h"
 #include "comm/engine/stats.h"
+#include "comm/link/carry.h"
 #include "comm/node/mapping.h"
-
-// The way of a chunk of a payload that a link carries.
-typedef struct {
-    wm_peer_t *peer;
-    MPI_Comm data; // MPI's messages of payloads
-    int rank;      // of the peer in `data`
-    // The payload has this number at both ends, and no other payload has.
-    uint32_t number;
-    uint32_t index; // of the chunk, from 0; all but the last have one length
-    int device;     // of the memory; -1: it is host memory
-    const wm_pointer_t *memory; // facts about device memory
-} wm_carry_t;
-
-// A chunk that is under way, for one end.
-typedef union {
-    MPI_Request mpi;
-    void *own;
-} wm_flight_t;
 
 typedef struct wm_link {
     const char *name; // as in WM_LINKS
@@ -97,6 +78,8 @@ typedef struct wm_link {
     int (*test)(wm_flight_t *flight, size_t *nbytes, wm_error_t *err);
     // Ends a receive that nobody will send; no-op if the chunk has ended.
     void (*cancel)(wm_flight_t *flight);
+    // NULL: it does not access memory of peers.
+    const wm_link_access_t *access;
 } wm_link_t;
 
 #define X(name) extern const wm_link_t wm_link_##name;
@@ -154,6 +137,11 @@ wm_link_for_offer(const wm_peer_t *peer, const wm_pointer_t *into);
 // offer, which the header names. `mpi` carries what no other link does.
 const wm_link_t *
 wm_link_carrier(const wm_peer_t *peer, const wm_pointer_t *memory);
+
+// Returns the link that accesses memory of the peer by itself; NULL: none.
+// Both ends find the same one.
+const wm_link_t *
+wm_link_accessor(const wm_peer_t *peer);
 
 // Returns true if collectives may map memory of the peer.
 bool

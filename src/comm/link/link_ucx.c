@@ -14,6 +14,7 @@
 #include <sys/random.h>
 
 #include "comm/engine/engine.h"
+#include "comm/link/ucx_keys.h"
 #include "comm/link/ucx_library.h"
 #include "comm/link/ucx_memory.h"
 #include "cuda/driver.h"
@@ -68,11 +69,13 @@ static uint64_t own_id;
 static void *own_address;
 static size_t own_length;
 static end_point_t *peers[BUCKETS];
-static int dying;           // peers that died, and are not abandoned yet
-static int64_t busy_at;     // when UCX last had anything to do
-static bool unasked;        // UCX serves without WARPMPI_TRANSPORT
-static bool lost;           // requests were abandoned
-static int on_device;       // chunks of device memory that are under way
+static int dying;       // peers that died, and are not abandoned yet
+static int64_t busy_at; // when UCX last had anything to do
+static bool unasked;    // UCX serves without WARPMPI_TRANSPORT
+static bool lost;       // requests were abandoned
+// Chunks of device memory that are under way, and exposed device memory.
+static int on_device;
+static int64_t concealing;  // since a failure is waited for; 0: none
 static int own_device = -1; // whose; -1: there were none
 static char ended;          // the flight of a chunk that has ended
 
@@ -346,6 +349,18 @@ flight_begin(flight_t *one, wm_ucs_request_t request, wm_flight_t *flight)
         one->request = request;
 }
 
+// Frees a flight that UCX has refused, and returns an error then.
+static int
+flight_refused(flight_t *one, wm_error_t *err)
+{
+    wm_ucs_status_t status = one->status;
+    if (one->request != NULL || status == WM_UCS_OK)
+        return 0;
+    flight_free(one);
+    return wm_error_set(err, WM_ERR_STATE, 0, "UCX: %s",
+                        wm_ucx.ucs_status_string(status));
+}
+
 static int
 ucx_send(const wm_carry_t *to, const void *memory, size_t nbytes,
          wm_flight_t *flight, wm_error_t *err)
@@ -444,17 +459,24 @@ ucx_died(wm_peer_t *peer)
             wm_ucx.ucp_request_cancel(ucx->worker, each->request);
 }
 
+// Returns true if nothing arrives any more of what was sent before a failure.
+static bool
+ucx_is_quiet(int64_t failed, int64_t now)
+{
+    return now - failed > LATE_US
+           || (now - failed > QUIET_US && now - busy_at > QUIET_US);
+}
+
 // Gives up the chunks of a peer that died, once nothing arrives any more. UCX
 // does not end them, as it does not know that the peer has died, or cannot
 // tell.
 static void
 end_point_abandon(end_point_t *one, int64_t now)
 {
-    bool quiet = now - one->died > QUIET_US && now - busy_at > QUIET_US;
     bool any = false;
     for (flight_t *each = one->first; each != NULL; each = each->next)
         any |= flight_look(each) == WM_UCS_INPROGRESS;
-    if (any && !quiet && now - one->died < LATE_US)
+    if ((any || wm_ucx_exposes()) && !ucx_is_quiet(one->died, now))
         return;
     for (flight_t *each = one->first; each != NULL && any; each = each->next)
         if (each->request != NULL)
@@ -464,18 +486,26 @@ end_point_abandon(end_point_t *one, int64_t now)
     --dying;
 }
 
-static void
-ucx_progress(void)
+// Calls UCX until it has nothing to do. Returns true if it had.
+static bool
+ucx_turn(int rounds)
 {
     wm_scope_t scope;
     bool any = false, more = true;
     bool entered = on_device > 0
                    && wm_device_enter(own_device, &scope, NULL) == 0;
-    for (int round = 0; round < ROUNDS && more; ++round)
+    for (int round = 0; round < rounds && more; ++round)
         any |= more = wm_ucx.ucp_worker_progress(ucx->worker) != 0;
     if (entered)
         wm_device_leave(&scope);
-    if (dying == 0)
+    return any;
+}
+
+static void
+ucx_progress(void)
+{
+    bool any = ucx_turn(ROUNDS);
+    if (dying == 0 && (!any || !wm_ucx_exposes()))
         return;
     int64_t now = wm_engine_now();
     busy_at = any ? now : busy_at;
@@ -491,7 +521,7 @@ ucx_idle_fd(void)
     for (int i = 0; i < ROUNDS && ucx->fd >= 0; ++i) {
         if (wm_ucx.ucp_worker_arm(ucx->worker) == WM_UCS_OK)
             return ucx->fd;
-        (void)wm_ucx.ucp_worker_progress(ucx->worker);
+        (void)ucx_turn(1);
     }
     return -1;
 }
@@ -505,7 +535,7 @@ ucx_finish(wm_ucs_request_t request, int64_t until)
         return;
     while (wm_ucx.ucp_request_check_status(request) == WM_UCS_INPROGRESS
            && wm_engine_now() < until)
-        (void)wm_ucx.ucp_worker_progress(ucx->worker);
+        (void)ucx_turn(1);
     lost |= wm_ucx.ucp_request_check_status(request) == WM_UCS_INPROGRESS;
     wm_ucx.ucp_request_free(request);
 }
@@ -518,9 +548,11 @@ end_point_close(end_point_t *one, int64_t until)
 {
     wm_ucp_op_t op = {0};
     bool ends = one->died == 0;
-    (void)wm_ucx.ucp_worker_progress(ucx->worker);
+    (void)ucx_turn(1);
     for (flight_t *each = one->first; each != NULL; each = each->next)
         ends &= flight_look(each) != WM_UCS_INPROGRESS;
+    if (one->ep != NULL)
+        wm_ucx_keys_close(one->ep);
     if (one->ep != NULL && ends && !one->broken)
         ucx_finish(wm_ucx.ucp_ep_close_nbx(one->ep, &op), until);
     lost |= one->ep != NULL && !ends;
@@ -538,11 +570,125 @@ ucx_close(void)
             end_point_close(one, until);
         }
     memset(peers, 0, sizeof peers);
+    wm_ucx_keys_end();
     wm_ucx_memory_close();
     wm_ucx.ucp_worker_release_address(ucx->worker, own_address);
     wm_ucx_close(lost);
     ucx = NULL;
 }
+
+// --- memory of windows ------------------------------------------------------
+
+static size_t
+access_expose(void *memory, size_t nbytes, const wm_pointer_t *about,
+              void *key, size_t room, void **exposed)
+{
+    bool device = wm_memory_on_device(about);
+    wm_ucx_exposed_t *made = NULL;
+    if (ucx == NULL || (device && !ucx_unstaged(NULL, about)))
+        return 0;
+    size_t length = wm_ucx_expose(ucx, memory, nbytes, device, key, room,
+                                  &made);
+    on_device += length > 0 && device;
+    *exposed = made;
+    return length;
+}
+
+static bool
+access_conceal(void *exposed, bool failed)
+{
+    int64_t now = wm_engine_now();
+    if (ucx != NULL && (failed || dying > 0)) {
+        if (concealing == 0)
+            concealing = now;
+        if (!ucx_is_quiet(concealing, now))
+            return false;
+        concealing = 0;
+    }
+    on_device -= wm_ucx_conceal(exposed);
+    wm_ucx_exposed_free(exposed);
+    return true;
+}
+
+static int
+access_open(wm_peer_t *peer, const void *key, size_t nbytes, void **opened,
+            wm_error_t *err)
+{
+    end_point_t *one = end_point_of(peer);
+    wm_ucx_key_t *made;
+    if (ucx == NULL || !end_point_make(one))
+        return wm_error_set(err, WM_ERR_STATE, 0, "UCX has no endpoint");
+    int code = wm_ucx_key_open(one->ep, key, nbytes, &made, err);
+    if (code == 0)
+        *opened = made;
+    return code;
+}
+
+static void
+access_close(void *opened)
+{
+    wm_ucx_key_close(opened);
+}
+
+// Makes the flight of an access, for which UCX returns a request, or refuses.
+static int
+access_begin(const wm_carry_t *way, void *memory, size_t nbytes, void *opened,
+             uint64_t offset, bool puts, wm_flight_t *flight, wm_error_t *err)
+{
+    wm_ucp_op_t op;
+    uint64_t at = 0;
+    void *key = wm_ucx_key_find(opened, offset, nbytes, &at);
+    if (key == NULL)
+        return wm_error_set(err, WM_ERR_STATE, 0, "UCX has no key");
+    flight_t *one = flight_new(way, false, &op, err);
+    if (one == NULL)
+        return WM_ERR_STATE;
+    flight_begin(
+        one,
+        puts ? wm_ucx.ucp_put_nbx(one->to->ep, memory, nbytes, at, key, &op)
+             : wm_ucx.ucp_get_nbx(one->to->ep, memory, nbytes, at, key, &op),
+        flight);
+    return flight_refused(one, err);
+}
+
+static int
+access_put(const wm_carry_t *to, const void *memory, size_t nbytes,
+           void *opened, uint64_t offset, wm_flight_t *flight, wm_error_t *err)
+{
+    return access_begin(to, (void *)(uintptr_t)memory, nbytes, opened, offset,
+                        true, flight, err);
+}
+
+static int
+access_get(const wm_carry_t *from, void *memory, size_t nbytes, void *opened,
+           uint64_t offset, wm_flight_t *flight, wm_error_t *err)
+{
+    return access_begin(from, memory, nbytes, opened, offset, false, flight,
+                        err);
+}
+
+static int
+access_flush(wm_peer_t *peer, wm_flight_t *flight, wm_error_t *err)
+{
+    const wm_carry_t way = {.peer = peer, .device = -1};
+    wm_ucp_op_t op;
+    flight_t *one = flight_new(&way, false, &op, err);
+    if (one == NULL)
+        return WM_ERR_STATE;
+    op = (wm_ucp_op_t){.mask = 0};
+    flight_begin(one, wm_ucx.ucp_ep_flush_nbx(one->to->ep, &op), flight);
+    return flight_refused(one, err);
+}
+
+static const wm_link_access_t ucx_access = {
+    .expose = access_expose,
+    .conceal = access_conceal,
+    .open = access_open,
+    .close = access_close,
+    .put = access_put,
+    .get = access_get,
+    .flush = access_flush,
+};
 
 const wm_link_t wm_link_ucx = {
     .name = "ucx",
@@ -565,4 +711,5 @@ const wm_link_t wm_link_ucx = {
     .receive = ucx_receive,
     .test = ucx_test,
     .cancel = ucx_cancel,
+    .access = &ucx_access,
 };

@@ -35,7 +35,11 @@ typedef struct {
     char room[256];
 } wm_ucp_params_t;
 enum { WM_UCP_PARAM_FEATURES = 1, WM_UCP_PARAM_MT_WORKERS_SHARED = 1 << 5 };
-enum { WM_UCP_FEATURE_TAG = 1, WM_UCP_FEATURE_WAKEUP = 1 << 4 };
+enum {
+    WM_UCP_FEATURE_TAG = 1,
+    WM_UCP_FEATURE_RMA = 1 << 1,
+    WM_UCP_FEATURE_WAKEUP = 1 << 4,
+};
 
 typedef struct {
     uint64_t mask;
@@ -130,6 +134,15 @@ typedef struct {
     X(wm_ucs_status_t, ucp_mem_map,                                           \
       (void *, const wm_ucp_mem_map_params_t *, void **))                     \
     X(wm_ucs_status_t, ucp_mem_unmap, (void *, void *))                       \
+    X(wm_ucs_status_t, ucp_rkey_pack, (void *, void *, void **, size_t *))    \
+    X(void, ucp_rkey_buffer_release, (void *))                                \
+    X(wm_ucs_status_t, ucp_ep_rkey_unpack, (void *, const void *, void **))   \
+    X(void, ucp_rkey_destroy, (void *))                                       \
+    X(wm_ucs_request_t, ucp_put_nbx,                                          \
+      (void *, const void *, size_t, uint64_t, void *, const wm_ucp_op_t *))  \
+    X(wm_ucs_request_t, ucp_get_nbx,                                          \
+      (void *, void *, size_t, uint64_t, void *, const wm_ucp_op_t *))        \
+    X(wm_ucs_request_t, ucp_ep_flush_nbx, (void *, const wm_ucp_op_t *))      \
     X(wm_ucs_request_t, ucp_tag_send_nbx,                                     \
       (void *, const void *, size_t, uint64_t, const wm_ucp_op_t *))          \
     X(wm_ucs_request_t, ucp_tag_recv_nbx,                                     \

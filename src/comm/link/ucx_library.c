@@ -131,7 +131,8 @@ ucx_make_context(wm_ucx_t *ucx, wm_error_t *err)
     wm_ucp_context_attr_t attr = {.mask = WM_UCP_ATTR_MEMORY_TYPES};
     wm_ucp_params_t params = {
         .mask = WM_UCP_PARAM_FEATURES | WM_UCP_PARAM_MT_WORKERS_SHARED,
-        .features = WM_UCP_FEATURE_TAG | WM_UCP_FEATURE_WAKEUP,
+        .features = WM_UCP_FEATURE_TAG | WM_UCP_FEATURE_RMA
+                    | WM_UCP_FEATURE_WAKEUP,
         .mt_workers_shared = 1, // any thread ends registrations
     };
     int code = ucx_check(wm_ucx.ucp_config_read(NULL, NULL, &config),

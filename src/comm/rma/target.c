@@ -9,6 +9,7 @@
 #include "comm/coll/direct/preflight.h"
 #include "comm/diagnostics/wait.h"
 #include "comm/engine/engine.h"
+#include "comm/rma/target_access.h"
 #include "comm/rma/target_state.h"
 #include "comm/rma/update.h"
 
@@ -26,6 +27,9 @@ wm_target_release(wm_target_t *target)
 {
     if (atomic_fetch_sub(&target->references, 1) != 1)
         return;
+    wm_engine_lock();
+    wm_target_forget_keys(target);
+    wm_engine_unlock();
     for (int rank = 0; rank < target->comm.size; ++rank)
         free(target->ranks[rank].failure);
     if (target->device >= 0)
@@ -53,6 +57,18 @@ bool
 wm_target_has_ended(const wm_op_t *message)
 {
     return wm_op_has_left(message) || wm_op_is_ended(message);
+}
+
+bool
+wm_target_conflict(const wm_target_request_t *a, const wm_target_request_t *b)
+{
+    if (a->kind > WM_TARGET_COMPARE || b->kind > WM_TARGET_COMPARE
+        || a->words > 0 || b->words > 0)
+        return true;
+    bool reads = a->kind == WM_TARGET_GET && b->kind == WM_TARGET_GET;
+    return !reads
+           && (a->at <= b->at ? b->at - a->at < a->nbytes
+                              : a->at - b->at < b->nbytes);
 }
 
 // Returns the first region that begins behind a place.
@@ -228,17 +244,85 @@ target_look_at_end(void *context, wm_error_t *err)
     return target->serving == 0 && target->server == NULL;
 }
 
+// Waits until links of other ranks do not access our memory any more.
+// `failed`: some may still have begun to.
+static void
+target_conceal(wm_target_t *target, bool failed)
+{
+    bool concealed = false;
+    for (unsigned turn = 1; !concealed; ++turn) {
+        if (turn > 1)
+            wm_engine_turn(turn);
+        wm_engine_lock();
+        concealed = wm_target_conceal(target, failed);
+        wm_engine_unlock();
+    }
+}
+
 // Waits until no operation uses the target, and frees it with its
-// communicator.
+// communicator. `failed`: some ranks may not have ended their operations.
 static int
-target_end(wm_target_t *target, wm_error_t *err)
+target_end(wm_target_t *target, bool failed, wm_error_t *err)
 {
     wm_target_serve_end(target);
+    target_conceal(target, failed);
     int code = wm_coll_wait(target->of, target_look_at_end, target, LOOKS,
                             err);
     if (code == 0 && target->comm.match != MPI_COMM_NULL)
         MPI_Comm_free(&target->comm.match);
     wm_target_release(target);
+    return code;
+}
+
+// Gives all ranks the keys by which their links access the memory of the
+// others; `each` has the lengths of all keys.
+static int
+target_exchange_keys(wm_target_t *target, const uint32_t *each, int code,
+                     wm_error_t *err)
+{
+    wm_comm_t *comm = target->of;
+    size_t room = 0;
+    for (int rank = 0; rank < comm->size; ++rank)
+        room = each[rank] > room ? each[rank] : room;
+    char *all = room > 0 ? calloc((size_t)comm->size + 1, room) : NULL;
+    if (code == 0 && room > 0 && all == NULL)
+        code = wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    char *mine = all != NULL ? all + (size_t)comm->size * room : NULL;
+    if (mine != NULL && each[comm->rank] > 0)
+        wm_target_write_key(target, mine);
+    code = wm_coll_exchange(comm, WM_TARGET_CALL, code, mine, room, all, err);
+    for (int rank = 0; rank < comm->size && code == 0; ++rank)
+        if (each[rank] > 0 && rank != comm->rank)
+            wm_target_keep_key(target, rank, all + (size_t)rank * room,
+                               each[rank]);
+    free(all);
+    return code;
+}
+
+// Makes what the ranks need of each other. If one fails, all raise, if MPI
+// does not fail apart.
+static int
+target_exchange(wm_target_t *target, wm_comm_t *comm,
+                const wm_target_memory_t *memory, int code, wm_error_t *err)
+{
+    uint32_t mine = 0;
+    uint32_t *each = calloc((size_t)comm->size, sizeof *each);
+    if (code == 0 && each == NULL)
+        code = wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    if (code == 0 && memory != NULL) {
+        wm_engine_lock();
+        mine = wm_target_expose_memory(target, memory);
+        wm_engine_unlock();
+    }
+    code = wm_coll_exchange(comm, WM_TARGET_CALL, code, &mine, sizeof mine,
+                            each, err);
+    if (code == 0) {
+        code = wm_mpi_duplicate(comm->match, &target->comm.match, err);
+        if (code == 0)
+            code = wm_target_serve(target, err);
+        code = target_exchange_keys(target, each, code, err);
+    }
+    free(each);
     return code;
 }
 
@@ -253,18 +337,10 @@ wm_target_expose(wm_comm_t *comm, const wm_target_memory_t *memory,
         target->words = words;
     if (code == 0 && memory != NULL)
         code = wm_target_attach(target, memory, err);
-    code = wm_coll_exchange(comm, WM_TARGET_CALL, code, NULL, 0, NULL, err);
-    // Ranks that fail here fail together, as a rule; if not, all learn of it.
-    if (code == 0) {
-        code = wm_mpi_duplicate(comm->match, &target->comm.match, err);
-        if (code == 0)
-            code = wm_target_serve(target, err);
-        code = wm_coll_exchange(comm, WM_TARGET_CALL, code, NULL, 0, NULL,
-                                err);
-    }
+    code = target_exchange(target, comm, memory, code, err);
     if (code < 0) {
         if (target != NULL)
-            target_end(target, NULL);
+            target_end(target, true, NULL);
         return code;
     }
     *result = target;
@@ -283,6 +359,6 @@ wm_target_withdraw(wm_target_t *target, wm_error_t *err)
     }
     // Then no rank asks any more.
     int told = wm_preflight_tell(of, WM_COLL_BARRIER, code, err);
-    int ended = target_end(target, told == 0 ? err : NULL);
+    int ended = target_end(target, told < 0, told == 0 ? err : NULL);
     return told < 0 ? told : ended;
 }

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The origin's side: it sends a request and the payload, and waits for the
-// reply and the result.
+// reply and the result; or a link accesses the memory. The target keeps the
+// order of requests alone. So an operation is held back while an earlier one
+// on the same bytes, which is no request or was held back, is under way; and a
+// link's while any is.
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,24 +11,36 @@
 #include "comm/engine/engine.h"
 #include "comm/engine/hash.h"
 #include "comm/message/p2p.h"
+#include "comm/rma/target_access.h"
 #include "comm/rma/target_layout.h"
 #include "comm/rma/target_state.h"
 #include "comm/rma/update.h"
 #include "cuda/list.h"
+
+typedef enum {
+    ASKED_HELD,     // for earlier operations
+    ASKED_SENT,     // the request
+    ASKED_ACCESSES, // a link does it
+} asked_state_t;
 
 struct wm_asked {
     wm_op_t op;
     wm_target_t *target;
     wm_asked_t *next, *prev; // of this rank
     int rank;
+    asked_state_t state;
     bool requested;
+    bool accesses; // a link does it, or will
     wm_target_request_t request;
     int64_t *words; // the layout, until MPI has sent it
     MPI_Request sending, layout, replying;
     wm_target_reply_t reply;
     bool replied;
     wm_op_t *payload, *result; // NULL: none
+    wm_target_move_t move;     // of the link
 };
+
+_Static_assert(sizeof(wm_asked_t) <= WM_OP_BYTES, "it finds room in a pool");
 
 // Tests one of MPI's requests; an error of it fails the operation.
 static bool
@@ -85,30 +100,6 @@ target_tell_kept(wm_target_t *target, int rank, wm_op_t *op)
     of->failure = NULL;
 }
 
-static bool
-asked_step(wm_op_t *op)
-{
-    wm_asked_t *asked = (wm_asked_t *)op;
-    wm_target_rank_t *of = &asked->target->ranks[asked->rank];
-    if (!asked_test(asked, &asked->replying))
-        return false;
-    if (!asked->replied)
-        asked_read_reply(asked);
-    if (!asked_test(asked, &asked->sending)
-        || !asked_test(asked, &asked->layout)
-        || !asked_message(asked, asked->payload)
-        || !asked_message(asked, asked->result))
-        return false;
-    bool leaves = asked->request.kind == WM_TARGET_UNLOCK;
-    if (leaves && of->first != asked) // results of others still come
-        return false;
-    if (leaves)
-        target_tell_kept(asked->target, asked->rank, op);
-    asked_keep_error(asked);
-    WM_LIST_REMOVE(of->first, of->last, asked);
-    return true;
-}
-
 static void
 asked_free(wm_op_t *op)
 {
@@ -117,6 +108,7 @@ asked_free(wm_op_t *op)
         wm_op_release(asked->payload);
     if (asked->result != NULL)
         wm_op_release(asked->result);
+    wm_access_close(&asked->move.users);
     free(asked->words);
     wm_target_release(asked->target);
 }
@@ -135,7 +127,7 @@ asked_about(const wm_op_t *op, wm_about_t *about)
         [WM_TARGET_UNLOCK] = "Unlock",
     };
     const wm_asked_t *asked = (const wm_asked_t *)op;
-    uint64_t mark = asked->replied;
+    uint64_t mark = asked->replied + wm_target_move_mark(&asked->move);
     if (asked->payload != NULL)
         mark = wm_hash(mark, wm_op_about(asked->payload).mark);
     if (asked->result != NULL)
@@ -148,34 +140,6 @@ asked_about(const wm_op_t *op, wm_about_t *about)
         .peer = asked->target->comm.peers[asked->rank],
         .mark = mark,
     };
-}
-
-static const wm_op_kind_t asked_kind = {
-    .step = asked_step,
-    .asks = wm_posted_asks,
-    .about = asked_about,
-    .free = asked_free,
-};
-
-static wm_asked_t *
-asked_new(wm_target_t *target, int rank, wm_error_t *err)
-{
-    wm_asked_t *asked = wm_op_new(&asked_kind, sizeof *asked, target->of);
-    if (asked == NULL) {
-        (void)wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
-        return NULL;
-    }
-    wm_target_retain(target);
-    asked->target = target;
-    asked->rank = rank;
-    asked->sending = asked->layout = asked->replying = MPI_REQUEST_NULL;
-    wm_engine_lock();
-    asked->request = (wm_target_request_t){
-        .magic = WM_TARGET_MAGIC,
-        .number = target->begun++,
-    };
-    wm_engine_unlock();
-    return asked;
 }
 
 static int
@@ -228,9 +192,8 @@ asked_begin_data(wm_asked_t *asked, wm_buffer_t *origin, wm_buffer_t *result,
     return code;
 }
 
-// Sends the request.
 static int
-asked_send_lock_held(wm_asked_t *asked, wm_error_t *err)
+asked_post(wm_asked_t *asked, wm_error_t *err)
 {
     MPI_Comm comm = asked->target->comm.match;
     int result = MPI_Irecv(&asked->reply, sizeof asked->reply, MPI_BYTE,
@@ -248,20 +211,163 @@ asked_send_lock_held(wm_asked_t *asked, wm_error_t *err)
     return wm_mpi_check(result, "MPI_Isend", err);
 }
 
-// Gives the operation to the engine. If MPI fails, the peer is dead, and the
-// operation ends with MPI's error.
+// Sends the request. If MPI fails, the peer is dead, and the operation ends
+// with MPI's error.
+static void
+asked_send(wm_asked_t *asked)
+{
+    wm_error_t err;
+    asked->state = ASKED_SENT;
+    --asked->target->ranks[asked->rank].unsent;
+    if (asked_post(asked, &err) < 0)
+        wm_op_fail(&asked->op, &err);
+}
+
+// Returns true while an operation has to wait for earlier ones.
+static bool
+asked_is_held(const wm_asked_t *asked)
+{
+    const wm_target_rank_t *of = &asked->target->ranks[asked->rank];
+    const wm_asked_t *one = asked->prev;
+    bool held = false;
+    if (!asked->accesses && of->unsent == 1) // its own
+        return false;
+    for (; one != NULL && !held; one = one->prev)
+        held = (asked->accesses || one->state != ASKED_SENT)
+               && wm_target_conflict(&one->request, &asked->request);
+    return held;
+}
+
+// Returns true when the request has ended.
+static bool
+asked_is_served(wm_asked_t *asked)
+{
+    const wm_target_rank_t *of = &asked->target->ranks[asked->rank];
+    if (!asked_test(asked, &asked->replying))
+        return false;
+    if (!asked->replied)
+        asked_read_reply(asked);
+    return asked_test(asked, &asked->sending)
+           && asked_test(asked, &asked->layout)
+           && asked_message(asked, asked->payload)
+           && asked_message(asked, asked->result)
+           // results of others still come
+           && (asked->request.kind != WM_TARGET_UNLOCK || of->first == asked);
+}
+
+// Returns true when a link has ended the operation, or it has failed. If the
+// link has failed, the target's engine does it after all.
+static bool
+asked_is_accessed(wm_asked_t *asked)
+{
+    wm_error_t err;
+    bool puts = asked->request.kind == WM_TARGET_PUT;
+    int code = wm_target_move_step(&asked->move, asked->target, asked->rank,
+                                   &asked->request, &err);
+    if (code == 2) {
+        wm_buffer_t buffer = asked->move.buffer;
+        asked->move.buffer.owner = NULL;
+        asked->move.buffer.release = NULL;
+        asked->accesses = false;
+        code = asked_begin_data(asked, puts ? &buffer : NULL,
+                                puts ? NULL : &buffer, &err);
+        if (code == 0)
+            asked_send(asked);
+    }
+    if (code < 0)
+        wm_op_fail(&asked->op, &err);
+    return code != 0;
+}
+
+// Starts an operation, unless it is held back, or has started.
+static void
+asked_start(wm_asked_t *asked)
+{
+    if (asked->state != ASKED_HELD || asked_is_held(asked))
+        return;
+    if (asked->accesses)
+        asked->state = ASKED_ACCESSES;
+    else
+        asked_send(asked);
+}
+
+static bool
+asked_step(wm_op_t *op)
+{
+    wm_asked_t *asked = (wm_asked_t *)op;
+    wm_target_rank_t *of = &asked->target->ranks[asked->rank];
+    asked_start(asked);
+    if (asked->state == ASKED_HELD
+        || !(asked->state == ASKED_SENT ? asked_is_served(asked)
+                                        : asked_is_accessed(asked)))
+        return false;
+    of->unsent -= asked->state != ASKED_SENT;
+    if (asked->request.kind == WM_TARGET_UNLOCK)
+        target_tell_kept(asked->target, asked->rank, op);
+    asked_keep_error(asked);
+    WM_LIST_REMOVE(of->first, of->last, asked);
+    return true;
+}
+
+static wm_asks_t
+asked_asks(const wm_op_t *op)
+{
+    return ((const wm_asked_t *)op)->state == ASKED_SENT ? wm_posted_asks(op)
+                                                         : WM_ASKS_NOTHING;
+}
+
+static wm_buffer_t *
+asked_buffer(wm_op_t *op)
+{
+    return &((wm_asked_t *)op)->move.buffer;
+}
+
+static const wm_op_kind_t asked_kind = {
+    .step = asked_step,
+    .asks = asked_asks,
+    .about = asked_about,
+    .buffer = asked_buffer,
+    .free = asked_free,
+};
+
+static wm_asked_t *
+asked_new(wm_target_t *target, int rank, wm_error_t *err)
+{
+    wm_asked_t *asked = wm_op_new(&asked_kind, sizeof *asked, target->of);
+    if (asked == NULL) {
+        (void)wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+        return NULL;
+    }
+    wm_target_retain(target);
+    asked->target = target;
+    asked->rank = rank;
+    asked->sending = asked->layout = asked->replying = MPI_REQUEST_NULL;
+    wm_engine_lock();
+    asked->request = (wm_target_request_t){
+        .magic = WM_TARGET_MAGIC,
+        .number = target->begun++,
+    };
+    wm_engine_unlock();
+    return asked;
+}
+
+// Gives the operation to the engine.
 static void
 asked_begin(wm_asked_t *asked)
 {
-    wm_error_t err;
     wm_target_rank_t *of = &asked->target->ranks[asked->rank];
     wm_engine_lock();
-    if (asked_send_lock_held(asked, &err) < 0)
-        wm_op_fail(&asked->op, &err);
     WM_LIST_APPEND(of->first, of->last, asked);
+    ++of->unsent;
     wm_engine_add_lock_held(&asked->op);
+    asked_start(asked);
+    bool ended = asked->state == ASKED_ACCESSES && asked_step(&asked->op);
+    if (ended)
+        wm_engine_remove_lock_held(&asked->op);
     wm_engine_begun_lock_held();
     wm_engine_unlock();
+    if (ended)
+        wm_op_release(&asked->op);
     wm_engine_notify();
 }
 
@@ -306,6 +412,23 @@ target_release_buffers(wm_buffer_t *origin, wm_buffer_t *result)
         wm_buffer_release(result);
 }
 
+// Keeps the buffer for the link, when host memory is ready.
+static int
+asked_begin_access(wm_asked_t *asked, wm_buffer_t *buffer, bool gets,
+                   wm_error_t *err)
+{
+    const wm_envelope_t nowhere = {.stream_device = -1};
+    int code = wm_await_producer(buffer, &buffer->producer, &nowhere, gets,
+                                 err);
+    if (code < 0) {
+        wm_buffer_release(buffer);
+        return code;
+    }
+    wm_target_move_begin(&asked->move, buffer, gets);
+    asked->accesses = true;
+    return 0;
+}
+
 // Begins an operation that was checked.
 static int
 target_begin_one(wm_target_t *target, const wm_target_op_t *what,
@@ -313,12 +436,18 @@ target_begin_one(wm_target_t *target, const wm_target_op_t *what,
                  wm_error_t *err)
 {
     int code = 0;
+    bool gets = what->kind == WM_TARGET_GET;
+    wm_buffer_t *moved = gets ? result : origin;
     wm_asked_t *asked = asked_new(target, what->rank, err);
     code = asked != NULL ? asked_layout(asked, what, err) : WM_ERR_MEMORY;
+    wm_engine_lock();
+    bool accesses = code == 0 && wm_target_takes_access(target, what, moved);
+    wm_engine_unlock();
     if (code < 0)
         target_release_buffers(origin, result);
     else
-        code = asked_begin_data(asked, origin, result, err);
+        code = accesses ? asked_begin_access(asked, moved, gets, err)
+                        : asked_begin_data(asked, origin, result, err);
     if (code < 0) {
         if (asked != NULL)
             wm_op_release(&asked->op);

@@ -89,21 +89,6 @@ serving_has_result(const wm_serving_t *serving)
            || kind == WM_TARGET_COMPARE;
 }
 
-// Returns true if the order of two requests of an origin matters: both access
-// the same bytes, as far as is known, and not only to read.
-static bool
-serving_conflicts(const wm_serving_t *one, const wm_serving_t *other)
-{
-    const wm_target_request_t *a = &one->request, *b = &other->request;
-    if (a->kind > WM_TARGET_COMPARE || b->kind > WM_TARGET_COMPARE
-        || a->words > 0 || b->words > 0)
-        return true;
-    bool reads = a->kind == WM_TARGET_GET && b->kind == WM_TARGET_GET;
-    return !reads
-           && (a->at <= b->at ? b->at - a->at < a->nbytes
-                              : a->at - b->at < b->nbytes);
-}
-
 // Returns true if the earlier requests of the origin let this one go on: to
 // begin, and then to access the memory. The payloads of updates come at the
 // same time, up to the bytes of a chunk, and their updates follow each other
@@ -122,7 +107,7 @@ serving_is_next(const wm_serving_t *serving, bool begins)
             return false;
         next = one->state == SERVING_REPLIES
                || (both && (begins || one->updated))
-               || !serving_conflicts(one, serving);
+               || !wm_target_conflict(&one->request, &serving->request);
     }
     return next;
 }

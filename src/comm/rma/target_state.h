@@ -46,13 +46,17 @@ typedef enum {
 // Bytes of a long update that are one request; any element divides them.
 #define WM_TARGET_CHUNK ((size_t)64 << 20)
 
-typedef struct wm_asked wm_asked_t;     // target_origin.c
-typedef struct wm_serving wm_serving_t; // target_serve.c
+typedef struct wm_asked wm_asked_t;                   // target_origin.c
+typedef struct wm_serving wm_serving_t;               // target_serve.c
+typedef struct wm_target_access wm_target_access_t;   // target_access.c
+typedef struct wm_target_exposed wm_target_exposed_t; // likewise
 
 // One other rank, as the target of our requests and as their origin.
 typedef struct {
-    wm_asked_t *first, *last; // our requests that have not ended
-    wm_error_t *failure;      // that nobody was told; NULL: none
+    wm_asked_t *first, *last;   // our requests that have not ended
+    int unsent;                 // of these, those without a request so far
+    wm_error_t *failure;        // that nobody was told; NULL: none
+    wm_target_access_t *access; // a link's, to its memory; NULL: none
     // Its requests, in their order; the first few are given to the engine.
     wm_serving_t *served, *newest;
     wm_serving_t *queued;    // the first one that is not; NULL: none
@@ -71,9 +75,10 @@ struct wm_target {
     wm_window_words_t *words;   // the lock of this rank
     wm_target_memory_t *memory; // regions, in the order of `at`
     int regions;
-    CUstream stream; // updates of device memory, in their order
-    int device;      // of the stream; -1: none yet
-    int serving;     // requests that have not ended
+    CUstream stream;              // updates of device memory, in their order
+    int device;                   // of the stream; -1: none yet
+    int serving;                  // requests that have not ended
+    wm_target_exposed_t *exposed; // our memory, by a link; NULL: it is not
     // The receive of requests, and its operation; NULL: it has ended.
     wm_op_t *server;
     MPI_Request asking;
@@ -96,6 +101,11 @@ wm_target_tag(const wm_target_t *target, uint32_t number,
 // Returns true if nobody uses the memory of a message any more.
 bool
 wm_target_has_ended(const wm_op_t *message);
+
+// Returns true if the order of two requests of an origin matters: both access
+// the same bytes, as far as is known, and not only to read.
+bool
+wm_target_conflict(const wm_target_request_t *a, const wm_target_request_t *b);
 
 // Finds the region that has the `nbytes` from `at` on; NULL: there is none.
 const wm_target_memory_t *
