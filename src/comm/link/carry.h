@@ -43,6 +43,10 @@ typedef struct {
     int (*open)(wm_peer_t *peer, const void *key, size_t nbytes, void **opened,
                 wm_error_t *err);
     void (*close)(void *opened);
+    // Returns true if put() and get() take so many bytes of this memory of
+    // ours, and are no slower than a message.
+    bool (*takes)(const wm_peer_t *peer, const wm_pointer_t *memory,
+                  size_t nbytes);
     // Begin to copy contiguous memory of ours to the peer's, `offset` behind
     // its first byte, or from there. An error: nothing has begun. When test()
     // has returned 1, our memory is free, or has the data.

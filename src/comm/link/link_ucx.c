@@ -29,8 +29,9 @@
 // A chunk that UCX has failed is told so long after, unless MPI reports the
 // peer's death first.
 #define TOLD_US 5000000
-#define CLOSE_US 2000000 // for the endpoints, in MPI_Finalize
-#define BUCKETS 256      // of peers, by id
+#define CLOSE_US 2000000     // for the endpoints, in MPI_Finalize
+#define EMULATED_BYTES 65536 // most of a put or get without RDMA
+#define BUCKETS 256          // of peers, by id
 
 // A chunk under way, or one that has ended: it has no request, but a status.
 typedef struct flight {
@@ -630,6 +631,15 @@ access_close(void *opened)
     wm_ucx_key_close(opened);
 }
 
+// Without RDMA UCX copies in fragments, each of which waits for the one
+// before, and long messages are faster.
+static bool
+access_takes(const wm_peer_t *peer, const wm_pointer_t *memory, size_t nbytes)
+{
+    return (!wm_memory_on_device(memory) || ucx_unstaged(peer, memory))
+           && (nbytes <= EMULATED_BYTES || ucx->rdma);
+}
+
 // Makes the flight of an access, for which UCX returns a request, or refuses.
 static int
 access_begin(const wm_carry_t *way, void *memory, size_t nbytes, void *opened,
@@ -685,6 +695,7 @@ static const wm_link_access_t ucx_access = {
     .conceal = access_conceal,
     .open = access_open,
     .close = access_close,
+    .takes = access_takes,
     .put = access_put,
     .get = access_get,
     .flush = access_flush,

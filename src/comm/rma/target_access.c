@@ -156,8 +156,7 @@ wm_target_takes_access(wm_target_t *target, const wm_target_op_t *what,
     bool moves = what->kind == WM_TARGET_PUT || what->kind == WM_TARGET_GET;
     return moves && access != NULL && !peer->dead && what->count == 0
            && buffer->pattern == NULL && access_is_open(access, peer)
-           && (!wm_buffer_on_device(buffer)
-               || access->link->unstaged(peer, &buffer->memory));
+           && access->link->access->takes(peer, &buffer->memory, what->nbytes);
 }
 
 // --- moves ----------------------------------------------------------------
