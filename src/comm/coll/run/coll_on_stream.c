@@ -75,6 +75,15 @@ coll_on_stream_tell(wm_comm_t *comm, unsigned among,
     return code;
 }
 
+// Returns a number of a stream. In a capture it is the stream's address, as the
+// driver tells no id, and the stream lives.
+static uint64_t
+coll_on_stream_number(const wm_coll_stream_t *on)
+{
+    return on->capture != 0 ? (uint64_t)(uintptr_t)on->stream
+                            : wm_stream_id(on->device, on->stream);
+}
+
 // Orders a call behind the last one of this communicator, which was maybe of
 // another engine, on another stream: so kernels that wait for other ranks have
 // one order on the GPUs of all ranks. Each engine orders its own calls.
@@ -83,7 +92,7 @@ coll_on_stream_follow(wm_comm_t *comm, const wm_coll_stream_t *on,
                       wm_error_t *err)
 {
     const wm_comm_last_t *last = &comm->colls.last[on->capture != 0];
-    uint64_t stream = wm_stream_id(on->device, on->stream);
+    uint64_t stream = coll_on_stream_number(on);
     return last->end == NULL || last->device != on->device
                    || last->capture != on->capture
                    || (stream != 0 && last->stream == stream)
@@ -105,7 +114,7 @@ coll_on_stream_mark(wm_comm_t *comm, const wm_coll_stream_t *on,
     }
     if (code < 0 || last->device != on->device)
         return code;
-    last->stream = wm_stream_id(on->device, on->stream);
+    last->stream = coll_on_stream_number(on);
     last->capture = on->capture;
     return wm_event_record(on->device, last->end, on->stream, err);
 }
