@@ -231,7 +231,7 @@ DIES = """
     comm.Set_errhandler(MPI.ERRORS_RETURN)
     array = make({kind!r}, np.zeros(9_000_000, np.uint8))
     if comm.rank == 1 and {sender}:
-        double.simucx_fail(b"piece", 30, 0)
+        double.simucx_fail(b"piece", 30, 137)
     if comm.rank == 1 and not {sender} and not {both}:
         request = comm.Irecv(array, 0)
         while double.simucx_calls(b"tag_recv_nbx") < 1:

@@ -129,9 +129,9 @@ count_call(const char *name, bool after_init)
         trace("cu%s", called.c_str());
         any.calls += after_init;
         if (c.calls == c.fail_at || c.fail_at < 0)
-            code = c.code;
+            code = (CUresult)fault_happens(c.code);
         else if (after_init && any.calls == any.fail_at)
-            code = any.code;
+            code = (CUresult)fault_happens(any.code);
         us = fail_us;
     }
     if (code != CUDA_SUCCESS && us > 0)

@@ -3,12 +3,25 @@
 #ifndef SIMCUDA_FAULTS_H
 #define SIMCUDA_FAULTS_H
 
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string>
 
 namespace sim {
+
+// In the place of an error: the process is killed.
+constexpr int FAULT_KILLS = 128 + SIGKILL;
+
+// Returns the error of a call that is to fail.
+inline int
+fault_happens(int code)
+{
+    if (code == FAULT_KILLS)
+        raise(SIGKILL);
+    return code;
+}
 
 // Returns true if the variable names this process's rank, or is not set.
 inline bool

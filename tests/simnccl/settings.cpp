@@ -51,7 +51,7 @@ count_call(const char *name)
     Counter &counter = counters[plain(name)];
     counter.calls++;
     bool fails = counter.fail_at == counter.calls || counter.fail_at < 0;
-    return fails ? (Result)counter.code : ncclSuccess;
+    return fails ? (Result)sim::fault_happens(counter.code) : ncclSuccess;
 }
 
 bool

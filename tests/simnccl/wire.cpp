@@ -247,6 +247,7 @@ advance(Comm &comm, Lock &lock)
         TaskPtr task = comm.tasks.front();
         if (!task->posted) {
             lock.unlock();
+            count_call("Post");
             usleep((useconds_t)slow_ms() * 1000);
             lock.lock();
             post(comm, task);

@@ -42,7 +42,7 @@ count_call(const char *name)
     Counter &counter = counters[name];
     counter.calls++;
     bool fails = counter.fail_at == counter.calls || counter.fail_at < 0;
-    return fails ? (ucs_status_t)counter.code : UCS_OK;
+    return fails ? (ucs_status_t)sim::fault_happens(counter.code) : UCS_OK;
 }
 
 void
