@@ -4,7 +4,9 @@
 // mpi4py can give MPI the arguments of a blocking call.
 #include "comm/coll/direct/coll_op.h"
 #include "comm/coll/mpi/by_mpi.h"
+#include "comm/comm/failure.h"
 #include "comm/comm/require.h"
+#include "comm/engine/engine.h"
 
 typedef enum {
     FETCHING, // waits for its data
@@ -62,6 +64,29 @@ mpi_judge(const wm_coll_op_t *op, wm_error_t *err)
                : 0;
 }
 
+// Returns MPI's error, or that a rank has died: MPIs have ended such calls
+// with other errors (Open MPI's nonblocking ones), and, where all ranks need
+// each other, without one (Open MPI's HAN).
+static int
+mpi_find_dead(const wm_coll_op_t *op, int code, wm_error_t *err)
+{
+    wm_comm_t *comm = op->participant.comm;
+    const wm_shape_t *shape = wm_coll_shape(op->participant.call->kind);
+    wm_error_t dead;
+    if (!wm_failure_is_told()
+        || (code == 0 && (shape->rooted || shape->neighbors))
+        || (code < 0 && wm_failure_is_cause(err)))
+        return code;
+    wm_engine_lock();
+    if (code < 0)
+        wm_failure_release(comm);
+    int found = wm_failure_look_at_all(comm, &dead);
+    wm_engine_unlock();
+    if (found < 0)
+        *err = dead;
+    return found < 0 ? found : code;
+}
+
 // Makes MPI's blocking call, which takes half the time of a nonblocking one.
 static wm_coll_result_t
 mpi_call(wm_coll_op_t *op, wm_error_t *err)
@@ -77,6 +102,8 @@ mpi_call(wm_coll_op_t *op, wm_error_t *err)
     op->refused = !called || wm_mpi_refuses(result);
     if (result == MPI_SUCCESS && code == 0)
         code = mpi_judge(op, err);
+    if (result == MPI_SUCCESS && code == 0)
+        code = mpi_find_dead(op, code, err);
     return result == MPI_SUCCESS ? (wm_coll_result_t)code : WM_COLL_MPIS_ERROR;
 }
 
@@ -150,7 +177,8 @@ test(wm_coll_op_t *op, bool *waits, wm_error_t *err)
     if (*waits)
         return WM_COLL_UNDER_WAY;
     op->asks = WM_ASKS_NOTHING;
-    if (code == 1 && op->wrong.code == 0)
+    code = mpi_find_dead(op, code < 0 ? code : 0, err);
+    if (code == 0 && op->wrong.code == 0)
         code = mpi_judge(op, err);
     if (code < 0 || op->wrong.code < 0)
         return code < 0 ? (wm_coll_result_t)code : WM_COLL_DONE;
