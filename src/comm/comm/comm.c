@@ -18,7 +18,8 @@ static wm_comm_t *freed;    // freed by the user, still in use; engine lock
 static void
 free_comm(wm_comm_t *comm)
 {
-    for (int i = 0; i < WM_LEVELS; ++i)
+    // The end of a rail may tell the ranks of `local`, which is the first one.
+    for (int i = WM_LEVELS - 1; i >= 0; --i)
         if (comm->levels.each[i] != NULL)
             free_comm(comm->levels.each[i]);
     WM_EACH_MODULE(drop, comm); // this asks MPI for ranks that died

@@ -89,11 +89,13 @@ typedef struct wm_comm {
     wm_counted_t *partitioned; // partitioned requests; lock of partitioned.c
     struct wm_captured_ends *captured; // messages in graphs; NULL: none
     int64_t looked;                    // last look for failures, microseconds
-    bool revoked;                      // as found at that look
-    uint32_t halos;                    // made of it, ever
-    bool abandoned;                    // sends were pending when it was freed
-    _Atomic int holders;               // see wm_comm_retain
-    wm_error_t late; // error of a call that had returned; engine lock
+    int64_t ended_at;    // of a level with calls on streams: when a look found
+                         // a dead rank, or that it was revoked
+    bool revoked;        // as found at that look
+    uint32_t halos;      // made of it, ever
+    bool abandoned;      // sends were pending when it was freed
+    _Atomic int holders; // see wm_comm_retain
+    wm_error_t late;     // error of a call that had returned; engine lock
     _Atomic bool is_late;
     // Of embedded arrays: headers go on `data`, tagged with a drawn number of
     // the lower half (partitioned messages: upper). Shares peers, sequences.

@@ -27,6 +27,8 @@ typedef struct {
     int code;    // below 0: they could not be made
     int streams; // 1: both have engines of calls on streams; -1: they have
                  // not; 0: not known yet
+    bool given;  // calls were given to streams
+    bool told;   // that a rank died was raised after such calls
 } wm_levels_t;
 
 // Makes the levels, unless they are made. Collective: an engine calls it when

@@ -4,17 +4,25 @@
 // each host and by NCCL on the rails.
 #include "comm/coll/hierarchy/hierarchy_stream.h"
 
+#include <stdatomic.h>
+
 #include "comm/coll/direct/preflight.h"
 #include "comm/coll/hierarchy/hierarchy.h"
 #include "comm/coll/run/coll_engines.h"
 #include "comm/coll/run/nonblocking.h"
 #include "comm/coll/stream/coll_desc.h"
 #include "comm/coll/stream/graph_memory.h"
+#include "comm/comm/failure.h"
+#include "comm/engine/engine.h"
+#include "comm/node/stream_words.h"
 #include "cuda/event.h"
 #include "cuda/stream.h"
 
 // Of the engines of both levels one for all kinds of tasks is asked for.
 #define KIND WM_COLL_ALLREDUCE
+
+static _Atomic bool any_on_streams;
+static wm_error_t *found; // of wm_hierarchy_find_failures(); engine lock
 
 // Returns the bits of the open engines of a level that do calls on streams.
 static unsigned
@@ -74,6 +82,7 @@ static int
 streams_fail(wm_comm_t *comm, const wm_coll_stream_t *on, wm_error_t *err)
 {
     wm_error_t copy = *err;
+    comm->levels.told |= wm_failure_is_cause(err);
     if (comm->levels.local->size > 1)
         (void)!level_enqueue(comm->levels.local, NULL, on, &copy);
     copy = *err;
@@ -249,6 +258,8 @@ hierarchy_stream_enqueue(wm_comm_t *comm, const wm_coll_t *call,
         *err = wrong;
         return streams_fail(comm, on, err);
     }
+    comm->levels.given = true;
+    atomic_store(&any_on_streams, true);
     code = stream_call(comm, call, on, err);
     return code < 0 ? streams_fail(comm, on, err) : 0;
 }
@@ -260,14 +271,67 @@ hierarchy_stream_place(const wm_comm_t *comm)
     return 0;
 }
 
+// Returns the death, or the end of the level, that another rank of this host
+// has published before it let its stream go on.
+static int
+local_find_dead(const wm_comm_t *local, wm_error_t *err)
+{
+    int rank = local->size > 1 ? wm_stream_words_dead(local->barrier) : -1;
+    return rank < 0 || rank > local->size ? 0
+                                          : wm_failure_set(local, rank, err);
+}
+
+// Raises, once, that a rank of the communicator has died. Asks MPI at once.
+static int
+streams_find_dead_lock_held(wm_comm_t *comm, wm_error_t *err)
+{
+    wm_levels_t *levels = &comm->levels;
+    if (!levels->given || levels->told || !wm_failure_is_told())
+        return 0;
+    wm_failure_release(levels->all);
+    int code = wm_failure_look_at_all(levels->all, err);
+    if (code == 0)
+        code = local_find_dead(levels->local, err);
+    levels->told = code < 0;
+    return code;
+}
+
 static int
 hierarchy_stream_find_failure(wm_comm_t *comm, wm_error_t *err)
 {
     if (comm->levels.streams <= 0)
         return 0;
-    int code = wm_coll_engines_find_failure(comm->levels.local, err);
+    wm_engine_lock();
+    int code = streams_find_dead_lock_held(comm, err);
+    wm_engine_unlock();
+    if (code == 0)
+        code = wm_coll_engines_find_failure(comm->levels.local, err);
     return code < 0 ? code
                     : wm_coll_engines_find_failure(comm->levels.rail, err);
+}
+
+bool
+wm_hierarchy_any_on_streams(void)
+{
+    return atomic_load(&any_on_streams);
+}
+
+static void
+streams_find_dead_of(wm_comm_t *comm)
+{
+    if (found->code == 0)
+        (void)!streams_find_dead_lock_held(comm, found);
+}
+
+int
+wm_hierarchy_find_failures(wm_error_t *err)
+{
+    err->code = 0;
+    wm_engine_lock();
+    found = err;
+    wm_comm_each(streams_find_dead_of);
+    wm_engine_unlock();
+    return err->code;
 }
 
 static int

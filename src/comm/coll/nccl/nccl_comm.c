@@ -14,7 +14,7 @@
 #include "cuda/stream.h"
 
 #define WATCH_US 100000
-#define REMOTE_US 3000000  // for MPI to tell which rank NCCL has lost
+#define REMOTE_US 6000000  // for MPI to tell which rank NCCL has lost
 #define REFUSED_US 5000000 // for the other ranks to refuse the call as well
 #define FINAL_TURNS 1000
 #define BLOCKED_US 200000 // a call that takes so long waits for other ranks
@@ -163,6 +163,17 @@ wm_nccl_comm_keep(wm_nccl_comm_t *own, CUstream stream, wm_error_t *err)
                            err);
 }
 
+// Looks for the dead of a rail, and of the communicator whose rail it is: a
+// rank of this host that waited for one of them has no data to go on with.
+static int
+nccl_comm_look_for_dead(wm_comm_t *comm, wm_error_t *err)
+{
+    int code = wm_failure_look_at_all(comm, err);
+    return code == 0 && comm->parent != NULL
+               ? wm_failure_look_at_all((wm_comm_t *)comm->parent, err)
+               : code;
+}
+
 // Sets *why to the death of a rank, if MPI knows of one.
 static void
 nccl_comm_find_cause(wm_nccl_comm_t *own, wm_error_t *why)
@@ -172,9 +183,22 @@ nccl_comm_find_cause(wm_nccl_comm_t *own, wm_error_t *why)
     if (own->comm != NULL && !wm_failure_is_cause(why)
         && wm_failure_is_told()) {
         wm_failure_release(own->comm);
-        if (wm_failure_look_at_all(own->comm, &cause) < 0)
+        if (nccl_comm_look_for_dead(own->comm, &cause) < 0)
             *why = cause;
     }
+    wm_engine_unlock();
+}
+
+// Lets the ranks of this host hear, before streams of ours go on with garbage
+// to their kernels.
+static void
+nccl_comm_tell_host(wm_nccl_comm_t *own)
+{
+    wm_engine_lock();
+    const wm_comm_t *whole = own->comm != NULL ? own->comm->parent : NULL;
+    if (whole != NULL && own->given > 0 && whole->levels.local->size > 1
+        && wm_failure_is_told())
+        (void)!wm_failure_revoke(whole->levels.local, NULL);
     wm_engine_unlock();
 }
 
@@ -209,6 +233,7 @@ wm_nccl_comm_break(wm_nccl_comm_t *own, wm_error_t *why)
     nccl_comm_find_cause(own, why);
     if (atomic_exchange(&own->breaking, true))
         return;
+    nccl_comm_tell_host(own);
     own->failure = *why;
     atomic_store(&own->broken, true);
     bool locked = nccl_comm_lock_soon(own);
@@ -305,6 +330,13 @@ nccl_comm_look_at_nccl(wm_nccl_comm_t *own, wm_error_t *err)
                : code;
 }
 
+bool
+wm_nccl_comm_lost(const wm_nccl_comm_t *own, const wm_error_t *err)
+{
+    return err->code == WM_ERR_STATE && err->detail == WM_NCCL_REMOTE_ERROR
+           && !atomic_load(&own->broken) && wm_failure_is_told();
+}
+
 int
 wm_nccl_comm_look(wm_nccl_comm_t *own, wm_error_t *err)
 {
@@ -313,7 +345,7 @@ wm_nccl_comm_look(wm_nccl_comm_t *own, wm_error_t *err)
         nccl_comm_settle(own);
         wm_engine_lock();
         if (own->comm != NULL && wm_failure_is_told())
-            code = wm_failure_look_at_all(own->comm, err);
+            code = nccl_comm_look_for_dead(own->comm, err);
         wm_engine_unlock();
         if (code == 0)
             code = nccl_comm_look_at_nccl(own, err);

@@ -78,6 +78,11 @@ wm_nccl_comm_is_settled(wm_nccl_comm_t *own);
 WM_MUST_CHECK int
 wm_nccl_comm_look(wm_nccl_comm_t *own, wm_error_t *err);
 
+// Returns true if a call of NCCL's failed as NCCL has lost a rank, which MPI
+// may not have told yet: wm_nccl_comm_look() tells within some seconds.
+bool
+wm_nccl_comm_lost(const wm_nccl_comm_t *own, const wm_error_t *err);
+
 // Returns the error of a broken communicator, 0 if it is whole.
 WM_MUST_CHECK int
 wm_nccl_comm_failure(const wm_nccl_comm_t *own, wm_error_t *err);

@@ -19,6 +19,7 @@ typedef struct {
     CUevent end;      // of a call that is not blocking
     bool given;       // work is on the stream
     bool waits;       // it is not given before others are settled
+    bool lost;        // NCCL refused it, and MPI has not told why
     unsigned looks;
 } nccl_t;
 
@@ -163,7 +164,8 @@ nccl_start(wm_coll_op_t *op, wm_error_t *err)
     wm_device_stay();
     int code = op->wrong.code < 0 ? op->wrong.code : nccl_give(op, own, err);
     wm_device_go();
-    if (code == 0)
+    state->lost = code < 0 && wm_nccl_comm_lost(own, err);
+    if (code == 0 || state->lost)
         return WM_COLL_UNDER_WAY;
     own->told = true;
     wm_nccl_comm_break(own, err);
@@ -193,7 +195,7 @@ nccl_step(wm_coll_op_t *op, bool *waits, wm_error_t *err)
         *waits = !wm_nccl_comm_is_settled(own);
         return *waits ? WM_COLL_UNDER_WAY : nccl_start(op, err);
     }
-    int ended = nccl_ended(op, WM_LOOK_TRIES, err);
+    int ended = state->lost ? 0 : nccl_ended(op, WM_LOOK_TRIES, err);
     *waits = ended == 0;
     if (ended < 0)
         return (wm_coll_result_t)ended;

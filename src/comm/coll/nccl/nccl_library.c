@@ -103,8 +103,9 @@ wm_nccl_check(wm_nccl_result_t result, const char *call, wm_error_t *err)
     if (result == WM_NCCL_SUCCESS || result == WM_NCCL_IN_PROGRESS)
         return 0;
     const char *more = wm_nccl.GetLastError(NULL);
-    return wm_error_set(
-        err, WM_ERR_STATE, 0, "%s failed: %s%s%s; NCCL_DEBUG=WARN tells more",
-        call, wm_nccl.GetErrorString(result),
-        more != NULL && *more != '\0' ? ": " : "", more != NULL ? more : "");
+    return wm_error_set(err, WM_ERR_STATE, result,
+                        "%s failed: %s%s%s; NCCL_DEBUG=WARN tells more", call,
+                        wm_nccl.GetErrorString(result),
+                        more != NULL && *more != '\0' ? ": " : "",
+                        more != NULL ? more : "");
 }

@@ -92,7 +92,7 @@ wm_nccl_config_t
 wm_nccl_config(int blocking);
 
 // Turns a result into 0, or an error with the name of the call and NCCL's
-// text. In progress is no error.
+// text; its detail is the result. In progress is no error.
 WM_MUST_CHECK int
 wm_nccl_check(wm_nccl_result_t result, const char *call, wm_error_t *err);
 

@@ -134,6 +134,12 @@ nccl_stream_look_settled(void *context, wm_error_t *err)
 }
 
 static int
+nccl_stream_look_lost(void *context, wm_error_t *err)
+{
+    return wm_nccl_comm_look(context, err);
+}
+
+static int
 nccl_stream_enqueue(wm_comm_t *comm, const wm_coll_t *call,
                     const wm_coll_stream_t *on, wm_error_t *err)
 {
@@ -160,6 +166,8 @@ nccl_stream_enqueue(wm_comm_t *comm, const wm_coll_t *call,
     code = nccl_stream_give(&run, on, err);
     if (code == 0)
         code = nccl_stream_mark(own, on, err);
+    else if (wm_nccl_comm_lost(own, err))
+        code = wm_coll_wait(comm, nccl_stream_look_lost, own, 1, err);
     if (code < 0 && on->capture == 0) {
         own->told = true;
         wm_nccl_comm_break(own, err);

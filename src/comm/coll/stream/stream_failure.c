@@ -16,7 +16,8 @@
 
 #define AGAIN_US 100000
 #define LED_ON_US 500
-#define LOOKS_LEFT 20 // short pauses after a graph has last passed an epoch
+#define LEVEL_US 300000 // more than two rounds of looks
+#define LOOKS_LEFT 20   // short pauses after a graph has last passed an epoch
 #define NAP_NS 100000
 #define NAPS 50000 // naps at the end when no rank can come any more
 
@@ -44,9 +45,26 @@ may_wait(const wm_comm_t *comm)
            || (comm->symm != NULL && !wm_stream_word_is_kept(comm->barrier));
 }
 
+// Returns true if streams of a level may not go on yet: the ranks of its host
+// first hear of the death, and break their rails, which would carry garbage.
+static bool
+level_is_early(wm_comm_t *comm)
+{
+    bool any = comm->revoked;
+    for (int rank = 0; rank < comm->size; ++rank)
+        any |= comm->peers[rank]->dead;
+    if (comm->parent == NULL || !any)
+        return false;
+    if (comm->ended_at == 0)
+        comm->ended_at = wm_engine_now();
+    return wm_engine_now() - comm->ended_at < LEVEL_US;
+}
+
 static bool
 stream_failure_poison(wm_comm_t *comm)
 {
+    if (level_is_early(comm))
+        return false;
     bool moved = wm_epochs_release();
     wm_captured_look(comm);
     if (comm->revoked && has_symm(comm))
