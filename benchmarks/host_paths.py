@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The ways from host to host that bench_hosts.py compares, in one process of each rank.
 
-All have the same buffers, which are warpmpi's own arrays, so that they can take turns.
+All take turns, on warpmpi's arrays. Its own are not those of the others: once an address is
+read, the array counts as given away, and each call of warpmpi synchronizes the device.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ def graph_calls(op: Op, n: int, ranks: int) -> int:
 
 
 class Gpu:
-    """A rank's: the driver, warpmpi with its communicator, and the buffers of all ways."""
+    """A rank's: the driver, warpmpi with its communicator, and the buffers of all ways.
+
+    own, given: an array to send and one to receive; of warpmpi, and those of the others.
+    """
 
     def __init__(self, world: Any):
         self.wm = importlib.import_module("warpmpi")
@@ -35,24 +39,26 @@ class Gpu:
         self.driver = Driver(self.device.ordinal)
         self.world, self.comm = world, self.wm.Comm(world)
         self.stream = self.wm.Stream(self.device)
-        self.send: Any = None
-        self.recv: Any = None
+        self.own: Any = None
+        self.given: Any = None
 
-    def prepare(self, given: np.ndarray | None, room: tuple[int, ...] | None, dtype: Any) -> None:
-        self.send = self.recv = None  # the ones before
-        if given is not None:
-            self.send = self.wm.from_numpy(given, device=self.device)
-        if room is not None:
-            self.recv = self.wm.zeros(room, dtype, self.device)
+    def prepare(self, data: np.ndarray | None, room: tuple[int, ...] | None, dtype: Any) -> None:
+        self.own = self.given = None  # the ones before
+
+        def pair() -> list[Any]:
+            return [
+                None if data is None else self.wm.from_numpy(data, device=self.device),
+                None if room is None else self.wm.zeros(room, dtype, self.device),
+            ]
+
+        self.own, self.given = pair(), pair()
 
     def clear(self) -> None:
         """Overwrite what this rank gets, and wait for that."""
-        if self.recv is not None:
-            self.recv.fill_(-1)
+        for _, recv in (self.own, self.given):
+            if recv is not None:
+                recv.fill_(111)
         self.wm.synchronize_device(self.device)
-
-    def received(self) -> np.ndarray | None:
-        return None if self.recv is None else self.recv.numpy()
 
 
 class Ours(coll_paths.Warpmpi):
@@ -66,7 +72,7 @@ class Ours(coll_paths.Warpmpi):
         self.device, self.stream = gpu.device, gpu.stream
 
     def prepare(self, op: Op, n: int) -> None:
-        self.send, self.recv = self.gpu.send, self.gpu.recv
+        self.send, self.recv = self.gpu.own
 
     def captured(self, op, n):
         call = self.on(self.stream, op, n)
@@ -100,7 +106,7 @@ class Nccl(NcclCalls):
         self.nccl = nccl_ctypes.Communicator(gpu.world)
 
     def prepare(self, op: Op, n: int) -> None:
-        self.send, self.recv = self.gpu.send, self.gpu.recv
+        self.send, self.recv = self.gpu.given
 
     def address(self, array):
         return array.ptr
@@ -147,7 +153,7 @@ class Staged(Way):
         self.gpu, self.room = gpu, [np.empty(0, "u1"), np.empty(0, "u1")]
 
     def prepare(self, op: Op, n: int) -> None:
-        self.send, self.recv = self.gpu.send, self.gpu.recv
+        self.send, self.recv = self.gpu.given
 
     def host(self, side: int, array: Any) -> np.ndarray | None:
         """Page-locked memory in place of an array."""
