@@ -26,8 +26,8 @@ typedef struct {
 } mark_t;
 
 // A stream that one or two orders are asked about. `common` is an event
-// recorded on it while the locks of both are held; the event is valid until
-// the stream is made to wait. NULL: none.
+// recorded on it while the locks of both are held, or shortly before; the
+// event is valid until the stream is made to wait. NULL: none.
 typedef struct {
     int device;
     CUstream stream;
@@ -288,9 +288,10 @@ unlock_both(wm_order_t *one, wm_order_t *other)
 
 int
 wm_order_after(wm_order_t *read, wm_order_t *written, int device,
-               CUstream stream, uint64_t id, wm_error_t *err)
+               CUstream stream, uint64_t id, CUevent passed, wm_error_t *err)
 {
-    comer_t comer = {.device = device, .stream = stream, .id = id};
+    comer_t comer = {
+        .device = device, .stream = stream, .id = id, .common = passed};
     int status = 0;
     lock_both(read, written);
     if (read != NULL)
@@ -305,14 +306,14 @@ int
 wm_order_after_read(wm_order_t *order, int device, CUstream stream,
                     wm_error_t *err)
 {
-    return wm_order_after(order, NULL, device, stream, 0, err);
+    return wm_order_after(order, NULL, device, stream, 0, NULL, err);
 }
 
 int
 wm_order_after_write(wm_order_t *order, int device, CUstream stream,
                      wm_error_t *err)
 {
-    return wm_order_after(NULL, order, device, stream, 0, err);
+    return wm_order_after(NULL, order, device, stream, 0, NULL, err);
 }
 
 // Picks a mark to wait for without the lock, so that other threads can go on.

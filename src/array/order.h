@@ -42,10 +42,11 @@ wm_order_after_write(wm_order_t *order, int device, CUstream stream,
 
 // Remembers both likewise, for a stream with an id: the order that the stream
 // read and the order that it wrote. Either may be NULL, and both share one
-// event if possible.
+// event if possible: `passed`, which the caller has recorded on the stream
+// since the read and the write, and which stays the caller's; NULL: none.
 WM_MUST_CHECK int
 wm_order_after(wm_order_t *read, wm_order_t *written, int device,
-               CUstream stream, uint64_t id, wm_error_t *err);
+               CUstream stream, uint64_t id, CUevent passed, wm_error_t *err);
 
 // Waits on the host for the last write and, if `to_write`, for all reads.
 WM_MUST_CHECK int

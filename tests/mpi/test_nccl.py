@@ -8,6 +8,7 @@ import textwrap
 import pytest
 
 import dying
+import kinds
 import ranks
 import simulated_nccl
 import warpmpi as wm
@@ -107,6 +108,37 @@ def test_bits_are_those_of_the_order_of_ranks(tmp_path):
         )
         """,
         count=3,
+    )
+
+
+@pytest.mark.skipif(kinds.is_real(), reason="counts the driver's calls")
+def test_a_call_on_a_stream_records_one_event(tmp_path):
+    """And waits for none on the host or the stream: its own work is there."""
+    apart(
+        tmp_path,
+        """
+        import kinds
+        stream = wm.Stream(device)
+        first, all = ones(256), ones(256 * size)
+        assert first.ptr != all.ptr  # given away
+        calls = {
+            "Allgather": lambda channel: channel.Allgather(first, all),
+            "Bcast": lambda channel: channel.Bcast(first),
+            "Allreduce": lambda channel: channel.Allreduce(MPI.IN_PLACE, all),
+            "Alltoall": lambda channel: channel.Alltoall(MPI.IN_PLACE, all),
+        }
+        names = b"EventRecord", b"StreamWaitEvent", b"CtxSynchronize"
+        counted = kinds.driver().simcuda_calls
+        for name, call in calls.items():
+            for _ in range(2):
+                call(comm.on(stream))
+            before = [*map(counted, names)]
+            for _ in range(5):
+                call(comm.on(stream))
+            made = [counted(each) - old for each, old in zip(names, before)]
+            assert made == [5, 0, 0], (name, made)
+        stream.synchronize()
+        """,
     )
 
 

@@ -254,10 +254,13 @@ def test_either_array_may_go_first(comm, stream):
 
 
 @pytest.mark.ranks(2)
-def test_nobody_waits_on_the_host(comm, stream):
+@pytest.mark.parametrize("where", ["ours", "given away"])
+def test_nobody_waits_on_the_host(comm, stream, where):
     """Rank 0's calls return before the others have made theirs."""
     channel = comm.on(stream)
     a, out = wm.ones(1000, "int32"), wm.zeros(1000, "int32")
+    if where == "given away":  # who has them orders them by the stream
+        assert a.ptr != out.ptr
     channel.Allreduce(a, out)
     stream.synchronize()
     if comm.rank == 0:

@@ -11,7 +11,7 @@
 #include "comm/coll/run/coll_engines.h"
 #include "comm/coll/run/nonblocking.h"
 #include "comm/coll/stream/coll_desc.h"
-#include "comm/coll/stream/graph_memory.h"
+#include "comm/coll/stream/coll_order.h"
 #include "comm/comm/failure.h"
 #include "comm/engine/engine.h"
 #include "comm/node/stream_words.h"
@@ -137,46 +137,20 @@ hierarchy_stream_check(wm_comm_t *comm, const wm_coll_t *call,
     return code;
 }
 
-static int
-stream_before(const wm_buffer_t *buffer, bool to_write,
-              const wm_coll_stream_t *on, wm_error_t *err)
-{
-    return buffer == NULL || buffer->nbytes == 0
-               ? 0
-               : wm_producer_before_on(&buffer->producer, to_write, on->device,
-                                       on->stream, on->capture != 0, err);
-}
-
-static wm_order_t *
-stream_order_of(const wm_buffer_t *buffer)
-{
-    return buffer == NULL || buffer->nbytes == 0 ? NULL : buffer->order;
-}
-
-// Keeps memory of ours until the stream has passed the call, or the graph is
+// Keeps the memory of the call until the stream has passed it, or the graph is
 // gone.
 static int
-stream_keep(const wm_coll_stream_t *on, wm_coll_memory_t *memory,
-            wm_error_t *err)
+stream_keep(wm_hierarchy_t *own, const wm_coll_stream_t *on, CUevent passed,
+            int code, wm_error_t *err)
 {
-    wm_block_t *block = memory->block;
-    CUevent event;
-    memory->block = NULL;
-    if (block == NULL)
-        return 0;
-    if (on->capture != 0)
-        return wm_graph_memory_keep(on->device, on->stream, block, err);
-    int code = wm_event_acquire(on->device, &event, err);
-    if (code == 0) {
-        code = wm_event_record(on->device, event, on->stream, err);
-        if (code == 0) {
-            wm_block_free(block, 1, &event, &on->device);
-            return 0;
-        }
-        wm_event_release(on->device, event);
+    wm_error_t later;
+    for (int i = 0; i < own->memories_used; ++i) {
+        wm_block_t *block = own->memories[i].block;
+        own->memories[i].block = NULL;
+        int kept = wm_coll_order_keep(on, passed, block,
+                                      code == 0 ? err : &later);
+        code = code < 0 ? code : kept;
     }
-    (void)!wm_stream_synchronize(on->device, on->stream, NULL);
-    wm_block_free(block, 0, NULL, NULL);
     return code;
 }
 
@@ -184,10 +158,9 @@ stream_keep(const wm_coll_stream_t *on, wm_coll_memory_t *memory,
 static int
 stream_give(wm_hierarchy_t *own, const wm_coll_stream_t *on, wm_error_t *err)
 {
-    const wm_coll_t *call = own->call;
-    int code = stream_before(call->send, false, on, err);
-    if (code == 0)
-        code = stream_before(call->receive, true, on, err);
+    CUevent passed = NULL;
+    uint64_t id = on->capture == 0 ? wm_stream_id(on->device, on->stream) : 0;
+    int code = wm_coll_order_before(own->call, on, id, err);
     for (int i = 0; i < own->schedule.count && code == 0; ++i) {
         const wm_schedule_task_t *task = &own->schedule.tasks[i];
         code = task->comm == NULL
@@ -195,15 +168,14 @@ stream_give(wm_hierarchy_t *own, const wm_coll_stream_t *on, wm_error_t *err)
                        (wm_hierarchy_work_t *)task->work, on->stream, err)
                    : level_enqueue(task->comm, &task->call, on, err);
     }
-    for (int i = 0; i < own->memories_used; ++i) {
-        int kept = stream_keep(on, &own->memories[i], code == 0 ? err : NULL);
-        code = code < 0 ? code : kept;
-    }
-    if (code < 0 || on->capture != 0) // graphs run at any time
-        return code;
-    return wm_order_after(
-        stream_order_of(call->send), stream_order_of(call->receive),
-        on->device, on->stream, wm_stream_id(on->device, on->stream), err);
+    if (code == 0)
+        code = wm_coll_order_mark(on, &passed, err);
+    code = stream_keep(own, on, passed, code, err);
+    if (code == 0)
+        code = wm_coll_order_after(own->call, on, id, passed, err);
+    if (passed != NULL)
+        wm_event_release(on->device, passed);
+    return code;
 }
 
 static int

@@ -97,7 +97,7 @@ void
 wm_nccl_comm_free(wm_nccl_comm_t *own)
 {
     if (own->last != NULL)
-        wm_event_destroy(own->device, own->last);
+        wm_event_release(own->device, own->last);
     if (own->stream != NULL)
         wm_stream_destroy(own->device, own->stream);
     pthread_mutex_destroy(&own->lock);
@@ -172,6 +172,33 @@ nccl_comm_look_for_dead(wm_comm_t *comm, wm_error_t *err)
     return code == 0 && comm->parent != NULL
                ? wm_failure_look_at_all((wm_comm_t *)comm->parent, err)
                : code;
+}
+
+void
+wm_nccl_comm_note(wm_nccl_comm_t *own, CUevent passed)
+{
+    wm_lock(&own->lock);
+    CUevent former = own->last;
+    own->last = passed;
+    ++own->given;
+    pthread_mutex_unlock(&own->lock);
+    if (former != NULL)
+        wm_event_release(own->device, former);
+    wm_nccl_comm_watch();
+}
+
+// Returns true if a call on a stream has not ended, or a thread is in one.
+static bool
+nccl_comm_is_used(wm_nccl_comm_t *own)
+{
+    bool done = true;
+    if (pthread_mutex_trylock(&own->lock) != 0)
+        return true;
+    bool used = own->last != NULL
+                && (wm_event_done(own->device, own->last, &done, NULL) < 0
+                    || !done);
+    pthread_mutex_unlock(&own->lock);
+    return used;
 }
 
 // Sets *why to the death of a rank, if MPI knows of one.
@@ -393,15 +420,12 @@ wm_nccl_comm_watch(void)
 static bool
 nccl_comm_is_watched(wm_nccl_comm_t *own)
 {
-    bool done = true;
     if (atomic_load(&own->broken))
         return false;
     if (atomic_load(&own->graphs) > 0 || own->refused != MPI_REQUEST_NULL
         || atomic_load(&own->giving))
         return true;
-    return own->given > 0 && own->comm != NULL
-           && (wm_event_done(own->device, own->last, &done, NULL) < 0
-               || !done);
+    return own->comm != NULL && nccl_comm_is_used(own);
 }
 
 // Looks at each. Returns one that no graph needs any more; NULL: none.

@@ -27,7 +27,7 @@ typedef struct wm_nccl_comm {
     wm_nccl_handle_t *parent, *handle; // NULL: aborted, or not made; atomic
     // Calls on the program's streams: the end of the last one that is in no
     // graph, their number, and those in graphs that live.
-    CUevent last;
+    CUevent last; // of the pool; `lock`
     uint64_t given;
     _Atomic int graphs;
     _Atomic bool giving; // a thread gives one, and may be blocked in it
@@ -56,6 +56,11 @@ wm_nccl_comm_drop(wm_nccl_comm_t *own);
 // Keeps it until the graph is gone into which the stream is captured.
 WM_MUST_CHECK int
 wm_nccl_comm_keep(wm_nccl_comm_t *own, CUstream stream, wm_error_t *err);
+
+// Notes the end of a call on a stream: an event of the pool, which becomes its
+// own. The progress thread looks after the call until then.
+void
+wm_nccl_comm_note(wm_nccl_comm_t *own, CUevent passed);
 
 // Aborts it: its work ends, with any data, and all other ranks hear of it. The
 // first error stays. If a rank has died, *why becomes this cause.

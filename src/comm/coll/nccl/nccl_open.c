@@ -356,8 +356,6 @@ nccl_open_new(wm_comm_t *comm, int device, wm_error_t *err)
     pthread_mutex_init(&own->lock, NULL);
     int code = wm_stream_create(device, &own->stream, err);
     if (code == 0)
-        code = wm_event_create(device, &own->last, err);
-    if (code == 0)
         return own;
     wm_nccl_comm_free(own);
     return NULL;

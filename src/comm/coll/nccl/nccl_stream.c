@@ -3,9 +3,8 @@
 
 #include "comm/coll/call/coll_wait.h"
 #include "comm/coll/nccl/nccl_run.h"
-#include "comm/coll/stream/graph_memory.h"
+#include "comm/coll/stream/coll_order.h"
 #include "comm/coll/stream/packed_coll.h"
-#include "cuda/event.h"
 #include "cuda/stream.h"
 
 wm_nccl_comm_t *
@@ -14,73 +13,18 @@ wm_nccl_of(const wm_comm_t *comm)
     return comm->colls.state[WM_COLL_NUMBER_nccl];
 }
 
+// Gives the call to the stream. Others may have begun it, so memory is taken
+// before. `passed`: the end of the call; NULL: it is captured, or has failed.
 static int
-nccl_stream_before(const wm_buffer_t *buffer, bool to_write,
-                   const wm_coll_stream_t *on, wm_error_t *err)
+nccl_stream_enqueue_run(wm_nccl_run_t *run, const wm_coll_stream_t *on,
+                        uint64_t id, CUevent *passed, wm_error_t *err)
 {
-    return buffer == NULL || buffer->nbytes == 0
-               ? 0
-               : wm_producer_before_on(&buffer->producer, to_write, on->device,
-                                       on->stream, on->capture != 0, err);
-}
-
-static wm_order_t *
-nccl_stream_order_of(const wm_buffer_t *buffer)
-{
-    return buffer == NULL || buffer->nbytes == 0 ? NULL : buffer->order;
-}
-
-// Notes the call in the orders of our arrays; not for graphs, which run at any
-// time.
-static int
-nccl_stream_after(const wm_coll_t *call, const wm_coll_stream_t *on,
-                  wm_error_t *err)
-{
-    return on->capture != 0
-               ? 0
-               : wm_order_after(nccl_stream_order_of(call->send),
-                                nccl_stream_order_of(call->receive),
-                                on->device, on->stream,
-                                wm_stream_id(on->device, on->stream), err);
-}
-
-// Keeps a block until the stream has passed the call, or the graph is gone.
-static int
-nccl_stream_keep_block(const wm_coll_stream_t *on, wm_block_t *block,
-                       wm_error_t *err)
-{
-    CUevent event;
-    if (block == NULL)
-        return 0;
-    if (on->capture != 0)
-        return wm_graph_memory_keep(on->device, on->stream, block, err);
-    int code = wm_event_acquire(on->device, &event, err);
-    if (code == 0) {
-        code = wm_event_record(on->device, event, on->stream, err);
-        if (code == 0) {
-            wm_block_free(block, 1, &event, &on->device);
-            return 0;
-        }
-        wm_event_release(on->device, event);
-    }
-    (void)!wm_stream_synchronize(on->device, on->stream, NULL);
-    wm_block_free(block, 0, NULL, NULL);
-    return code;
-}
-
-// Gives the call to the stream, with its orders. Others may have begun it, so
-// memory is taken before.
-static int
-nccl_stream_give(wm_nccl_run_t *run, const wm_coll_stream_t *on,
-                 wm_error_t *err)
-{
-    const wm_coll_t *call = run->desc.call;
     wm_block_t *copy = NULL;
+    wm_error_t later;
     int code = wm_nccl_run_take(run, err);
+    *passed = NULL;
     if (code == 0)
-        code = nccl_stream_before(call->send, false, on, err);
-    if (code == 0)
-        code = nccl_stream_before(call->receive, true, on, err);
+        code = wm_coll_order_before(run->desc.call, on, id, err);
     if (code == 0)
         code = wm_packed_coll_open(&run->desc, &copy, err);
     atomic_store(&run->own->giving, true);
@@ -90,24 +34,34 @@ nccl_stream_give(wm_nccl_run_t *run, const wm_coll_stream_t *on,
     atomic_store(&run->own->giving, false);
     if (code == 0)
         code = wm_packed_coll_unpack(&run->desc, err);
+    if (code == 0)
+        code = wm_coll_order_mark(on, passed, err);
     wm_block_t *blocks[] = {run->room, copy};
     for (int i = 0; i < 2; ++i) {
-        int kept = nccl_stream_keep_block(on, blocks[i],
-                                          code == 0 ? err : NULL);
+        int kept = wm_coll_order_keep(on, *passed, blocks[i],
+                                      code == 0 ? err : &later);
         code = code < 0 ? code : kept;
     }
-    return code < 0 ? code : nccl_stream_after(call, on, err);
+    return code;
 }
 
-// Marks the end of the call, for the progress thread.
+// Gives the call to the stream, with its orders, and its end to the progress
+// thread.
 static int
-nccl_stream_mark(wm_nccl_comm_t *own, const wm_coll_stream_t *on,
+nccl_stream_give(wm_nccl_run_t *run, const wm_coll_stream_t *on,
                  wm_error_t *err)
 {
-    ++own->given;
-    if (on->capture != 0)
-        return wm_nccl_comm_keep(own, on->stream, err);
-    int code = wm_event_record(on->device, own->last, on->stream, err);
+    CUevent passed;
+    uint64_t id = on->capture == 0 ? wm_stream_id(on->device, on->stream) : 0;
+    int code = nccl_stream_enqueue_run(run, on, id, &passed, err);
+    if (code == 0)
+        code = wm_coll_order_after(run->desc.call, on, id, passed, err);
+    if (code == 0 && on->capture != 0) {
+        ++run->own->given;
+        return wm_nccl_comm_keep(run->own, on->stream, err);
+    }
+    if (passed != NULL)
+        wm_nccl_comm_note(run->own, passed);
     return code;
 }
 
@@ -164,9 +118,7 @@ nccl_stream_enqueue(wm_comm_t *comm, const wm_coll_t *call,
         return code;
     }
     code = nccl_stream_give(&run, on, err);
-    if (code == 0)
-        code = nccl_stream_mark(own, on, err);
-    else if (wm_nccl_comm_lost(own, err))
+    if (code < 0 && wm_nccl_comm_lost(own, err))
         code = wm_coll_wait(comm, nccl_stream_look_lost, own, 1, err);
     if (code < 0 && on->capture == 0) {
         own->told = true;

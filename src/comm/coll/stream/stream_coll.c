@@ -5,6 +5,7 @@
 
 #include "comm/coll/direct/preflight.h"
 #include "comm/coll/stream/coll_desc.h"
+#include "comm/coll/stream/coll_order.h"
 #include "comm/coll/stream/fragmented_coll.h"
 #include "comm/coll/stream/packed_coll.h"
 #include "comm/coll/stream/symm_state.h"
@@ -17,7 +18,7 @@
 typedef struct {
     wm_coll_desc_t desc;
     wm_symm_t *symm;
-    uint64_t capture; // 0: not captured
+    const wm_coll_stream_t *on;
     size_t fragments; // their number, if streams wait, not kernels
 } run_t;
 
@@ -28,46 +29,6 @@ stream_coll_count_staged(const wm_coll_desc_t *desc)
     int blocks = desc->shape->scatters ? desc->comm->size : 1;
     for (int i = 0; i < blocks && desc->source != NULL; ++i)
         wm_stat_add(WM_STAT_staged_bytes, (int64_t)desc->out[i].nbytes);
-}
-
-static bool
-stream_coll_is_nothing(const wm_buffer_t *buffer)
-{
-    return buffer == NULL || buffer->nbytes == 0;
-}
-
-static int
-before(const run_t *run, const wm_buffer_t *buffer, bool to_write,
-       wm_error_t *err)
-{
-    if (stream_coll_is_nothing(buffer))
-        return 0;
-    const wm_producer_t *producer = &buffer->producer;
-    if (run->capture == 0 && producer->kind == WM_PRODUCER_ORDER)
-        return wm_order_before(producer->order, to_write, run->desc.device,
-                               run->desc.stream, run->symm->last, err);
-    return wm_producer_before_on(producer, to_write, run->desc.device,
-                                 run->desc.stream, run->capture != 0, err);
-}
-
-static wm_order_t *
-stream_coll_order_of(const wm_buffer_t *buffer)
-{
-    return stream_coll_is_nothing(buffer) ? NULL : buffer->order;
-}
-
-// Notes the call in the orders of our arrays; not for graphs, which run at any
-// time.
-static int
-after(const run_t *run, wm_error_t *err)
-{
-    const wm_coll_t *call = run->desc.call;
-    return run->capture != 0
-               ? 0
-               : wm_order_after(stream_coll_order_of(call->send),
-                                stream_coll_order_of(call->receive),
-                                run->desc.device, run->desc.stream,
-                                run->symm->last, err);
 }
 
 static int
@@ -93,16 +54,11 @@ static int
 stream_coll_enqueue(run_t *run, wm_error_t *err)
 {
     const wm_coll_t *call = run->desc.call;
-    bool same = !stream_coll_is_nothing(call->send)
-                && !stream_coll_is_nothing(call->receive)
-                && wm_producer_is_same(&call->send->producer,
-                                       &call->receive->producer);
-    int code = before(run, call->send, false, err);
-    if (code == 0 && !same)
-        code = before(run, call->receive, true, err);
+    uint64_t id = run->symm->last;
+    int code = wm_coll_order_before(call, run->on, id, err);
     if (code == 0)
         code = exchange(run, err);
-    return code < 0 ? code : after(run, err);
+    return code < 0 ? code : wm_coll_order_after(call, run->on, id, NULL, err);
 }
 
 // Ends a call that fails on this rank, on a stream of ours, after the calls
@@ -231,7 +187,7 @@ enqueue_marks(const run_t *run, wm_error_t *err)
 static int
 capture(run_t *run, wm_error_t *err)
 {
-    int code = wm_symm_begin_captured(run->symm, run->capture,
+    int code = wm_symm_begin_captured(run->symm, run->on->capture,
                                       run->desc.stream, err);
     if (code < 0)
         return code;
@@ -289,18 +245,18 @@ wm_stream_coll_call(wm_comm_t *comm, const wm_coll_t *call,
                  .comm = comm,
                  .device = on->device,
                  .stream = on->stream},
-        .capture = on->capture,
+        .on = on,
     };
     int code = call == NULL ? err->code : 0;
     if (code == 0)
         code = wm_coll_desc_fill(&run.desc, err);
-    if (run.capture != 0 && comm->graph_symm == NULL) {
+    if (on->capture != 0 && comm->graph_symm == NULL) {
         name_wait(call, "the first captured into a graph");
         code = compare_first(comm, &run.desc, code, err);
         if (code < 0)
             return code;
     }
-    run.symm = run.capture != 0 ? comm->graph_symm : comm->symm;
+    run.symm = on->capture != 0 ? comm->graph_symm : comm->symm;
     if (wm_stream_coll_stages(comm, run.symm)) // as all ranks know
         return code < 0
                    ? code
@@ -317,7 +273,7 @@ wm_stream_coll_call(wm_comm_t *comm, const wm_coll_t *call,
     if (code == 0)
         code = wm_fragmented_coll_count(run.symm, &run.desc, &run.fragments,
                                         err);
-    if (run.capture == 0)
+    if (on->capture == 0)
         code = give(&run, code, err);
     else if (code == 0)
         code = capture(&run, err);
