@@ -601,7 +601,7 @@ def hand_made_calls() -> Iterator[tuple[type, str, Any]]:
 
 
 class Transport(NamedTuple):
-    """The transport of GPU memory between two ranks, and the reason."""
+    """The transport of a message, or the engine of a collective, and why."""
 
     name: str
     reason: str
@@ -611,8 +611,16 @@ class Transport(NamedTuple):
         return f'transport "{self.name}": {self.reason}'
 
 
-def transport(comm: MPI.Comm, rank: int, buffer: Any = None) -> Transport:
+def transport(
+    comm: MPI.Comm, rank: int | str, buffer: Any = None
+) -> Transport:
     """Tell which transport a message from ``rank`` takes into ``buffer``.
+
+    rank: or the name of a collective, such as "Allreduce". Then the engine is
+    told that does it, blocking, if all ranks give arrays like ``buffer``:
+    'hierarchy', 'copies', 'kernels', 'nccl' or 'mpi'; and why those before it
+    do not. This rank tells what it knows, and asks no other: MPI does the call
+    if an engine that it opens fails, or another rank gives other memory.
 
     buffer: the array received into; without one, memory of the current device.
     Returns a Transport with ``name`` ('ipc', 'host', 'self', 'ucx', 'mpi') and
@@ -622,14 +630,14 @@ def transport(comm: MPI.Comm, rank: int, buffer: Any = None) -> Transport:
     ValueError for a rank that the communicator does not have, TypeError for a
     communicator that is not a wm.Comm.
     """
-    if not hasattr(comm, "_transport"):
+    if not (hasattr(comm, "_transport") and hasattr(comm, "_engine")):
         kind = type(comm).__name__
         raise TypeError(
             f"comm: {kind} is not a wm.Comm: make one with wm.Comm(comm)"
         )
     if not _core._is_attached(comm) and comm != MPI.COMM_NULL:
         ranks = ranks_of(comm)
-        if not 0 <= rank < ranks:
+        if not isinstance(rank, str) and not 0 <= rank < ranks:
             raise ValueError(
                 f"rank={rank} is not a rank of this communicator: use 0 to "
                 f"{ranks - 1}"
@@ -637,4 +645,5 @@ def transport(comm: MPI.Comm, rank: int, buffer: Any = None) -> Transport:
         return Transport(
             "mpi", "no rank of this communicator has a GPU; MPI delivers data"
         )
-    return Transport(*comm._transport(rank, buffer))
+    told = comm._engine if isinstance(rank, str) else comm._transport
+    return Transport(*told(rank, buffer))

@@ -263,8 +263,17 @@ SHARED = """
     import ctypes
     live = ctypes.CDLL("libnccl.so.2").simnccl_live
     os.environ["NCCL_HOSTID"] = os.environ["WARPMPI_HOST"]
+    def told(name):
+        return wm.transport(comm, name)
+
+    opens = "the first such blocking call opens it"
+    assert told("Allreduce") == ("hierarchy", opens)
+    assert told("Scan").name == "nccl" and opens in told("Scan").reason
     allreduce()
     on_rail = live(b"communicators")  # with its parent
+    if rank == 0:
+        reason = "in this host by copies, between hosts by nccl"
+        assert told("Allreduce").reason == reason, told("Allreduce")
     given, got = new()
     for _ in range(2):
         comm.Scan(given, got)
@@ -273,7 +282,10 @@ SHARED = """
     try:
         comm.on(wm.Stream()).Scan(given, got)
     except RuntimeError as error:
-        assert "rank 0 and rank 1 use one GPU" in str(error), error
+        shared = "rank 0 and rank 1 use one GPU"
+        assert shared in str(error), error
+        assert shared in told("Scan").reason
+        assert told("Scan").name == "mpi"
     counts = _core._coll_engines()
     print(on_rail, live(b"communicators") - on_rail, counts["nccl"] > 1)
 """

@@ -444,3 +444,14 @@ def test_long_ones_of_two_peers_go_beside_each_other(
         ),
     )
     assert printed.count("right") == 2 + len(takers)
+
+
+def test_the_engine_of_a_collective(comm):
+    gpu, host = wm.zeros(1000), np.zeros(1000)
+    name, reason = wm.transport(comm, "Allreduce", gpu)
+    assert name == "copies" and reason
+    told = wm.transport(comm, "Allreduce", host)
+    assert told.name == "mpi"
+    assert "not copies: it takes no host memory" in told.reason
+    with pytest.raises(ValueError, match="is no collective"):
+        wm.transport(comm, "Reduced", gpu)

@@ -9,6 +9,7 @@
 
 #include <mpi.h>
 
+#include "comm/comm/comm_colls.h"
 #include "comm/comm/hosts.h"
 #include "comm/comm/levels.h"
 #include "comm/comm/neighbor.h"
@@ -32,33 +33,6 @@ typedef struct {
         limit; // 0: none is attached, else one more; SIZE_MAX: no limit
     _Atomic size_t used;
 } wm_room_t;
-
-// Where several engines do calls on streams, the last one: in no graph, and in
-// one (coll/run/coll_on_stream.c). This rank's alone.
-typedef struct {
-    CUevent end; // NULL: none
-    int device;
-    uint64_t stream, capture;
-} wm_comm_last_t;
-
-#define WM_COLL_ENGINES 8 // most engines of collectives, without MPI
-
-// The engines of collectives, each with a bit, of a `whole`
-// (coll/run/coll_engines.h). All but `state` and `last` is the same on all
-// ranks.
-typedef struct {
-    bool known;       // `span` is filled
-    unsigned span;    // engines that can serve such a communicator
-    unsigned opened;  // of those that are opened: the opened ones
-    unsigned closed;  // that could not be opened on some rank
-    unsigned refused; // forms whose last call MPI has refused (coll.h)
-    uint32_t of_host; // kinds whose memory is the host's (coll_require.h)
-    int device;       // of the engines between hosts; -1: none
-    void *state[WM_COLL_ENGINES];  // of opened ones, by number
-    struct wm_coll_class *classes; // NULL: none (coll_class.h)
-    MPI_Comm *ordered; // of calls that MPI begins in turn; NULL: `data`
-    wm_comm_last_t last[2];
-} wm_comm_colls_t;
 
 typedef struct wm_comm {
     struct wm_comm *next; // in the list of attached ones; engine lock

@@ -73,6 +73,10 @@ wm_py_comm_wait_for_all(PyObject *self, PyObject *name);
 
 // Returns (name, reason) for (rank, buffer or None); the method that
 // wm.transport() calls.
+extern const char wm_py_comm_engine_doc[];
+PyObject *
+wm_py_comm_engine(PyObject *self, PyObject *const *args, Py_ssize_t given);
+
 extern const char wm_py_comm_transport_doc[];
 PyObject *
 wm_py_comm_transport(PyObject *self, PyObject *const *args, Py_ssize_t given);

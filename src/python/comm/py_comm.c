@@ -85,6 +85,7 @@ static PyMethodDef comm_methods[] = {
     {"on", wm_py_on_stream, METH_O, comm_on_doc},
     WM_PY_ROW("Barrier", wm_py_comm_Barrier, METH_NOARGS),
     WM_PY_ROW("_wait_for_all", wm_py_comm_wait_for_all, METH_O),
+    WM_PY_ROW("_engine", wm_py_comm_engine, METH_FASTCALL),
     WM_PY_ROW("_transport", wm_py_comm_transport, METH_FASTCALL),
     {0},
 };

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+#define _GNU_SOURCE // strdup
 #include "comm/coll/run/coll_engines.h"
 
 #include <stdlib.h>
@@ -117,6 +118,8 @@ engine_open(wm_comm_t *comm, wm_coll_kind_t kind, int engine, int device,
         return 0;
     }
     colls->closed |= 1u << engine;
+    free(colls->why[engine]);
+    colls->why[engine] = code < 0 ? strdup(why->text) : NULL;
     if (exchanged < 0)
         return exchanged;
     if (opened == 0 && row->comm_drop != NULL)
@@ -361,6 +364,8 @@ coll_engines_drop(wm_comm_t *comm)
     for (int i = 0; i < ENGINES; ++i)
         if (engines[i]->comm_drop != NULL && (comm->colls.span & 1u << i) != 0)
             engines[i]->comm_drop(comm, comm->colls.state[i]);
+    for (int i = 0; i < ENGINES; ++i)
+        free(comm->colls.why[i]);
     wm_coll_class_drop(comm);
     for (int i = 0; i < 2; ++i)
         if (comm->colls.last[i].end != NULL)
@@ -557,16 +562,27 @@ wm_coll_op_preflight(const wm_coll_op_t *op, int code)
     };
 }
 
+const char *
+wm_coll_engines_why_not(wm_comm_t *comm, int number)
+{
+    const wm_comm_colls_t *colls = &comm->colls;
+    unsigned bit = 1u << number;
+    (void)wm_coll_engines_span(comm);
+    return (ruled_out & bit) != 0       ? "ruled out by WARPMPI_ENGINES"
+           : (colls->span & bit) == 0   ? "not for this communicator"
+           : (colls->closed & bit) == 0 ? NULL
+           : colls->why[number] != NULL ? colls->why[number]
+                                        : "not open on some rank";
+}
+
 // Returns why an engine does not do the call. `among` serve all ranks.
 static const char *
 reason_of(const wm_coll_op_t *op, int engine, unsigned among)
 {
-    const wm_comm_colls_t *colls = &op->participant.comm->colls;
+    const char *none = wm_coll_engines_why_not(op->participant.comm, engine);
     unsigned bit = 1u << engine;
     return op->engine == engines[engine] ? "left the call to MPI"
-           : (ruled_out & bit) != 0      ? "ruled out by WARPMPI_ENGINES"
-           : (colls->span & bit) == 0    ? "not for this communicator"
-           : (colls->closed & bit) != 0  ? "not open on some rank"
+           : none != NULL                ? none
            : (op->engines & bit) == 0    ? "does not serve this rank"
            : (among & bit) == 0          ? "does not serve another rank"
                                          : "not reached";

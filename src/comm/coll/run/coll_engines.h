@@ -17,6 +17,11 @@ wm_coll_engines_at(int number);
 int64_t
 wm_coll_engines_started(int number);
 
+// Returns why an engine serves no call of a communicator; NULL: it may. The
+// text is borrowed, until the engine is opened again.
+const char *
+wm_coll_engines_why_not(wm_comm_t *comm, int number);
+
 // Returns true if calls of few bytes are not left to MPI: they may not be
 // staged, or WARPMPI_ENGINES does not name MPI.
 bool

@@ -75,8 +75,8 @@ coll_on_stream_tell(wm_comm_t *comm, unsigned among,
     return code;
 }
 
-// Returns a number of a stream. In a capture it is the stream's address, as the
-// driver tells no id, and the stream lives.
+// Returns a number of a stream. In a capture it is the stream's address, as
+// the driver tells no id, and the stream lives.
 static uint64_t
 coll_on_stream_number(const wm_coll_stream_t *on)
 {
