@@ -126,6 +126,22 @@ def compute(lib, name, op, dst, src, count):
     )
 
 
+class Many(ctypes.Structure):
+    _fields_ = [
+        ("type", ctypes.c_int),
+        ("op", ctypes.c_int),
+        ("dst", ctypes.c_void_p),
+        ("sums", ctypes.c_void_p),
+        ("sources", ctypes.c_void_p),
+        ("each", ctypes.c_size_t),
+        ("own", ctypes.c_int),
+        ("its", ctypes.c_void_p),
+        ("n", ctypes.c_int),
+        ("divisor", ctypes.c_int),
+        ("count", ctypes.c_size_t),
+    ]
+
+
 # --- what is right -----------------------------------------------------------
 
 
@@ -402,6 +418,63 @@ class Reduction(ctypes.Structure):
         ("value", ctypes.c_uint32),
         ("index", ctypes.c_uint32),
     ]
+
+
+@pytest.mark.parametrize("name", ["FLOAT32", "FLOAT16", "INT32"])
+@pytest.mark.parametrize("n, own", [(2, 1), (64, 63), (65, 64), (200, 150)])
+def test_more_sources_than_a_kernel_takes(lib, name, n, own):
+    """In their order; the result replaces one of them, which lies apart."""
+    count, dtype = 1003, dtype_of(name)
+    rows = np.random.default_rng(n).integers(-99, 99, (n, count)) / 8
+    rows = rows.astype(dtype)
+    room = wm.array(rows, device="cuda:0")
+    apart = wm.array(rows[own], device="cuda:0")
+    room[own].fill_(0)
+    wm.synchronize_device("cuda:0")
+    stream = wm.Stream("cuda:0")
+    base = room.__cuda_array_interface__["data"][0]
+    its = apart.__cuda_array_interface__["data"][0]
+    for op, own_row in ("SUM", rows[own]), ("AVG", None):
+        given = rows.copy()
+        if own_row is None:  # the sum is its source now
+            given[own] = apart.numpy()
+        many = Many(
+            type=TYPES.index(name),
+            op=OPS.index(op),
+            dst=its,
+            sums=base + own * rows[0].nbytes,
+            sources=base,
+            each=rows[0].nbytes,
+            own=own,
+            its=its,
+            n=n,
+            divisor=0,
+            count=count,
+        )
+        error = Error()
+        code = lib.wm_reduce_many(
+            0,
+            ctypes.byref(many),
+            ctypes.c_void_p(stream.cuda_stream),
+            ctypes.byref(error),
+        )
+        assert code == 0, error.text
+        stream.synchronize()
+        wide = np.float32 if dtype.kind == "f" else dtype
+        total, first = given[0].astype(wide), 1
+        for number, row in enumerate(given[1:], 1):
+            total = total + row.astype(wide)
+            first += 1
+            if first == 64 and number < n - 1:  # rounded after a round
+                total, first = total.astype(dtype).astype(wide), 1
+        if op == "AVG":
+            whole = dtype.kind == "i"
+            total = np.trunc(total / n) if whole else total / wide(n)
+        want = total.astype(dtype)
+        if op == "AVG" and dtype.kind == "f":
+            assert np.allclose(apart.numpy(), want, rtol=1e-2)
+        else:
+            assert np.array_equal(apart.numpy(), want), (op, n)
 
 
 @pytest.mark.parametrize("kind", KINDS)

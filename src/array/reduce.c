@@ -271,6 +271,47 @@ wm_reduce_launch(int device, wm_reduce_type_t type, wm_reduce_op_t op,
     return wm_reduce_enqueue(device, &reduction, stream, err);
 }
 
+// Adds the sources from `first` on to those of a round. Returns the first one
+// that has no place.
+static int
+many_collect(const wm_reduce_many_t *many, int first, const void **src, int *n)
+{
+    while (*n < WM_REDUCE_SOURCES && first < many->n) {
+        src[(*n)++] = first == many->own
+                          ? many->its
+                          : many->sources + (size_t)first * many->each;
+        ++first;
+    }
+    return first;
+}
+
+int
+wm_reduce_many(int device, const wm_reduce_many_t *many, CUstream stream,
+               wm_error_t *err)
+{
+    const bool averages = many->op == WM_REDUCE_AVG;
+    int code = 0;
+    for (int done = 0; done < many->n && code == 0;) {
+        const void *src[WM_REDUCE_SOURCES] = {many->sums};
+        int n = done > 0;
+        done = many_collect(many, done, src, &n);
+        bool last = done == many->n;
+        void *dst = last ? many->dst : many->sums;
+        const wm_reduction_t reduction = {
+            .type = many->type,
+            .op = averages && !last ? WM_REDUCE_SUM : many->op,
+            .dst = &dst,
+            .targets = 1,
+            .src = src,
+            .n = n,
+            .divisor = many->divisor > 0 ? many->divisor : many->n,
+            .count = many->count,
+        };
+        code = wm_reduce_enqueue(device, &reduction, stream, err);
+    }
+    return code;
+}
+
 #define AT_ONCE 256 // elements on the stack; source addresses may be unaligned
 
 #define X(name, element_t, acc_t)                                             \

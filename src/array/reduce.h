@@ -61,6 +61,30 @@ WM_MUST_CHECK int
 wm_reduce_enqueue(int device, const wm_reduction_t *reduction, CUstream stream,
                   wm_error_t *err);
 
+// A reduction of any number of sources, which lie one after the other, `each`
+// bytes apart; but source `own` (-1: none) lies at `its`. More than
+// WM_REDUCE_SOURCES are reduced in rounds, in the same order: `sums` has the
+// result of a round, and is the first source of the next. So 16-bit elements
+// are rounded once a round.
+typedef struct {
+    wm_reduce_type_t type;
+    wm_reduce_op_t op;
+    void *dst;
+    void *sums; // overlaps no source behind the first round's
+    const char *sources;
+    size_t each;
+    int own;
+    const char *its;
+    int n;
+    int divisor; // of WM_REDUCE_AVG; 0: n
+    size_t count;
+} wm_reduce_many_t;
+
+// Enqueues its kernels. Fails as wm_reduce_launch().
+WM_MUST_CHECK int
+wm_reduce_many(int device, const wm_reduce_many_t *many, CUstream stream,
+               wm_error_t *err);
+
 // Fills the parameters of the reduction's kernel, and returns the kernel's
 // row. Returns -1 if the reduction computes nothing.
 int

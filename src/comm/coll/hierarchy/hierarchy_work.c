@@ -62,35 +62,23 @@ work_copy(wm_hierarchy_work_t *work, wm_error_t *err)
     return copies.code;
 }
 
-// Reduces as many parts as a kernel takes, then the result and more of them.
 static int
 work_reduce(wm_hierarchy_work_t *work, wm_error_t *err)
 {
     size_t nbytes = work->into->nbytes;
-    void *into = work->into->data;
-    int code = 0;
-    for (int part = 0; part < work->parts && code == 0;) {
-        const void *src[WM_REDUCE_SOURCES];
-        int n = 0;
-        if (part > 0)
-            src[n++] = into;
-        while (n < WM_REDUCE_SOURCES && part < work->parts)
-            src[n++] = work->from->data + (size_t)part++ * nbytes;
-        bool last = part == work->parts && work->divisor > 0;
-        const wm_reduction_t reduction = {
-            .type = work->type,
-            .op = last ? WM_REDUCE_AVG : work->op,
-            .dst = &into,
-            .targets = 1,
-            .src = src,
-            .n = n,
-            .divisor = work->divisor,
-            .count = nbytes / wm_reduce_size(work->type),
-        };
-        code = wm_reduce_enqueue(work->device, &reduction, work->access.stream,
-                                 err);
-    }
-    return code;
+    const wm_reduce_many_t many = {
+        .type = work->type,
+        .op = work->divisor > 0 ? WM_REDUCE_AVG : work->op,
+        .dst = work->into->data,
+        .sums = work->into->data,
+        .sources = work->from->data,
+        .each = nbytes,
+        .own = -1,
+        .n = work->parts,
+        .divisor = work->divisor,
+        .count = nbytes / wm_reduce_size(work->type),
+    };
+    return wm_reduce_many(work->device, &many, work->access.stream, err);
 }
 
 static int

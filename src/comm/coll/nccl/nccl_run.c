@@ -204,14 +204,31 @@ run_copy(const wm_nccl_run_t *run, char *to, const char *from, size_t nbytes,
                                 run->desc.stream, err);
 }
 
+// Reduces `nbytes` of the first `n` ranks: each rank's is in the room, `each`
+// bytes behind the one before, but this rank's lies at `mine`, if that is not
+// NULL.
 static int
-run_fold(const wm_nccl_run_t *run, char *to, const void *const *sources, int n,
-         size_t nbytes, wm_error_t *err)
+run_fold(const wm_nccl_run_t *run, char *to, const char *mine, size_t each,
+         int n, size_t nbytes, wm_error_t *err)
 {
     const wm_coll_desc_t *desc = &run->desc;
-    return wm_reduce_launch(desc->device, desc->type, desc->op, to, sources, n,
-                            nbytes / wm_reduce_size(desc->type), desc->stream,
-                            err);
+    char *room = room_of(run);
+    int own = mine != NULL ? desc->comm->rank : -1;
+    const wm_reduce_many_t many = {
+        .type = desc->type,
+        .op = desc->op,
+        .dst = to,
+        .sums = room + (own < 0 ? 0 : (size_t)own * each),
+        .sources = room,
+        .each = each,
+        .own = own,
+        .its = mine,
+        .n = n,
+        .count = nbytes / wm_reduce_size(desc->type),
+    };
+    return nbytes == 0
+               ? 0
+               : wm_reduce_many(desc->device, &many, desc->stream, err);
 }
 
 static int
@@ -286,15 +303,11 @@ static int
 run_reduce_gathered(wm_nccl_run_t *run, wm_error_t *err)
 {
     const wm_coll_desc_t *desc = &run->desc;
-    const void *sources[WM_REDUCE_SOURCES];
     size_t nbytes = desc->out[0].nbytes;
-    char *room = room_of(run);
-    int code = run_gather(run, desc->source, room, nbytes, err);
-    for (int rank = 0; rank < desc->comm->size; ++rank)
-        sources[rank] = room + (size_t)rank * nbytes;
-    return code < 0 || nbytes == 0 ? code
-                                   : run_fold(run, desc->target, sources,
-                                              desc->comm->size, nbytes, err);
+    int code = run_gather(run, desc->source, room_of(run), nbytes, err);
+    return code < 0 ? code
+                    : run_fold(run, desc->target, NULL, nbytes,
+                               desc->comm->size, nbytes, err);
 }
 
 // Exchanges a round of the blocks that ranks reduce, from `at` on: this rank's
@@ -329,18 +342,13 @@ round_fold(const wm_nccl_run_t *run, char *result, size_t at, size_t room_each,
            wm_error_t *err)
 {
     const wm_coll_desc_t *desc = &run->desc;
-    const void *sources[WM_REDUCE_SOURCES];
     size_t mine = desc->into[0].nbytes;
-    int n = 0;
-    for (int rank = 0; rank < desc->comm->size; ++rank)
-        if (run_takes(run, rank))
-            sources[n++] = rank == desc->comm->rank
-                               ? desc->source + out_of(run, rank)->at + at
-                               : room_of(run) + (size_t)rank * room_each;
-    return n == 0 || at >= mine
-               ? 0
-               : run_fold(run, result + at, sources, n,
-                          smaller(mine - at, round_bytes(run)), err);
+    int own = desc->comm->rank;
+    return at >= mine ? 0
+                      : run_fold(run, result + at,
+                                 desc->source + out_of(run, own)->at + at,
+                                 room_each, (int)run->takes.count,
+                                 smaller(mine - at, round_bytes(run)), err);
 }
 
 // Each rank sends the others their blocks, or all of its vector.
@@ -400,15 +408,8 @@ parts_fold(const wm_nccl_run_t *run, const round_t *round, char *to,
            wm_error_t *err)
 {
     const wm_coll_desc_t *desc = &run->desc;
-    const void *sources[WM_REDUCE_SOURCES];
-    for (int rank = 0; rank < desc->comm->size; ++rank)
-        sources[rank] = rank == desc->comm->rank
-                            ? desc->source + round->at + round->mine.at
-                            : room_of(run) + (size_t)rank * round->each;
-    return round->mine.nbytes == 0
-               ? 0
-               : run_fold(run, to, sources, desc->comm->size,
-                          round->mine.nbytes, err);
+    return run_fold(run, to, desc->source + round->at + round->mine.at,
+                    round->each, desc->comm->size, round->mine.nbytes, err);
 }
 
 // Gives the reduced parts to all ranks, or to the root (`root`; -1: all).
