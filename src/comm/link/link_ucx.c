@@ -637,7 +637,7 @@ static bool
 access_takes(const wm_peer_t *peer, const wm_pointer_t *memory, size_t nbytes)
 {
     return (!wm_memory_on_device(memory) || ucx_unstaged(peer, memory))
-           && (nbytes <= EMULATED_BYTES || ucx->rdma);
+           && ucx != NULL && (nbytes <= EMULATED_BYTES || ucx->rdma);
 }
 
 // Makes the flight of an access, for which UCX returns a request, or refuses.
