@@ -113,6 +113,10 @@ def _code_options(archs: list[int], makes_clusters: bool) -> list[str]:
     return options
 
 
+def _codes(archs: list[int]) -> str:
+    return " ".join([*(f"sm_{arch}" for arch in archs), "PTX"])
+
+
 def options(cuda: Cuda, archs: list[int], makes_clusters: bool) -> list[str]:
     """What nvcc is told, besides the files."""
     # -fmad=false: the host gives the same bits (src/kernels/fold.h).
@@ -172,9 +176,8 @@ def begin(
             jobs.append((cuda, source, words, binaries[-1]))
     if jobs:
         Path(folder).mkdir(parents=True, exist_ok=True)
-        codes = " ".join(f"sm_{arch}" for arch in archs) or "PTX"
         progress.say(
-            f"compiling {len(jobs)} files of kernels for {codes} "
+            f"compiling {len(jobs)} files of kernels for {_codes(archs)} "
             f"({cuda.nvcc}, CUDA {cuda.version[0]}.{cuda.version[1]})"
         )
     done = [pool.submit(_compile, *job) for job in jobs]
@@ -182,7 +185,7 @@ def begin(
     def finish() -> str:
         for one in done:
             one.result()
-        return _write_whole(folder, _c_text(binaries, cuda))
+        return _write_whole(folder, _c_text(binaries, cuda, archs))
 
     return finish
 
@@ -221,7 +224,7 @@ def _compile(cuda: Cuda, source: str, words: list[str], binary: Path) -> None:
     progress.say(f"compiled {source} in {seconds:.0f} s")
 
 
-def _c_text(binaries: list[Path], cuda: Cuda) -> str:
+def _c_text(binaries: list[Path], cuda: Cuda, archs: list[int]) -> str:
     # The assembler takes them as they are: a compiler would take long, and
     # much memory, for arrays with these values.
     images, table = [], []
@@ -234,6 +237,9 @@ def _c_text(binaries: list[Path], cuda: Cuda) -> str:
     images += [".balign 4", ".globl wm_kernels_cuda"]
     images += [".type wm_kernels_cuda, %object", "wm_kernels_cuda:"]
     images += [f".long {version}", ".size wm_kernels_cuda, 4"]
+    images += [".globl wm_kernels_codes", ".type wm_kernels_codes, %object"]
+    images += [f'wm_kernels_codes: .asciz "{_codes(archs)}"']
+    images += [".size wm_kernels_codes, . - wm_kernels_codes"]
     lines = [
         *(".pushsection .rodata", *images, ".popsection"),
         '.pushsection .data.rel.ro,"aw"',

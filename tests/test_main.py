@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """`python -m warpmpi` runs a program as `python` itself does."""
 
+import json
 import os
 import platform
 import py_compile
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +14,7 @@ import zipfile
 import pytest
 
 import ranks
+import warpmpi as wm
 
 FACTS = """
 import os, pickle, sys
@@ -152,10 +155,49 @@ def about(*flags, reader=True, **environment):
 def test_the_version():
     printed, errors, status = about()
     assert (errors, status) == ("", 0)
-    first = printed.splitlines()[0]
-    assert first.startswith("warpmpi ") and ", mpi4py " in first
-    assert first.endswith(f", Python {platform.python_version()}")
-    assert printed.splitlines()[-2].startswith("GPUs: ")
+    told = dict(line.split(maxsplit=1) for line in printed.splitlines())
+    assert set(told) >= {"warpmpi", "NumPy", "MPI", "driver", "kernels"}
+    assert told["Python"].startswith(f"{platform.python_version()} (")
+    assert told["settings"] != "defaults"  # those of the tests
+
+
+CONFIG = """
+import json, warpmpi, sys
+told = warpmpi.show_config(mode="dicts")
+json.dump(told, sys.stdout)
+assert not warpmpi._core._device_active(warpmpi.get_device())
+"""
+
+
+def test_the_configuration_as_dictionaries(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", CONFIG],
+        env=ranks.clean_environment(
+            PYTHONPATH=str(ranks.ROOT),
+            WARPMPI_HOST="elsewhere",
+            WARPMPI_EAGER_LIMIT="65536",
+        ),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    told = json.loads(done.stdout)
+    assert told["settings"]["WARPMPI_HOST"] == "elsewhere"
+    assert "WARPMPI_EAGER_LIMIT" not in told["settings"]  # its default
+    assert told["MPI"]["abi"] in told["warpmpi"]["abis"]
+    assert told["CUDA"]["kernels"][-1] == "PTX"
+    assert len(told["GPUs"]) == wm.get_cuda_device_count()
+    for gpu in told["GPUs"]:
+        assert re.fullmatch(r"\d+\.\d", gpu["compute_capability"])
+        assert gpu["memory"] > 0 and gpu["uuid"].startswith("GPU-")
+
+
+def test_the_configuration_is_printed(capsys):
+    assert wm.show_config() is None
+    printed = capsys.readouterr().out
+    assert printed.startswith("warpmpi        ") and "\nNumPy " in printed
+    with pytest.raises(ValueError, match="mode is 'yaml': give 'stdout'"):
+        wm.show_config("yaml")
 
 
 def test_the_version_does_not_start_mpi(tmp_path):
@@ -177,7 +219,9 @@ def test_the_version_where_the_reader_leaves():
 def test_the_version_without_a_gpu(tmp_path):
     driver = str(tmp_path / "none.so")
     printed, _, status = about(WARPMPI_CUDA_DRIVER=driver)
-    assert status == 0 and "\nGPUs: none: no CUDA driver: " in printed
+    assert status == 0
+    assert re.search(r"\nGPUs +none: no CUDA driver: ", printed)
+    assert re.search(r"\ndriver +none \(.*none.so", printed)
 
 
 @pytest.mark.parametrize(
@@ -201,6 +245,6 @@ def test_the_version_without_an_mpi(tmp_path, missing, told):
     path = os.pathsep.join([str(tmp_path), str(ranks.ROOT)])
     printed, errors, status = about(PYTHONPATH=path)
     assert status == 1 and "Traceback" not in errors
-    assert f"Python {platform.python_version()}\n" in printed
-    assert printed.endswith("\nMPI: none: no luck\n")
+    assert re.search(rf"\nPython +{platform.python_version()} ", printed)
+    assert re.search(r"\nMPI +none: no luck\n", printed)
     assert f"warpmpi cannot be imported: {told}" in errors

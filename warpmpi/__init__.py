@@ -30,6 +30,7 @@ if not _is_begun():
         _stream_methods,
         _watching,
     )
+    from warpmpi._about import show_config
     from warpmpi._arrays import (
         array,
         empty_like,
@@ -146,6 +147,7 @@ __all__ = [
     "profile",
     "require",
     "reset_stats",
+    "show_config",
     "stats",
     "transport",
     "CudaError",

@@ -18,8 +18,9 @@ others go on after sys.exit() on one rank, as without -m.
     doctor       examines MPI, hosts and GPUs, moves data between all ranks,
                  and says what is wrong (run a script of that name as ./doctor)
     --help, -h   this text
-    --version    the versions of warpmpi, mpi4py, NumPy, Python and the MPI,
-                 the GPUs, the source of the switch points, and what is missing
+    --version    versions, MPI and its ABI, driver, kernels, GPUs, settings,
+                 the source of the switch points, and what is missing; in a
+                 program warpmpi.show_config()
 
 Environment: WARPMPI_TRANSPORT=ipc, host, mpi or ucx selects the transport of
 GPU memory; docs/guide.md lists the other variables.

@@ -13,6 +13,9 @@
 // older major version cannot load them.
 extern const int wm_kernels_cuda;
 
+// The code that the kernels are compiled to, such as "sm_80 sm_90 PTX".
+extern const char wm_kernels_codes[];
+
 // Families of kernels: X(FAMILY, file of src/kernels, prefix of the names,
 // rows: the rest of the names)
 #define WM_KERNEL_FAMILIES(X)                                                 \

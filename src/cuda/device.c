@@ -48,6 +48,9 @@ describe_lock_held(int ordinal, wm_error_t *err)
                < 0
         || WM_CU(err, DeviceGetAttribute, &device->major,
                  CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device->handle)
+               < 0
+        || WM_CU(err, DeviceGetAttribute, &device->minor,
+                 CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device->handle)
                < 0)
         return wm_error_context(err, "describing cuda:%d", ordinal);
     int mps = 0; // older drivers do not know it

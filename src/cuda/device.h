@@ -18,8 +18,8 @@ typedef struct {
     char pci_bus_id[20];
     CUuuid uuid;
     int multiprocessors;
-    int major; // major number of its compute capability
-    bool mps;  // MPS: processes share the device concurrently
+    int major, minor; // its compute capability
+    bool mps;         // MPS: processes share the device concurrently
     size_t total_memory;
 } wm_device_t;
 

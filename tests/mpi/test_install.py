@@ -705,7 +705,7 @@ def test_help_and_version():
     assert run_plain().returncode == 2
     done = run_plain("--version")
     assert done.stdout.startswith("warpmpi ")
-    assert "\nswitch points: built in\n" in done.stdout
+    assert "\nswitch points  built in\n" in done.stdout
 
 
 @pytest.mark.parametrize("words", [("-x",), ("-m",), ("-c",)])

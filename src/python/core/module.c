@@ -60,14 +60,15 @@ driver_version(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 
 PyDoc_STRVAR(kernels_cuda_doc,
              "_kernels_cuda()\n--\n\n"
-             "The version of CUDA that compiled the kernels; the driver must "
-             "be for\nthis major version, or a newer one.");
+             "The version of CUDA that compiled the kernels, and to which "
+             "code; the\ndriver must be for this major version, or a newer "
+             "one.");
 
 static PyObject *
 kernels_cuda(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
-    return Py_BuildValue("ii", wm_kernels_cuda / 1000,
-                         wm_kernels_cuda % 1000 / 10);
+    return Py_BuildValue("iis", wm_kernels_cuda / 1000,
+                         wm_kernels_cuda % 1000 / 10, wm_kernels_codes);
 }
 
 PyDoc_STRVAR(

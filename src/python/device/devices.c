@@ -244,8 +244,8 @@ facts_of(PyObject *object)
 
 PyDoc_STRVAR(facts_doc,
              "_device_facts(device, /)\n--\n\n"
-             "Return (name, UUID, PCI address, bytes, major compute\n"
-             "capability) of a CUDA device.");
+             "Return (name, UUID, PCI address, bytes, major and minor\n"
+             "compute capability) of a CUDA device.");
 
 static PyObject *
 device_facts(PyObject *Py_UNUSED(module), PyObject *object)
@@ -253,9 +253,10 @@ device_facts(PyObject *Py_UNUSED(module), PyObject *object)
     const wm_device_t *facts = facts_of(object);
     return facts == NULL
                ? NULL
-               : Py_BuildValue("sy#sni", facts->name, facts->uuid.bytes,
+               : Py_BuildValue("sy#snii", facts->name, facts->uuid.bytes,
                                (Py_ssize_t)16, facts->pci_bus_id,
-                               (Py_ssize_t)facts->total_memory, facts->major);
+                               (Py_ssize_t)facts->total_memory, facts->major,
+                               facts->minor);
 }
 
 PyDoc_STRVAR(free_memory_doc,
