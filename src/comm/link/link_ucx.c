@@ -30,7 +30,7 @@
 // peer's death first.
 #define TOLD_US 5000000
 #define CLOSE_US 2000000     // for the endpoints, in MPI_Finalize
-#define EMULATED_BYTES 65536 // most of a put or get without RDMA
+#define EMULATED_BYTES 32768 // most of a put or get without RDMA
 #define BUCKETS 256          // of peers, by id
 
 // A chunk under way, or one that has ended: it has no request, but a status.

@@ -268,6 +268,7 @@ asked_is_accessed(wm_asked_t *asked)
         wm_buffer_t buffer = asked->move.buffer;
         asked->move.buffer.owner = NULL;
         asked->move.buffer.release = NULL;
+        buffer.producer.kind = WM_PRODUCER_NONE; // the move has waited
         asked->accesses = false;
         code = asked_begin_data(asked, puts ? &buffer : NULL,
                                 puts ? NULL : &buffer, &err);
