@@ -59,6 +59,9 @@ def environment(ranks: int) -> dict[str, str]:
         "OMPI_MCA_btl": "self,tcp",
         "OMPI_MCA_btl_tcp_if_include": "lo",
         "MPIR_CVAR_NOLOCAL": "1",
+        # Open MPI 5, and 4: all cores for a rank, as the rivals' threads share its core.
+        "PRTE_MCA_hwloc_default_binding_policy": "none",
+        "OMPI_MCA_hwloc_base_binding_policy": "none",
         "UCX_TLS": "tcp,cuda_copy",
         "UCX_NET_DEVICES": "lo",
     }

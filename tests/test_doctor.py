@@ -655,6 +655,16 @@ RULES = [
     ),
     (
         and_(
+            each("host", one_core=True),
+            one(1, "host", identity="b", name="b"),
+            top(expect={"hosts": 2, "ranks": 2}),
+        ),
+        "one-core",
+        "note",
+        "bound to one core each",
+    ),
+    (
+        and_(
             each(
                 "host",
                 cards=[

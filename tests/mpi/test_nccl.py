@@ -233,6 +233,31 @@ def test_arguments_that_one_rank_refuses_revoke_it(tmp_path):
     assert printed.count("right True") == 2, printed
 
 
+@pytest.mark.skipif(
+    len(os.sched_getaffinity(0)) < 2
+    or "WARPMPI_CUDA_DRIVER" not in os.environ,
+    reason="needs two cores, and the simulated NCCL",
+)
+@pytest.mark.parametrize("wrapper", [[], ["sh", "-c", 'exec "$@"', "sh"]])
+def test_threads_of_nccl_have_the_cores_of_the_launcher(tmp_path, wrapper):
+    """Though it binds each rank to one core."""
+    text = """
+    launchers = os.sched_getaffinity(0)
+    own = {min(launchers)}
+    os.sched_setaffinity(0, own)
+    comm.Allreduce(ones(5000), ones(5000))
+    assert os.sched_getaffinity(0) == own
+    theirs = [
+        os.sched_getaffinity(int(thread))
+        for thread in os.listdir("/proc/self/task")
+        if open(f"/proc/self/task/{thread}/comm").read() == "NCCL\\n"
+    ]
+    assert served() == 1 and len(theirs) >= 2
+    assert all(cores == launchers for cores in theirs), theirs
+    """
+    apart(tmp_path, text, wrapper=wrapper)
+
+
 def test_a_call_behind_one_whose_array_is_moved(tmp_path):
     """NCCL's calls start in the program's order, whatever they wait for."""
     apart(

@@ -254,6 +254,7 @@ make(const Id &id, int ranks, int rank, CUdevice device, bool blocking)
         handles[comm.get()] = comm;
     }
     comm->thread = quiet_thread([comm] { live(comm); });
+    pthread_setname_np(comm->thread.native_handle(), "NCCL");
     return comm;
 }
 

@@ -173,6 +173,14 @@ def _shm() -> dict[str, Any]:
     return told
 
 
+def _is_on_one_core() -> bool:
+    """Tell if this process may use one core of several."""
+    mine = os.sched_getaffinity(0)
+    folder = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
+    cores = {_read(folder.format(each)) or str(each) for each in mine}
+    return len(cores) == 1 and (os.cpu_count() or 1) > len(mine)
+
+
 def of_host() -> dict[str, Any]:
     """Return what this host gives its processes."""
     kernel = _read("/proc/sys/kernel/random/boot_id")
@@ -193,6 +201,7 @@ def of_host() -> dict[str, Any]:
         "infiniband": os.path.isdir("/dev/infiniband"),
         "gpu_files": os.path.exists("/dev/nvidiactl"),
         "cores": len(os.sched_getaffinity(0)),
+        "one_core": _is_on_one_core(),
         "cards": network.cards(),
     }
 

@@ -119,6 +119,19 @@ def _locked_memory(job: Job) -> Iterator[Finding]:
             )
 
 
+def _one_core(job: Job) -> Iterator[Finding]:
+    for bound, ranks in job.values("host", "one_core").items():
+        if bound and len(job.hosts()) > 1:
+            yield Finding(
+                "one-core",
+                NOTE,
+                f"{names(ranks)}: bound to one core each, which also the threads "
+                "need that make progress between hosts",
+                "mpirun --bind-to none, or --map-by slot:pe=4; "
+                "srun --cpus-per-task=4",
+            )
+
+
 def _cuda_aware(job: Job) -> Iterator[Finding]:
     asked = job.get(0, "mpi", "cuda_aware")
     if asked is None:
@@ -378,6 +391,7 @@ RULES: tuple[Rule, ...] = (
     _shm,
     _private,
     _locked_memory,
+    _one_core,
     _cuda_aware,
     _expandable,
     _bytes,

@@ -3,7 +3,9 @@
 // How ranks make NCCL's communicator. Each step is begun, and looked at beside
 // dead ranks. A thread of its own makes the first calls, which wait for other
 // ranks inside NCCL. Meanwhile the ranks tell each other again and again, by
-// MPI, how far they are: if one fails, all leave.
+// MPI, how far they are: if one fails, all leave. NCCL's threads inherit the
+// cores of the calls that begin them, which are those of the launcher
+// (comm/engine/binding.h).
 #include "comm/coll/nccl/nccl_comm.h"
 
 #include <stdio.h>
@@ -14,6 +16,7 @@
 #include "comm/coll/call/coll_wait.h"
 #include "comm/coll/direct/coll_gather.h"
 #include "comm/coll/nccl/nccl_private.h"
+#include "comm/engine/binding.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/hash.h"
 #include "cuda/lock.h"
@@ -227,11 +230,14 @@ nccl_open_join(opening_t *opening, const wm_nccl_id_t *id, wm_error_t *err)
     const wm_comm_t *comm = own->comm;
     wm_nccl_config_t config = wm_nccl_config(0);
     wm_scope_t scope;
+    wm_binding_t binding;
     int code = wm_device_enter(own->device, &scope, err);
     if (code < 0)
         return code;
+    wm_binding_widen(&binding);
     code = WM_NCCL(err, CommInitRankConfig, &own->parent, comm->size, *id,
                    comm->rank, &config);
+    wm_binding_restore(&binding);
     wm_device_leave(&scope);
     return code;
 }
@@ -252,9 +258,13 @@ nccl_open_split(opening_t *opening, wm_error_t *err)
 {
     wm_nccl_comm_t *own = opening->own;
     wm_nccl_config_t config = wm_nccl_config(1);
+    wm_binding_t binding;
     opening->state = SPLITTING;
-    return WM_NCCL(err, CommSplit, own->parent, 0, own->comm->rank,
-                   &opening->child, &config);
+    wm_binding_widen(&binding);
+    int code = WM_NCCL(err, CommSplit, own->parent, 0, own->comm->rank,
+                       &opening->child, &config);
+    wm_binding_restore(&binding);
+    return code;
 }
 
 // Goes on as far as possible.
