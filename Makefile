@@ -42,7 +42,7 @@ BUILD_FILES := setup.py pyproject.toml $(wildcard build_tools/*.py)
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo build for-tests test test-full test-asan test-wheel gpu-test lint \
-        format simcuda sdist wheel clean distclean
+        docs format simcuda sdist wheel clean distclean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' \
@@ -114,7 +114,7 @@ simcuda: $(VENV)/.build-tools ## the simulated driver, NCCL and UCX, into build/
 # What is downloaded comes while it is compiled.
 for-tests: $(VENV)/.build-tools
 	@$(MAKE) -s --no-print-directory -j 3 $(VENV)/.built \
-	    $(VENV)/.extras-test-lint simcuda
+	    $(VENV)/.extras-test-lint-docs simcuda
 	@$(MAKE) -s --no-print-directory $(VENV)/.installed
 
 test: for-tests ## a sample of every suite, and lint; makes .venv
@@ -146,8 +146,14 @@ gpu-test: ## the same suites on real GPUs, with what the machine has
 	@$(PYTHON) setup.py --quiet build_ext --inplace
 	@PYTHONPATH=$(CURDIR) $(PYTHON) tests/run.py --gpu unit mpi $(ALL_ARGS)
 
-lint: $(VENV)/.installed $(VENV)/.extras-lint ## formatters and type checkers
+lint: $(VENV)/.installed $(VENV)/.extras-lint-docs ## formatters, type checkers, and the site of the documents
 	@$(PY) tests/run.py lint
+
+# DOCS_ONLINE=1 also links into Python's, NumPy's and mpi4py's documents.
+docs: $(VENV)/.installed $(VENV)/.extras-docs ## the documentation site, into build/docs
+	@$(TELL) "writing the site" \
+	    $(PY) -m sphinx -q -W --keep-going -d build/doctrees docs build/docs
+	@echo build/docs/index.html
 
 format: $(VENV)/.extras-lint ## let ruff and clang-format rewrite the tree
 	@$(VENV)/bin/ruff check --fix .

@@ -9,8 +9,9 @@ unit: everything outside tests/mpi and tests/hosts, in one process; mpi:
 tests/mpi under mpirun, once for each number of ranks; hosts: tests/hosts, and
 a part of mpi4py's own, in jobs on several hosts, which are namespaces;
 mpi4py: more of these (mpi4py_suite.py has the whole); host-only: all of them,
-in a job without GPUs; lint: formatters and type checkers, each counted as one
-test. Without a name, all of them. The simulated driver serves unless --gpu.
+in a job without GPUs; lint: formatters, type checkers and the documentation
+site, each counted as one test. Without a name, all of them. The simulated
+driver serves unless --gpu.
 Exits with 1 if anything failed or hung.
 
 A sample runs, unless pytest is given arguments, WARPMPI_TEST_FULL is set, or
@@ -52,6 +53,8 @@ LOG_TAIL = 200  # lines of each other rank's log that are shown
 TEXT_TAIL = 12  # lines of a failure that are said once more at the end
 ERROR_LINES = 5  # of its error, which are said before them
 LANES = 3  # of two cores: there is always one that waits
+# What writes the documentation site.
+SITE = "-m sphinx -q -W --keep-going -d build/doctrees docs build/docs".split()
 FAILURES = "===== what failed"  # before the last list of failures
 EVERY = 8  # one in so many of a test's parameters runs, unless asked for
 PROGRAMS = 3  # parts of the tests that start programs
@@ -207,6 +210,7 @@ def lints():
         "stubtest": [python, "-m", "mypy.stubtest", "warpmpi._core"],
         "types": [python, "tests/check_types.py"],
         "clang-format": [clang_format, "--dry-run", "-Werror", *sources],
+        "documents": [python, *SITE],
     }
 
 

@@ -35,11 +35,14 @@ SOURCES = sorted(path for path in SRC.rglob("*.[ch]") if path.is_file())
 KERNELS = sorted(SRC.rglob("*.cu"))
 PYTHON = sorted(
     path
-    for folder in ("warpmpi", "tests", "examples", "benchmarks", "build_tools")
+    for folder in (
+        *("warpmpi", "tests", "examples", "benchmarks", "build_tools"),
+        "docs",
+    )
     for path in (ROOT / folder).rglob("*.py")
 )
 DOCUMENTS = sorted(
-    path for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"))
+    path for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"))
 )
 
 
