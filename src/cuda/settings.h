@@ -53,7 +53,10 @@
     X(ENGINES, WORD, "",                                                      \
       "names of hierarchy, copies, kernels, nccl and mpi, with commas "       \
       "between",                                                              \
-      MUST, "the engines of collectives that may serve; mpi always may")      \
+      MUST,                                                                   \
+      "the engines of collectives that may serve; mpi always may. Without "   \
+      "mpi in the list the others also do calls of less than 64 KiB between " \
+      "hosts")                                                                \
     X(TUNED, PATH, "~/.cache/warpmpi/tuned.json", "a path", OWN,              \
       "the measured thresholds of collectives; those of rank 0 count")        \
     X(LOG, WORD, "", "cuda, route, or cuda,route", OWN,                       \

@@ -125,8 +125,8 @@ def _one_core(job: Job) -> Iterator[Finding]:
             yield Finding(
                 "one-core",
                 NOTE,
-                f"{names(ranks)}: bound to one core each, which also the threads "
-                "need that make progress between hosts",
+                f"{names(ranks)}: bound to one core each, which also the "
+                "threads need that make progress between hosts",
                 "mpirun --bind-to none, or --map-by slot:pe=4; "
                 "srun --cpus-per-task=4",
             )

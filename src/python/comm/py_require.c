@@ -33,11 +33,12 @@ require(PyObject *Py_UNUSED(module), PyObject *args)
     return wm_py_none(code, &err);
 }
 
-PyDoc_STRVAR(requires_doc,
-             "_requires(comm, /)\n--\n\n"
-             "Return True if a communicator of ours refuses to stage, or that\n"
-             "of a persistent request; None: if all of this process do.\n"
-             "False for other communicators.");
+PyDoc_STRVAR(
+    requires_doc,
+    "_requires(comm, /)\n--\n\n"
+    "Return True if a communicator of ours refuses to stage, or that\n"
+    "of a persistent request; None: if all of this process do.\n"
+    "False for other communicators.");
 
 static PyObject *requires(PyObject *Py_UNUSED(module), PyObject *comm)
 {
