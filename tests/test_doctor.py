@@ -655,6 +655,16 @@ RULES = [
     ),
     (
         and_(
+            each("mpi", han=True),
+            one(1, "host", identity="b", name="b"),
+            top(expect={"hosts": 2, "ranks": 2}),
+        ),
+        "han",
+        "note",
+        "HAN does collectives of host memory",
+    ),
+    (
+        and_(
             each("host", one_core=True),
             one(1, "host", identity="b", name="b"),
             top(expect={"hosts": 2, "ranks": 2}),

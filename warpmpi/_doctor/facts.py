@@ -251,6 +251,19 @@ def of_mpi_library(MPI: Any) -> dict[str, Any]:
     }
 
 
+def _has_han(MPI: Any) -> bool:
+    """Tell if Open MPI's component HAN does collectives between hosts."""
+    name, version = MPI.get_vendor()
+    asked = os.environ.get("OMPI_MCA_coll", "")
+    named = "han" in asked.removeprefix("^").split(",")
+    return (
+        name == "Open MPI"
+        and version[0] >= 5
+        and (not named if asked.startswith("^") else named or not asked)
+        and os.environ.get("OMPI_MCA_coll_han_priority") != "0"
+    )
+
+
 def of_mpi(MPI: Any) -> dict[str, Any]:
     """Return what the running MPI says."""
     levels = "SINGLE FUNNELED SERIALIZED MULTIPLE".split()
@@ -263,6 +276,7 @@ def of_mpi(MPI: Any) -> dict[str, Any]:
         "rank": MPI.COMM_WORLD.rank,
         "size": MPI.COMM_WORLD.size,
         "says_cuda_aware": claim,
+        "han": _has_han(MPI),
     }
 
 

@@ -410,6 +410,19 @@ def _orte(job: Job) -> Iterator[Finding]:
         )
 
 
+def _han(job: Job) -> Iterator[Finding]:
+    if job.get(0, "mpi", "han") and len(job.hosts()) > 1:
+        yield Finding(
+            "han",
+            NOTE,
+            "Open MPI's component HAN does collectives of host memory between "
+            "hosts: with two datatypes of different gaps its Gather and "
+            "Allgather (5.0.11) lose bytes, and after a death its Allreduce "
+            "may end without an error",
+            "export OMPI_MCA_coll=^han, if the program makes such calls",
+        )
+
+
 def _versions(job: Job) -> Iterator[Finding]:
     for group, name, what in (
         ("installation", "python", "Python"),
@@ -525,6 +538,7 @@ RULES: tuple[Rule, ...] = (
     _launcher,
     _expected,
     _orte,
+    _han,
     _versions,
     _two_libraries,
     _two_mpis,
