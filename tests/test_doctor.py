@@ -655,6 +655,16 @@ RULES = [
     ),
     (
         and_(
+            each("mpi", netmod="ucx"),
+            one(1, "host", identity="b", name="b"),
+            top(expect={"hosts": 2, "ranks": 2}),
+        ),
+        "mpich-ucx",
+        "warning",
+        "MPICH sends by UCX between hosts",
+    ),
+    (
+        and_(
             each("mpi", han=True),
             one(1, "host", identity="b", name="b"),
             top(expect={"hosts": 2, "ranks": 2}),

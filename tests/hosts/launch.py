@@ -37,10 +37,10 @@ sys.path[:0] = [str(ROOT / "build_tools"), str(ROOT / "tests")]
 import mpirun  # noqa: E402
 import ranks  # noqa: E402
 
-# Unless they are set. Open MPI's HAN loses bytes where blocks have gaps
-# (Gather, Allgather), as tests/random_collectives.py --plain shows, and its
-# Allreduce ends without an error where a host has died. MPICH's UCX hangs over
-# TCP.
+# Unless they are set. Open MPI's HAN loses bytes in Gather and Allgather whose
+# two datatypes have different gaps, as tests/random_collectives.py --plain
+# shows, and its Allreduce ends without an error where a host has died. MPICH
+# by UCX hangs in receives from any source. Both are so in plain mpi4py.
 SETTINGS = {"OMPI_MCA_coll": "^han", "MPIR_CVAR_CH4_NETMOD": "ofi"}
 NETWORK = "10.77.0"
 HEAD = "head", f"{NETWORK}.254"  # where the launcher is

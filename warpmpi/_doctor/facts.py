@@ -264,6 +264,13 @@ def _has_han(MPI: Any) -> bool:
     )
 
 
+def _netmod(MPI: Any) -> str:
+    """Return what MPICH sends by between hosts; "" if it does not tell."""
+    told = re.search(r"ch4:(\w+)", MPI.Get_library_version())
+    asked = os.environ.get("MPIR_CVAR_CH4_NETMOD")
+    return asked or told[1] if told else ""
+
+
 def of_mpi(MPI: Any) -> dict[str, Any]:
     """Return what the running MPI says."""
     levels = "SINGLE FUNNELED SERIALIZED MULTIPLE".split()
@@ -277,6 +284,7 @@ def of_mpi(MPI: Any) -> dict[str, Any]:
         "size": MPI.COMM_WORLD.size,
         "says_cuda_aware": claim,
         "han": _has_han(MPI),
+        "netmod": _netmod(MPI),
     }
 
 

@@ -423,6 +423,17 @@ def _han(job: Job) -> Iterator[Finding]:
         )
 
 
+def _netmod(job: Job) -> Iterator[Finding]:
+    if job.get(0, "mpi", "netmod") == "ucx" and len(job.hosts()) > 1:
+        yield Finding(
+            "mpich-ucx",
+            WARNING,
+            "MPICH sends by UCX between hosts: its receives from any source "
+            "(5.0) may hang over TCP, also in programs without warpmpi",
+            "export MPIR_CVAR_CH4_NETMOD=ofi",
+        )
+
+
 def _versions(job: Job) -> Iterator[Finding]:
     for group, name, what in (
         ("installation", "python", "Python"),
@@ -539,6 +550,7 @@ RULES: tuple[Rule, ...] = (
     _expected,
     _orte,
     _han,
+    _netmod,
     _versions,
     _two_libraries,
     _two_mpis,
