@@ -5,6 +5,7 @@
     mpirun -n 2 python -m warpmpi -m module [argument ...]
     mpirun -n 2 python -m warpmpi -c 'program' [argument ...]
     mpirun -n 2 python -m warpmpi doctor [--help]
+    mpirun -n 2 python -m warpmpi bench allreduce [--help]
 
 When the program imports mpi4py.MPI, warpmpi.install() makes MPI.COMM_WORLD and
 all communicators that are made from it take arrays of CuPy, Warp, PyTorch, JAX
@@ -17,6 +18,7 @@ others go on after sys.exit() on one rank, as without -m.
 
     doctor       examines MPI, hosts and GPUs, moves data between all ranks,
                  and says what is wrong (run a script of that name as ./doctor)
+    bench        times messages and collectives, beside NCCL and MPI
     --help, -h   this text
     --version    versions, MPI and its ABI, driver, kernels, GPUs, settings,
                  the source of the switch points, and what is missing; in a
@@ -237,6 +239,10 @@ def main() -> None:
         from warpmpi import _doctor
 
         sys.exit(_doctor.main(arguments[1:]))
+    if arguments[0] == "bench":
+        from warpmpi import _bench
+
+        sys.exit(_bench.main(arguments[1:]))
     hook = Hook()
     if not hasattr(sys.modules["warpmpi"], "install"):
         del sys.modules["warpmpi"]  # an empty namespace, which the import left
