@@ -5,6 +5,7 @@ import importlib.util
 
 import pytest
 
+import pages
 import ranks
 import warpmpi as wm
 
@@ -17,6 +18,53 @@ needs_warp = pytest.mark.skipif(
     importlib.util.find_spec("warp") is None, reason="needs Warp"
 )
 
+# What each prints last, and the words that run it.
+SHORT = {
+    "ring.py": "has seen",
+    "halo.py": "in the middle",
+    "kmeans.py": "points with",
+    "average_gradients.py": "have the same weights, and the right ones",
+    "pipeline.py": "went through",
+    "gather_plot.py": " @@",
+    "captured_graph.py": "10 launches",
+    "unchanged.py": "right",
+}
+
+
+def words_of(name):
+    unchanged = ["-m", "warpmpi"] if name == "unchanged.py" else []
+    return [*unchanged, EXAMPLES / name]
+
+
+@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("name", sorted(SHORT.keys() - {"captured_graph.py"}))
+def test_short_example_on_the_cpu(name, count):
+    printed = ranks.run(*words_of(name), ranks=count, **CPU)
+    assert SHORT[name] in printed
+    assert "with cupy" not in printed
+
+
+@pytest.mark.parametrize("name", sorted(SHORT))
+def test_short_example_on_gpus(name):
+    """With CuPy, or what stands for it on the simulated driver."""
+    told = pages.with_cupy()
+    if told is None:
+        pytest.skip("needs CuPy")
+    printed = ranks.run(*words_of(name), ranks=2, **told)
+    assert SHORT[name] in printed
+    assert "with numpy" not in printed
+
+
+def test_program_of_mpi4py_runs_without_warpmpi():
+    assert "right" in ranks.run(EXAMPLES / "unchanged.py", ranks=2)
+
+
+def test_every_example_has_a_place_in_the_gallery():
+    text = (ranks.ROOT / "docs" / "examples.md").read_text()
+    for path in EXAMPLES.glob("*.py"):
+        assert f"../examples/{path.name}" in text
+
+
 LACKING = """
     import runpy, sys
 
@@ -26,6 +74,12 @@ LACKING = """
     except SystemExit as end:
         print("ended with", end, flush=True)
 """
+
+
+def test_captured_graph_says_what_it_lacks(tmp_path):
+    example = EXAMPLES / "captured_graph.py"
+    printed = ranks.run_text(tmp_path, LACKING, example, ranks=1)
+    assert "ended with captured_graph.py needs a GPU and CuPy" in printed
 
 
 @pytest.mark.parametrize("name", ["jacobi.py", "heat3d.py"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A stand-in for CuPy, as far as mpi4py's own tests use it, without a GPU.
+"""A stand-in for CuPy, as far as mpi4py's own tests and our examples use it.
 
 Its arrays lie in memory of the simulated driver, where MPI faults as on a
 GPU. They speak what CuPy's speak: attributes, the CUDA array interface with
@@ -7,6 +7,8 @@ the current stream, DLPack. What is computed is computed by NumPy on copies,
 and single elements are NumPy's scalars where CuPy has arrays of none
 dimensions. Nothing waits for the stream but what reads.
 """
+
+import operator as _operator
 
 import numpy as _np
 
@@ -60,6 +62,8 @@ class ndarray:  # noqa: N801
             self._array.fill_(checked[()], blocking=False, stream=_stream())
 
     def get(self):
+        if _stream().ptr:
+            _stream().synchronize()  # graphs are launched there
         return self._array.numpy()
 
     def ravel(self):
@@ -89,14 +93,67 @@ class ndarray:  # noqa: N801
             value = _np.ascontiguousarray(_np.broadcast_to(value, part.shape))
             part.assign(value, stream=_stream())
 
-    def __eq__(self, other):
-        equal = self.get() == asnumpy(other)
-        return ndarray(_wm.array(equal, "?"), _np.dtype("?"))
-
     __hash__ = None
 
     def __bool__(self):
         return bool(self.get())
+
+    def __float__(self):
+        return float(self.get())
+
+    def __getattr__(self, name):
+        """NumPy's method of this name: `sum`, `reshape` …, on a copy."""
+        if name[0] == "_" or not hasattr(_np.ndarray, name):
+            raise AttributeError(name)
+        return _by_numpy(
+            lambda this, *a, **k: getattr(this, name)(*a, **k), self
+        )
+
+
+def _by_numpy(function, *bound):
+    """What computes with copies of its arguments in NumPy's arrays."""
+
+    def compute(*arguments, **options):
+        values = map(asnumpy, (*bound, *arguments))
+        return array(function(*values, **options))
+
+    return compute
+
+
+def _operators():
+    """Those of Python for arrays, also in place and from the right."""
+
+    def forward(function):
+        return lambda self, other: _by_numpy(function)(self, other)
+
+    def reverse(function):
+        return lambda self, other: _by_numpy(function)(other, self)
+
+    def in_place(function):
+        def change(self, other):
+            self[...] = _by_numpy(function)(self, other)
+            return self
+
+        return change
+
+    for name in "add sub mul truediv pow matmul".split():
+        function = getattr(_operator, name)
+        setattr(ndarray, f"__{name}__", forward(function))
+        setattr(ndarray, f"__r{name}__", reverse(function))
+        setattr(ndarray, f"__i{name}__", in_place(function))
+    for name in "eq ne lt le gt ge".split():
+        setattr(ndarray, f"__{name}__", forward(getattr(_operator, name)))
+    ndarray.__abs__ = lambda self: _by_numpy(abs)(self)
+
+
+_operators()
+
+
+def __getattr__(name):
+    """NumPy's function of this name."""
+    if name[0] == "_" or not callable(getattr(_np, name, None)):
+        raise AttributeError(name)
+    return _by_numpy(getattr(_np, name))
 
 
 def _stream():
