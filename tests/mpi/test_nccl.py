@@ -69,7 +69,9 @@ def test_bits_are_those_of_the_order_of_ranks(tmp_path):
     apart(
         tmp_path,
         """
-        for count, dtype in (2000, "f4"), (100_003, "f4"), (48_000, "f8"):
+        for count, dtype in (
+            (2000, "f4"), (100_003, "f4"), (48_000, "f8"), (1_100_003, "f4"),
+        ):
             rows = [np.random.default_rng(r).random(count).astype(dtype)
                     for r in range(size)]
             expected = rows[0]

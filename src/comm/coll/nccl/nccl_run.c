@@ -12,6 +12,10 @@
 // is bounded.
 #define ROUND_BYTES ((size_t)64 << 20)
 #define ALIGN ((size_t)256)
+// Vectors of so many bytes are reduced in so many rounds at least, which
+// overlap.
+#define ROUNDS_BYTES ((size_t)4 << 20)
+#define ROUNDS ((size_t)2)
 
 typedef struct {
     size_t at, nbytes;
@@ -52,16 +56,16 @@ into_of(const wm_nccl_run_t *run, int rank)
 }
 
 // Returns true if the ranks reduce parts of the vector, so that no byte goes
-// between hosts more often than it must.
+// between hosts more often than it must. Two ranks give each other as many
+// bytes if each reduces all, which is one step.
 static bool
 run_goes_in_parts(const wm_nccl_run_t *run)
 {
     const wm_coll_desc_t *desc = &run->desc;
     wm_coll_kind_t kind = desc->call->kind;
     size_t nbytes = desc->out[0].nbytes;
-    return (kind == WM_COLL_ALLREDUCE && nbytes > GATHERED_BYTES)
-           || (kind == WM_COLL_REDUCE && nbytes > GATHERED_BYTES
-               && ranks_of(run) > 2);
+    return (kind == WM_COLL_ALLREDUCE || kind == WM_COLL_REDUCE)
+           && nbytes > GATHERED_BYTES && ranks_of(run) > 2;
 }
 
 // Returns the bytes of a vector's parts; the last ones may be shorter. All
@@ -102,6 +106,32 @@ static size_t
 smaller(size_t one, size_t other)
 {
     return one < other ? one : other;
+}
+
+// Returns in how many rounds a vector is reduced in parts, at least.
+static size_t
+parts_rounds(size_t nbytes)
+{
+    return nbytes >= ROUNDS_BYTES ? ROUNDS : 1;
+}
+
+// Returns the bytes of a round: the exchange of one goes beside that of the
+// results of the one before.
+static size_t
+parts_round_bytes(const wm_nccl_run_t *run, size_t nbytes)
+{
+    size_t unit = ALIGN * wm_reduce_size(run->desc.type);
+    size_t most = round_bytes(run), rounds = parts_rounds(nbytes);
+    size_t each = (nbytes + rounds * unit - 1) / (rounds * unit) * unit;
+    return smaller(each, most);
+}
+
+static size_t
+parts_room_bytes(const wm_nccl_run_t *run, size_t nbytes)
+{
+    size_t most = parts_round_bytes(run, nbytes);
+    return ranks_of(run) * part_bytes(run, smaller(nbytes, most))
+           * (nbytes > most ? 2 : 1);
 }
 
 // Returns true if the result of a Reduce_scatter would lie over data that are
@@ -147,9 +177,9 @@ room_bytes(const wm_nccl_run_t *run)
     if (!desc->shape->reduces)
         return source_is_copied(run) ? source_bytes(run) : 0;
     if (run_goes_in_parts(run))
-        return ranks * part_bytes(run, smaller(nbytes, round_bytes(run)));
+        return parts_room_bytes(run, nbytes);
     if (desc->call->kind == WM_COLL_ALLREDUCE)
-        return ranks * nbytes;
+        return ranks * smaller(nbytes, round_bytes(run));
     if (run->takes.count == 0)
         return 0;
     size_t mine = desc->into[0].nbytes;
@@ -204,15 +234,14 @@ run_copy(const wm_nccl_run_t *run, char *to, const char *from, size_t nbytes,
                                 run->desc.stream, err);
 }
 
-// Reduces `nbytes` of the first `n` ranks: each rank's is in the room, `each`
+// Reduces `nbytes` of the first `n` ranks: each rank's is in this room, `each`
 // bytes behind the one before, but this rank's lies at `mine`, if that is not
 // NULL.
 static int
-run_fold(const wm_nccl_run_t *run, char *to, const char *mine, size_t each,
-         int n, size_t nbytes, wm_error_t *err)
+run_fold(const wm_nccl_run_t *run, char *to, const char *mine, char *room,
+         size_t each, int n, size_t nbytes, wm_error_t *err)
 {
     const wm_coll_desc_t *desc = &run->desc;
-    char *room = room_of(run);
     int own = mine != NULL ? desc->comm->rank : -1;
     const wm_reduce_many_t many = {
         .type = desc->type,
@@ -298,16 +327,22 @@ run_move(wm_nccl_run_t *run, wm_error_t *err)
 
 // --- Reductions ---
 
-// Gathers the vectors of all ranks.
+// Gathers the vectors of all ranks, a round after the other.
 static int
 run_reduce_gathered(wm_nccl_run_t *run, wm_error_t *err)
 {
     const wm_coll_desc_t *desc = &run->desc;
-    size_t nbytes = desc->out[0].nbytes;
-    int code = run_gather(run, desc->source, room_of(run), nbytes, err);
-    return code < 0 ? code
-                    : run_fold(run, desc->target, NULL, nbytes,
-                               desc->comm->size, nbytes, err);
+    size_t all = desc->out[0].nbytes, most = round_bytes(run);
+    char *room = room_of(run);
+    int code = 0;
+    for (size_t at = 0; at < all && code == 0; at += most) {
+        size_t nbytes = smaller(all - at, most);
+        code = run_gather(run, desc->source + at, room, nbytes, err);
+        if (code == 0)
+            code = run_fold(run, desc->target + at, NULL, room, nbytes,
+                            desc->comm->size, nbytes, err);
+    }
+    return code;
 }
 
 // Exchanges a round of the blocks that ranks reduce, from `at` on: this rank's
@@ -344,11 +379,12 @@ round_fold(const wm_nccl_run_t *run, char *result, size_t at, size_t room_each,
     const wm_coll_desc_t *desc = &run->desc;
     size_t mine = desc->into[0].nbytes;
     int own = desc->comm->rank;
-    return at >= mine ? 0
-                      : run_fold(run, result + at,
-                                 desc->source + out_of(run, own)->at + at,
-                                 room_each, (int)run->takes.count,
-                                 smaller(mine - at, round_bytes(run)), err);
+    return at >= mine
+               ? 0
+               : run_fold(run, result + at,
+                          desc->source + out_of(run, own)->at + at,
+                          room_of(run), room_each, (int)run->takes.count,
+                          smaller(mine - at, round_bytes(run)), err);
 }
 
 // Each rank sends the others their blocks, or all of its vector.
@@ -376,87 +412,110 @@ run_reduce_blocks(wm_nccl_run_t *run, wm_error_t *err)
                : run_copy(run, desc->target, result, mine, err);
 }
 
-// A round of a vector that is reduced in parts: `nbytes` from `at` on.
+// A round of a vector that is reduced in parts: `nbytes` from `at` on; 0:
+// none.
 typedef struct {
     size_t at, nbytes, each;
     part_t mine;
+    char *room;   // of the parts that come
+    char *result; // this rank's part
 } round_t;
 
-// Exchanges the parts, each of which one rank reduces.
-static int
-parts_scatter(wm_nccl_run_t *run, const round_t *round, wm_error_t *err)
-{
-    const wm_coll_desc_t *desc = &run->desc;
-    int code = WM_NCCL(err, GroupStart);
-    if (code < 0)
-        return code;
-    for (int rank = 0; rank < desc->comm->size && code == 0; ++rank) {
-        part_t its = part_of(round->each, rank, round->nbytes);
-        if (rank == desc->comm->rank)
-            continue;
-        code = run_send(run, desc->source + round->at + its.at, its.nbytes,
-                        rank, err);
-        if (code == 0)
-            code = run_receive(run, room_of(run) + (size_t)rank * round->each,
-                               round->mine.nbytes, rank, err);
-    }
-    return run_end_group(code, err);
-}
-
-static int
-parts_fold(const wm_nccl_run_t *run, const round_t *round, char *to,
-           wm_error_t *err)
-{
-    const wm_coll_desc_t *desc = &run->desc;
-    return run_fold(run, to, desc->source + round->at + round->mine.at,
-                    round->each, desc->comm->size, round->mine.nbytes, err);
-}
-
-// Gives the reduced parts to all ranks, or to the root (`root`; -1: all).
-static int
-parts_give(wm_nccl_run_t *run, const round_t *round, char *mine, int root,
-           wm_error_t *err)
+// Returns the round with this number.
+static round_t
+parts_round(const wm_nccl_run_t *run, size_t number)
 {
     const wm_coll_desc_t *desc = &run->desc;
     int own = desc->comm->rank;
-    if (root < 0 && round->nbytes == round->each * ranks_of(run))
-        return run_gather(run, mine, desc->target + round->at, round->each,
-                          err);
+    size_t all = desc->out[0].nbytes, most = parts_round_bytes(run, all);
+    round_t round = {.at = number * most};
+    if (round.at >= all)
+        return round;
+    round.nbytes = smaller(all - round.at, most);
+    round.each = part_bytes(run, round.nbytes);
+    round.mine = part_of(round.each, own, round.nbytes);
+    round.room = room_of(run)
+                 + number % 2 * ranks_of(run) * part_bytes(run, most);
+    round.result = desc->target != NULL
+                       ? desc->target + round.at + round.mine.at
+                       : round.room + (size_t)own * round.each;
+    return round;
+}
+
+// Gives another rank its part of a round, and gets what it has of ours.
+static int
+parts_scatter(wm_nccl_run_t *run, const round_t *round, int rank,
+              wm_error_t *err)
+{
+    part_t its = part_of(round->each, rank, round->nbytes);
+    int code = run_send(run, run->desc.source + round->at + its.at, its.nbytes,
+                        rank, err);
+    return code < 0
+               ? code
+               : run_receive(run, round->room + (size_t)rank * round->each,
+                             round->mine.nbytes, rank, err);
+}
+
+// Gives another rank this rank's reduced part, and gets the other's; of a
+// Reduce the root alone gets them.
+static int
+parts_give(wm_nccl_run_t *run, const round_t *round, int rank, wm_error_t *err)
+{
+    const wm_coll_desc_t *desc = &run->desc;
+    part_t its = part_of(round->each, rank, round->nbytes);
+    int root = desc->shape->rooted ? desc->call->root : -1, code = 0;
+    if (root < 0 || root == rank)
+        code = run_send(run, round->result, round->mine.nbytes, rank, err);
+    if (code == 0 && (root < 0 || root == desc->comm->rank))
+        code = run_receive(run, desc->target + round->at + its.at, its.nbytes,
+                           rank, err);
+    return code;
+}
+
+// Exchanges the parts of a round, and the reduced ones of the round before.
+static int
+parts_exchange(wm_nccl_run_t *run, const round_t *next, const round_t *before,
+               wm_error_t *err)
+{
+    const wm_coll_desc_t *desc = &run->desc;
+    if (next->nbytes == 0 && !desc->shape->rooted
+        && before->nbytes == before->each * ranks_of(run))
+        return run_gather(run, before->result, desc->target + before->at,
+                          before->each, err);
     int code = WM_NCCL(err, GroupStart);
     if (code < 0)
         return code;
     for (int rank = 0; rank < desc->comm->size && code == 0; ++rank) {
-        part_t its = part_of(round->each, rank, round->nbytes);
-        if (rank == own)
+        if (rank == desc->comm->rank)
             continue;
-        if (root < 0 || root == rank)
-            code = run_send(run, mine, round->mine.nbytes, rank, err);
-        if (code == 0 && (root < 0 || root == own))
-            code = run_receive(run, desc->target + round->at + its.at,
-                               its.nbytes, rank, err);
+        if (next->nbytes > 0)
+            code = parts_scatter(run, next, rank, err);
+        if (code == 0 && before->nbytes > 0)
+            code = parts_give(run, before, rank, err);
     }
     return run_end_group(code, err);
+}
+
+static int
+parts_fold(const wm_nccl_run_t *run, const round_t *round, wm_error_t *err)
+{
+    const wm_coll_desc_t *desc = &run->desc;
+    return run_fold(run, round->result,
+                    desc->source + round->at + round->mine.at, round->room,
+                    round->each, desc->comm->size, round->mine.nbytes, err);
 }
 
 static int
 run_reduce_parts(wm_nccl_run_t *run, wm_error_t *err)
 {
-    const wm_coll_desc_t *desc = &run->desc;
-    size_t nbytes = desc->out[0].nbytes, most = round_bytes(run);
-    int own = desc->comm->rank, code = 0;
-    int root = desc->shape->rooted ? desc->call->root : -1;
-    for (size_t at = 0; at < nbytes && code == 0; at += most) {
-        round_t round = {.at = at, .nbytes = smaller(nbytes - at, most)};
-        round.each = part_bytes(run, round.nbytes);
-        round.mine = part_of(round.each, own, round.nbytes);
-        char *to = desc->target != NULL
-                       ? desc->target + at + round.mine.at
-                       : room_of(run) + (size_t)own * round.each;
-        code = parts_scatter(run, &round, err);
+    round_t before = {.nbytes = 0}, next = parts_round(run, 0);
+    int code = parts_exchange(run, &next, &before, err);
+    for (size_t number = 1; next.nbytes > 0 && code == 0; ++number) {
+        before = next;
+        code = parts_fold(run, &before, err);
+        next = parts_round(run, number);
         if (code == 0)
-            code = parts_fold(run, &round, to, err);
-        if (code == 0)
-            code = parts_give(run, &round, to, root, err);
+            code = parts_exchange(run, &next, &before, err);
     }
     return code;
 }
