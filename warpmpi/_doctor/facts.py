@@ -254,13 +254,13 @@ def of_mpi_library(MPI: Any) -> dict[str, Any]:
 def _has_han(MPI: Any) -> bool:
     """Tell if Open MPI's component HAN does collectives between hosts."""
     name, version = MPI.get_vendor()
-    asked = os.environ.get("OMPI_MCA_coll", "")
+    asked = os.environ.get("OMPI_MCA_coll", "")  # noqa: SIM112
     named = "han" in asked.removeprefix("^").split(",")
     return (
         name == "Open MPI"
         and version[0] >= 5
         and (not named if asked.startswith("^") else named or not asked)
-        and os.environ.get("OMPI_MCA_coll_han_priority") != "0"
+        and os.environ.get("OMPI_MCA_coll_han_priority") != "0"  # noqa: SIM112
     )
 
 
