@@ -144,6 +144,42 @@ def test_a_call_on_a_stream_records_one_event(tmp_path):
     )
 
 
+def test_prefixes_are_passed_along_the_ranks(tmp_path):
+    """Each vector leaves a rank once, if it is long; same bits as else."""
+    apart(
+        tmp_path,
+        """
+        stream = wm.Stream(device)
+        for count, dtype in (2000, "f4"), (700_003, "f4"), (50_001, "f2"):
+            rows = [np.random.default_rng(r).random(count).astype(dtype)
+                    for r in range(size)]
+            long = dtype == "f4" and count > 2000
+            for name in "Scan", "Exscan":
+                ranks = range(rank + (name == "Scan"))
+                total = np.zeros(count, "f4")
+                for r in ranks:
+                    total = total + rows[r].astype("f4")
+                total = total.astype(dtype)
+                before = wm.stats()["nccl_bytes"]
+                sent, got = wm.array(rows[rank]), wm.array(rows[rank])
+                getattr(comm, name)(sent, got)
+                if len(ranks):
+                    assert np.array_equal(get(got), total), (name, dtype)
+                left = wm.stats()["nccl_bytes"] - before
+                others = size - rank - 1
+                assert left == sent.nbytes * (
+                    min(others, 1) if long else others
+                )
+                getattr(comm.on(stream), name)(MPI.IN_PLACE, sent)
+                stream.synchronize()
+                if len(ranks):
+                    assert np.array_equal(get(sent), total), (name, dtype)
+        assert served() == 6
+        """,
+        count=3,
+    )
+
+
 def test_graphs_replay_and_outlive_their_communicator(tmp_path):
     apart(
         tmp_path,

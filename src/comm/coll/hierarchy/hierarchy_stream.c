@@ -104,12 +104,6 @@ stream_refuse(const wm_comm_t *comm, wm_error_t *err)
             "a collective on a stream between hosts of several ranks needs "
             "NCCL on all hosts, and WARPMPI_ENGINES with \"nccl\" and "
             "\"kernels\", if it is set; make the call without on(stream)");
-    if (comm->size > WM_BARRIER_RANKS)
-        return wm_error_set(
-            err, WM_ERR_VALUE, 0,
-            "a collective on a stream between hosts of several ranks needs at "
-            "most %d ranks; make the call without on(stream)",
-            WM_BARRIER_RANKS);
     return 0;
 }
 
@@ -128,6 +122,7 @@ hierarchy_stream_check(wm_comm_t *comm, const wm_coll_t *call,
     int code = stream_refuse(comm, err);
     if (code == 0)
         code = wm_coll_desc_fill(&desc, err);
+    wm_coll_desc_drop(&desc);
     for (int i = 0; i < 2 && code == 0; ++i)
         if (its[i] != NULL && its[i]->pattern != NULL)
             code = wm_error_set(err, WM_ERR_VALUE, 0,

@@ -36,7 +36,7 @@ static bool
 nccl_spans(const wm_comm_t *comm)
 {
     return !wm_comm_is_one_host(comm) && comm->split == 0
-           && comm->size <= WM_REDUCE_SOURCES && wm_hosts_find(comm).count > 1;
+           && wm_hosts_find(comm).count > 1;
 }
 
 // Leaves its kinds to the hierarchy, also if that leaves a short call to MPI:
@@ -144,6 +144,7 @@ nccl_give(wm_coll_op_t *op, wm_nccl_comm_t *own, wm_error_t *err)
         wm_event_release(own->device, state->end);
         state->end = NULL;
     }
+    wm_nccl_run_drop(&run);
     return code;
 }
 

@@ -11,6 +11,8 @@
 // At most so many bytes of a vector are reduced in one round, so that the room
 // is bounded.
 #define ROUND_BYTES ((size_t)64 << 20)
+// A chain of ranks passes on parts of so many bytes, one while the next comes.
+#define CHAIN_BYTES ((size_t)1 << 20)
 #define ALIGN ((size_t)256)
 // Vectors of so many bytes are reduced in so many rounds at least, which
 // overlap.
@@ -68,6 +70,19 @@ run_goes_in_parts(const wm_nccl_run_t *run)
            && nbytes > GATHERED_BYTES && ranks_of(run) > 2;
 }
 
+// Returns true if each rank gets the sum of those before it from the rank
+// before it: then each vector leaves a rank once. Short ones leave for all
+// ranks behind at once, and so do 16-bit floats, which a chain would round at
+// each rank, and averages.
+static bool
+run_is_chained(const wm_nccl_run_t *run)
+{
+    const wm_coll_desc_t *desc = &run->desc;
+    return desc->shape->prefix && desc->out[0].nbytes > GATHERED_BYTES
+           && desc->op != WM_REDUCE_AVG && desc->type != WM_REDUCE_FLOAT16
+           && desc->type != WM_REDUCE_BFLOAT16;
+}
+
 // Returns the bytes of a vector's parts; the last ones may be shorter. All
 // begin at whole elements.
 static size_t
@@ -86,14 +101,20 @@ part_of(size_t each, int rank, size_t nbytes)
     return (part_t){at, nbytes - at < each ? nbytes - at : each};
 }
 
-// Returns the bytes of each block that one round reduces: a multiple of all
-// elements' sizes.
+// Returns `most` or less: whole elements, with all parts aligned alike.
+static size_t
+whole_elements(const wm_nccl_run_t *run, size_t most)
+{
+    size_t unit = ALIGN * wm_reduce_size(run->desc.type);
+    return most / unit * unit;
+}
+
+// Returns the bytes of each block that one round reduces.
 static size_t
 round_bytes(const wm_nccl_run_t *run)
 {
-    size_t each = ROUND_BYTES / (run_goes_in_parts(run) ? 1 : ranks_of(run));
-    size_t unit = ALIGN * wm_reduce_size(run->desc.type);
-    return each / unit * unit;
+    size_t rows = run_goes_in_parts(run) ? 1 : ranks_of(run);
+    return whole_elements(run, ROUND_BYTES / rows);
 }
 
 static size_t
@@ -182,6 +203,8 @@ room_bytes(const wm_nccl_run_t *run)
         return ranks * smaller(nbytes, round_bytes(run));
     if (run->takes.count == 0)
         return 0;
+    if (run_is_chained(run))
+        return 2 * CHAIN_BYTES;
     size_t mine = desc->into[0].nbytes;
     return ranks * aligned(smaller(mine, round_bytes(run)))
            + (result_waits(run) ? mine : 0);
@@ -520,6 +543,78 @@ run_reduce_parts(wm_nccl_run_t *run, wm_error_t *err)
     return code;
 }
 
+// --- Chains ---
+
+// A part of a chain's vector, from `at` on.
+typedef struct {
+    size_t at, nbytes;
+    const char *out; // what this rank passes on
+} link_t;
+
+// Adds this rank's part to that which came, into memory that is passed on; and
+// gives this rank its result.
+static int
+chain_fold(const wm_nccl_run_t *run, link_t *link, wm_error_t *err)
+{
+    const wm_coll_desc_t *desc = &run->desc;
+    const char *mine = desc->source + link->at;
+    char *came = room_of(run), *result = desc->target + link->at;
+    bool inclusive = desc->shape->inclusive;
+    int own = desc->comm->rank;
+    char *sum = inclusive ? result : came + CHAIN_BYTES;
+    link->out = own == 0 ? mine : sum;
+    if (own == 0)
+        return inclusive ? run_copy(run, result, mine, link->nbytes, err) : 0;
+    const void *sources[] = {came, mine};
+    int code = inclusive || own + 1 < desc->comm->size ? wm_reduce_launch(
+                   desc->device, desc->type, desc->op, sum, sources, 2,
+                   link->nbytes / wm_reduce_size(desc->type), desc->stream,
+                   err)
+                                                       : 0;
+    return code < 0 || inclusive
+               ? code
+               : run_copy(run, result, came, link->nbytes, err);
+}
+
+// Passes on a part (NULL: none), while the next one comes.
+static int
+chain_pass(wm_nccl_run_t *run, const link_t *link, const link_t *next,
+           wm_error_t *err)
+{
+    const wm_coll_desc_t *desc = &run->desc;
+    int own = desc->comm->rank;
+    int code = WM_NCCL(err, GroupStart);
+    if (code < 0)
+        return code;
+    if (link != NULL && own + 1 < desc->comm->size)
+        code = run_send(run, link->out, link->nbytes, own + 1, err);
+    if (code == 0 && own > 0)
+        code = run_receive(run, room_of(run), next->nbytes, own - 1, err);
+    return run_end_group(code, err);
+}
+
+static link_t
+chain_link(const wm_nccl_run_t *run, size_t at)
+{
+    size_t left = run->desc.out[0].nbytes - at;
+    return (link_t){at, smaller(left, whole_elements(run, CHAIN_BYTES)), NULL};
+}
+
+static int
+run_chain(wm_nccl_run_t *run, wm_error_t *err)
+{
+    link_t link = chain_link(run, 0);
+    int code = chain_pass(run, NULL, &link, err);
+    while (link.nbytes > 0 && code == 0) {
+        link_t next = chain_link(run, link.at + link.nbytes);
+        code = chain_fold(run, &link, err);
+        if (code == 0)
+            code = chain_pass(run, &link, &next, err);
+        link = next;
+    }
+    return code;
+}
+
 // --- The call ---
 
 static int
@@ -539,6 +634,8 @@ run_steps(wm_nccl_run_t *run, wm_error_t *err)
         return run_move(run, err);
     if (run_goes_in_parts(run))
         return run_reduce_parts(run, err);
+    if (run_is_chained(run))
+        return run_chain(run, err);
     return kind == WM_COLL_ALLREDUCE ? run_reduce_gathered(run, err)
                                      : run_reduce_blocks(run, err);
 }
@@ -561,6 +658,12 @@ wm_nccl_run_fill(wm_nccl_run_t *run, wm_nccl_comm_t *own,
     if (code == 0)
         wm_coll_desc_sides(&run->desc, &run->gives, &run->takes);
     return code;
+}
+
+void
+wm_nccl_run_drop(wm_nccl_run_t *run)
+{
+    wm_coll_desc_drop(&run->desc);
 }
 
 int

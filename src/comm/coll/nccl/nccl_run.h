@@ -20,6 +20,7 @@ typedef struct {
 } wm_nccl_run_t;
 
 // Fills the descriptor for a call on a stream of the communicator's device.
+// The run must not move; the caller drops it, also after an error.
 WM_MUST_CHECK int
 wm_nccl_run_fill(wm_nccl_run_t *run, wm_nccl_comm_t *own,
                  const wm_coll_t *call, CUstream stream, wm_error_t *err);
@@ -32,5 +33,9 @@ wm_nccl_run_take(wm_nccl_run_t *run, wm_error_t *err);
 // breaks the communicator. Fails if that is broken.
 WM_MUST_CHECK int
 wm_nccl_run_enqueue(wm_nccl_run_t *run, wm_error_t *err);
+
+// Frees what it has, but the room, when the call is enqueued.
+void
+wm_nccl_run_drop(wm_nccl_run_t *run);
 
 #endif

@@ -77,7 +77,10 @@ nccl_stream_fill(wm_nccl_run_t *run, wm_nccl_comm_t *own,
             "communicator are on streams of cuda:%d; use a stream of that "
             "GPU, or another communicator (Dup)",
             on->device, own->device);
-    return wm_nccl_run_fill(run, own, call, on->stream, err);
+    int code = wm_nccl_run_fill(run, own, call, on->stream, err);
+    if (code < 0)
+        wm_nccl_run_drop(run);
+    return code;
 }
 
 static int
@@ -118,6 +121,7 @@ nccl_stream_enqueue(wm_comm_t *comm, const wm_coll_t *call,
         return code;
     }
     code = nccl_stream_give(&run, on, err);
+    wm_nccl_run_drop(&run);
     if (code < 0 && wm_nccl_comm_lost(own, err))
         code = wm_coll_wait(comm, nccl_stream_look_lost, own, 1, err);
     if (code < 0 && on->capture == 0) {
@@ -137,7 +141,9 @@ nccl_stream_check(wm_comm_t *comm, const wm_coll_t *call,
         .device = on->device,
         .stream = on->stream,
     };
-    return wm_coll_desc_fill(&desc, err);
+    int code = wm_coll_desc_fill(&desc, err);
+    wm_coll_desc_drop(&desc);
+    return code;
 }
 
 static uint64_t

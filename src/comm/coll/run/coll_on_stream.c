@@ -53,9 +53,9 @@ coll_on_stream_refuse(wm_comm_t *comm, wm_coll_kind_t kind, wm_error_t *err)
                             "call without on(stream)",
                             other, name);
     return wm_error_set(err, WM_ERR_VALUE, 0,
-                        "%s on a stream between hosts needs at most %d ranks: "
+                        "no engine does %s on a stream between these hosts: "
                         "make the call without on(stream)",
-                        name, WM_REDUCE_SOURCES);
+                        name);
 }
 
 // Tells the other ranks that this rank's arguments are wrong: through all

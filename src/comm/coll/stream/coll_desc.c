@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/coll/stream/coll_desc.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "comm/coll/call/half.h"
@@ -29,7 +30,7 @@ has_parts(const wm_coll_desc_t *desc, const wm_buffer_t *buffer)
 {
     const wm_shape_t *shape = desc->shape;
     return buffer->pattern != NULL && shape->varies && shape->scatters
-           && shape->gathers;
+           && shape->gathers && desc->comm->size <= WM_BARRIER_RANKS;
 }
 
 // Finds the blocks of memory with gaps. If each block is one run, spans point
@@ -217,8 +218,34 @@ coll_desc_check(wm_coll_desc_t *desc, wm_error_t *err)
 }
 
 int
+wm_coll_desc_open(wm_coll_desc_t *desc, wm_error_t *err)
+{
+    size_t size = (size_t)desc->comm->size;
+    desc->out = desc->few[0];
+    desc->into = desc->few[1];
+    if (size <= WM_BARRIER_RANKS)
+        return 0;
+    desc->many = calloc(2 * size, sizeof *desc->many);
+    if (desc->many == NULL)
+        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    desc->out = desc->many;
+    desc->into = desc->many + size;
+    return 0;
+}
+
+void
+wm_coll_desc_drop(wm_coll_desc_t *desc)
+{
+    free(desc->many);
+    desc->many = NULL;
+}
+
+int
 wm_coll_desc_fill(wm_coll_desc_t *desc, wm_error_t *err)
 {
+    int code = wm_coll_desc_open(desc, err);
+    if (code < 0)
+        return code;
     desc->shape = wm_coll_shape(desc->call->kind);
     desc->sends = wm_coll_sends(desc->call, desc->comm->rank);
     desc->receives = wm_coll_receives(desc->call, desc->comm->rank);

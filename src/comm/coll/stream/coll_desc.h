@@ -24,19 +24,29 @@ typedef struct {
     bool sends, receives; // this rank does so
     bool refused; // no GPU computes this op: the call fails on all ranks alike
     char *source, *target; // NULL: none
-    // Blocks to send, and blocks to receive: one, or one for each rank.
-    wm_span_t out[WM_BARRIER_RANKS];
-    wm_span_t into[WM_BARRIER_RANKS];
+    // Blocks to send, and blocks to receive: one, or one for each rank. In
+    // `few`, so that a filled descriptor must not move, or in `many`, owned.
+    wm_span_t *out, *into;
+    wm_span_t few[2][WM_BARRIER_RANKS], *many;
     // Layouts that the algorithm cannot walk: data are packed into a copy of
     // so many bytes, and unpacked. NULL: none.
     const wm_pattern_t *packs, *unpacks;
     size_t packs_nbytes, unpacks_nbytes;
 } wm_coll_desc_t;
 
-// Fills the rest of the descriptor; call, comm, device and stream are set.
-// Fails for calls that streams do not support.
+// Makes room for the blocks of all ranks, which are empty; `comm` is set, and
+// all else is 0.
+WM_MUST_CHECK int
+wm_coll_desc_open(wm_coll_desc_t *desc, wm_error_t *err);
+
+// Does so, and fills the rest of the descriptor; call, comm, device and stream
+// are set, and all else is 0. Fails for calls that streams do not support.
 WM_MUST_CHECK int
 wm_coll_desc_fill(wm_coll_desc_t *desc, wm_error_t *err);
+
+// Frees the room, also after an error; needless up to WM_BARRIER_RANKS ranks.
+void
+wm_coll_desc_drop(wm_coll_desc_t *desc);
 
 // Returns the bytes of the longest block on this rank.
 size_t

@@ -169,6 +169,9 @@ enqueue_marks(const run_t *run, wm_error_t *err)
         .symm = run->symm,
         .fragments = 1,
     };
+    code = wm_coll_desc_open(&check.desc, err);
+    if (code < 0)
+        return code;
     check.desc.out[0] = (wm_span_t){0, sizeof *marks.own};
     for (int rank = 0; rank < desc->comm->size; ++rank)
         check.desc.into[rank] = (wm_span_t){(size_t)rank * sizeof *marks.last,
