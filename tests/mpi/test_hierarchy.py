@@ -365,14 +365,22 @@ def test_wrong_arguments_on_a_stream_are_told_to_all(tmp_path, hosts):
     not MPI.Get_library_version().startswith("Open MPI v5"),
     reason="needs an MPI that tells of dead ranks",
 )
-@pytest.mark.parametrize("hosts, dead", [("0011", 3), ("001", 1), ("001", 2)])
-def test_a_dead_rank_ends_streams_on_all_levels(tmp_path, hosts, dead):
+@pytest.mark.parametrize(
+    "hosts, dead, call",
+    [
+        ("0011", 3, "Allreduce"),
+        ("001", 1, "Allreduce"),
+        ("001", 2, "Allreduce"),
+        ("001", 1, "Scan"),
+    ],
+)
+def test_a_dead_rank_ends_streams_on_all_levels(tmp_path, hosts, dead, call):
     program = f"""
     import signal
     MPI.COMM_WORLD.Set_errhandler(MPI.ERRORS_RETURN)
     stream = wm.Stream(wm.get_device())
     given, got = new(lambda values: wm.array(values, device=stream.device))
-    comm.on(stream).Allreduce(given, got)
+    comm.on(stream).{call}(given, got)
     stream.synchronize()
     if rank == {dead}:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -381,7 +389,9 @@ def test_a_dead_rank_ends_streams_on_all_levels(tmp_path, hosts, dead):
 """
     printed = run(
         tmp_path,
-        UNTIL_TOLD.replace("ValueError", "ValueError, MPI.Exception")
+        UNTIL_TOLD.replace("ValueError", "ValueError, MPI.Exception").replace(
+            "Allreduce", call
+        )
         + program,
         hosts,
         flags=("--with-ft", "ulfm"),
