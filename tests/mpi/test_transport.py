@@ -245,7 +245,7 @@ def test_messages_by_a_cuda_aware_mpi(tmp_path, cuda_aware):
         timeout=85,
         wrapper=wrapper,
         WARPMPI_TRANSPORT="mpi",
-        WARPMPI_TEST_EVERY="3",
+        WARPMPI_TEST_EVERY="5",
         **environment,
     )
 

@@ -14,7 +14,7 @@
 #include "cuda/stream.h"
 
 #define WATCH_US 100000
-#define REMOTE_US 6000000  // for MPI to tell which rank NCCL has lost
+#define REMOTE_US 8000000  // for MPI to tell which rank NCCL has lost
 #define REFUSED_US 5000000 // for the other ranks to refuse the call as well
 #define FINAL_TURNS 1000
 #define BLOCKED_US 200000 // a call that takes so long waits for other ranks
