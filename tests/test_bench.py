@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+import ranks
 from warpmpi._bench import ops, options, plot, report, run, timing
 
 MAKERS = {**ops.COLLECTIVES, **ops.MESSAGES}
@@ -78,6 +79,17 @@ def test_operations_are_of_all_types_and_reductions():
     rest = [("bcast", "float16", "sum"), ("bcast", "int8", "sum")]
     assert made == of_reduce + rest
     assert set(MAKERS) == set(options.parse(["all"]).names)
+
+
+def test_the_document_names_all_options():
+    text = (ranks.ROOT / "docs/bench.md").read_text()
+    for action in options.parser()._actions:
+        for name in action.option_strings[:1]:
+            assert name == "-h" or re.search(f"`{name}[` ]", text), name
+    for name in (*options.GROUPS, *options.GROUPS["p2p"], "neighbor_alltoall"):
+        assert f"`{name}`" in text
+    for kind in options.ARRAYS:
+        assert f"`{kind}`" in text
 
 
 def test_bus_bandwidth_counts_what_passes_a_link():

@@ -57,7 +57,8 @@ def main(words: list[str]) -> int:
         )
         if refused and world.rank == 0:
             print(f"{_ME}: {refused}", file=sys.stderr, flush=True)
-        world.Barrier()  # a launcher ends all if one rank has a status
+        # A launcher ends all if one rank has a status: rank 0 has printed.
+        status = int(world.bcast(status))
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()

@@ -157,8 +157,8 @@ class Bench:
         other = "-" if self.rank.device.is_cuda else "mpi"
         return name if served else other
 
-    def _ready(self, impl: str, op: Op, n: int) -> tuple[Timed, int | None]:
-        """Make one way's call, and check what comes of it. LeftOut."""
+    def _ready(self, impl: str, op: Op, n: int) -> Timed:
+        """Make one way's call. LeftOut."""
         rank, mode = self.rank, self.options.mode
         way = self.ways[impl]
         call = way.call(op, n, mode)
@@ -166,11 +166,14 @@ class Bench:
         wait = (lambda: None) if mode == "synced" else way.wait
         timed = Timed(impl, mode, call, wait, calls * op.calls(n))
         rank.clear()
-        self.world.Barrier()
+        return timed
+
+    def _checked(self, timed: Timed, op: Op, n: int) -> int | None:
+        """Call it once; return the wrong elements, None if not asked for."""
         timed.play(1)
         if not self.options.check:
-            return timed, None
-        return timed, op.wrong(rank.received(), *rank.at, n)
+            return None
+        return op.wrong(self.rank.received(), *self.rank.at, n)
 
     def measure(self, name: str, op: Op, n: int) -> dict[str, Any]:
         """Time a row; what one library cannot do is left out."""
@@ -192,9 +195,12 @@ class Bench:
             return {**row, "failed": error}
         chosen, wrong = [], {}
         for impl in self.ways:
-            before = self._counters()
+            before, bad = self._counters(), None
             step = functools.partial(self._ready, impl, op, n)
-            made, error = together(self.world, step)
+            timed, error = together(self.world, step)
+            if not error:  # the buffers of all ranks are clear
+                check = functools.partial(self._checked, timed, op, n)
+                bad, error = together(self.world, check)
             if impl == "warpmpi":
                 row["by"] = self._served(before, op)
             if error and impl == "warpmpi":
@@ -203,7 +209,6 @@ class Bench:
                 why = error.removeprefix(f"{LeftOut.__name__}: ")
                 row["rivals"][impl] = {"left_out": why}
                 continue
-            timed, bad = made
             every = self.world.allgather(bad)
             wrong[impl] = None if None in every else sum(every)
             chosen.append(timed)
@@ -325,9 +330,13 @@ def run(options: Any, world: Any, wm: Any) -> tuple[int, str | None]:
         show(report.introduction(told))
     bench.run()
     bench.close()
-    if world.rank == 0:
-        _write(options, told, bench.rows)
-    return bench.status(), None
+    status = bench.status()
+    try:
+        if world.rank == 0:
+            _write(options, told, bench.rows)
+    except (OSError, ValueError) as why:  # matplotlib's
+        return 2, f"the results could not be written: {why}"
+    return status, None
 
 
 def _write(options: Any, told: dict[str, Any], rows: list[Any]) -> None:
