@@ -173,7 +173,8 @@ class Bench:
         timed.play(1)
         if not self.options.check:
             return None
-        return op.wrong(self.rank.received(), *self.rank.at, n)
+        got = self.ways[timed.impl].received()
+        return op.wrong(got, *self.rank.at, n)
 
     def measure(self, name: str, op: Op, n: int) -> dict[str, Any]:
         """Time a row; what one library cannot do is left out."""
@@ -190,14 +191,16 @@ class Bench:
             "array": self.options.array,
             "rivals": {},
         }
-        _, error = together(self.world, functools.partial(rank.prepare, op, n))
+        alone = len(self.ways) == 1
+        step = functools.partial(rank.prepare, op, n, alone)
+        _, error = together(self.world, step)
         if error:
             return {**row, "failed": error}
         chosen, wrong = [], {}
         for impl in self.ways:
             before, bad = self._counters(), None
-            step = functools.partial(self._ready, impl, op, n)
-            timed, error = together(self.world, step)
+            make = functools.partial(self._ready, impl, op, n)
+            timed, error = together(self.world, make)
             if not error:  # the buffers of all ranks are clear
                 check = functools.partial(self._checked, timed, op, n)
                 bad, error = together(self.world, check)

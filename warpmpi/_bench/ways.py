@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The libraries that are compared, in one process of each rank.
 
-All have the same buffers, so that they can take turns. `steps` gives an
-operation's calls in a mode: "synced", after which the host can use the result;
-"stream", which only enqueue it; "graph", a captured graph of such calls.
+They take turns. `steps` gives an operation's calls in a mode: "synced", after
+which the host can use the result; "stream", which only enqueue it; "graph", a
+captured graph of such calls. warpmpi's buffers are not those of the others:
+once an address is read, a wm.Array counts as given away, and each call of
+warpmpi synchronizes the device.
 """
 
 from __future__ import annotations
 
-import functools
 import importlib
 from collections.abc import Callable, Sequence
 from ctypes import c_int, c_size_t, c_void_p
@@ -18,7 +19,7 @@ import numpy as np
 
 from . import nccl
 from .driver import Driver
-from .ops import Bandwidth, Call, LeftOut, Op, PingPong, Step, chained
+from .ops import Bandwidth, Call, Ends, LeftOut, Op, PingPong, Step, chained
 
 MODES = "synced", "stream", "graph"
 GRAPH_BYTES = 1 << 20
@@ -34,7 +35,8 @@ def graph_calls(op: Op, n: int, ranks: int) -> int:
 class Rank:
     """One rank: warpmpi, its communicator and device, the buffers of all ways.
 
-    kind: whose arrays these are.
+    kind: whose arrays these are. own, given: an array to send and one to
+    receive, each may be None; of warpmpi, and of the others.
     """
 
     def __init__(self, world: Any, wm: Any, kind: str) -> None:
@@ -44,8 +46,8 @@ class Rank:
         self.device = wm.get_device("cpu" if kind == "numpy" else None)
         self.stream: Any = None
         self.driver: Any = None
-        self.send: Any = None
-        self.recv: Any = None
+        self.own: Ends = (None, None)
+        self.given: Ends = (None, None)
         self.dtype: Any = None
         self._rings: dict[int, Any] = {}
         if self.device.is_cuda:
@@ -79,30 +81,39 @@ class Rank:
             made = self.library.from_numpy(data)
         return made.to(self.device.alias if self.device.is_cuda else "cpu")
 
-    def prepare(self, op: Op, n: int) -> None:
-        """Make what this rank gives, and the place for what it gets."""
-        self.send = self.recv = None  # the ones before
+    def prepare(self, op: Op, n: int, alone: bool = False) -> None:
+        """Make what this rank gives, and the places for what it gets.
+
+        alone: warpmpi is not compared with others.
+        """
+        self.own = self.given = (None, None)  # the ones before
         self.dtype = op.dtype
-        given, room = op.given(*self.at, n), op.room(*self.at, n)
-        if given is not None:
-            self.send = self.upload(given)
-        if room is not None:
-            self.recv = self.upload(np.zeros(room, op.dtype))
+        data, room = op.given(*self.at, n), op.room(*self.at, n)
+
+        def pair() -> Ends:
+            return (
+                None if data is None else self.upload(data),
+                None
+                if room is None
+                else self.upload(np.zeros(room, self.dtype)),
+            )
+
+        self.own = pair()
+        self.given = self.own if alone else pair()
+
+    def view(self, array: Any) -> Any:
+        """Return the array as a wm.Array."""
+        return array if self.kind == "wm" else self.wm.asarray(array)
 
     def clear(self) -> None:
         """Overwrite what this rank gets, and wait for that."""
-        if self.recv is not None:
-            view = self.wm.asarray(self.recv)
-            fresh = np.full(view.nbytes, 0xA5, "u1").view(self.dtype)
-            view[...] = self.wm.from_numpy(fresh, device=view.device)
+        for _, recv in (self.own, self.given):
+            if recv is not None:
+                view = self.view(recv)
+                fresh = np.full(view.nbytes, 0xA5, "u1").view(self.dtype)
+                view[...] = self.wm.from_numpy(fresh, device=view.device)
         if self.device.is_cuda:
             self.wm.synchronize_device(self.device)
-
-    def received(self) -> Any:
-        """Return what this rank got, on the host."""
-        if self.recv is None:
-            return None
-        return self.wm.asarray(self.recv).numpy()
 
     def comm_of(self, comm: Any, op: Op) -> Any:
         """Return the communicator of an operation: neighbors' is a ring."""
@@ -115,7 +126,7 @@ class Rank:
 
     def address(self, array: Any) -> int:
         """Return where an array begins."""
-        return int(self.wm.asarray(array).ptr)
+        return int(self.view(array).ptr)
 
 
 class Way:
@@ -125,6 +136,16 @@ class Way:
 
     def __init__(self, rank: Rank) -> None:
         self.rank = rank
+
+    @property
+    def ends(self) -> Ends:
+        """The buffers to send and to receive."""
+        return self.rank.given
+
+    def received(self) -> Any:
+        """Return what this rank got, on the host; None if nothing."""
+        recv = self.ends[1]
+        return None if recv is None else self.rank.view(recv).numpy()
 
     def steps(self, op: Op, n: int) -> list[Step]:
         """Return the calls that block. LeftOut."""
@@ -170,10 +191,14 @@ class Ours(Way):
 
     modes = MODES
 
+    @property
+    def ends(self) -> Ends:
+        """The buffers, whose addresses nobody else reads."""
+        return self.rank.own
+
     def _steps(self, comm: Any, op: Op, n: int) -> list[Step]:
         rank = self.rank
-        ends, place = (rank.send, rank.recv), (*rank.at, n)
-        return op.steps(comm, ends, place, rank.wm.AVG)
+        return op.steps(comm, self.ends, (*rank.at, n), rank.wm.AVG)
 
     def steps(self, op: Op, n: int) -> list[Step]:
         """Return the blocking calls."""
@@ -191,9 +216,8 @@ class Mpi(Way):
     def steps(self, op: Op, n: int) -> list[Step]:
         """Return the blocking calls."""
         rank = self.rank
-        ends = rank.send, rank.recv
         comm = rank.comm_of(rank.world, op)
-        return op.steps(comm, ends, (*rank.at, n))
+        return op.steps(comm, self.ends, (*rank.at, n))
 
 
 class Staged(Way):
@@ -213,20 +237,20 @@ class Staged(Way):
 
     def steps(self, op: Op, n: int) -> list[Step]:
         """Return the calls with the copies before and after."""
-        rank = self.rank
-        out = self.host(0, rank.send, op.dtype)
-        into = self.host(1, rank.recv, op.dtype)
+        rank, (send, recv) = self.rank, self.ends
+        out = self.host(0, send, op.dtype)
+        into = self.host(1, recv, op.dtype)
         comm = rank.comm_of(rank.world, op)
-        copier = functools.partial(rank.driver.copier)
+        copier = rank.driver.copier
         handle, found = rank.stream.cuda_stream, []
         for step in op.steps(comm, (out, into), (*rank.at, n)):
             calls = [step.call]
             if step.sends and out is not None:
-                source = rank.address(rank.send)
+                source = rank.address(send)
                 down = copier(out.ctypes.data, source, out.nbytes, handle)
                 calls = [down, self.wait, *calls]
             if step.receives and into is not None:
-                target = rank.address(rank.recv)
+                target = rank.address(recv)
                 up = copier(target, into.ctypes.data, into.nbytes, handle)
                 calls += [up, self.wait]
             found.append(step._replace(call=chained(calls)))
@@ -265,7 +289,7 @@ class Nccl(Way):
         kind = c_int(nccl.TYPES[op.kind])
         send, recv = (
             c_void_p(array if array is None else rank.address(array))
-            for array in (rank.send, rank.recv)
+            for array in self.ends
         )
 
         def one(name: str, *arguments: Any) -> list[Step]:
@@ -278,7 +302,7 @@ class Nccl(Way):
             return one("ncclAllReduce", word, word, many, single, add)
         count = c_size_t(n)
         if op.name == "Bcast":
-            buffer = recv if rank.send is None else send
+            buffer = recv if self.ends[0] is None else send
             return one("ncclBroadcast", buffer, buffer, count, kind, root)
         name = _CALLS.get(op.name)
         if name is not None and hasattr(lib, name):
@@ -313,8 +337,8 @@ class Nccl(Way):
             ]
 
         sent, got = op.moves(*rank.at, n)
-        sends = made("ncclSend", rank.send, sent)
-        recvs = made("ncclRecv", rank.recv, got)
+        sends = made("ncclSend", self.ends[0], sent)
+        recvs = made("ncclRecv", self.ends[1], got)
         if not sends and not recvs:
             return []
         if not isinstance(op, PingPong):
