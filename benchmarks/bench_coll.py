@@ -22,8 +22,10 @@ from typing import Any
 
 import bench_p2p
 import harness
+from _bench.ops import LeftOut
+from _bench.ways import graph_calls
 from coll_ops import OPS, Op
-from coll_paths import GRAPH_CALLS, WAYS, LeftOut, Way
+from coll_paths import WAYS
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 SIZES = [8, 64, 512, 4 * KIB, 32 * KIB, 64 * KIB, 256 * KIB]
@@ -42,7 +44,7 @@ class WrongData(Exception):
 class Bench:
     """In a rank: one library, operation after operation, size after size."""
 
-    def __init__(self, args: argparse.Namespace, way: Way):
+    def __init__(self, args: argparse.Namespace, way: Any):
         self.args, self.way, self.world = args, way, way.world
         self.budget, self.repeats = (0.006, 5) if args.quick else (0.02, 9)
         self.ended: set[tuple[Op, str]] = set()  # failed, or too slow from here on
@@ -67,8 +69,6 @@ class Bench:
             if error:
                 kind, _, why = error.partition(": ")
                 found = {"left_out": why} if kind == LeftOut.__name__ else {"failed": error}
-            elif found is None:
-                found = {"left_out": "there is no such call"}
             if "us" not in found:
                 self.ended.add((op, mode))
             else:
@@ -97,15 +97,12 @@ class Bench:
         self.append({**record, "mode": mode, "left_out": why})
         return False
 
-    def time(self, op: Op, n: int, mode: str) -> dict[str, Any] | None:
-        """Check it, then time it; None where the library has no such call."""
+    def time(self, op: Op, n: int, mode: str) -> dict[str, Any]:
+        """Check it, then time it. LeftOut."""
         way, world = self.way, self.world
-        make = {"synced": way.synced, "stream": way.enqueued, "graph": way.captured}[mode]
-        call = make(op, n)
-        if call is None:
-            return None
+        call = way.call(op, n, mode)
         wait = (lambda: None) if mode == "synced" else way.wait
-        calls = GRAPH_CALLS if mode == "graph" else 1
+        calls = graph_calls(op, n, world.size) if mode == "graph" else 1
         way.clear()
         world.Barrier()
         harness.play(call, wait, 1)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import importlib
 import os
 import re
 import shutil
@@ -22,21 +23,30 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import harness
-from coll_ops import OPS, Op
-from host_paths import MODES, WAYS, Gpu, graph_calls
+from _bench import timing
+from _bench.ops import MESSAGES, Op
+from _bench.timing import Timed
+from _bench.ways import MODES, RIVALS, Ours, Rank, graph_calls
+from coll_ops import OPS
 from p2p_paths import library_version
 
 KIB, MIB = 1 << 10, 1 << 20
 SIZES = [KIB, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB]
 QUICK_SIZES = [KIB, 64 * KIB, MIB]
 COLLECTIVES = ["Allreduce", "Allgather", "Alltoall", "Bcast"]
-MESSAGES = "messages"  # one way, and an exchange of two ranks
+BETWEEN_TWO = "messages"  # one way, and an exchange of two ranks
+# name: (class, the caption); "nccl-again" is NCCL measured a second time in each turn.
+WAYS = {
+    "warpmpi": (Ours, "warpmpi"),
+    "nccl": RIVALS["nccl"],
+    "staged": (RIVALS["staged"][0], "by hand"),
+}
 AGAIN = "nccl-again"
 CTAS = 32  # of NCCL's on one GPU, by all ranks together
 LOOPBACK = Path("/sys/class/net/lo/statistics/tx_bytes")
@@ -45,7 +55,6 @@ LOOPBACK = Path("/sys/class/net/lo/statistics/tx_bytes")
 BETWEEN = ("rail_bytes", "nccl_bytes")
 GOALS = {"Allreduce": 1.15, "Allgather": 1.05, "Alltoall": 1.05, "Bcast": 1.05}
 PERFTEST = "ucx_perftest"
-SLOW = 0.1  # seconds: where a call, or a graph, takes more, there are three turns
 
 
 def environment(ranks: int) -> dict[str, str]:
@@ -72,29 +81,13 @@ class WrongData(Exception):
     pass
 
 
-class Timed:
-    """One way in one mode, ready to be played."""
-
-    def __init__(self, impl: str, mode: str, call: Any, wait: Callable[[], Any], calls: int):
-        self.impl, self.mode, self.call, self.wait, self.calls = impl, mode, call, wait, calls
-        self.rounds = 1
-        self.samples: list[float] = []
-
-    def play(self, rounds: int) -> float:
-        return harness.play(self.call, self.wait, rounds)
-
-    def free(self) -> None:
-        if hasattr(self.call, "free"):
-            self.call.free()
-
-
 class Bench:
     """In a rank: all ways, size after size."""
 
     def __init__(self, args: argparse.Namespace, world: Any):
         self.args, self.world = args, world
         self.budget, self.repeats = (0.005, 5) if args.quick else (0.02, 9)
-        self.gpu = Gpu(world)
+        self.gpu = Rank(world, importlib.import_module("warpmpi"), "wm")
         self.ways: dict[str, Any] = {}
         for name in args.impl:
             way, error = harness.together(world, functools.partial(WAYS[name][0], self.gpu))
@@ -107,29 +100,15 @@ class Bench:
         if self.world.rank == 0:
             harness.append(self.args.results, record)
 
-    def turn(self, timed: Timed) -> None:
-        self.world.Barrier()
-        timed.samples.append(1e6 * timed.play(timed.rounds) / timed.rounds / timed.calls)
-
     def alternate(self, chosen: list[Timed], record: dict[str, Any]) -> None:
         """Time all of them in turn, in another order each time."""
-        trials = []
+        timing.alternate(self.world, chosen, self.budget, self.repeats)
         for timed in chosen:
-            self.world.Barrier()
-            trials.append(max(self.world.allgather(timed.play(2))) / 2)
-            timed.rounds = max(1, min(1000, int(self.budget / trials[-1])))
-        slow = any(trial > SLOW for trial in trials)
-        for repeat in range(3 if slow else self.repeats):
-            start = repeat % len(chosen)
-            for timed in chosen[start:] + chosen[:start]:
-                self.turn(timed)
-        for timed in chosen:
-            slowest = [max(each) for each in zip(*self.world.allgather(timed.samples), strict=True)]
             found = {
                 "impl": timed.impl,
                 "mode": timed.mode,
                 "rounds": timed.rounds,
-                "samples": [round(each, 3) for each in slowest],
+                "samples": timed.samples,
                 **self.sent(timed),
             }
             self.append({**record, **found})
@@ -174,24 +153,19 @@ class Bench:
 
     def measure(self, op: Op, n: int) -> None:
         world, gpu = self.world, self.gpu
-        place = world.rank, world.size
         nbytes = op.nbytes(n, world.size)
         record = {"op": op.name, "bytes": nbytes, "ranks": world.size, "hosts": self.args.hosts}
         record["least_bytes"] = least(op.name, nbytes, self.args.hosts, world.size)
-        gpu.prepare(op.given(*place, n), op.room(*place, n), op.dtype)
+        gpu.prepare(op, n)
 
-        def make(impl: str, way: Any, mode: str) -> Timed | None:
-            way.prepare(op, n)
-            of = {"synced": way.synced, "stream": way.enqueued, "graph": way.captured}
-            call = of[mode](op, n)
-            if call is None:
-                return None
-            wait = (lambda: None) if mode == "synced" else way.wait
+        def make(impl: str, way: Any, mode: str) -> Timed:
+            call = way.call(op, n, mode)
             gpu.clear()
             calls = graph_calls(op, n, world.size) if mode == "graph" else 1
-            timed = Timed(impl, mode, call, wait, calls)
+            wait = (lambda: None) if mode == "synced" else way.wait
+            timed = Timed(impl, mode, call, wait, calls * op.calls(n))
             timed.play(1)
-            if not op.is_right(received(way), *place, n):
+            if not op.is_right(way.received(), *gpu.at, n):
                 raise WrongData("not what the ranks gave")
             return timed
 
@@ -202,39 +176,6 @@ class Bench:
             if timed.impl != AGAIN:
                 timed.free()
 
-    def measure_messages(self, nbytes: int) -> None:
-        """A message there and back, and an exchange, of the two ranks."""
-        import numpy as np
-
-        gpu, rank, peer = self.gpu, self.world.rank, 1 - self.world.rank
-        data = [np.resize(np.arange(251 - each, dtype="u1"), nbytes) for each in range(2)]
-        gpu.prepare(data[rank], (nbytes,), np.dtype("u1"))
-        for op, halves in (("Send", 2), ("Sendrecv", 1)):
-            record = {"op": op, "bytes": nbytes, "ranks": 2, "hosts": 2}
-            record["least_bytes"] = nbytes * (1 if op == "Send" else 2)
-
-            def make(impl: str, way: Any, mode: str, op: str = op, halves: int = halves) -> Any:
-                if mode != "synced":
-                    return None
-                way.prepare(None, nbytes)
-                calls = way.messages(peer)
-                steps = [calls["both"]]
-                if op == "Send":
-                    steps = [calls["send"], calls["recv"]][:: 1 if rank == 0 else -1]
-
-                def call() -> None:
-                    for step in steps:
-                        step()
-
-                gpu.clear()
-                timed = Timed(impl, mode, call, lambda: None, halves)
-                timed.play(1)
-                if not np.array_equal(received(way), data[peer]):
-                    raise WrongData("not what the peer sent")
-                return timed
-
-            self.alternate(self.choose(record, make), record)
-
     def about(self) -> dict[str, Any]:
         stats = self.gpu.wm.stats()
         peer = (self.world.rank + self.world.size // self.args.hosts) % self.world.size
@@ -243,13 +184,9 @@ class Bench:
             "version": self.gpu.wm.__version__,
             "mpi": library_version(),
             "transport": str(self.gpu.wm.transport(self.gpu.comm, peer, buffer)),
-            "nccl": self.ways["nccl"].about() if "nccl" in self.ways else None,
+            "nccl": self.ways["nccl"].nccl.version if "nccl" in self.ways else None,
             "stats": {name: count for name, count in stats.items() if count},
         }
-
-
-def received(way: Any) -> Any:
-    return None if way.recv is None else way.recv.numpy()
 
 
 def read_loopback() -> int:
@@ -268,6 +205,8 @@ def least(op: str, nbytes: int, hosts: int, ranks: int) -> int:
         "Allgather": others * nbytes,  # every block to every other host
         "Alltoall": nbytes * ranks * others // hosts,
         "Bcast": others * nbytes,
+        "Send": nbytes,
+        "Sendrecv": 2 * nbytes,
     }[op]
 
 
@@ -280,11 +219,12 @@ def work(args: argparse.Namespace) -> None:
     os.environ["WARPMPI_HOST"] = f"host {world.rank * args.hosts // world.size}"
     os.environ["NCCL_HOSTID"] = f"rank {world.rank}"
     bench = Bench(args, world)
-    if args.worker == MESSAGES:
-        for nbytes in sizes(args):
-            bench.measure_messages(nbytes)
+    if args.worker == BETWEEN_TWO:
+        args.mode = ["synced"]
+        ops = [MESSAGES[name](kind="uint8") for name in ("pingpong", "sendrecv")]
     else:
-        op = next(op for op in OPS if op.label == args.worker)
+        ops = [next(op for op in OPS if op.label == args.worker)]
+    for op in ops:
         for n in dict.fromkeys(op.count(nbytes, world.size) for nbytes in sizes(args)):
             bench.measure(op, n)
     bench.append({"path": bench.about()})
@@ -298,7 +238,7 @@ def sizes(args: argparse.Namespace) -> list[int]:
 
 def start(args: argparse.Namespace, op: str, results: str) -> None:
     """Start the ranks that measure an operation; messages have two."""
-    ranks, hosts = (2, 2) if op == MESSAGES else (args.ranks, args.hosts)
+    ranks, hosts = (2, 2) if op == BETWEEN_TWO else (args.ranks, args.hosts)
     words = [__file__, "--worker", op, "--results", results, "--timeout", str(args.timeout)]
     words += ["--ranks", str(ranks), "--hosts", str(hosts)]
     if args.quick:
@@ -307,7 +247,7 @@ def start(args: argparse.Namespace, op: str, results: str) -> None:
         if getattr(args, name):
             words += [f"--{name}", *map(str, getattr(args, name))]
     harness.run_ranks(ranks, words, args.timeout, environment(ranks), log=args.log)
-    if op == MESSAGES:
+    if op == BETWEEN_TWO:
         for nbytes in sizes(args):
             perftest(args, nbytes, results)
 
@@ -393,17 +333,14 @@ def figures(records: Sequence[dict[str, Any]]) -> dict[Key, dict[str, dict[str, 
 
 def ratios(one: dict[str, Any] | None, other: dict[str, Any] | None) -> list[float]:
     """Of each turn, sorted."""
-    if not one or not other or len(one["samples"]) != len(other["samples"]):
-        return []
-    pairs = zip(one["samples"], other["samples"], strict=True)
-    return sorted(mine / theirs for mine, theirs in pairs)
+    return timing.ratios(one["samples"], other["samples"]) if one and other else []
 
 
 def ratio_text(values: list[float]) -> str:
     if not values:
         return "-"
-    quarter = len(values) // 4
-    return f"{median(values):.2f} ({values[quarter]:.2f}-{values[-1 - quarter]:.2f})"
+    middle, low, high = timing.spread(values)
+    return f"{middle:.2f} ({low:.2f}-{high:.2f})"
 
 
 def show(found: dict[Key, dict[str, dict[str, Any]]]) -> None:
@@ -478,7 +415,7 @@ def asked(found: dict[Key, dict[str, dict[str, Any]]], apart: bool) -> list[tupl
 
 def parse_arguments() -> argparse.Namespace:
     parser = harness.parser(__doc__.partition("\n")[0], WAYS)
-    everything = [*COLLECTIVES, MESSAGES]
+    everything = [*COLLECTIVES, BETWEEN_TWO]
     next(a for a in parser._actions if a.dest == "worker").choices = everything
     parser.set_defaults(timeout=540.0)
     parser.add_argument("--ranks", type=int, default=2, help="of the collectives (2)")

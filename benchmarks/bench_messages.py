@@ -134,7 +134,7 @@ def rate(bench: Bench) -> None:
         request.Waitall(requests)
 
     bench.measure("rate warpmpi persistent", nbytes, back(persistent), count)
-    nccl = importlib.import_module("nccl_ctypes").Communicator(bench.world)
+    nccl = importlib.import_module("_bench.nccl").Communicator(bench.world)
     stream = cupy.cuda.Stream(non_blocking=True)
 
     def grouped() -> None:

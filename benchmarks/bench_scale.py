@@ -27,9 +27,9 @@ from statistics import median
 from typing import Any
 
 import harness
-import nccl_ctypes
 import numpy as np
-from driver_ctypes import Driver
+from _bench import nccl as nccl_ctypes
+from _bench.driver import Driver
 from p2p_paths import cupy_on_own_gpu, local_rank
 
 MIB = 1 << 20

@@ -10,7 +10,9 @@ import numpy as np
 import package  # noqa: F401  # makes _bench
 from _bench.ops import (
     COLLECTIVES,
+    LeftOut,
     Op,
+    Step,
     allreduce,
     alltoall,
     others,
@@ -50,14 +52,16 @@ class Pencils(Op):
             for at in range(0, n, 1024)
         )
 
-    def call(self, comm, send, recv, rank, size, n):
+    def steps(self, comm, ends, place, average=None):
         from mpi4py import MPI
 
+        (send, recv), (_, size, n) = ends, place
         part = n // size
         make = MPI.C_FLOAT_COMPLEX.Create_subarray
         out = [make((part, n), (part, part), (0, k * part)).Commit() for k in range(size)]
         into = [make((n, part), (part, part), (k * part, 0)).Commit() for k in range(size)]
-        return functools.partial(comm.Alltoallw, [send, out], [recv, into])
+        call = functools.partial(comm.Alltoallw, [send, out], [recv, into])
+        return [Step(True, True, call)]
 
 
 class Many(Op):
@@ -83,23 +87,24 @@ class Many(Op):
         ends = np.cumsum(widths)
         return [slice(int(end - k), int(end)) for end, k in zip(ends, widths, strict=True)]
 
-    def call(self, comm, send, recv, rank, size, n):
+    def steps(self, comm, ends, place, average=None):
+        (send, recv), (_, _, n) = ends, place
+        if not hasattr(comm, "Get_rank"):
+            raise LeftOut("one Allreduce after the other is on the stream already")
         method = getattr(comm, self.name)
         pairs = [(send[part], recv[part]) for part in self.parts(n)]
+        try:
+            requests = [] if self.name == "Iallreduce" else [method(*pair) for pair in pairs]
+        except NotImplementedError:  # mpi4py's, where MPI has no persistent collectives
+            raise LeftOut("there is no such call") from None
 
-        def begun() -> None:
-            requests = [method(*pair) for pair in pairs]
-            requests[0].Waitall(requests)
+        def run() -> None:
+            if requests:
+                requests[0].Startall(requests)
+            begun = requests or [method(*pair) for pair in pairs]
+            begun[0].Waitall(begun)
 
-        if self.name == "Iallreduce":
-            return begun
-        requests = [method(*pair) for pair in pairs]
-
-        def started() -> None:
-            requests[0].Startall(requests)
-            requests[0].Waitall(requests)
-
-        return started
+        return [Step(True, True, run)]
 
 
 OPS = [

@@ -23,11 +23,13 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+import package  # noqa: F401  # makes _bench
+from _bench.timing import play, together  # noqa: F401
 
 Run = Callable[[str, str], None]  # an implementation, a file for its results
 Call = Callable[[], Any]
@@ -179,26 +181,6 @@ def give_up_after(seconds: float) -> None:
     faulthandler.dump_traceback_later(seconds, exit=True)
 
 
-def together(world: Any, step: Call) -> tuple[Any, str | None]:
-    """The step's result, and what it raised on any rank."""
-    result = error = None
-    try:
-        result = step()
-    except Exception as exception:
-        error = f"{type(exception).__name__}: {exception}"
-    errors = [each for each in world.allgather(error) if each]
-    return result, errors[0] if errors else None
-
-
-def play(call: Call, wait: Call, rounds: int) -> float:
-    """Seconds for so many calls, and the wait for all of them."""
-    start = time.perf_counter()
-    for _ in range(rounds):
-        call()
-    wait()
-    return time.perf_counter() - start
-
-
 def time_calls(
     world: Any, call: Call, wait: Call, budget: float, repeats: int, calls: int = 1
 ) -> dict[str, Any]:
@@ -242,9 +224,9 @@ def machine() -> dict[str, Any]:
     rows = [tuple(map(str.strip, line.split(","))) for line in gpus.splitlines()]
     cuda = re.search(r"CUDA Version: *([\d.]+)", output_of("nvidia-smi"))
     versions = {}
-    for package in PACKAGES:
+    for name in PACKAGES:
         try:
-            versions[package] = importlib.metadata.version(package)
+            versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
     cpu = ""

@@ -111,6 +111,7 @@ class Rank:
             if recv is not None:
                 view = self.view(recv)
                 fresh = np.full(view.nbytes, 0xA5, "u1").view(self.dtype)
+                fresh = fresh.reshape(view.shape)
                 view[...] = self.wm.from_numpy(fresh, device=view.device)
         if self.device.is_cuda:
             self.wm.synchronize_device(self.device)
@@ -233,7 +234,8 @@ class Staged(Way):
             return None
         if self.room[side].nbytes < array.nbytes:
             self.room[side] = self.rank.driver.pinned(array.nbytes)
-        return self.room[side][: array.nbytes].view(dtype)
+        bytes_ = self.room[side][: array.nbytes]
+        return bytes_.view(dtype).reshape(array.shape)
 
     def steps(self, op: Op, n: int) -> list[Step]:
         """Return the calls with the copies before and after."""
