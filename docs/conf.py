@@ -49,6 +49,9 @@ html_theme_options = {
     "footer_start": [],
     "footer_end": [],
 }
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+highlight_language = "none"  # of blocks that name none
 html_sidebars = {"**": ["sidebar-nav-bs"]}
 # What is copied of a console is the commands.
 copybutton_prompt_text = r"\$ |>>> "
