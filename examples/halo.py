@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Heat in a plate: each rank has a block, and the ghosts around it.
 
-mpirun -n 4 python halo.py
+    mpirun -n 4 python halo.py plate.png
+
+Without a name it draws no picture, which needs matplotlib.
 """
 
 import importlib.util
+import sys
 
 from mpi4py import MPI
 
@@ -36,3 +39,7 @@ if plate is not None:
     assert abs(plate - plate[::-1]).max() < 1e-12
     assert abs(plate - plate[:, ::-1]).max() < 1e-12
     print(f"{STEPS} steps with {xp.__name__}: {plate.max():.4f} in the middle")
+    if sys.argv[1:]:
+        import matplotlib.image
+
+        matplotlib.image.imsave(sys.argv[1], plate, cmap="inferno")
