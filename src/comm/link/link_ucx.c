@@ -29,9 +29,9 @@
 // A chunk that UCX has failed is told so long after, unless MPI reports the
 // peer's death first.
 #define TOLD_US 5000000
-#define CLOSE_US 2000000     // for the endpoints, in MPI_Finalize
-#define EMULATED_BYTES 32768 // most of a put or get without RDMA
-#define BUCKETS 256          // of peers, by id
+#define CLOSE_US 2000000    // for the endpoints, in MPI_Finalize
+#define EMULATED_BYTES 2048 // most of a put or get without RDMA
+#define BUCKETS 256         // of peers, by id
 
 // A chunk under way, or one that has ended: it has no request, but a status.
 typedef struct flight {

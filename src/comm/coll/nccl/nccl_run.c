@@ -16,7 +16,7 @@
 #define ALIGN ((size_t)256)
 // Vectors of so many bytes are reduced in so many rounds at least, which
 // overlap.
-#define ROUNDS_BYTES ((size_t)4 << 20)
+#define ROUNDS_BYTES ((size_t)16 << 20)
 #define ROUNDS ((size_t)2)
 
 typedef struct {
