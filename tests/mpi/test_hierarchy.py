@@ -233,6 +233,30 @@ def test_every_call_in_every_form(tmp_path, hosts, nccl):
     assert {counts["nccl"] > calls / 2 for counts in found} >= {nccl}
 
 
+@pytest.mark.skipif(kinds.is_real(), reason="simulates a GPU a rank")
+@pytest.mark.parametrize("hosts", ["0011", "001"])
+def test_a_blocking_call_is_on_a_stream_where_rails_have_nccl(tmp_path, hosts):
+    """Its kernels and NCCL's go onto one stream: no task is stepped."""
+    program = """
+    comm.Iallreduce(*new()).Wait()
+    allreduce()
+    before = wm.stats()["ipc_collectives"]
+    request = comm.Iallreduce(*new())  # its tasks come before
+    for _ in range(3):
+        allreduce()
+    request.Wait()
+    found = _core._coll_engines()
+    kernels = 6 if sys.argv[1].count(sys.argv[1][rank]) > 1 else 0
+    assert wm.stats()["ipc_collectives"] - before >= kernels, wm.stats()
+    print("engines", found)
+"""
+    found = engines(
+        run(tmp_path, program, hosts, nccl=True, SIMCUDA_DEVICES="4")
+    )
+    # Tasks of the nonblocking calls alone.
+    assert {counts["nccl"] <= 2 for counts in found} == {True}
+
+
 @pytest.mark.parametrize("hosts", ["0110", "001", "0121"])
 def test_calls_on_streams_and_in_graphs(tmp_path, hosts):
     """By the kernels of each host and NCCL, which no rank waits for."""

@@ -23,12 +23,13 @@ typedef struct {
                               // communicator's own
         };
     };
-    bool open;   // they can be used; engine lock
-    int code;    // below 0: they could not be made
-    int streams; // 1: both have engines of calls on streams; -1: they have
-                 // not; 0: not known yet
-    bool given;  // calls were given to streams
-    bool told;   // that a rank died was raised after such calls
+    bool open;     // they can be used; engine lock
+    int code;      // below 0: they could not be made
+    int streams;   // 1: both have engines of calls on streams; -1: they have
+                   // not; 0: not known yet
+    bool blocking; // so all ranks make blocking calls on streams of ours
+    bool given;    // calls were given to streams
+    bool told;     // that a rank died was raised after such calls
 } wm_levels_t;
 
 // Makes the levels, unless they are made. Collective: an engine calls it when

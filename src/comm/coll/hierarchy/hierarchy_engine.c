@@ -4,6 +4,7 @@
 #include "array/kernels.h"
 #include "array/pull.h"
 #include "comm/coll/hierarchy/hierarchy.h"
+#include "comm/coll/hierarchy/hierarchy_blocking.h"
 #include "comm/coll/hierarchy/hierarchy_stream.h"
 #include "comm/coll/run/coll_engines.h"
 #include "comm/comm/failure.h"
@@ -116,6 +117,8 @@ hierarchy_open(wm_comm_t *comm, int device, void **state, wm_error_t *err)
     if (code == 0)
         code = wm_kernels_prepare(device, WM_KERNELS_REDUCE, err);
     int opened = levels_open(comm, device, code < 0 ? &later : err);
+    code = code < 0 ? code : opened;
+    opened = wm_hierarchy_streams_open(comm, device, code < 0 ? &later : err);
     return code < 0 ? code : opened;
 }
 
@@ -136,6 +139,8 @@ static wm_coll_result_t
 hierarchy_start(wm_coll_op_t *op, wm_error_t *err)
 {
     wm_hierarchy_t *own = hierarchy_state(op);
+    if (wm_hierarchy_blocking_serves(op))
+        return wm_hierarchy_blocking_start(op, err);
     int code = wm_hierarchy_init(own, op, err);
     if (code < 0) { // the others wait for this rank
         wm_engine_lock();
@@ -152,13 +157,18 @@ hierarchy_start(wm_coll_op_t *op, wm_error_t *err)
 static wm_coll_result_t
 hierarchy_step(wm_coll_op_t *op, bool *waits, wm_error_t *err)
 {
-    return wm_schedule_step(&hierarchy_state(op)->schedule, waits, err);
+    return wm_hierarchy_blocking_serves(op)
+               ? wm_hierarchy_blocking_step(op, waits, err)
+               : wm_schedule_step(&hierarchy_state(op)->schedule, waits, err);
 }
 
 static void
 hierarchy_drop(wm_coll_op_t *op)
 {
-    wm_hierarchy_drop(hierarchy_state(op));
+    if (wm_hierarchy_blocking_serves(op))
+        wm_hierarchy_blocking_drop(op);
+    else
+        wm_hierarchy_drop(hierarchy_state(op));
 }
 
 // Ends what waits for dead ranks on the levels.

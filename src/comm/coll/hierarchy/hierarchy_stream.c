@@ -12,6 +12,7 @@
 #include "comm/coll/run/nonblocking.h"
 #include "comm/coll/stream/coll_desc.h"
 #include "comm/coll/stream/coll_order.h"
+#include "comm/coll/stream/symm_state.h"
 #include "comm/comm/failure.h"
 #include "comm/engine/engine.h"
 #include "comm/node/stream_words.h"
@@ -37,27 +38,48 @@ is_on_rail(const wm_comm_t *comm)
     return comm->hosts.place < comm->hosts.smallest;
 }
 
-// Opens the kernels of each host, and finds whether all rails have NCCL;
-// collective, in the first call.
+// Returns the bits that all ranks have.
 static int
-streams_open(wm_comm_t *comm, int device, wm_error_t *err)
+streams_agree(wm_comm_t *comm, unsigned bits, unsigned *all, wm_error_t *err)
+{
+    wm_preflight_t preflight = {.call = WM_COLL_ON_STREAM, .all = bits};
+    int code = wm_preflight_run(comm, &preflight, err);
+    *all = (unsigned)preflight.all;
+    return code;
+}
+
+// Returns true if the calls of this host are kernels, which do not take turns
+// on a GPU.
+static bool
+local_has_kernels(const wm_comm_t *local)
+{
+    return local->size == 1
+           || (local->symm != NULL && local->symm->kernel_coll);
+}
+
+int
+wm_hierarchy_streams_open(wm_comm_t *comm, int device, wm_error_t *err)
 {
     wm_levels_t *levels = &comm->levels;
+    wm_comm_t *local = levels->local;
+    unsigned all, has = !is_on_rail(comm) || engines_of(levels->rail) != 0;
     wm_error_t why;
-    int code = 0;
     if (levels->streams != 0)
         return 0;
-    if (levels->local->size > 1) {
-        unsigned among = wm_coll_engines_on_stream(levels->local, KIND);
-        code = wm_coll_engines_open(levels->local, KIND, device, &among, &why);
+    int code = streams_agree(comm, has, &all, err);
+    if (code == 0 && all != 0) {
+        unsigned among = wm_coll_engines_on_stream(local, KIND);
+        has = local->size == 1
+              || (wm_coll_engines_open(local, KIND, device, &among, &why) == 0
+                  && engines_of(local) != 0);
+        if (has && local_has_kernels(local))
+            has |= 2;
+        code = streams_agree(comm, has, &all, err);
     }
-    bool has = code == 0
-               && (levels->local->size == 1 || engines_of(levels->local) != 0)
-               && (!is_on_rail(comm) || engines_of(levels->rail) != 0);
-    wm_preflight_t preflight = {.call = WM_COLL_ON_STREAM, .all = has};
-    code = wm_preflight_run(comm, &preflight, err);
-    if (code == 0)
-        levels->streams = preflight.all != 0 ? 1 : -1;
+    if (code == 0) {
+        levels->streams = (all & 1) != 0 ? 1 : -1;
+        levels->blocking = (all & 2) != 0 && comm->size <= WM_BARRIER_RANKS;
+    }
     return code;
 }
 
@@ -212,7 +234,7 @@ hierarchy_stream_enqueue(wm_comm_t *comm, const wm_coll_t *call,
                          const wm_coll_stream_t *on, wm_error_t *err)
 {
     wm_error_t wrong = *err, late;
-    int code = streams_open(comm, on->device, err);
+    int code = wm_hierarchy_streams_open(comm, on->device, err);
     if (code == 0)
         code = stream_refuse(comm, err);
     if (code < 0)

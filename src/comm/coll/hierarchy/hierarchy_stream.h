@@ -8,6 +8,11 @@
 
 extern const wm_coll_on_stream_t wm_hierarchy_on_stream;
 
+// Opens the kernels of each host where all rails have NCCL, once. Collective:
+// also a rank that has failed before takes part.
+WM_MUST_CHECK int
+wm_hierarchy_streams_open(wm_comm_t *comm, int device, wm_error_t *err);
+
 // Returns true if a communicator may have such calls under way; any thread.
 bool
 wm_hierarchy_any_on_streams(void);

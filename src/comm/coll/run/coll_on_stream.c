@@ -119,6 +119,17 @@ coll_on_stream_mark(wm_comm_t *comm, const wm_coll_stream_t *on,
     return wm_event_record(on->device, last->end, on->stream, err);
 }
 
+int
+wm_coll_on_stream_give(wm_comm_t *comm, const wm_coll_engine_t *engine,
+                       const wm_coll_t *call, const wm_coll_stream_t *on,
+                       wm_error_t *err)
+{
+    if (call != NULL && coll_on_stream_follow(comm, on, err) < 0)
+        call = NULL;
+    int code = engine->on_stream->enqueue(comm, call, on, err);
+    return code < 0 ? code : coll_on_stream_mark(comm, on, err);
+}
+
 // Enqueues a call by the first engine that does it, which all ranks find
 // alike.
 static int
@@ -145,14 +156,10 @@ coll_on_stream_enqueue(wm_comm_t *comm, wm_coll_kind_t kind,
     *engine = wm_coll_engines_first_on_stream(comm, among, call);
     if (*engine == NULL)
         return coll_on_stream_refuse(comm, kind, err);
-    const wm_coll_on_stream_t *row = (*engine)->on_stream;
-    if (!row->captures && on->capture != 0
+    if (!(*engine)->on_stream->captures && on->capture != 0
         && coll_on_stream_refuse_capture(*engine, err) < 0)
         call = NULL;
-    else if (coll_on_stream_follow(comm, on, err) < 0)
-        call = NULL;
-    code = row->enqueue(comm, call, on, err);
-    return code < 0 ? code : coll_on_stream_mark(comm, on, err);
+    return wm_coll_on_stream_give(comm, *engine, call, on, err);
 }
 
 // Finds if the stream is captured. Returns `call`, or NULL if this fails. Of a
