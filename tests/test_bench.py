@@ -158,7 +158,9 @@ def test_values_are_those_of_the_ranks(name, size):
 @pytest.mark.parametrize("kind", ["int8", "float16", "float32", "complex128"])
 @pytest.mark.parametrize("op", ["sum", "prod", "max", "min", "avg"])
 def test_all_types_and_reductions_are_checked(kind, op):
-    if (op == "avg" and kind == "int8") or (op != "sum" and kind[0] == "c"):
+    if (op == "avg" and kind == "int8") or (
+        op in ("max", "min") and kind[0] == "c"
+    ):
         return
     made = ops.COLLECTIVES["allreduce"](kind=kind, op=op)
     got = reduced(made, 3, 5000, 0)

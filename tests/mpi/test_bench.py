@@ -90,6 +90,22 @@ def test_host_arrays_beside_mpi(tmp_path):
     assert all("us" in row["rivals"]["mpi"] for row in found)
 
 
+def test_ranks_that_wait_for_one_give_up(tmp_path):
+    """The last one stops in a call, as in a library that hangs."""
+    text = """
+    import sys, time
+    from mpi4py import MPI
+    import warpmpi._bench
+    from warpmpi._bench import ways
+    if MPI.COMM_WORLD.rank == 1:
+        ways.Ours.synced = lambda *words: time.sleep(60)
+    words = "barrier --array numpy -T 2".split()
+    sys.exit(warpmpi._bench.main(words))
+    """
+    printed = ranks.run_text(tmp_path, text, wrapper=TOGETHER, died=True)
+    assert "Timeout (0:00:02)!" in printed
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

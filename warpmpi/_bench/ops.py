@@ -228,8 +228,13 @@ def combined(kind: str, op: str, block: Block) -> Array:
     }.get(op, np.add)
     found: Array = functools.reduce(how, given)
     if op == "avg":
-        return (found.astype("f8") / len(given)).astype(found.dtype)
+        return (wide(found) / len(given)).astype(found.dtype)
     return found
+
+
+def wide(values: Array) -> Array:
+    """Return the values in double precision."""
+    return values.astype("c16" if values.dtype.kind == "c" else "f8")
 
 
 def differ(got: Array, expected: Array, op: str) -> int:
@@ -239,7 +244,7 @@ def differ(got: Array, expected: Array, op: str) -> int:
     # A library may divide before it adds.
     digits = {"float16": 9, "bfloat16": 6, "float32": 21}
     close = 2.0 ** -digits.get(expected.dtype.name, 50)
-    off = np.abs(got.astype("f8") - expected.astype("f8"))
+    off = np.abs(wide(got) - wide(expected))
     return int(np.count_nonzero(~(off <= close * 100)))
 
 

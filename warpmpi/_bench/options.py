@@ -119,6 +119,7 @@ def parser() -> argparse.ArgumentParser:
     add("--stream", action="store_true", help="calls of comm.on(stream)")
     add("--graph", action="store_true", help="the same in a CUDA graph")
     add("--against", metavar="NAME", type=_words(tuple(RIVALS)), default=[])
+    add("-T", "--timeout", metavar="S", type=whole, default=300, help="(300)")
     add("--turns", metavar="N", type=whole, default=9, help="of each (9)")
     add("--json", metavar="FILE", help="write all samples and facts")
     add("--plot", metavar="FILE", help="draw .svg or .png (matplotlib)")

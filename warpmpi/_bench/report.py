@@ -166,11 +166,13 @@ def closing(rows: Sequence[Facts], against: Sequence[str]) -> str:
                 omitted.setdefault(text, []).append(row["name"])
     for text, names in omitted.items():
         lines.append(f"{text} ({', '.join(dict.fromkeys(names))})")
-    wrong = sum(
-        each.get("wrong") or 0
+    found = [
+        each["wrong"]
         for row in timed
         for each in (row, *row["rivals"].values())
-    )
+        if each.get("wrong") is not None
+    ]
+    wrong = sum(found) if found else "not looked for"
     lines.append(f"wrong elements: {wrong}")
     buses = [row["busbw"] for row in timed if row["busbw"] is not None]
     if buses:

@@ -3,16 +3,19 @@
 
 from __future__ import annotations
 
+import faulthandler
 import functools
 import importlib.util
 import json
 import os
+import socket
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from . import nccl, report
 from . import options as choices
-from . import report
 from .ops import LeftOut, Op
 from .timing import Timed, alternate, ratios, spread, together
 from .ways import RIVALS, Ours, Rank, graph_calls
@@ -23,6 +26,7 @@ _PACKAGES = {
     "torch": "PyTorch: `pip install torch`",
 }
 _TRANSPORTS = "self ipc ucx mpi host".split()
+_SHARED_GPU = "NCCL_MULTI_RANK_GPU_ENABLE"
 # What counts calls on streams, which no engine counts.
 _COUNTED = {
     "nccl": "nccl_collectives",
@@ -104,24 +108,38 @@ def _check_mpi(rank: Rank) -> None:
         )
 
 
+def _nccl_host() -> str:
+    """Return what NCCL takes for this rank's host."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    text = boot.read_text() if boot.exists() else ""
+    return os.environ.get("NCCL_HOSTID") or socket.gethostname() + text
+
+
+def _check_nccl(rank: Rank) -> None:
+    """Refuse what would let ranks wait for others in NCCL. WrongOption."""
+    place = _nccl_host(), rank.device.uuid
+    places = rank.world.allgather(place)
+    others = [k for k, each in enumerate(places) if each == place]
+    if len(others) > 1 and os.environ.get(_SHARED_GPU) != "1":
+        raise WrongOption(
+            f"argument --against nccl: NCCL refuses ranks {others[0]} and "
+            f"{others[1]} on one GPU: give each rank a GPU, or each an "
+            f"NCCL_HOSTID, or, under MPS, set {_SHARED_GPU}=1"
+        )
+    try:
+        nccl.load()
+    except OSError as error:
+        raise WrongOption(
+            f"argument --against nccl: {error}: install one (`pip install "
+            "nvidia-nccl-cu13`), or name it in WARPMPI_BENCH_NCCL"
+        ) from None
+
+
 def _open_rival(name: str, rank: Rank) -> Any:
     try:
         return RIVALS[name][0](rank)
     except (OSError, RuntimeError) as error:
-        cure = ""
-        if name == "nccl" and isinstance(error, OSError):
-            cure = (
-                ": install one (`pip install nvidia-nccl-cu13`), or name it "
-                "in WARPMPI_BENCH_NCCL"
-            )
-        elif name == "nccl":
-            cure = (
-                " (NCCL refuses two ranks on a GPU, unless NCCL_HOSTID makes "
-                "them hosts)"
-            )
-        raise WrongOption(
-            f"argument --against {name}: {error}{cure}"
-        ) from None
+        raise WrongOption(f"argument --against {name}: {error}") from None
 
 
 class Bench:
@@ -178,6 +196,7 @@ class Bench:
 
     def measure(self, name: str, op: Op, n: int) -> dict[str, Any]:
         """Time a row; what one library cannot do is left out."""
+        give_up_after(self.options.timeout)
         rank, size = self.rank, self.world.size
         nbytes = op.nbytes(n, size)
         row: dict[str, Any] = {
@@ -268,9 +287,11 @@ class Bench:
 
         table = report.Table(self.options.against)
         first, size = self.world.rank == 0, self.world.size
+        last = ""
         for name, op in self.options.ops:
-            if first:
+            if first and name != last:
                 show(table.titles(name))
+            last = name
             counts = [op.count(b, size) for b in choices.sizes(self.options)]
             for n in dict.fromkeys(counts):
                 row = self.measure(name, op, n)
@@ -299,6 +320,15 @@ class Bench:
             way.close()
 
 
+def give_up_after(seconds: int) -> None:
+    """End this rank, and so all, if it is still in one row by then.
+
+    Libraries may wait for ranks that have failed. What they wait in is shown.
+    """
+    if sys.stderr is not None:
+        faulthandler.dump_traceback_later(seconds, exit=True)
+
+
 def agreed(world: Any, step: Any) -> Any:
     """Return the step's result. WrongOption on all ranks if one raises it."""
     found = error = None
@@ -321,8 +351,10 @@ def run(options: Any, world: Any, wm: Any) -> tuple[int, str | None]:
         agreed(world, check)
         rank = Rank(world, wm, options.array)
         agreed(world, functools.partial(_check, options, rank))
-        if "mpi" in options.against:
-            agreed(world, functools.partial(_check_mpi, rank))
+        for rival, test in (("mpi", _check_mpi), ("nccl", _check_nccl)):
+            if rival in options.against:
+                agreed(world, functools.partial(test, rank))
+        give_up_after(options.timeout)
         bench = Bench(options, rank)
         bench.open_rivals()
     except WrongOption as why:
@@ -333,6 +365,7 @@ def run(options: Any, world: Any, wm: Any) -> tuple[int, str | None]:
         show(report.introduction(told))
     bench.run()
     bench.close()
+    faulthandler.cancel_dump_traceback_later()
     status = bench.status()
     try:
         if world.rank == 0:
