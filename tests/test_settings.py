@@ -14,7 +14,12 @@ from warpmpi import _core
 from warpmpi._settings import NAMES, TABLE
 
 ROOT = Path(__file__).resolve().parent.parent
-GUIDE = (ROOT / "docs" / "guide.md").read_text()
+# The pages of the guide, and those beside it, but of the sources.
+GUIDE = "\n".join(
+    path.read_text()
+    for path in sorted(ROOT.glob("docs/*.md"))
+    if path.name != "design.md"
+)
 PLACES = ("src", "warpmpi", "build_tools", "benchmarks", "tests", "examples")
 
 

@@ -25,7 +25,7 @@ others go on after sys.exit() on one rank, as without -m.
                  program warpmpi.show_config()
 
 Environment: WARPMPI_TRANSPORT=ipc, host, mpi or ucx selects the transport of
-GPU memory; docs/guide.md lists the other variables.
+GPU memory; docs/environment.md lists the other variables.
 """
 
 from __future__ import annotations
