@@ -40,7 +40,7 @@ is_on_rail(const wm_comm_t *comm)
 
 // Returns the bits that all ranks have.
 static int
-streams_agree(wm_comm_t *comm, unsigned bits, unsigned *all, wm_error_t *err)
+streams_exchange(wm_comm_t *comm, unsigned bits, unsigned *all, wm_error_t *err)
 {
     wm_preflight_t preflight = {.call = WM_COLL_ON_STREAM, .all = bits};
     int code = wm_preflight_run(comm, &preflight, err);
@@ -66,7 +66,7 @@ wm_hierarchy_streams_open(wm_comm_t *comm, int device, wm_error_t *err)
     wm_error_t why;
     if (levels->streams != 0)
         return 0;
-    int code = streams_agree(comm, has, &all, err);
+    int code = streams_exchange(comm, has, &all, err);
     if (code == 0 && all != 0) {
         unsigned among = wm_coll_engines_on_stream(local, KIND);
         has = local->size == 1
@@ -74,7 +74,7 @@ wm_hierarchy_streams_open(wm_comm_t *comm, int device, wm_error_t *err)
                   && engines_of(local) != 0);
         if (has && local_has_kernels(local))
             has |= 2;
-        code = streams_agree(comm, has, &all, err);
+        code = streams_exchange(comm, has, &all, err);
     }
     if (code == 0) {
         levels->streams = (all & 1) != 0 ? 1 : -1;
