@@ -40,7 +40,8 @@ is_on_rail(const wm_comm_t *comm)
 
 // Returns the bits that all ranks have.
 static int
-streams_exchange(wm_comm_t *comm, unsigned bits, unsigned *all, wm_error_t *err)
+streams_exchange(wm_comm_t *comm, unsigned bits, unsigned *all,
+                 wm_error_t *err)
 {
     wm_preflight_t preflight = {.call = WM_COLL_ON_STREAM, .all = bits};
     int code = wm_preflight_run(comm, &preflight, err);
