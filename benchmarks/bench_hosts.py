@@ -6,7 +6,7 @@
 
 The ranks of this machine pass for H hosts (N, unless told), to warpmpi by WARPMPI_HOST; to
 NCCL each rank is a host. So one GPU under NVIDIA's MPS serves. MPI, NCCL and UCX go by TCP
-over the loopback. All ways are in one process of each rank, have the same buffers, and take
+over the loopback. All ways are in one process of each rank, on arrays of one kind, and take
 turns: a ratio is the median of those of each turn. NCCL comes twice in each, for the
 spread. Writes PREFIX.jsonl and PREFIX.log. Each row's data are checked before it is timed.
 """

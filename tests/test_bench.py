@@ -258,6 +258,28 @@ def test_messages_need_two_ranks():
         run._check(options.parse(["p2p"]), rank_on("H200", 0, 1))
 
 
+def test_nccl_is_not_asked_for_two_ranks_on_a_gpu(monkeypatch):
+    """Ranks with GPUs of their own would wait in it for these."""
+    places = []
+    device = SimpleNamespace(uuid="GPU-1")
+    world = SimpleNamespace(allgather=lambda own: [*places, own])
+    rank = SimpleNamespace(world=world, device=device)
+    loads = []
+    monkeypatch.setattr(run.nccl, "load", lambda: loads.append(1))
+    monkeypatch.delenv(run._SHARED_GPU, raising=False)
+    places += [("elsewhere", "GPU-1"), (run._nccl_host(), "GPU-2")]
+    run._check_nccl(rank)
+    places.append((run._nccl_host(), "GPU-1"))
+    with pytest.raises(run.WrongOption, match="refuses ranks 2 and 3 on one"):
+        run._check_nccl(rank)
+    monkeypatch.setenv("NCCL_HOSTID", "mine")
+    run._check_nccl(rank)
+    monkeypatch.delenv("NCCL_HOSTID")
+    monkeypatch.setenv(run._SHARED_GPU, "1")
+    run._check_nccl(rank)
+    assert len(loads) == 3
+
+
 def test_files_are_looked_at_before_anything_is_timed(tmp_path, monkeypatch):
     here = SimpleNamespace(json=str(tmp_path / "no" / "x"), plot=None)
     with pytest.raises(run.WrongOption, match=r"argument --json: .*/no/x"):
