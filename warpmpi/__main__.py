@@ -18,7 +18,8 @@ others go on after sys.exit() on one rank, as without -m.
 
     doctor       examines MPI, hosts and GPUs, moves data between all ranks,
                  and says what is wrong (run a script of that name as ./doctor)
-    bench        times messages and collectives, beside NCCL and MPI
+    bench        times messages and collectives, beside NCCL and MPI, and
+                 checks them (run a script of that name as ./bench)
     --help, -h   this text
     --version    versions, MPI and its ABI, driver, kernels, GPUs, settings,
                  the source of the switch points, and what is missing; in a
