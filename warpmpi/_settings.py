@@ -19,8 +19,8 @@ class Setting(NamedTuple):
     help: str
 
 
-# Those that are read at run time, of which docs/environment.md has a table. The top
-# of setup.py tells of the build's.
+# Those that are read at run time, of which docs/environment.md has a table.
+# The top of setup.py tells of the build's.
 TABLE = {name: Setting(*row) for name, row in _core._settings().items()}
 NAMES = frozenset(TABLE) | frozenset(
     """
