@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The environment variables that are read at run time: a row each, and their
 // parsers. An empty value is an unset one, but for TUNED, which _points.py
-// reads. docs/guide.md tells what they do.
+// reads. docs/environment.md tells what they do.
 #ifndef WM_CUDA_SETTINGS_H
 #define WM_CUDA_SETTINGS_H
 
