@@ -217,6 +217,7 @@ operation_of(Group &g, const CommPtr &comm, CUstream stream, OperationPtr *out)
     }
     *out = std::make_shared<Operation>();
     (*out)->comm = comm;
+    comm->operations++;
     (*out)->line = comm.get();
     (*out)->stream = stream;
     g.operations.push_back(*out);

@@ -301,6 +301,20 @@ give_up(Comm &comm)
     comm.held_back.clear();
 }
 
+// Waits as NCCL until no graph has an operation, and until the streams have
+// done what comes before the operations.
+static void
+reclaim(Comm &comm)
+{
+    while (comm.operations > 0) {
+        Lock lock(comm.mu);
+        uint64_t last = comm.last;
+        lock.unlock();
+        driver()->demand(&comm, last);
+        usleep(1000);
+    }
+}
+
 static void
 end(const CommPtr &comm)
 {
@@ -314,6 +328,7 @@ end(const CommPtr &comm)
         comm->thread.join();
     give_up(*comm);
     driver()->wake();
+    reclaim(*comm);
     driver()->line_end(comm.get());
     std::lock_guard<std::mutex> guard(handles_mu);
     handles.erase(comm.get());

@@ -159,6 +159,7 @@ struct Operation : sim::Guest, std::enable_shared_from_this<Operation> {
     size_t room = 0; // of the task's own memory
     std::shared_ptr<sim::Turn>
     submit(uint64_t number) override;
+    ~Operation() override;
 };
 
 // One run of an operation.
@@ -219,6 +220,7 @@ struct Comm : std::enable_shared_from_this<Comm> {
     std::vector<std::shared_ptr<Operation>> held_back;
     int polls = 0;         // until those are given to their streams
     uint64_t launches = 0; // counts calls
+    uint64_t last = 0;     // number of the operation submitted last
     bool closing = false, finalized = false;
     Id split = {}; // where ranks of a split meet; unused if magic is not 0
     CommPtr child; // of a split under way
@@ -226,6 +228,7 @@ struct Comm : std::enable_shared_from_this<Comm> {
     //
     Flag no_split = std::make_shared<std::atomic<bool>>(false);
     std::atomic<bool> cancelled{false};
+    std::atomic<int> operations{0}; // that streams or graphs have
     int waker = -1; // an eventfd
     std::thread thread;
     ~Comm();

@@ -33,9 +33,16 @@ Operation::submit(uint64_t number)
     }
     for (Part &part : task->parts)
         part.number = comm->peers[part.peer].numbers[part.sends]++;
+    comm->last = number;
     comm->tasks.push_back(task);
     comm->poke(); // a peer may have come already
     return task;
+}
+
+Operation::~Operation()
+{
+    if (comm != nullptr)
+        comm->operations--;
 }
 
 bool

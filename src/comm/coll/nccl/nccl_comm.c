@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <stdlib.h>
 
+#include "comm/coll/nccl/nccl_abort.h"
 #include "comm/coll/nccl/nccl_private.h"
 #include "comm/comm/failure.h"
 #include "comm/engine/engine.h"
@@ -52,20 +53,11 @@ nccl_comm_take(wm_nccl_handle_t **handle)
     return __atomic_exchange_n(handle, NULL, __ATOMIC_ACQ_REL);
 }
 
-static void
-nccl_comm_abort_both(wm_nccl_comm_t *own)
-{
-    wm_nccl_handle_t *both[] = {nccl_comm_take(&own->handle),
-                                nccl_comm_take(&own->parent)};
-    for (int i = 0; i < 2; ++i)
-        if (both[i] != NULL)
-            (void)wm_nccl.CommAbort(both[i]);
-}
-
 void
 wm_nccl_comm_abort(wm_nccl_comm_t *own)
 {
-    nccl_comm_enter(own, nccl_comm_abort_both);
+    wm_nccl_abort_now(own->device, nccl_comm_take(&own->handle),
+                      nccl_comm_take(&own->parent));
 }
 
 // Ends the parent, which does not block: it has no work.
@@ -217,14 +209,17 @@ nccl_comm_find_cause(wm_nccl_comm_t *own, wm_error_t *why)
 }
 
 // Lets the ranks of this host hear, before streams of ours go on with garbage
-// to their kernels.
+// to their kernels. The abort waits for kernels of ours that are before it.
 static void
 nccl_comm_tell_host(wm_nccl_comm_t *own)
 {
     wm_engine_lock();
-    const wm_comm_t *whole = own->comm != NULL ? own->comm->parent : NULL;
-    if (whole != NULL && own->given > 0 && whole->levels.local->size > 1
-        && wm_failure_is_told())
+    const wm_comm_t *whole = own->comm;
+    if (whole != NULL && whole->parent != NULL)
+        whole = whole->parent;
+    if (whole != NULL && whole->levels.open
+        && (own->given > 0 || whole->levels.given)
+        && whole->levels.local->size > 1 && wm_failure_is_told())
         (void)!wm_failure_revoke(whole->levels.local, NULL);
     wm_engine_unlock();
 }
@@ -260,11 +255,12 @@ wm_nccl_comm_break(wm_nccl_comm_t *own, wm_error_t *why)
     nccl_comm_find_cause(own, why);
     if (atomic_exchange(&own->breaking, true))
         return;
-    nccl_comm_tell_host(own);
     own->failure = *why;
     atomic_store(&own->broken, true);
+    nccl_comm_tell_host(own);
     bool locked = nccl_comm_lock_soon(own);
-    wm_nccl_comm_abort(own);
+    wm_nccl_abort(own->device, nccl_comm_take(&own->handle),
+                  nccl_comm_take(&own->parent));
     if (locked)
         pthread_mutex_unlock(&own->lock);
     nccl_comm_revoke(own, why);
@@ -487,6 +483,7 @@ nccl_comm_finish(void)
             && idle)
             nccl_comm_enter(own, nccl_comm_destroy_both);
     }
+    wm_nccl_abort_finish();
 }
 
 const wm_module_t wm_nccl_module = {

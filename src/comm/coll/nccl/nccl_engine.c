@@ -157,7 +157,7 @@ nccl_start(wm_coll_op_t *op, wm_error_t *err)
     nccl_t *state = nccl_state(op);
     *state = (nccl_t){.waits = !wm_nccl_comm_is_settled(own)};
     op->looks = WM_LOOKS_AT_STREAM;
-    op->begun = !state->waits;
+    op->begun = op->alone = !state->waits; // its steps find dead ranks
     if (state->waits)
         return WM_COLL_UNDER_WAY;
     if (op->wrong.code < 0)
@@ -196,20 +196,22 @@ nccl_step(wm_coll_op_t *op, bool *waits, wm_error_t *err)
         *waits = !wm_nccl_comm_is_settled(own);
         return *waits ? WM_COLL_UNDER_WAY : nccl_start(op, err);
     }
-    int ended = state->lost ? 0 : nccl_ended(op, WM_LOOK_TRIES, err);
+    wm_error_t broken;
+    bool is_broken = wm_nccl_comm_failure(own, &broken) < 0;
+    int ended = state->lost && !is_broken ? 0
+                                          : nccl_ended(op, WM_LOOK_TRIES, err);
     *waits = ended == 0;
-    if (ended < 0)
-        return (wm_coll_result_t)ended;
-    // An aborted call ends, too.
-    int code = ended == 0 && wm_failure_is_due(&state->looks)
-                   ? wm_nccl_comm_look(own, err)
-                   : wm_nccl_comm_failure(own, err);
-    if (code < 0) {
-        own->told = true;
-        *waits = false;
-        return (wm_coll_result_t)code;
+    if (*waits) { // the stream uses the buffers, even after an abort
+        if (!is_broken && wm_failure_is_due(&state->looks))
+            (void)!wm_nccl_comm_look(own, &broken);
+        return WM_COLL_UNDER_WAY;
     }
-    return ended == 0 ? WM_COLL_UNDER_WAY : WM_COLL_DONE;
+    // An aborted call ends, too.
+    int code = wm_nccl_comm_failure(own, err);
+    if (code == 0)
+        return ended < 0 ? (wm_coll_result_t)ended : WM_COLL_DONE;
+    own->told = true;
+    return (wm_coll_result_t)code;
 }
 
 static void

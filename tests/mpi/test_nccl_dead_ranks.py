@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A rank dies, and NCCL's abort returns late: when graphs are gone, and when
+streams have done the work before its calls. Nobody waits for it."""
+
+import os
+import textwrap
+
+import pytest
+
+import dying
+import ranks
+import simulated_nccl
+import warpmpi as wm
+
+pytestmark = [
+    pytest.mark.programs,
+    pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU"),
+]
+
+START = """
+    import pathlib
+
+    device = wm.get_device()
+    nccl = ctypes.CDLL("libnccl.so.2")
+    world = wm.Comm(MPI.COMM_WORLD)
+    stream = wm.Stream(device)
+
+    def ones(count):
+        return wm.array(np.ones(count, "f4"), device=device)
+
+    def made(of=MPI.COMM_WORLD):
+        comm = wm.Comm(of.Dup())
+        comm.Set_errhandler(MPI.ERRORS_RETURN)
+        return comm
+
+    def live():
+        return nccl.simnccl_live(b"communicators")
+
+    def die():
+        time.sleep(0.3)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def failed(call):
+        try:
+            call()
+        except MPI.Exception as error:
+            told = MPI.Get_error_string(error.Get_error_class())
+            return "PROC_FAILED" in told
+        return False
+
+    sent, got = ones(50_000), ones(50_000)
+"""
+
+
+def survive(folder, text, **options):
+    return dying.run_text(
+        folder,
+        simulated_nccl.APART + textwrap.dedent(START) + textwrap.dedent(text),
+        timeout=40,
+        **options,
+        **simulated_nccl.environment(SIMCUDA_MODE="lazy"),
+    )
+
+
+@dying.needs_ulfm
+def test_a_graph_lives_on_when_a_rank_has_died(tmp_path):
+    printed = survive(
+        tmp_path,
+        """
+        comms, alone = [made(), made()], made(MPI.COMM_SELF)
+        graph = []
+        for comm in comms:
+            comm.on(stream).Allreduce(sent, got)
+            with graphs.capture(stream) as captured:
+                comm.on(stream).Allreduce(sent, got)
+            graph.append(captured[0])
+            graph[-1].launch(stream)
+        stream.synchronize()
+        MPI.COMM_WORLD.Barrier()
+        if rank == 1:
+            die()
+
+        def replay():
+            graph[0].launch(stream)
+            stream.synchronize()
+
+        print("raised", failed(replay),
+              failed(lambda: comms[0].on(stream).Allreduce(sent, got)))
+        alone.Allreduce(sent, got)  # the engine goes on
+        for comm in comms:
+            comm.Free()
+        print("freed", live() > 0)
+        for each in graph:
+            each.free()
+        end = time.monotonic() + 10
+        while live() and time.monotonic() < end:
+            alone.Allreduce(sent, got)
+        print("live", live(), flush=True)
+        """,
+    )
+    assert "raised True True" in printed, printed
+    assert "freed True" in printed and "live 0" in printed, printed
+
+
+@dying.needs_ulfm
+def test_work_of_ours_comes_before_the_call(tmp_path):
+    """A message from a rank that lives, and arrives after the death."""
+    printed = survive(
+        tmp_path,
+        """
+        comm = made()
+        comm.on(stream).Allreduce(sent, got)
+        stream.synchronize()
+        MPI.COMM_WORLD.Barrier()
+        if rank == 1:
+            die()
+        heard = pathlib.Path(sys.argv[0] + ".heard")
+        if rank == 2:
+            while not heard.exists():
+                time.sleep(0.01)
+            world.Send(ones(50_000), 0)
+            time.sleep(1)
+        else:
+            sum = ones(50_000)
+            world.on(stream).Recv(got, 2)
+            while not failed(lambda: comm.on(stream).Allreduce(sent, sum)):
+                time.sleep(0.1)
+            heard.touch()
+            stream.synchronize()
+            print("received", flush=True)
+        """,
+        ranks=3,
+    )
+    assert "received" in printed, printed
+
+
+def test_the_process_ends_though_an_abort_waits(tmp_path):
+    if "WARPMPI_CUDA_DRIVER" not in os.environ:
+        pytest.skip("needs the simulated NCCL")
+    text = """
+    comm = wm.Comm(MPI.COMM_WORLD.Dup())
+    comm.on(stream).Allreduce(sent, got)
+    with graphs.capture(stream) as captured:
+        comm.on(stream).Allreduce(sent, got)
+    stream.synchronize()
+    world.Barrier()
+    nccl.simnccl_fail(b"Broadcast", 1, 0)
+    try:
+        comm.on(stream).Bcast(got)
+        raise AssertionError("not refused")
+    except RuntimeError:
+        pass
+    print("live", live(), flush=True)
+    """
+    start = dying.START.format(seconds=30) + textwrap.dedent(START)
+    printed = ranks.run_text(
+        tmp_path,
+        simulated_nccl.APART + start + textwrap.dedent(text),
+        timeout=40,
+        **simulated_nccl.environment(),
+    )
+    assert printed.count("live 2") == 2, printed
