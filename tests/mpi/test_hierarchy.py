@@ -363,9 +363,7 @@ UNTIL_TOLD = """
 """
 
 
-@pytest.mark.parametrize(
-    "hosts", [pytest.param("0011", marks=pytest.mark.long), "001"]
-)
+@pytest.mark.parametrize("hosts", ["0011", "001"])
 def test_wrong_arguments_on_a_stream_are_told_to_all(tmp_path, hosts):
     program = """
     stream = wm.Stream(wm.get_device())

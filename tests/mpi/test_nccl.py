@@ -240,7 +240,51 @@ def test_arguments_that_all_ranks_refuse_leave_it_whole(tmp_path):
     )
 
 
+def test_checked_calls_on_streams_are_compared(tmp_path):
+    """Between hosts, where NCCL tells no rank of another one's counts."""
+    apart(
+        tmp_path,
+        """
+        stream, got = wm.Stream(device), ones(5000)
+        channel = comm.on(stream)
+        for _ in range(2):
+            for sent in ones(5000 + rank), [ones(5000), None][rank]:
+                try:
+                    channel.Allreduce(sent, ones(5000 + rank))
+                    raise AssertionError("not refused")
+                except (TypeError, ValueError) as error:
+                    told = str(error)
+                    assert "rank 1" in told or rank == 1, told
+            channel.Allreduce(ones(5000), got)
+            stream.synchronize()
+            assert (get(got) == size * (size + 1) // 2).all()
+        """,
+        WARPMPI_CHECK="1",
+    )
+
+
 @pytest.mark.long
+def test_a_late_rank_that_refuses_as_well_is_waited_for(tmp_path):
+    apart(
+        tmp_path,
+        """
+        stream, got = wm.Stream(device), ones(5000)
+        channel = comm.on(stream)
+        channel.Allreduce(ones(5000), got)
+        if rank == 1:
+            time.sleep(7)
+        try:
+            channel.Allreduce(np.ones(5000, "f4"), got)
+            raise AssertionError("not refused")
+        except TypeError:
+            pass
+        channel.Allreduce(ones(5000), got)
+        stream.synchronize()
+        assert (get(got) == size * (size + 1) // 2).all()
+        """,
+    )
+
+
 @dying.needs_ulfm
 def test_arguments_that_one_rank_refuses_revoke_it(tmp_path):
     text = """
@@ -254,6 +298,11 @@ def test_arguments_that_one_rank_refuses_revoke_it(tmp_path):
         print("no error")
     except TypeError:
         assert last
+        try:  # asks on the communicator that ranks exchange headers on
+            comm.Iallreduce(ones(9000), ones(9000)).Wait()
+            print("no error")
+        except MPI.Exception:
+            pass
     except MPI.Exception as error:
         assert not last and error.Get_error_class() == MPI.ERR_REVOKED
     assert time.monotonic() - begun < 10

@@ -43,7 +43,7 @@ typedef struct wm_comm {
     wm_neighbor_rule_t neighbor_rule; // topology of `data`
     int rank;
     int size;      // number of ranks; of an intercommunicator, the remote ones
-    int tag_limit; // on `data` preflights; below: graphs, partitioned, drawn
+    int tag_limit; // of preflights; below: graphs, notices, partitioned, drawn
     wm_peer_t **peers;     // by rank
     wm_barrier_t *barrier; // NULL: see wm_comm_is_one_host()
     bool host_only;        // for collectives of neighbors only (host_only.h)

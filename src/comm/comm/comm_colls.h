@@ -33,6 +33,7 @@ typedef struct {
     void *state[WM_COLL_ENGINES];  // of opened ones, by number
     char *why[WM_COLL_ENGINES];    // of closed ones, on this rank; or NULL
     struct wm_coll_class *classes; // NULL: none (coll_class.h)
+    struct wm_stream_calls *stream_calls; // NULL: none (stream_calls.h)
     MPI_Comm *ordered; // of calls that MPI begins in turn; NULL: `data`
     wm_comm_last_t last[2];
 } wm_comm_colls_t;

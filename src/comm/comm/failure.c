@@ -18,6 +18,14 @@ cannot_revoke(wm_error_t *err)
         "this MPI cannot revoke communicators: use an MPI that can (ULFM)");
 }
 
+// Collectives on streams raise after this, and wait for nobody.
+static void
+failure_end_streams(const wm_comm_t *comm)
+{
+    if (comm->symm != NULL || comm->graph_symm != NULL)
+        (void)wm_stream_words_poison(comm->barrier, comm->size);
+}
+
 #if defined(MPIX_ERR_PROC_FAILED) && defined(MPIX_ERR_REVOKED)
 
 static _Atomic bool untold; // MPI does not report failures
@@ -59,6 +67,9 @@ failure_ask(wm_comm_t *comm)
     if (code != MPI_SUCCESS)
         MPI_Error_class(code, &class);
     comm->revoked |= class == MPIX_ERR_REVOKED;
+    if (comm->revoked) // such a call makes no progress, by which MPI learns
+        MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_SELF, &unused,
+                   MPI_STATUS_IGNORE);
     if (MPIX_Comm_get_failed(comm->match, &failed) != MPI_SUCCESS) {
         atomic_store(&untold, class != MPIX_ERR_REVOKED);
         return;
@@ -151,9 +162,7 @@ wm_failure_revoke(wm_comm_t *comm, wm_error_t *err)
     if (comm->colls.ordered != NULL)
         (void)!revoke(*comm->colls.ordered, NULL);
     comm->looked = 0;
-    // Collectives on streams raise after this, and wait for nobody.
-    if (comm->symm != NULL || comm->graph_symm != NULL)
-        (void)wm_stream_words_poison(comm->barrier, comm->size);
+    failure_end_streams(comm);
     return code < 0 ? code : other;
 }
 
@@ -209,7 +218,7 @@ wm_failure_is_cause(const wm_error_t *err)
 int
 wm_failure_revoke(wm_comm_t *comm, wm_error_t *err)
 {
-    (void)comm;
+    failure_end_streams(comm);
     return cannot_revoke(err);
 }
 

@@ -31,6 +31,7 @@
     X(nonblocking)    /* coll/run/nonblocking.c */                            \
     X(coll_engines)   /* coll/run/coll_engines.c */                           \
     X(nccl)           /* coll/nccl/nccl_comm.c */                             \
+    X(stream_watch)   /* coll/run/stream_watch.c */                           \
     X(waiter)         /* rma/waiter.c */                                      \
     X(unexpected)     /* message/unexpected.c */
 

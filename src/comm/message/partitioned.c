@@ -67,7 +67,7 @@ wm_partitioned_number(wm_comm_t *comm, int rank, int tag, bool receives,
                       int *number, wm_counted_t **counted, wm_error_t *err)
 {
     // Numbers above those that are drawn (tag_limit of comm.h).
-    int numbers = comm->tag_limit - 2 - wm_comm_last_number(comm);
+    int numbers = comm->tag_limit - 3 - wm_comm_last_number(comm);
     int most = numbers / WM_PARTITIONED_NUMBERS - 1;
     if (tag > most)
         return wm_error_set(err, WM_ERR_MPI, MPI_ERR_TAG,

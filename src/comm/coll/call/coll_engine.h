@@ -98,6 +98,7 @@ typedef struct {
     int device;
     CUstream stream;
     uint64_t capture; // see wm_stream_capture(); 0: it is not captured
+    bool *given; // between hosts: set when work is given for which others wait
 } wm_coll_stream_t;
 
 // An engine that does calls on the caller's stream, where no rank waits on the
@@ -106,13 +107,17 @@ typedef struct {
     // Its calls may be captured into a graph. `unopened`: also before it is
     // open, so that a capture does not open it.
     bool captures, unopened;
+    // The progress thread looks after its calls until they have ended.
+    bool watches;
     // Returns the error that this rank's arguments have for the engine: in a
     // call that opens it, so that all raise before. NULL: enqueue() finds all.
     int (*check)(wm_comm_t *comm, const wm_coll_t *call,
                  const wm_coll_stream_t *on, wm_error_t *err);
     // Enqueues a call. `call` is NULL if this rank's arguments are wrong and
-    // `err` is written: then the others must hear of it, in this call or, if
-    // another engine does this call there, in the next one of this engine.
+    // `err` is written. On one host the others must hear of it, in this call
+    // or, if another engine does this call there, in the next one of this
+    // engine. Between hosts a notice tells them (stream_calls.h), and the rank
+    // only takes part in what all do together.
     int (*enqueue)(wm_comm_t *comm, const wm_coll_t *call,
                    const wm_coll_stream_t *on, wm_error_t *err);
     // For the request of a call. place: marks the last call. look: the stream
@@ -149,6 +154,9 @@ typedef struct {
     // stream finds no other one: then this call raises, and the next one opens
     // it again. NULL: it is open.
     int (*open)(wm_comm_t *comm, int device, void **state, wm_error_t *err);
+    // Ends, after a failure on some rank, what waits on streams for other
+    // ranks: no call of the engine follows. Engine lock held. NULL: nothing.
+    void (*revoke)(wm_comm_t *comm, void *state, const wm_error_t *why);
     // Called when nobody uses the communicator any more, on each rank on its
     // own; also, with the `state` NULL, if the engine was never opened.
     void (*comm_drop)(wm_comm_t *comm, void *state);

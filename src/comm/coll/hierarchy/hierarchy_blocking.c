@@ -2,6 +2,7 @@
 #include "comm/coll/hierarchy/hierarchy_blocking.h"
 
 #include "comm/coll/call/coll_wait.h"
+#include "comm/coll/call/stream_calls.h"
 #include "comm/coll/hierarchy/hierarchy_stream.h"
 #include "comm/coll/run/coll_engines.h"
 #include "comm/coll/run/coll_on_stream.h"
@@ -86,7 +87,6 @@ static int
 blocking_give(wm_coll_op_t *op, wm_error_t *err)
 {
     blocking_t *own = blocking_state(op);
-    const wm_coll_stream_t on = {.device = own->device, .stream = own->stream};
     if (op->wrong.code < 0)
         *err = op->wrong;
     int code = op->wrong.code;
@@ -95,7 +95,8 @@ blocking_give(wm_coll_op_t *op, wm_error_t *err)
         code = blocking_order(op, err);
     own->given = own->stream != NULL;
     code = wm_coll_on_stream_give(op->participant.comm, op->engine,
-                                  code == 0 ? &own->call : NULL, &on, err);
+                                  code == 0 ? &own->call : NULL, own->device,
+                                  own->stream, err);
     wm_device_go();
     return code;
 }
@@ -119,8 +120,10 @@ wm_hierarchy_blocking_step(wm_coll_op_t *op, bool *waits, wm_error_t *err)
     wm_comm_t *comm = op->participant.comm;
     bool done = false;
     if (!own->given) {
-        *waits = blocking_is_late(comm);
-        int code = *waits ? 0 : blocking_give(op, err);
+        int code = wm_stream_calls_look(comm, err);
+        *waits = code == 0 || (code > 0 && blocking_is_late(comm));
+        if (code > 0)
+            code = *waits ? 0 : blocking_give(op, err);
         return code < 0 ? (wm_coll_result_t)code : WM_COLL_UNDER_WAY;
     }
     int code = wm_stream_spin(own->device, own->stream, WM_LOOK_TRIES, &done,

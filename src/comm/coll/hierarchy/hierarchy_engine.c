@@ -184,6 +184,20 @@ hierarchy_abort(wm_comm_t *comm, void *state)
                                   wm_coll_engines_at(__builtin_ctz(left)));
 }
 
+// Ends what waits on streams of the levels.
+static void
+hierarchy_revoke(wm_comm_t *comm, void *state, const wm_error_t *why)
+{
+    wm_comm_t *levels[] = {comm->levels.rail, comm->levels.local};
+    bool died = wm_failure_is_cause(why) && !comm->revoked; // each level sees
+    (void)state;
+    for (int i = 0; i < 2 && comm->levels.open; ++i) {
+        wm_coll_engines_revoke(levels[i], why);
+        if (!died)
+            (void)!wm_failure_revoke(levels[i], NULL);
+    }
+}
+
 const wm_coll_engine_t wm_hierarchy_engine = {
     .name = "hierarchy",
     .in_order = true,
@@ -197,5 +211,6 @@ const wm_coll_engine_t wm_hierarchy_engine = {
     .step = hierarchy_step,
     .drop = hierarchy_drop,
     .abort = hierarchy_abort,
+    .revoke = hierarchy_revoke,
     .on_stream = &wm_hierarchy_on_stream,
 };

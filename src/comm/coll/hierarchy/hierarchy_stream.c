@@ -84,36 +84,27 @@ wm_hierarchy_streams_open(wm_comm_t *comm, int device, wm_error_t *err)
     return code;
 }
 
-// Gives the call of a level to the stream; `task` NULL: this rank cannot, and
-// the others of the level hear of it.
+// Gives the call of a level to the stream.
 static int
 level_enqueue(wm_comm_t *level, const wm_coll_t *task,
               const wm_coll_stream_t *on, wm_error_t *err)
 {
-    unsigned among = engines_of(level);
-    const wm_coll_engine_t *engine =
-        task != NULL ? wm_coll_engines_first_on_stream(level, among, task)
-                     : wm_coll_engines_at(__builtin_ctz(among));
-    if (engine == NULL)
-        return wm_error_set(err, WM_ERR_STATE, 0,
-                            "no engine does this call on a stream");
-    return engine->on_stream->enqueue(level, task, on, err);
+    const wm_coll_engine_t *engine = wm_coll_engines_first_on_stream(
+        level, engines_of(level), task);
+    return engine == NULL ? wm_error_set(
+               err, WM_ERR_STATE, 0, "no engine does this call on a stream")
+                          : engine->on_stream->enqueue(level, task, on, err);
 }
 
-// Tells the ranks of this rank's levels that it has failed; returns its error.
+// Returns the error of a call that has failed on this rank: it is raised now,
+// and not again by a later wait.
 static int
-streams_fail(wm_comm_t *comm, const wm_coll_stream_t *on, wm_error_t *err)
+streams_fail(wm_comm_t *comm, const wm_error_t *err)
 {
-    wm_error_t copy = *err;
+    wm_error_t unused;
     comm->levels.told |= wm_failure_is_cause(err);
-    if (comm->levels.local->size > 1)
-        (void)!level_enqueue(comm->levels.local, NULL, on, &copy);
-    copy = *err;
-    if (is_on_rail(comm))
-        (void)!level_enqueue(comm->levels.rail, NULL, on, &copy);
-    // Raised now, and not again by a later wait.
-    (void)!wm_coll_engines_find_failure(comm->levels.local, &copy);
-    (void)!wm_coll_engines_find_failure(comm->levels.rail, &copy);
+    (void)!wm_coll_engines_find_failure(comm->levels.local, &unused);
+    (void)!wm_coll_engines_find_failure(comm->levels.rail, &unused);
     return err->code;
 }
 
@@ -179,6 +170,7 @@ stream_give(wm_hierarchy_t *own, const wm_coll_stream_t *on, wm_error_t *err)
     CUevent passed = NULL;
     uint64_t id = on->capture == 0 ? wm_stream_id(on->device, on->stream) : 0;
     int code = wm_coll_order_before(own->call, on, id, err);
+    *on->given |= code == 0;
     for (int i = 0; i < own->schedule.count && code == 0; ++i) {
         const wm_schedule_task_t *task = &own->schedule.tasks[i];
         code = task->comm == NULL
@@ -234,24 +226,23 @@ static int
 hierarchy_stream_enqueue(wm_comm_t *comm, const wm_coll_t *call,
                          const wm_coll_stream_t *on, wm_error_t *err)
 {
-    wm_error_t wrong = *err, late;
+    wm_error_t wrong = *err;
     int code = wm_hierarchy_streams_open(comm, on->device, err);
     if (code == 0)
         code = stream_refuse(comm, err);
     if (code < 0)
         return code;
-    if (stream_await(&comm->levels, &late) < 0) {
-        call = NULL; // a rank has died, or no memory is left
-        wrong = late;
-    }
     if (call == NULL) {
         *err = wrong;
-        return streams_fail(comm, on, err);
+        return streams_fail(comm, err);
     }
+    code = stream_await(&comm->levels, err); // a rank has died, or no memory
+    if (code < 0)
+        return streams_fail(comm, err);
     comm->levels.given = true;
     atomic_store(&any_on_streams, true);
     code = stream_call(comm, call, on, err);
-    return code < 0 ? streams_fail(comm, on, err) : 0;
+    return code < 0 ? streams_fail(comm, err) : 0;
 }
 
 static uint64_t

@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <stdlib.h>
 
+#include "comm/coll/call/stream_calls.h"
 #include "comm/coll/nccl/nccl_abort.h"
 #include "comm/coll/nccl/nccl_private.h"
 #include "comm/comm/failure.h"
@@ -15,8 +16,7 @@
 #include "cuda/stream.h"
 
 #define WATCH_US 100000
-#define REMOTE_US 8000000  // for MPI to tell which rank NCCL has lost
-#define REFUSED_US 5000000 // for the other ranks to refuse the call as well
+#define REMOTE_US 8000000 // for MPI to tell which rank NCCL has lost
 #define FINAL_TURNS 1000
 #define BLOCKED_US 200000 // a call that takes so long waits for other ranks
 
@@ -264,6 +264,8 @@ wm_nccl_comm_break(wm_nccl_comm_t *own, wm_error_t *why)
     if (locked)
         pthread_mutex_unlock(&own->lock);
     nccl_comm_revoke(own, why);
+    if (own->comm != NULL)
+        wm_stream_calls_fail(own->comm, why);
 }
 
 int
@@ -273,59 +275,6 @@ wm_nccl_comm_failure(const wm_nccl_comm_t *own, wm_error_t *err)
         return 0;
     *err = own->failure;
     return err->code;
-}
-
-void
-wm_nccl_comm_refuse(wm_nccl_comm_t *own, const wm_error_t *why)
-{
-    wm_error_t other = *why;
-    int code = 0;
-    if (atomic_load(&own->broken))
-        return;
-    wm_engine_lock();
-    own->refusal = *why;
-    own->refused_at = wm_engine_now();
-    if (own->refused == MPI_REQUEST_NULL)
-        code = wm_mpi_check(MPI_Ibarrier(own->comm->match, &own->refused),
-                            "MPI_Ibarrier", NULL);
-    wm_engine_unlock();
-    if (code < 0)
-        wm_nccl_comm_break(own, &other);
-    wm_nccl_comm_watch();
-}
-
-// Asks if all ranks have refused the call. Breaks the communicator if they
-// have not in time.
-static void
-nccl_comm_settle(wm_nccl_comm_t *own)
-{
-    int flag = 1;
-    bool late = false;
-    wm_engine_lock();
-    wm_error_t why = own->refusal;
-    if (own->refused != MPI_REQUEST_NULL) {
-        int code = wm_mpi_check(
-            MPI_Test(&own->refused, &flag, MPI_STATUS_IGNORE), "MPI_Test",
-            NULL);
-        late = code < 0
-               || (!flag && wm_engine_now() - own->refused_at > REFUSED_US);
-        if (late) // the request is left: others never come
-            own->refused = MPI_REQUEST_NULL;
-    }
-    wm_engine_unlock();
-    if (late) {
-        own->told = true; // by the refused call
-        wm_nccl_comm_break(own, &why);
-    }
-}
-
-int
-wm_nccl_comm_is_settled(wm_nccl_comm_t *own)
-{
-    if (own->refused == MPI_REQUEST_NULL)
-        return 1;
-    nccl_comm_settle(own);
-    return own->refused == MPI_REQUEST_NULL;
 }
 
 // Returns the error that NCCL has found since.
@@ -360,15 +309,28 @@ wm_nccl_comm_lost(const wm_nccl_comm_t *own, const wm_error_t *err)
            && !atomic_load(&own->broken) && wm_failure_is_told();
 }
 
+// Returns the error of a rank that has refused a call on a stream, or failed
+// in one. Engine lock held.
+static int
+nccl_comm_look_at_calls(const wm_comm_t *comm, wm_error_t *err)
+{
+    wm_stream_calls_t *calls = comm->owner->colls.stream_calls;
+    if (calls != NULL)
+        wm_stream_calls_hear(calls);
+    int code = wm_stream_calls_look(comm, err);
+    return code < 0 ? code : 0;
+}
+
 int
 wm_nccl_comm_look(wm_nccl_comm_t *own, wm_error_t *err)
 {
     int code = 0;
     if (!atomic_load(&own->broken)) {
-        nccl_comm_settle(own);
         wm_engine_lock();
         if (own->comm != NULL && wm_failure_is_told())
             code = nccl_comm_look_for_dead(own->comm, err);
+        if (own->comm != NULL && code == 0)
+            code = nccl_comm_look_at_calls(own->comm, err);
         wm_engine_unlock();
         if (code == 0)
             code = nccl_comm_look_at_nccl(own, err);
@@ -385,7 +347,9 @@ wm_nccl_comm_find_failure(wm_nccl_comm_t *own, wm_error_t *err)
         || !atomic_load(&own->broken))
         return 0;
     own->told = true;
-    return wm_nccl_comm_failure(own, err);
+    return own->comm != NULL && wm_stream_calls_has_refused(own->comm)
+               ? 0 // which this rank has raised as an error
+               : wm_nccl_comm_failure(own, err);
 }
 
 int
@@ -418,8 +382,7 @@ nccl_comm_is_watched(wm_nccl_comm_t *own)
 {
     if (atomic_load(&own->broken))
         return false;
-    if (atomic_load(&own->graphs) > 0 || own->refused != MPI_REQUEST_NULL
-        || atomic_load(&own->giving))
+    if (atomic_load(&own->graphs) > 0)
         return true;
     return own->comm != NULL && nccl_comm_is_used(own);
 }

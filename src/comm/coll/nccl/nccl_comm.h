@@ -30,12 +30,6 @@ typedef struct wm_nccl_comm {
     CUevent last; // of the pool; `lock`
     uint64_t given;
     _Atomic int graphs;
-    _Atomic bool giving; // a thread gives one, and may be blocked in it
-    // After a call whose arguments were refused here: until all ranks have
-    // refused theirs, as no NCCL can tell them. Engine lock.
-    MPI_Request refused;
-    int64_t refused_at;
-    wm_error_t refusal;
     _Atomic bool breaking, broken; // `failure` is written
     wm_error_t failure;
     bool told;      // some call has raised the failure
@@ -66,17 +60,6 @@ wm_nccl_comm_note(wm_nccl_comm_t *own, CUevent passed);
 // first error stays. If a rank has died, *why becomes this cause.
 void
 wm_nccl_comm_break(wm_nccl_comm_t *own, wm_error_t *why);
-
-// Notes that this rank's arguments of a call on a stream were refused. If
-// other ranks do not refuse theirs within some seconds, they have begun the
-// call, and the communicator is broken. No call may begin before that is
-// known.
-void
-wm_nccl_comm_refuse(wm_nccl_comm_t *own, const wm_error_t *why);
-
-// Returns 1 if a call may begin, 0 if not yet.
-int
-wm_nccl_comm_is_settled(wm_nccl_comm_t *own);
 
 // Looks for dead ranks and errors of NCCL's, and breaks the communicator if
 // there are any. Returns its error if it is broken. Engine lock held or not.

@@ -8,6 +8,7 @@
 #include "comm/coll/nccl/nccl_stream.h"
 
 #include "comm/coll/call/coll_wait.h"
+#include "comm/coll/call/stream_calls.h"
 #include "comm/coll/direct/coll_op.h"
 #include "comm/comm/failure.h"
 #include "comm/engine/engine.h"
@@ -75,6 +76,14 @@ nccl_abort(wm_comm_t *comm, void *state)
     (void)comm;
     if (state != NULL)
         (void)!wm_nccl_comm_look(state, &err);
+}
+
+static void
+nccl_revoke(wm_comm_t *comm, void *state, const wm_error_t *why)
+{
+    wm_error_t copy = *why;
+    (void)comm;
+    wm_nccl_comm_break(state, &copy);
 }
 
 // Returns the GPU of the buffers; -1: they are not memory of one.
@@ -155,15 +164,18 @@ nccl_start(wm_coll_op_t *op, wm_error_t *err)
 {
     wm_nccl_comm_t *own = op->own;
     nccl_t *state = nccl_state(op);
-    *state = (nccl_t){.waits = !wm_nccl_comm_is_settled(own)};
+    int settled = wm_stream_calls_look(own->comm, err);
+    *state = (nccl_t){.waits = settled == 0};
     op->looks = WM_LOOKS_AT_STREAM;
     op->begun = op->alone = !state->waits; // its steps find dead ranks
     if (state->waits)
         return WM_COLL_UNDER_WAY;
-    if (op->wrong.code < 0)
+    int code = settled < 0 ? settled : op->wrong.code;
+    if (code < 0 && settled > 0)
         *err = op->wrong;
     wm_device_stay();
-    int code = op->wrong.code < 0 ? op->wrong.code : nccl_give(op, own, err);
+    if (code == 0)
+        code = nccl_give(op, own, err);
     wm_device_go();
     state->lost = code < 0 && wm_nccl_comm_lost(own, err);
     if (code == 0 || state->lost)
@@ -193,8 +205,9 @@ nccl_step(wm_coll_op_t *op, bool *waits, wm_error_t *err)
     wm_nccl_comm_t *own = op->own;
     nccl_t *state = nccl_state(op);
     if (state->waits) {
-        *waits = !wm_nccl_comm_is_settled(own);
-        return *waits ? WM_COLL_UNDER_WAY : nccl_start(op, err);
+        wm_coll_result_t result = nccl_start(op, err);
+        *waits = state->waits;
+        return result;
     }
     wm_error_t broken;
     bool is_broken = wm_nccl_comm_failure(own, &broken) < 0;
@@ -243,6 +256,7 @@ const wm_coll_engine_t wm_nccl_engine = {
     .open = nccl_open,
     .comm_drop = nccl_comm_drop,
     .abort = nccl_abort,
+    .revoke = nccl_revoke,
     .serves = nccl_serves,
     .start = nccl_start,
     .step = nccl_step,

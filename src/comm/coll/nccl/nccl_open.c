@@ -362,7 +362,6 @@ nccl_open_new(wm_comm_t *comm, int device, wm_error_t *err)
     }
     own->comm = comm;
     own->device = device;
-    own->refused = MPI_REQUEST_NULL;
     pthread_mutex_init(&own->lock, NULL);
     int code = wm_stream_create(device, &own->stream, err);
     if (code == 0)

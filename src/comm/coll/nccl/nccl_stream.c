@@ -27,11 +27,9 @@ nccl_stream_enqueue_run(wm_nccl_run_t *run, const wm_coll_stream_t *on,
         code = wm_coll_order_before(run->desc.call, on, id, err);
     if (code == 0)
         code = wm_packed_coll_open(&run->desc, &copy, err);
-    atomic_store(&run->own->giving, true);
-    wm_nccl_comm_watch();
+    *on->given |= code == 0;
     if (code == 0)
         code = wm_nccl_run_enqueue(run, err);
-    atomic_store(&run->own->giving, false);
     if (code == 0)
         code = wm_packed_coll_unpack(&run->desc, err);
     if (code == 0)
@@ -84,13 +82,6 @@ nccl_stream_fill(wm_nccl_run_t *run, wm_nccl_comm_t *own,
 }
 
 static int
-nccl_stream_look_settled(void *context, wm_error_t *err)
-{
-    (void)err;
-    return wm_nccl_comm_is_settled(context);
-}
-
-static int
 nccl_stream_look_lost(void *context, wm_error_t *err)
 {
     return wm_nccl_comm_look(context, err);
@@ -102,29 +93,19 @@ nccl_stream_enqueue(wm_comm_t *comm, const wm_coll_t *call,
 {
     wm_nccl_run_t run;
     wm_nccl_comm_t *own = wm_nccl_of(comm);
-    wm_error_t died;
-    int settled = wm_coll_wait(comm, nccl_stream_look_settled, own, 1, &died);
-    int code = call == NULL ? err->code : 0;
-    if (settled < 0 && code == 0) {
-        *err = died;
-        code = settled;
-    }
-    if (code == 0) {
-        code = wm_nccl_comm_failure(own, err);
-        own->told |= code < 0;
-    }
+    if (call == NULL)
+        return err->code;
+    int code = wm_nccl_comm_failure(own, err);
+    own->told |= code < 0;
     if (code == 0)
         code = nccl_stream_fill(&run, own, call, on, err);
-    if (code < 0) { // the graph of a capture that has failed is not launched
-        if (on->capture == 0)
-            wm_nccl_comm_refuse(own, err);
+    if (code < 0)
         return code;
-    }
     code = nccl_stream_give(&run, on, err);
     wm_nccl_run_drop(&run);
     if (code < 0 && wm_nccl_comm_lost(own, err))
         code = wm_coll_wait(comm, nccl_stream_look_lost, own, 1, err);
-    if (code < 0 && on->capture == 0) {
+    if (code < 0 && *on->given && on->capture == 0) {
         own->told = true;
         wm_nccl_comm_break(own, err);
     }
@@ -176,6 +157,7 @@ nccl_stream_find_failure(wm_comm_t *comm, wm_error_t *err)
 
 const wm_coll_on_stream_t wm_nccl_on_stream = {
     .captures = true,
+    .watches = true,
     .check = nccl_stream_check,
     .enqueue = nccl_stream_enqueue,
     .place = nccl_stream_place,

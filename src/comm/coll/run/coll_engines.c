@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "comm/coll/call/stream_calls.h"
 #include "comm/coll/run/coll_class.h"
 #include "comm/coll/run/moved_coll.h"
 #include "comm/comm/require.h"
@@ -106,6 +107,8 @@ engine_open(wm_comm_t *comm, wm_coll_kind_t kind, int engine, int device,
     void **state = &colls->state[engine];
     wm_error_t later;
     int code = open_ordered(comm, why);
+    if (code == 0 && !wm_comm_is_one_host(comm))
+        code = wm_stream_calls_make(comm, why);
     int opened = row->open(comm, device, state, code < 0 ? &later : why);
     code = code < 0 ? code : opened;
     wm_preflight_t preflight = {.call = kind, .all = code == 0};
@@ -346,6 +349,14 @@ wm_coll_engines_abort(wm_comm_t *comm, const wm_coll_engine_t *engine)
         engine->abort(comm, comm->colls.state[engine_number(engine)]);
 }
 
+void
+wm_coll_engines_revoke(wm_comm_t *comm, const wm_error_t *why)
+{
+    for (int i = 0; i < ENGINES; ++i)
+        if ((comm->colls.opened & 1u << i) != 0 && engines[i]->revoke != NULL)
+            engines[i]->revoke(comm, comm->colls.state[i], why);
+}
+
 int
 wm_coll_engines_find_failure(wm_comm_t *comm, wm_error_t *err)
 {
@@ -367,6 +378,7 @@ coll_engines_drop(wm_comm_t *comm)
     for (int i = 0; i < ENGINES; ++i)
         free(comm->colls.why[i]);
     wm_coll_class_drop(comm);
+    wm_stream_calls_drop(comm);
     for (int i = 0; i < 2; ++i)
         if (comm->colls.last[i].end != NULL)
             wm_event_destroy(comm->colls.last[i].device,

@@ -88,6 +88,10 @@ wm_coll_engines_open(wm_comm_t *comm, wm_coll_kind_t kind, int device,
 void
 wm_coll_engines_abort(wm_comm_t *comm, const wm_coll_engine_t *engine);
 
+// See wm_coll_engine_t.revoke: of all engines that are open.
+void
+wm_coll_engines_revoke(wm_comm_t *comm, const wm_error_t *why);
+
 // See wm_coll_on_stream_t.find_failure.
 WM_MUST_CHECK int
 wm_coll_engines_find_failure(wm_comm_t *comm, wm_error_t *err);

@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/coll/run/coll_on_stream.h"
 
+#include "comm/coll/call/stream_calls.h"
+#include "comm/coll/direct/coll_gather.h"
 #include "comm/coll/run/coll_engines.h"
 #include "comm/coll/run/nonblocking.h"
+#include "comm/coll/run/stream_watch.h"
+#include "comm/coll/stream/coll_desc.h"
 #include "comm/comm/failure.h"
 #include "comm/engine/engine.h"
 #include "cuda/device.h"
 #include "cuda/event.h"
+#include "cuda/settings.h"
 #include "cuda/stream.h"
 
 bool
@@ -58,8 +63,8 @@ coll_on_stream_refuse(wm_comm_t *comm, wm_coll_kind_t kind, wm_error_t *err)
                         name);
 }
 
-// Tells the other ranks that this rank's arguments are wrong: through all
-// engines, as only these arguments tell which one the others use.
+// Enqueues a call whose arguments are wrong on this rank: through all engines,
+// as only these arguments tell which one the others use.
 static int
 coll_on_stream_tell(wm_comm_t *comm, unsigned among,
                     const wm_coll_stream_t *on, wm_error_t *err)
@@ -119,10 +124,11 @@ coll_on_stream_mark(wm_comm_t *comm, const wm_coll_stream_t *on,
     return wm_event_record(on->device, last->end, on->stream, err);
 }
 
-int
-wm_coll_on_stream_give(wm_comm_t *comm, const wm_coll_engine_t *engine,
-                       const wm_coll_t *call, const wm_coll_stream_t *on,
-                       wm_error_t *err)
+// Gives a call to a stream by an engine, behind the call before it.
+static int
+coll_on_stream_pass(wm_comm_t *comm, const wm_coll_engine_t *engine,
+                    const wm_coll_t *call, const wm_coll_stream_t *on,
+                    wm_error_t *err)
 {
     if (call != NULL && coll_on_stream_follow(comm, on, err) < 0)
         call = NULL;
@@ -130,8 +136,85 @@ wm_coll_on_stream_give(wm_comm_t *comm, const wm_coll_engine_t *engine,
     return code < 0 ? code : coll_on_stream_mark(comm, on, err);
 }
 
-// Enqueues a call by the first engine that does it, which all ranks find
-// alike.
+int
+wm_coll_on_stream_give(wm_comm_t *comm, const wm_coll_engine_t *engine,
+                       const wm_coll_t *call, int device, CUstream stream,
+                       wm_error_t *err)
+{
+    bool has_work = false;
+    const wm_coll_stream_t on = {
+        .device = device,
+        .stream = stream,
+        .given = &has_work,
+    };
+    wm_stream_watch_begin(comm);
+    int code = coll_on_stream_pass(comm, engine, call, &on, err);
+    return wm_stream_watch_end(comm, &on, !engine->on_stream->watches, code,
+                               err);
+}
+
+// Enqueues a call by the first of these engines that does it, which all ranks
+// find alike.
+static int
+coll_on_stream_give(wm_comm_t *comm, wm_coll_kind_t kind, unsigned among,
+                    const wm_coll_t *call, const wm_coll_stream_t *on,
+                    const wm_coll_engine_t **engine, wm_error_t *err)
+{
+    if (call == NULL)
+        return coll_on_stream_tell(comm, among, on, err);
+    *engine = wm_coll_engines_first_on_stream(comm, among, call);
+    if (*engine == NULL)
+        return coll_on_stream_refuse(comm, kind, err);
+    if (!(*engine)->on_stream->captures && on->capture != 0
+        && coll_on_stream_refuse_capture(*engine, err) < 0)
+        call = NULL;
+    return coll_on_stream_pass(comm, *engine, call, on, err);
+}
+
+// Waits for calls before this one that are not under way.
+static int
+coll_on_stream_await(wm_comm_t *comm, wm_error_t *err)
+{
+    if (wm_comm_is_one_host(comm))
+        return 0;
+    int code = wm_nonblocking_await(comm, err);
+    return code < 0 ? code : wm_stream_watch_await(comm, err);
+}
+
+// With WARPMPI_CHECK compares the calls of all ranks between hosts, where NCCL
+// cannot tell a difference: all raise.
+static int
+coll_on_stream_compare(wm_comm_t *comm, wm_coll_kind_t kind,
+                       const wm_coll_t *call, const wm_coll_stream_t *on,
+                       wm_error_t *err)
+{
+    wm_coll_desc_t desc = {
+        .call = call,
+        .comm = comm,
+        .device = on->device,
+        .stream = on->stream,
+    };
+    uint64_t mine = 0, all[WM_BARRIER_RANKS];
+    if (!wm_setting_is_on(WM_SETTING_CHECK) || on->capture != 0
+        || comm->size > WM_BARRIER_RANKS)
+        return 0;
+    int code = call == NULL ? err->code : wm_coll_desc_fill(&desc, err);
+    if (code == 0)
+        mine = wm_coll_desc_hash(&desc);
+    code = wm_coll_exchange(comm, wm_call_name(kind), code, &mine, sizeof mine,
+                            all, err);
+    for (int rank = 0; rank < comm->size && code == 0; ++rank)
+        if (all[rank] != all[0])
+            code = wm_error_set(err, WM_ERR_TYPE, 0,
+                                "%s and %s give other counts, types, op or "
+                                "root in %s on a stream: all must give the "
+                                "same",
+                                wm_comm_name(comm, 0).text,
+                                wm_comm_name(comm, rank).text,
+                                wm_call_name(kind));
+    return code;
+}
+
 static int
 coll_on_stream_enqueue(wm_comm_t *comm, wm_coll_kind_t kind,
                        const wm_coll_t *call, const wm_coll_stream_t *on,
@@ -143,23 +226,24 @@ coll_on_stream_enqueue(wm_comm_t *comm, wm_coll_kind_t kind,
                             "streams; use it without on(stream)");
     unsigned among;
     wm_error_t late;
-    if (!wm_comm_is_one_host(comm) && wm_nonblocking_await(comm, &late) < 0) {
-        call = NULL; // a rank has died, or no memory is left
+    if (coll_on_stream_await(comm, &late) < 0) {
+        call = NULL; // a rank has died, or failed, or no memory is left
         *err = late;
     }
     int code = wm_coll_engines_open_on_stream(comm, kind, call, on, &among,
                                               err);
     if (code < 0 || among == 0)
         return code < 0 ? code : coll_on_stream_refuse(comm, kind, err);
-    if (call == NULL)
-        return coll_on_stream_tell(comm, among, on, err);
-    *engine = wm_coll_engines_first_on_stream(comm, among, call);
-    if (*engine == NULL)
-        return coll_on_stream_refuse(comm, kind, err);
-    if (!(*engine)->on_stream->captures && on->capture != 0
-        && coll_on_stream_refuse_capture(*engine, err) < 0)
-        call = NULL;
-    return wm_coll_on_stream_give(comm, *engine, call, on, err);
+    if (wm_comm_is_one_host(comm))
+        return coll_on_stream_give(comm, kind, among, call, on, engine, err);
+    code = coll_on_stream_compare(comm, kind, call, on, err);
+    if (code < 0)
+        return code;
+    *engine = NULL;
+    wm_stream_watch_begin(comm);
+    code = coll_on_stream_give(comm, kind, among, call, on, engine, err);
+    bool marks = *engine != NULL && !(*engine)->on_stream->watches;
+    return wm_stream_watch_end(comm, on, marks, code, err);
 }
 
 // Finds if the stream is captured. Returns `call`, or NULL if this fails. Of a
@@ -181,7 +265,12 @@ wm_coll_on_stream_call(wm_comm_t *comm, wm_coll_kind_t kind,
                        wm_error_t *err)
 {
     const wm_coll_engine_t *engine;
-    wm_coll_stream_t on = {.device = device, .stream = stream};
+    bool has_work = false;
+    wm_coll_stream_t on = {
+        .device = device,
+        .stream = stream,
+        .given = &has_work,
+    };
     wm_device_stay();
     call = coll_on_stream_look(&on, call, err);
     int code = coll_on_stream_enqueue(comm, kind, call, &on, &engine, err);
@@ -201,6 +290,20 @@ typedef struct {
     unsigned looks;
 } given_t;
 
+// Returns the error of a call that the stream has passed, 0, or 1: not known.
+static int
+coll_on_stream_look_at(const given_t *given, wm_error_t *err)
+{
+    int code = given->engine->on_stream->look(given->comm, given->place, err);
+    if (code > 0 || wm_comm_is_one_host(given->comm))
+        return code;
+    if (code < 0)
+        wm_stream_calls_fail(given->comm, err);
+    else
+        code = wm_stream_calls_look(given->comm, err);
+    return code < 0 ? code : 0;
+}
+
 static bool
 coll_on_stream_step(wm_op_t *op)
 {
@@ -211,7 +314,7 @@ coll_on_stream_step(wm_op_t *op)
         wm_coll_engines_abort(given->comm, given->engine);
     int code = wm_event_done(given->device, given->event, &done, &err);
     if (code == 0 && done) // the stream has passed it: has it failed?
-        code = given->engine->on_stream->look(given->comm, given->place, &err);
+        code = coll_on_stream_look_at(given, &err);
     if (code < 0)
         wm_op_fail(op, &err);
     return code < 0 || (code == 0 && done);
@@ -244,7 +347,12 @@ coll_on_stream_begin(wm_comm_t *comm, wm_coll_kind_t kind,
                      wm_buffer_t *kept, wm_op_t **op, wm_error_t *err)
 {
     const wm_coll_engine_t *engine;
-    wm_coll_stream_t on = {.device = device, .stream = stream};
+    bool has_work = false;
+    wm_coll_stream_t on = {
+        .device = device,
+        .stream = stream,
+        .given = &has_work,
+    };
     call = coll_on_stream_look(&on, call, err);
     int code = call == NULL ? err->code : 0;
     if (code == 0 && on.capture != 0)

@@ -29,11 +29,12 @@ wm_coll_on_stream_begin(wm_comm_t *comm, wm_coll_kind_t kind,
                         const wm_coll_t *call, int device, CUstream stream,
                         wm_buffer_t *kept, wm_op_t **op, wm_error_t *err);
 
-// Gives a call to a stream by an open engine, behind the calls on streams
-// before it. `call` NULL: this rank's is wrong, and `err` is written.
+// Gives a call to a stream by an open engine, between hosts, behind the calls
+// on streams before it, which are settled (stream_calls.h). `call` NULL: this
+// rank's is wrong, and `err` is written. The stream is not captured.
 WM_MUST_CHECK int
 wm_coll_on_stream_give(wm_comm_t *comm, const wm_coll_engine_t *engine,
-                       const wm_coll_t *call, const wm_coll_stream_t *on,
+                       const wm_coll_t *call, int device, CUstream stream,
                        wm_error_t *err);
 
 #endif
