@@ -122,10 +122,11 @@ def test_work_of_ours_comes_before_the_call(tmp_path):
             time.sleep(1)
         else:
             sum = ones(50_000)
-            world.on(stream).Recv(got, 2)
+            request = world.on(stream).Irecv(got, 2)
             while not failed(lambda: comm.on(stream).Allreduce(sent, sum)):
                 time.sleep(0.1)
             heard.touch()
+            request.Wait()
             stream.synchronize()
             print("received", flush=True)
         """,

@@ -229,7 +229,7 @@ struct Comm : std::enable_shared_from_this<Comm> {
     Flag no_split = std::make_shared<std::atomic<bool>>(false);
     std::atomic<bool> cancelled{false};
     std::atomic<int> operations{0}; // that streams or graphs have
-    int waker = -1; // an eventfd
+    int waker = -1;                 // an eventfd
     std::thread thread;
     ~Comm();
     void
