@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """wm.require("gpu"): calls that would stage GPU memory raise, on all ranks."""
 
+import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -223,6 +224,31 @@ try:
 except Exception as error:
     print(type(error).__name__, error)
 """
+
+
+@pytest.mark.ranks(1)
+@pytest.mark.skipif(kinds.is_real(), reason="needs the simulated NCCL")
+def test_why_no_engine_serves_between_hosts_is_told(tmp_path):
+    """Once it could not be opened, it is not asked any more."""
+    code = """
+    import warpmpi as wm
+    from mpi4py import MPI
+    comm, array = wm.Comm(MPI.COMM_WORLD), wm.ones(50_000)
+    wm.require("gpu")
+    for _ in range(2):
+        try:
+            comm.Allreduce(array, wm.empty(50_000))
+        except wm.StagingError as error:
+            print("raised", error)
+    """
+    told = ranks.run_text(
+        tmp_path,
+        simulated_nccl.APART + textwrap.dedent(code),
+        **simulated_nccl.environment(SIMNCCL_FAIL="CommInitRankConfig:-1:3"),
+    )
+    text = 'engine "nccl": ncclCommInitRankConfig failed: '
+    assert told.count(f"Allreduce: {text}") == 4, told
+    assert told.count("let it serve, or use a communicator of one host") == 4
 
 
 @pytest.mark.ranks(1)

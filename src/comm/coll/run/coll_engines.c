@@ -2,6 +2,7 @@
 #define _GNU_SOURCE // strdup
 #include "comm/coll/run/coll_engines.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -585,6 +586,22 @@ wm_coll_engines_why_not(wm_comm_t *comm, int number)
            : (colls->closed & bit) == 0 ? NULL
            : colls->why[number] != NULL ? colls->why[number]
                                         : "not open on some rank";
+}
+
+bool
+wm_coll_engines_tell_lacking(wm_comm_t *comm, wm_coll_kind_t kind, size_t room,
+                             char *told)
+{
+    size_t length = 0;
+    for (int i = 0; i < ENGINES && length < room; ++i) {
+        const char *why = wm_coll_engines_why_not(comm, i);
+        if (why != NULL && engines[i]->spans(comm)
+            && may_do(engines[i], comm, kind))
+            length += (size_t)snprintf(
+                told + length, room - length, "%sengine \"%s\": %s",
+                length > 0 ? "; " : "", engines[i]->name, why);
+    }
+    return length > 0;
 }
 
 // Returns why an engine does not do the call. `among` serve all ranks.

@@ -22,6 +22,13 @@ wm_coll_engines_started(int number);
 const char *
 wm_coll_engines_why_not(wm_comm_t *comm, int number);
 
+// Tells why engines that do some calls of this kind serve none of a
+// communicator: WARPMPI_ENGINES rules them out, or they could not be opened.
+// Returns false, and tells nothing, if there is none.
+bool
+wm_coll_engines_tell_lacking(wm_comm_t *comm, wm_coll_kind_t kind, size_t room,
+                             char *told);
+
 // Returns true if calls of few bytes are not left to MPI: they may not be
 // staged, or WARPMPI_ENGINES does not name MPI.
 bool

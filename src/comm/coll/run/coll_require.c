@@ -61,7 +61,7 @@ wm_coll_require_asks(const wm_comm_t *comm, wm_coll_kind_t kind)
 int
 wm_coll_require_refuse(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err)
 {
-    char why[160];
+    char why[400], lacking[300];
     wm_reduce_type_t type;
     wm_reduce_op_t op;
     const char *what = "no engine but MPI does it among these ranks";
@@ -77,6 +77,13 @@ wm_coll_require_refuse(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err)
         what = "no engine but MPI serves all ranks, by their memory and "
                "datatypes";
         cure = "give GPU arrays on all ranks; WARPMPI_LOG=route says why";
+    }
+    else if (wm_coll_engines_tell_lacking(comm, call->kind, sizeof lacking,
+                                          lacking)) {
+        what = lacking;
+        cure = wm_comm_is_one_host(comm)
+                   ? "let it serve"
+                   : "let it serve, or use a communicator of one host";
     }
     snprintf(why, sizeof why, "%s: %s", wm_call_name(call->kind), what);
     return wm_require_refuse(why, cure, err);
