@@ -118,6 +118,9 @@ def main(program):
 
     try:
         program()
+    except SystemExit as end:  # of all ranks: --help, or a wrong option
+        if end.code:
+            MPI.COMM_WORLD.Abort(end.code)
     except BaseException:
         import traceback
 

@@ -36,3 +36,10 @@ def test_random_windows_between_hosts(count, apart, level):
         MPI4PY_RC_THREAD_LEVEL=level,
     )
     assert f"20 plans, every one right, on {count} ranks" in told
+
+
+@pytest.mark.programs
+def test_the_words_of_the_program_are_told():
+    """The program ends well, without a traceback."""
+    told = ranks.run(PROGRAM, "--help", ranks=1)
+    assert "plan to begin with" in told
