@@ -151,7 +151,8 @@ ucp_mem_map(Context *context, const ucp_mem_map_params_t *params,
     if ((params->field_mask & 3) != 3)
         return UCS_ERR_INVALID_PARAM;
     uint64_t id;
-    ask(params->address, &id);
+    if (ask(params->address, &id) == CU_MEMORYTYPE_DEVICE)
+        need_context();
     *mapping = new Mapping{(uintptr_t)params->address, params->length, id};
     std::lock_guard<std::mutex> guard(context->mu);
     context->mappings.insert(*mapping);
@@ -168,7 +169,8 @@ ucp_mem_unmap(Context *context, Mapping *mapping)
     if (context->mappings.erase(mapping) == 0)
         refuse("a registration ends twice");
     // The address may be free by now, but not if the memory was ours.
-    ask((void *)mapping->base, &id);
+    if (ask((void *)mapping->base, &id) == CU_MEMORYTYPE_DEVICE)
+        need_context();
     if (id != mapping->buffer_id)
         count_call("late");
     live("mappings", -1);

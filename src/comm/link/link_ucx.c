@@ -487,14 +487,22 @@ end_point_abandon(end_point_t *one, int64_t now)
     --dying;
 }
 
+// Makes the context of the device memory current that UCX is given, if there
+// is any. Returns true if the caller is to leave it.
+static bool
+ucx_enter(bool device, wm_scope_t *scope)
+{
+    return device && own_device >= 0
+           && wm_device_enter(own_device, scope, NULL) == 0;
+}
+
 // Calls UCX until it has nothing to do. Returns true if it had.
 static bool
 ucx_turn(int rounds)
 {
     wm_scope_t scope;
     bool any = false, more = true;
-    bool entered = on_device > 0
-                   && wm_device_enter(own_device, &scope, NULL) == 0;
+    bool entered = ucx_enter(on_device > 0, &scope);
     for (int round = 0; round < rounds && more; ++round)
         any |= more = wm_ucx.ucp_worker_progress(ucx->worker) != 0;
     if (entered)
@@ -565,6 +573,8 @@ static void
 ucx_close(void)
 {
     int64_t until = wm_engine_now() + CLOSE_US;
+    wm_scope_t scope;
+    bool entered = ucx_enter(true, &scope);
     for (int i = 0; i < BUCKETS; ++i)
         for (end_point_t *one = peers[i], *next; one != NULL; one = next) {
             next = one->next;
@@ -575,6 +585,8 @@ ucx_close(void)
     wm_ucx_memory_close();
     wm_ucx.ucp_worker_release_address(ucx->worker, own_address);
     wm_ucx_close(lost);
+    if (entered)
+        wm_device_leave(&scope);
     ucx = NULL;
 }
 
@@ -586,10 +598,14 @@ access_expose(void *memory, size_t nbytes, const wm_pointer_t *about,
 {
     bool device = wm_memory_on_device(about);
     wm_ucx_exposed_t *made = NULL;
+    wm_scope_t scope;
     if (ucx == NULL || (device && !ucx_unstaged(NULL, about)))
         return 0;
+    bool entered = ucx_enter(device, &scope);
     size_t length = wm_ucx_expose(ucx, memory, nbytes, device, key, room,
                                   &made);
+    if (entered)
+        wm_device_leave(&scope);
     on_device += length > 0 && device;
     *exposed = made;
     return length;
@@ -599,6 +615,7 @@ static bool
 access_conceal(void *exposed, bool failed)
 {
     int64_t now = wm_engine_now();
+    wm_scope_t scope;
     if (ucx != NULL && (failed || dying > 0)) {
         if (concealing == 0)
             concealing = now;
@@ -606,7 +623,10 @@ access_conceal(void *exposed, bool failed)
             return false;
         concealing = 0;
     }
+    bool entered = ucx_enter(on_device > 0, &scope);
     on_device -= wm_ucx_conceal(exposed);
+    if (entered)
+        wm_device_leave(&scope);
     wm_ucx_exposed_free(exposed);
     return true;
 }

@@ -2,6 +2,7 @@
 #include "comm/link/ucx_memory.h"
 
 #include "comm/link/ucx_library.h"
+#include "cuda/device.h"
 #include "cuda/lock.h"
 
 // Registrations beyond this number replace the one that was not used for the
@@ -11,6 +12,7 @@
 struct wm_ucx_memory {
     uint64_t buffer_id; // 0: the place is free
     uintptr_t base;
+    int device;
     void *handle; // NULL: UCX cannot register this memory
     int users;    // messages under way
     uint64_t used;
@@ -21,11 +23,18 @@ static wm_ucx_memory_t kept[KEPT];
 static void *context; // of UCX; NULL: there are no registrations
 static uint64_t uses; // grows with each use
 
+// Ends a registration, with the context of its device current: whoever frees
+// the memory may have none.
 static void
 memory_end(wm_ucx_memory_t *memory)
 {
+    wm_scope_t scope;
+    bool entered = memory->handle != NULL
+                   && wm_device_enter(memory->device, &scope, NULL) == 0;
     if (memory->handle != NULL)
         (void)wm_ucx.ucp_mem_unmap(context, memory->handle);
+    if (entered)
+        wm_device_leave(&scope);
     *memory = (wm_ucx_memory_t){0};
 }
 
@@ -61,6 +70,7 @@ memory_register(wm_ucx_memory_t *one, const wm_pointer_t *memory)
     };
     one->buffer_id = memory->buffer_id;
     one->base = memory->base;
+    one->device = memory->device;
     if (wm_ucx.ucp_mem_map(context, &params, &one->handle) != WM_UCS_OK)
         one->handle = NULL;
 }
