@@ -89,6 +89,7 @@ def rank_facts(number, size):
         },
         "host": {
             "name": "a",
+            "machine": "a",
             "identity": "a",
             "pid_namespace": "pid:[1]",
             "shm": {
@@ -326,7 +327,8 @@ RULES = [
                 }
             ),
             one(0, "launcher", own_namespace=True),
-            one(1, "host", pid_namespace="pid:[2]"),
+            one(1, "host", pid_namespace="pid:[2]", identity="a 2"),
+            lambda told: told["expect"].update(hosts=None),
         ),
         "pid-namespaces",
         "broken",
@@ -632,10 +634,33 @@ RULES = [
         "different /dev/shm",
     ),
     (
-        one(1, "host", pid_namespace="pid:[2]"),
+        and_(
+            top(expect={"hosts": 2, "ranks": 2}),
+            one(1, "host", pid_namespace="pid:[2]", identity="a 2"),
+        ),
         "pid-namespaces",
         "warning",
         "2 PID namespaces",
+    ),
+    (
+        and_(
+            top(expect={"hosts": 2, "ranks": 2}),
+            one(1, "host", identity="b"),
+            rows("gpu", transport="host"),
+            setting("WARPMPI_REQUIRE", "gpu"),
+        ),
+        "staged",
+        "warning",
+        "GPU arrays between hosts (0 to 1, 1 to 0) go through host memory",
+    ),
+    (
+        and_(
+            each("core", nccl=0, nccl_told="none: no such file"),
+            setting("WARPMPI_REQUIRE", "gpu"),
+        ),
+        "nccl",
+        "warning",
+        "and none go on streams; WARPMPI_REQUIRE=gpu makes them raise",
     ),
     (
         each("driver", pinned_error="cuMemHostAlloc: error 2"),
@@ -1315,9 +1340,25 @@ def test_staged_data_is_told_once_and_has_its_own_cure(
 
 
 def test_other_pid_namespaces_are_told_once(good):
-    one(1, "host", pid_namespace="pid:[2]")(good)
+    one(1, "host", pid_namespace="pid:[2]", identity="a 2")(good)
     rows("gpu", transport="host", gbps=49.0)(good)
+    good["expect"]["hosts"] = 2
     assert [each.name for each in found(good)] == ["pid-namespaces"]
+
+
+def test_hosts_are_those_of_the_core(monkeypatch):
+    """PID namespaces of a machine are hosts, unless WARPMPI_HOST names one."""
+    monkeypatch.delenv("WARPMPI_HOST", raising=False)
+    monkeypatch.setattr(os, "readlink", lambda path: "pid:[1]")
+    first = facts.of_host()
+    monkeypatch.setattr(os, "readlink", lambda path: "pid:[2]")
+    other = facts.of_host()
+    monkeypatch.setenv("WARPMPI_HOST", "one")
+    named = facts.of_host()
+    assert first["machine"] == other["machine"] == named["machine"]
+    assert first["identity"] != other["identity"]
+    monkeypatch.setattr(os, "readlink", lambda path: "pid:[1]")
+    assert facts.of_host()["identity"] == named["identity"]
 
 
 def test_a_shared_gpu_without_mps(good):

@@ -99,7 +99,7 @@ def test_the_lines_between_hosts():
     hosts = ("a", "x"), ("b", "x"), ("b", "y")
     told = {
         "ranks": [
-            {"host": {"name": n, "identity": n, "pid_namespace": p}}
+            {"host": {"name": n, "machine": n, "identity": f"{n} {p}"}}
             for n, p in hosts
         ],
         "pairs": [

@@ -183,17 +183,18 @@ def _is_on_one_core() -> bool:
 
 def of_host() -> dict[str, Any]:
     """Return what this host gives its processes."""
-    kernel = _read("/proc/sys/kernel/random/boot_id")
-    name = os.environ.get("WARPMPI_HOST") or socket.gethostname()
+    machine = _read("/proc/sys/kernel/random/boot_id") or socket.gethostname()
+    given = os.environ.get("WARPMPI_HOST")
     try:
         namespace = os.readlink("/proc/self/ns/pid")
     except OSError:
         namespace = ""
     memlock = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     return {
-        "name": name,
-        # To the core, PID namespaces of one are hosts of their own.
-        "identity": os.environ.get("WARPMPI_HOST") or kernel or name,
+        "name": given or socket.gethostname(),
+        "machine": machine,
+        # As in the core, to which PID namespaces are hosts of their own.
+        "identity": f"{machine} {given or namespace}",
         "pid": os.getpid(),
         "pid_namespace": namespace,
         "shm": _shm(),

@@ -62,22 +62,30 @@ class Job:
         return told
 
     def hosts(self) -> list[tuple[str, list[int]]]:
-        """Return the name of each host and its ranks."""
+        """Return the name of each host, as the core has it, and its ranks."""
+        return self._named("identity")
+
+    def machines(self) -> list[tuple[str, list[int]]]:
+        """Return the name of each machine, of maybe several hosts."""
+        return self._named("machine")
+
+    def _named(self, fact: str) -> list[tuple[str, list[int]]]:
         return [
             (self.get(ranks[0], "host", "name"), ranks)
-            for ranks in self.values("host", "identity").values()
+            for ranks in self.values("host", fact).values()
         ]
 
     def is_apart(self, row: Facts) -> bool:
-        """Tell if the ends of a pair are hosts to the core.
-
-        Containers of one machine are, as PID namespaces.
-        """
-        return any(
-            self.get(row["from"], "host", name)
-            != self.get(row["to"], "host", name)
-            for name in ("identity", "pid_namespace")
+        """Tell if the ends of a pair are on two hosts."""
+        one, other = (
+            self.get(row[end], "host", "identity") for end in ("from", "to")
         )
+        return bool(one != other)
+
+    @property
+    def may_not_stage(self) -> bool:
+        """True if the program's calls may not stage GPU memory."""
+        return any(name == "WARPMPI_REQUIRE" for name, _, _ in self.settings())
 
     def devices(self, rank: int) -> list[Facts]:
         """Return the GPUs that a rank sees."""

@@ -82,16 +82,19 @@ def _private(job: Job) -> Iterator[Finding]:
                 "send through shared memory",
                 _TOGETHER,
             )
-        if is_apart(job):
-            continue  # which tells of the same
-        spaces = {job.get(rank, "host", "pid_namespace") for rank in ranks}
-        if len(spaces) > 1:
+
+
+def _spaces(job: Job) -> Iterator[Finding]:
+    for machine, ranks in job.machines():
+        here = [each for _, each in job.hosts() if each[0] in ranks]
+        spaces = {job.get(each[0], "host", "pid_namespace") for each in here}
+        if min(len(here), len(spaces)) > 1 and not is_apart(job):
             yield Finding(
                 "pid-namespaces",
                 WARNING,
-                f"{host}: its ranks have {len(spaces)} PID namespaces: they "
-                "do not see each other's processes, and GPU data is staged "
-                "through page-locked memory",
+                f"{machine}: the ranks of one machine have {len(spaces)} PID "
+                "namespaces: they do not see each other's processes, and are "
+                "hosts of their own, between which data take the network",
                 _TOGETHER,
             )
 
@@ -251,13 +254,12 @@ def _why_staged(job: Job, row: Facts) -> tuple[str, str]:
 
 def _staged(job: Job) -> Iterator[Finding]:
     forced = {v for name, v, _ in job.settings() if name == FORCED}
-    host_of = {r: name for name, ranks in job.hosts() for r in ranks}
     staged = [
         row
         for row in job.pairs
         if row["memory"] == "gpu"
         and row["transport"] == "host"
-        and host_of.get(row["from"]) == host_of.get(row["to"])
+        and not job.is_apart(row)
     ]
     if is_hidden(job):
         return  # that is why
@@ -272,10 +274,8 @@ def _staged(job: Job) -> Iterator[Finding]:
         return
     told: dict[tuple[str, str], list[str]] = {}
     for row in staged:
-        ends = row["from"], row["to"]
-        if len({job.get(rank, "host", "pid_namespace") for rank in ends}) == 1:
-            cause = _why_staged(job, row)  # else _private() tells
-            told.setdefault(cause, []).append(f"{ends[0]} to {ends[1]}")
+        pair = f"{row['from']} to {row['to']}"
+        told.setdefault(_why_staged(job, row), []).append(pair)
     for (why, cure), pairs in told.items():
         yield Finding(
             "staged",
@@ -283,6 +283,25 @@ def _staged(job: Job) -> Iterator[Finding]:
             f"GPU arrays of one host ({_some(pairs)}) go by "
             f'transport "host": {why}',
             cure,
+        )
+
+
+def _forbidden(job: Job) -> Iterator[Finding]:
+    """Tell messages between hosts that raise, as they may not be staged."""
+    pairs = [
+        f"{row['from']} to {row['to']}"
+        for row in filter(job.is_apart, job.pairs)
+        if row["memory"] == "gpu" and "host" in row["transport"].split("+")
+    ]
+    if pairs and job.may_not_stage:
+        yield Finding(
+            "staged",
+            WARNING,
+            f"GPU arrays between hosts ({_some(pairs)}) go through host "
+            "memory: with WARPMPI_REQUIRE=gpu such messages raise",
+            "use an MPI that is built with CUDA, or install UCX 1.17 or newer "
+            "with CUDA on a network with RDMA (pip install libucx-cu12 or "
+            "-cu13); or unset WARPMPI_REQUIRE",
         )
 
 
@@ -354,13 +373,14 @@ def _nccl(job: Job) -> Iterator[Finding]:
     )
     if 0 in told:
         lacking = told[0]
+        forbidden = "; WARPMPI_REQUIRE=gpu makes them raise"
         yield Finding(
             "nccl",
-            NOTE,
+            WARNING if job.may_not_stage else NOTE,
             f"{names(lacking)}: NCCL is "
             f"{job.get(lacking[0], 'core', 'nccl_told')}. Collectives of GPU "
             "arrays go between hosts through host memory, and none go on "
-            "streams",
+            "streams" + (forbidden if job.may_not_stage else ""),
             cure,
         )
     elif len({version // 100 for version in told}) > 1:
@@ -381,8 +401,7 @@ def reach_of(job: Job, row: Facts) -> Reach | None:
     one, other = job.device(row["from"]), job.device(row["to"])
     if row["memory"] != "gpu" or job.simulated or not one or not other:
         return None
-    ends = {job.get(row[end], "host", "identity") for end in ("from", "to")}
-    if len(ends) > 1:  # a network is between them
+    if job.is_apart(row):  # a network is between them
         return None
     return expected(one, other, row["transport"])
 
@@ -390,12 +409,14 @@ def reach_of(job: Job, row: Facts) -> Reach | None:
 RULES: tuple[Rule, ...] = (
     _shm,
     _private,
+    _spaces,
     _locked_memory,
     _one_core,
     _cuda_aware,
     _expandable,
     _bytes,
     _staged,
+    _forbidden,
     _slow_card,
     _slow,
     _nccl,
