@@ -31,7 +31,18 @@ CONTAINER = {
     "resources": {"limits": {None: QUANTITY}},
     "volumeMounts": [{"!name": TEXT, "!mountPath": TEXT}],
 }
+LABELS = {None: TEXT}
 POD = {
+    "affinity": {
+        "podAntiAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": [
+                {
+                    "!topologyKey": TEXT,
+                    "labelSelector": {"matchLabels": LABELS},
+                }
+            ]
+        }
+    },
     "!containers": [CONTAINER],
     "volumes": [
         {
@@ -43,7 +54,7 @@ POD = {
 REPLICA = {
     "replicas": NUMBER,
     "restartPolicy": ("Never", "OnFailure"),
-    "template": {"metadata": {None: TEXT}, "!spec": POD},
+    "template": {"metadata": {"labels": LABELS}, "!spec": POD},
 }
 MPIJOB = {
     "!apiVersion": ("kubeflow.org/v2beta1",),
@@ -132,7 +143,7 @@ def test_the_manifest_starts_a_rank_for_each_gpu_on_several_hosts():
     hosts = worker["replicas"]
     assert gpus == spec["slotsPerWorker"] and hosts > 1
     (script,) = starts["args"]
-    runs = re.findall(r"mpirun -n (\d+) --map-by ppr:(\d+):node", script)
+    runs = re.findall(r"mpirun -n (\d+) --map-by ppr:(\d+):node \$", script)
     assert runs == 2 * [(str(hosts * gpus), str(gpus))]
     assert f"--expect-hosts {hosts} --expect-ranks {hosts * gpus}" in script
     assert script.index("doctor") < script.index("program.py")
@@ -143,6 +154,39 @@ def test_the_manifest_starts_a_rank_for_each_gpu_on_several_hosts():
     (mount,) = serves["volumeMounts"]
     assert mount == {"name": volume["name"], "mountPath": "/dev/shm"}
     assert volume["emptyDir"]["medium"] == "Memory"
+
+
+def test_a_worker_has_a_machine_of_its_own():
+    worker = manifest()["spec"]["mpiReplicaSpecs"]["Worker"]["template"]
+    (rule,) = worker["spec"]["affinity"]["podAntiAffinity"][
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    ]
+    assert rule["topologyKey"] == "kubernetes.io/hostname"
+    labels = worker["metadata"]["labels"]
+    assert rule["labelSelector"]["matchLabels"] == labels
+
+
+def test_ranks_find_python_and_nccl_without_the_environment_of_the_image():
+    """A session of sshd has neither ENV nor the pod's `env`."""
+    image = (FOLDER / "Dockerfile").read_text()
+    python = "/opt/warpmpi/bin/python"
+    assert (
+        f"RUN python3 -m venv {Path(python).parent.parent}"
+        in (ROOT / "Dockerfile").read_text()
+    )
+    assert f"{python} -m pip install --no-cache-dir nvidia-nccl" in image
+    launcher = manifest()["spec"]["mpiReplicaSpecs"]["Launcher"]
+    (script,) = launcher["template"]["spec"]["containers"][0]["args"]
+    assert f"python={python}\n" in script
+    assert not re.search(r"[^$=/]\bpython -m", script)
+    # sshd takes the first SetEnv alone.
+    (path,) = re.findall(r"'SetEnv PATH=(\S+)'", image)
+    assert path.split(":")[0] == str(Path(python).parent)
+    (worker,) = manifest()["spec"]["mpiReplicaSpecs"]["Worker"]["template"][
+        "spec"
+    ]["containers"]
+    assert "env" not in worker
+    assert "WARPMPI_REQUIRE" not in script  # its MPI takes no GPU memory
 
 
 def shell(text):
@@ -163,6 +207,7 @@ def test_jobs_go_on_after_warnings_alone(tmp_path, status, goes_on):
         f"*doctor*) return {status};; *program.py*) echo went on;; esac; }}\n"
         'srun() { start "$@"; }\nmpirun() { start "$@"; }\n'
         f"cd {tmp_path}\nSLURM_JOB_NUM_NODES=2 SLURM_NTASKS=8\n"
+        "SLURM_CPUS_PER_TASK=8\n"
     )
     done = shell(start + (FOLDER / "job.slurm").read_text())
     assert ("went on" in done.stdout) == goes_on, done.stderr
@@ -180,6 +225,10 @@ def test_the_script_shows_all_gpus_to_all_ranks():
     assert settings["gpus-per-node"] == settings["ntasks-per-node"]
     assert "--gpus-per-task" not in script
     assert "srun --mpi=pmix --gpu-bind=none" in script
+    # Since Slurm 22.05 srun does not take them from sbatch.
+    assert "--cpus-per-task=$SLURM_CPUS_PER_TASK --cpu-bind=cores" in script
+    for line in re.findall("^srun.*", PAGE, re.MULTILINE):
+        assert "--cpus-per-task=" in line
 
 
 def test_the_page_names_files_and_findings_that_there_are():
@@ -188,6 +237,6 @@ def test_the_page_names_files_and_findings_that_there_are():
     rules = "".join(
         path.read_text() for path in (ROOT / "warpmpi/_doctor").glob("*.py")
     )
-    for name in ("other-launcher", "hidden-gpus", "orte"):
+    for name in ("other-launcher", "hidden-gpus", "orte", "one-core"):
         assert f"`{name}`" in PAGE
         assert f'"{name}"' in rules
