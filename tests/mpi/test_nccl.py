@@ -574,6 +574,45 @@ def test_ranks_whose_versions_differ(tmp_path):
     assert printed.count("is NCCL 2.19: install NCCL 2.20 or newer") == 2
 
 
+def test_an_opening_that_is_refused_leaves_nothing(tmp_path):
+    """No thread and no socket of NCCL's; meanwhile others ask for the why."""
+    text = """
+    import os, threading
+    os.environ["NCCL_HOSTID"] = "one"
+    device = "cuda:0"
+    array, stream = ones(5000), wm.Stream(device)
+
+    def left():
+        return [len(os.listdir("/proc/self/" + of)) for of in ("task", "fd")]
+
+    def refused(count):
+        for _ in range(count):
+            try:
+                comm.on(stream).Allreduce(array, ones(5000))
+                raise AssertionError("not refused")
+            except RuntimeError as error:
+                assert "use one GPU" in str(error), error
+
+    def ask():
+        while not done:
+            reason = wm.transport(comm, "Allreduce").reason
+            assert "use one GPU" in reason, reason
+
+    refused(3)
+    before, done = left(), []
+    refused(10)
+    assert left() == before, (left(), before)
+    thread = threading.Thread(target=ask)
+    thread.start()
+    refused(100)
+    done.append(True)
+    thread.join()
+    """
+    if "WARPMPI_CUDA_DRIVER" not in os.environ:
+        pytest.skip("needs the simulated NCCL")
+    apart(tmp_path, text)
+
+
 def test_the_doctor_tells_what_serves_between_hosts():
     text = """
     import sys

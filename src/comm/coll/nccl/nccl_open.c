@@ -30,8 +30,7 @@
 // What ranks tell before.
 typedef struct {
     int version, rank;
-    uint64_t gpu;    // and its host, as NCCL knows them
-    wm_nccl_id_t id; // of rank 0
+    uint64_t gpu; // and its host, as NCCL knows them
 } facts_t;
 
 enum { SOUND = 1, READY = 2 }; // what ranks tell meanwhile
@@ -113,10 +112,9 @@ nccl_open_compare(const wm_comm_t *comm, facts_t *all, wm_error_t *err)
     return 0;
 }
 
-// Agrees on a call of all ranks, and on its id.
+// Agrees that all ranks can make it.
 static int
-nccl_open_exchange(wm_comm_t *comm, int device, wm_nccl_id_t *id,
-                   wm_error_t *err)
+nccl_open_agree(wm_comm_t *comm, int device, wm_error_t *err)
 {
     facts_t mine = {.rank = comm->rank};
     facts_t *all = malloc((size_t)comm->size * sizeof *all);
@@ -130,17 +128,33 @@ nccl_open_exchange(wm_comm_t *comm, int device, wm_nccl_id_t *id,
         code = wm_device_describe(device, &gpu, err);
     if (code == 0)
         mine.gpu = place_of(gpu);
-    if (code == 0 && comm->rank == 0)
-        code = WM_NCCL(err, GetUniqueId, &mine.id);
     if (code == 0 && all == NULL)
         code = wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
     facts_t unused; // a rank without memory has failed, and so have all
     code = wm_coll_exchange(comm, "the engine \"nccl\"", code, &mine,
                             sizeof mine, all != NULL ? all : &unused, err);
-    if (code == 0) {
-        *id = all[0].id;
+    if (code == 0)
         code = nccl_open_compare(comm, all, err);
-    }
+    free(all);
+    return code;
+}
+
+// Takes rank 0's id, unless a rank has failed. NCCL keeps a thread for an id
+// until the ranks have met, so it is made when they are about to.
+static int
+nccl_open_take_id(wm_comm_t *comm, int code, wm_nccl_id_t *id, wm_error_t *err)
+{
+    wm_nccl_id_t mine = {{0}};
+    wm_nccl_id_t *all = malloc((size_t)comm->size * sizeof *all);
+    if (code == 0 && all == NULL)
+        code = wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    if (code == 0 && comm->rank == 0)
+        code = WM_NCCL(err, GetUniqueId, &mine);
+    wm_nccl_id_t unused;
+    code = wm_coll_exchange(comm, "the engine \"nccl\"", code, &mine,
+                            sizeof mine, all != NULL ? all : &unused, err);
+    if (code == 0)
+        *id = all[0];
     free(all);
     return code;
 }
@@ -389,7 +403,7 @@ wm_nccl_comm_open(wm_comm_t *comm, int device, wm_nccl_comm_t **own,
                   wm_error_t *err)
 {
     wm_nccl_id_t id;
-    int code = nccl_open_exchange(comm, device, &id, err);
+    int code = nccl_open_agree(comm, device, err);
     if (code < 0)
         return code;
     opening_t *opening = calloc(1, sizeof *opening);
@@ -397,8 +411,7 @@ wm_nccl_comm_open(wm_comm_t *comm, int device, wm_nccl_comm_t **own,
                                            : NULL;
     if (opening == NULL)
         (void)wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
-    code = wm_coll_exchange(comm, "the engine \"nccl\"",
-                            made != NULL ? 0 : err->code, NULL, 0, NULL, err);
+    code = nccl_open_take_id(comm, made != NULL ? 0 : err->code, &id, err);
     if (code == 0) {
         opening->own = made;
         opening->round = MPI_REQUEST_NULL;

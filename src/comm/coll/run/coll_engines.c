@@ -10,6 +10,7 @@
 #include "comm/coll/run/coll_class.h"
 #include "comm/coll/run/moved_coll.h"
 #include "comm/comm/require.h"
+#include "comm/engine/engine.h"
 #include "comm/engine/modules.h"
 #include "comm/engine/route.h"
 #include "cuda/event.h"
@@ -98,6 +99,29 @@ open_ordered(wm_comm_t *comm, wm_error_t *err)
                : code;
 }
 
+// Notes if an engine is open, and else why not, which the progress thread and
+// wm_coll_tell() read.
+static void
+engine_note(wm_comm_colls_t *colls, int engine, int device, bool opened,
+            const wm_error_t *why)
+{
+    char *text = why != NULL ? strdup(why->text) : NULL;
+    wm_engine_lock();
+    char *former = colls->why[engine];
+    colls->why[engine] = text;
+    if (!opened) {
+        colls->closed |= 1u << engine;
+    }
+    else {
+        if (colls->opened == 0)
+            colls->device = device;
+        colls->opened |= 1u << engine;
+        colls->closed &= ~(1u << engine);
+    }
+    wm_engine_unlock();
+    free(former);
+}
+
 // Opens an engine on all ranks, or on none: then `why` tells the reason.
 static int
 engine_open(wm_comm_t *comm, wm_coll_kind_t kind, int engine, int device,
@@ -114,16 +138,10 @@ engine_open(wm_comm_t *comm, wm_coll_kind_t kind, int engine, int device,
     code = code < 0 ? code : opened;
     wm_preflight_t preflight = {.call = kind, .all = code == 0};
     int exchanged = wm_preflight_run(comm, &preflight, err);
-    if (exchanged == 0 && preflight.all != 0) {
-        if (colls->opened == 0)
-            colls->device = device;
-        colls->opened |= 1u << engine;
-        colls->closed &= ~(1u << engine);
+    bool by_all = exchanged == 0 && preflight.all != 0;
+    engine_note(colls, engine, device, by_all, code < 0 ? why : NULL);
+    if (by_all)
         return 0;
-    }
-    colls->closed |= 1u << engine;
-    free(colls->why[engine]);
-    colls->why[engine] = code < 0 ? strdup(why->text) : NULL;
     if (exchanged < 0)
         return exchanged;
     if (opened == 0 && row->comm_drop != NULL)
