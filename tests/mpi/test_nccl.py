@@ -144,6 +144,35 @@ def test_a_call_on_a_stream_records_one_event(tmp_path):
     )
 
 
+@pytest.mark.skipif(kinds.is_real(), reason="the driver's calls fail")
+def test_a_call_whose_end_cannot_be_recorded_is_waited_for(tmp_path):
+    """As other ranks have the call, too: no rank raises."""
+    apart(
+        tmp_path,
+        """
+        stream, cuda = wm.Stream(device), ctypes.CDLL(
+            os.environ["WARPMPI_CUDA_DRIVER"])
+        sent, got, many = ones(5000), ones(5000), ones(2 * 5000)
+        channel = comm.on(stream)
+        rows = (channel.Allreduce, sent, got, 1), (
+            channel.Allgather, sent, many, 1), (
+            channel.Iallreduce, sent, got, 2)
+        for call, first, second, record in rows:
+            for nth in range(record + 1):
+                second.fill_(0)
+                wm.get_device().synchronize()
+                if rank == 1 and nth:
+                    cuda.simcuda_fail(b"EventRecord", nth, 0)
+                request = call(first, second)
+                cuda.simcuda_fail(b"EventRecord", 0, 0)
+                if request is not None:
+                    request.Wait()
+                stream.synchronize()
+                assert get(second).sum() == 3 * 5000, (call, nth)
+        """,
+    )
+
+
 def test_prefixes_are_passed_along_the_ranks(tmp_path):
     """Each vector leaves a rank once, if it is long; same bits as else."""
     apart(

@@ -7,6 +7,7 @@
 #include "comm/coll/run/nonblocking.h"
 #include "comm/coll/run/stream_watch.h"
 #include "comm/coll/stream/coll_desc.h"
+#include "comm/coll/stream/coll_order.h"
 #include "comm/comm/failure.h"
 #include "comm/engine/engine.h"
 #include "cuda/device.h"
@@ -105,23 +106,36 @@ coll_on_stream_follow(wm_comm_t *comm, const wm_coll_stream_t *on,
                : wm_stream_wait_event(on->device, on->stream, last->end, err);
 }
 
+static bool
+coll_on_stream_is_marked(wm_comm_t *comm)
+{
+    return !wm_comm_is_one_host(comm)
+           && wm_coll_engines_several_on_stream(comm);
+}
+
+// Makes the event that will mark the call, before other ranks can wait for it.
+static int
+coll_on_stream_ready(wm_comm_t *comm, const wm_coll_stream_t *on,
+                     wm_error_t *err)
+{
+    wm_comm_last_t *last = &comm->colls.last[on->capture != 0];
+    if (!coll_on_stream_is_marked(comm) || last->end != NULL)
+        return 0;
+    last->device = on->device;
+    return wm_event_create(on->device, &last->end, err);
+}
+
 static int
 coll_on_stream_mark(wm_comm_t *comm, const wm_coll_stream_t *on,
                     wm_error_t *err)
 {
     wm_comm_last_t *last = &comm->colls.last[on->capture != 0];
-    int code = 0;
-    if (wm_comm_is_one_host(comm) || !wm_coll_engines_several_on_stream(comm))
+    if (!coll_on_stream_is_marked(comm) || last->device != on->device)
         return 0;
-    if (last->end == NULL) {
-        last->device = on->device;
-        code = wm_event_create(on->device, &last->end, err);
-    }
-    if (code < 0 || last->device != on->device)
-        return code;
     last->stream = coll_on_stream_number(on);
     last->capture = on->capture;
-    return wm_event_record(on->device, last->end, on->stream, err);
+    int code = wm_coll_order_record(on, last->end, err);
+    return code < 0 ? code : 0; // 1: it has ended, as has the one before it
 }
 
 // Gives a call to a stream by an engine, behind the call before it.
@@ -130,7 +144,9 @@ coll_on_stream_pass(wm_comm_t *comm, const wm_coll_engine_t *engine,
                     const wm_coll_t *call, const wm_coll_stream_t *on,
                     wm_error_t *err)
 {
-    if (call != NULL && coll_on_stream_follow(comm, on, err) < 0)
+    if (call != NULL
+        && (coll_on_stream_follow(comm, on, err) < 0
+            || coll_on_stream_ready(comm, on, err) < 0))
         call = NULL;
     int code = engine->on_stream->enqueue(comm, call, on, err);
     return code < 0 ? code : coll_on_stream_mark(comm, on, err);
@@ -377,7 +393,7 @@ coll_on_stream_begin(wm_comm_t *comm, wm_coll_kind_t kind,
                                        &engine, err);
     code = code < 0 ? code : begun;
     if (code == 0) {
-        code = wm_event_record(device, given->event, stream, err);
+        code = wm_coll_order_record(&on, given->event, err);
         given->engine = engine;
         given->place = engine->on_stream->place(comm);
         if (code < 0)

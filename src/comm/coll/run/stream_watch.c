@@ -4,6 +4,7 @@
 #include "comm/coll/call/coll_wait.h"
 #include "comm/coll/call/stream_calls.h"
 #include "comm/coll/run/coll_engines.h"
+#include "comm/coll/stream/coll_order.h"
 #include "comm/comm/failure.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/modules.h"
@@ -37,8 +38,9 @@ stream_watch_mark(wm_comm_t *comm, const wm_coll_stream_t *on, wm_error_t *err)
         calls->device = on->device;
         code = wm_event_create(on->device, &calls->end, err);
     }
-    return code < 0 ? code
-                    : wm_event_record(on->device, calls->end, on->stream, err);
+    code = code < 0 ? wm_coll_order_wait(on, code)
+                    : wm_coll_order_record(on, calls->end, err);
+    return code < 0 ? code : 0;
 }
 
 // Ends what waits on streams, on all levels, and tells the other ranks.

@@ -2,6 +2,7 @@
 #include "comm/coll/stream/coll_order.h"
 
 #include "comm/coll/stream/graph_memory.h"
+#include "comm/engine/engine.h"
 #include "cuda/event.h"
 #include "cuda/stream.h"
 
@@ -59,22 +60,38 @@ wm_coll_order_after(const wm_coll_t *call, const wm_coll_stream_t *on,
 }
 
 int
+wm_coll_order_wait(const wm_coll_stream_t *on, int code)
+{
+    bool waits = on->capture == 0 && wm_engine_may_wait();
+    return waits && wm_stream_synchronize(on->device, on->stream, NULL) == 0
+               ? 1
+               : code;
+}
+
+int
+wm_coll_order_record(const wm_coll_stream_t *on, CUevent event,
+                     wm_error_t *err)
+{
+    int code = wm_event_record(on->device, event, on->stream, err);
+    return code < 0 ? wm_coll_order_wait(on, code) : 0;
+}
+
+int
 wm_coll_order_mark(const wm_coll_stream_t *on, CUevent *passed,
                    wm_error_t *err)
 {
-    CUevent event;
+    CUevent event = NULL;
     *passed = NULL;
     if (on->capture != 0)
         return 0;
     int code = wm_event_acquire(on->device, &event, err);
-    if (code < 0)
-        return code;
-    code = wm_event_record(on->device, event, on->stream, err);
-    if (code < 0)
-        wm_event_release(on->device, event);
-    else
+    code = code < 0 ? wm_coll_order_wait(on, code)
+                    : wm_coll_order_record(on, event, err);
+    if (code == 0)
         *passed = event;
-    return code;
+    else if (event != NULL)
+        wm_event_release(on->device, event);
+    return code < 0 ? code : 0;
 }
 
 int
@@ -88,11 +105,8 @@ wm_coll_order_keep(const wm_coll_stream_t *on, CUevent passed,
         return wm_graph_memory_keep(on->device, on->stream, block, err);
     if (passed == NULL || !wm_event_share(on->device, passed))
         code = wm_coll_order_mark(on, &passed, err);
-    if (code == 0) {
-        wm_block_free(block, 1, &passed, &on->device);
-        return 0;
-    }
-    (void)!wm_stream_synchronize(on->device, on->stream, NULL);
-    wm_block_free(block, 0, NULL, NULL);
+    if (code < 0)
+        (void)!wm_stream_synchronize(on->device, on->stream, NULL);
+    wm_block_free(block, code == 0 && passed != NULL, &passed, &on->device);
     return code;
 }

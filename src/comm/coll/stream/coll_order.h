@@ -22,8 +22,19 @@ WM_MUST_CHECK int
 wm_coll_order_after(const wm_coll_t *call, const wm_coll_stream_t *on,
                     uint64_t id, CUevent passed, wm_error_t *err);
 
-// Records an event of the pool behind the call; NULL: the stream is captured.
-// Owned by the caller.
+// After the error `code` of an event behind a call that the stream has: waits
+// for the stream instead, as other ranks have the call as well. Returns 1, or
+// `code` if this is impossible.
+WM_MUST_CHECK int
+wm_coll_order_wait(const wm_coll_stream_t *on, int code);
+
+// Records an event behind the call, or waits likewise: then returns 1.
+WM_MUST_CHECK int
+wm_coll_order_record(const wm_coll_stream_t *on, CUevent event,
+                     wm_error_t *err);
+
+// Records an event of the pool likewise. Owned by the caller. NULL: the stream
+// is captured, or has passed the call.
 WM_MUST_CHECK int
 wm_coll_order_mark(const wm_coll_stream_t *on, CUevent *passed,
                    wm_error_t *err);
