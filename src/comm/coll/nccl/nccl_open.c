@@ -114,7 +114,7 @@ nccl_open_compare(const wm_comm_t *comm, facts_t *all, wm_error_t *err)
 
 // Agrees that all ranks can make it.
 static int
-nccl_open_agree(wm_comm_t *comm, int device, wm_error_t *err)
+nccl_open_check(wm_comm_t *comm, int device, wm_error_t *err)
 {
     facts_t mine = {.rank = comm->rank};
     facts_t *all = malloc((size_t)comm->size * sizeof *all);
@@ -403,7 +403,7 @@ wm_nccl_comm_open(wm_comm_t *comm, int device, wm_nccl_comm_t **own,
                   wm_error_t *err)
 {
     wm_nccl_id_t id;
-    int code = nccl_open_agree(comm, device, err);
+    int code = nccl_open_check(comm, device, err);
     if (code < 0)
         return code;
     opening_t *opening = calloc(1, sizeof *opening);
