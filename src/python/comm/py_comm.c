@@ -64,8 +64,8 @@ PyDoc_STRVAR(
     "default stream. Raises ValueError for a number that is no\n"
     "address, such as the ordinal of a device, and for the per-thread\n"
     "default stream, which differs between threads. While the stream\n"
-    "is captured into a CUDA graph, blocking collectives become part of\n"
-    "the graph, and all other calls raise RuntimeError.");
+    "is captured into a CUDA graph, messages and blocking collectives\n"
+    "become part of the graph, and all other calls raise RuntimeError.");
 
 #define X(name)                                                               \
     PyObject *wm_py_comm_call_##name(PyObject *self, PyObject *const *args,   \
