@@ -32,7 +32,7 @@ nccl_state(wm_coll_op_t *op)
     return (nccl_t *)op->state;
 }
 
-// Kernels take so many sources at most.
+// Serves communicators of several hosts, but not those between groups.
 static bool
 nccl_spans(const wm_comm_t *comm)
 {
