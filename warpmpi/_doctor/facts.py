@@ -192,6 +192,7 @@ def of_host() -> dict[str, Any]:
     memlock = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     return {
         "name": given or socket.gethostname(),
+        "named": bool(given),
         "machine": machine,
         # As in the core, to which PID namespaces are hosts of their own.
         "identity": f"{machine} {given or namespace}",

@@ -86,7 +86,11 @@ def _private(job: Job) -> Iterator[Finding]:
 
 def _spaces(job: Job) -> Iterator[Finding]:
     for machine, ranks in job.machines():
-        here = [each for _, each in job.hosts() if each[0] in ranks]
+        here = [
+            each
+            for _, each in job.hosts()
+            if each[0] in ranks and not job.get(each[0], "host", "named")
+        ]
         spaces = {job.get(each[0], "host", "pid_namespace") for each in here}
         if min(len(here), len(spaces)) > 1 and not is_apart(job):
             yield Finding(
