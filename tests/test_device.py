@@ -295,6 +295,7 @@ for make in (wm.Stream, wm.Event):
 
 
 @needs_cuda
+@pytest.mark.forks
 def test_forked_child_is_told_so():
     code = """
 import os, sys
