@@ -11,6 +11,7 @@ from mpi4py import MPI
 
 import kinds
 import ranks
+import simulated_nccl
 import warpmpi as wm
 from warpmpi import _core
 
@@ -65,6 +66,8 @@ CALLS = """
 
 def engines(folder, program, *words, **environment):
     """What each rank's engines have started; the program may print more."""
+    if "apart" in words:  # where MPI does short calls, unless it is ruled out
+        environment.setdefault("WARPMPI_ENGINES", simulated_nccl.ENGINES)
     text = CALLS + program + "    comm.Barrier()\n"
     text += '    print("engines", rank, _core._coll_engines())\n'
     printed = ranks.run_text(folder, text, *words, **environment)
@@ -204,7 +207,10 @@ def test_between_hosts_each_class_of_calls_has_its_engine(tmp_path):
             check(pair, 30_000, form)
             check(pair, 30_000, form, "float64")
 """
-    for counts in engines(tmp_path, program, "apart", TOY_RING="on").values():
+    told = {"WARPMPI_ENGINES": simulated_nccl.ENGINES + ",mpi"}
+    for counts in engines(
+        tmp_path, program, "apart", TOY_RING="on", **told
+    ).values():
         assert counts["ring"] == 3 * 2 * (1 + 1 + 3)
 
 
@@ -280,7 +286,7 @@ def test_between_hosts_there_may_be_more_ranks_than_at_a_barrier(tmp_path):
     from warpmpi import _core
 
     comm = wm.Comm(MPI.COMM_WORLD)
-    given, got = wm.ones(3000, "float32"), wm.zeros(3000, "float32")
+    given, got = wm.ones(30_000, "f4"), wm.zeros(30_000, "f4")
     comm.Allreduce(given, got)
     assert (got.numpy() == size).all()
     counts = [30 + each % 2 for each in range(size)]
@@ -416,7 +422,7 @@ def test_between_hosts_to_ask_waits_for_nobody(tmp_path):
     for each in begun:
         end(*each)
     end(*begin(("gpu", "gpu"), 9000, "float64"))
-    assert started() == 1 + 3 * 8 + 1 + 1
+    assert started() == 1 + 3 * 8 + 1 + 1 + 1
 """
     )
     engines(tmp_path, program, "apart", TOY_RING="gpus")
