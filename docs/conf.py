@@ -53,7 +53,7 @@ html_static_path = ["_static"]
 html_css_files = ["site.css"]
 highlight_language = "none"  # of blocks that name none
 html_sidebars = {"**": ["sidebar-nav-bs"]}
-# What is copied of a console is the commands.
+# The button copies the commands of a console, without prompts and output.
 copybutton_prompt_text = r"\$ |>>> "
 copybutton_prompt_is_regexp = True
 add_module_names = False

@@ -25,7 +25,7 @@ from sphinx.util.docutils import SphinxDirective
 import warpmpi
 
 PACKAGE = Path(warpmpi.__file__).parent
-# Of a parameter whose default a stub leaves out.
+# The defaults of parameters that a stub leaves out.
 DEFAULTS = {
     "op": "MPI.SUM",
     "source": "MPI.ANY_SOURCE",
@@ -131,7 +131,7 @@ def kind_of(cls, name):
     return Kind.METHOD if callable(value) else Kind.PROPERTY
 
 
-# What a docstring may hold, of which the rest is plain text.
+# The markup that a docstring may hold; the rest is plain text.
 TOKEN = re.compile(
     r"``(?P<literal>[^`]+)``|:\w+:`(?P<role>[^`]+)`|`(?P<code>[^`]+)`"
     r"|\bwm\.(?P<ours>[A-Za-z]\w*(?:\.\w+)?)"
@@ -177,7 +177,7 @@ def paragraphs(doc, name):
 
 
 class Described(SphinxDirective):
-    """What makes nodes of reStructuredText."""
+    """A directive that makes nodes of reStructuredText."""
 
     def parsed(self, module, lines):
         node = nodes.Element()

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What a communicator has for its engines of collectives, which are above it
+// A communicator's state for its engines of collectives, which are above it
 // (coll/run/coll_engines.h).
 #ifndef WM_COMM_COMM_COMM_COLLS_H
 #define WM_COMM_COMM_COMM_COLLS_H
@@ -9,8 +9,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-// Where several engines do calls on streams, the last one: in no graph, and in
-// one (coll/run/coll_on_stream.c). This rank's alone.
+// The last call on a stream, if several engines do such calls: one for those
+// in no graph, one for captured ones (coll/run/coll_on_stream.c). This rank's
+// alone.
 typedef struct {
     CUevent end; // NULL: none
     int device;

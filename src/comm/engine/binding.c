@@ -11,7 +11,7 @@
 
 _Static_assert(sizeof((wm_binding_t){0}.own) == sizeof(cpu_set_t), "a set");
 
-// What the kernel calls the processes that launchers start ranks from.
+// The kernel's names of the processes that start ranks.
 static const char *const launchers[] = {
     "mpirun",  "mpiexec", "prterun",       "prted",
     "orterun", "orted",   "mpiexec.hydra", "hydra_pmi_proxy",

@@ -9,6 +9,7 @@
 #include "comm/engine/stats.h"
 #include "comm/link/link.h"
 #include "comm/message/pattern.h"
+#include "cuda/stream.h"
 
 // Above this size contiguous memory is not copied: the call goes through the
 // host. Memory with gaps is packed in any case.
@@ -299,6 +300,19 @@ wm_direct_is_ready(wm_direct_t *direct, wm_error_t *err)
     return !from->opened || from->idle
                ? 1
                : wm_access_look(from, WM_LOOK_TRIES, err);
+}
+
+int
+wm_direct_precede(const wm_direct_t *direct, int device, CUstream stream,
+                  wm_error_t *err)
+{
+    const wm_access_t *sides[] = {&direct->from, &direct->into};
+    int code = 0;
+    for (int i = 0; i < 2 && code == 0; ++i)
+        if (sides[i]->opened && !sides[i]->idle)
+            code = wm_stream_follow(device, stream, sides[i]->device,
+                                    sides[i]->stream, err);
+    return code;
 }
 
 void

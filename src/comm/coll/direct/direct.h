@@ -120,6 +120,11 @@ wm_direct_reopen(wm_direct_t *direct, const wm_given_t *given,
 WM_MUST_CHECK int
 wm_direct_is_ready(wm_direct_t *direct, wm_error_t *err);
 
+// Makes a stream wait for the users of the buffers.
+WM_MUST_CHECK int
+wm_direct_precede(const wm_direct_t *direct, int device, CUstream stream,
+                  wm_error_t *err);
+
 // Takes memory without gaps in place of the target, which has gaps.
 WM_MUST_CHECK int
 wm_direct_take_landing(wm_direct_t *direct, wm_error_t *err);

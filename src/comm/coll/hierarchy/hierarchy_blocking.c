@@ -68,21 +68,6 @@ wm_hierarchy_blocking_start(wm_coll_op_t *op, wm_error_t *err)
     return WM_COLL_UNDER_WAY;
 }
 
-// Makes our stream wait for the work of the program that uses the buffers.
-static int
-blocking_order(wm_coll_op_t *op, wm_error_t *err)
-{
-    const blocking_t *own = blocking_state(op);
-    const wm_direct_t *direct = &op->participant.direct;
-    const wm_access_t *sides[] = {&direct->from, &direct->into};
-    int code = 0;
-    for (int i = 0; i < 2 && code == 0; ++i)
-        if (sides[i]->opened && !sides[i]->idle)
-            code = wm_stream_follow(own->device, own->stream, sides[i]->device,
-                                    sides[i]->stream, err);
-    return code;
-}
-
 static int
 blocking_give(wm_coll_op_t *op, wm_error_t *err)
 {
@@ -92,7 +77,8 @@ blocking_give(wm_coll_op_t *op, wm_error_t *err)
     int code = op->wrong.code;
     wm_device_stay();
     if (code == 0)
-        code = blocking_order(op, err);
+        code = wm_direct_precede(&op->participant.direct, own->device,
+                                 own->stream, err);
     own->given = own->stream != NULL;
     code = wm_coll_on_stream_give(op->participant.comm, op->engine,
                                   code == 0 ? &own->call : NULL, own->device,

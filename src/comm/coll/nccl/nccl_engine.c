@@ -116,20 +116,6 @@ nccl_serves(const wm_coll_op_t *op)
     return own != NULL ? own->device == device : wm_nccl_load(NULL) == 0;
 }
 
-// Makes our stream wait for the work of the program that uses the buffers.
-static int
-nccl_order(wm_coll_op_t *op, const wm_nccl_comm_t *own, wm_error_t *err)
-{
-    const wm_direct_t *direct = &op->participant.direct;
-    const wm_access_t *sides[] = {&direct->from, &direct->into};
-    int code = 0;
-    for (int i = 0; i < 2 && code == 0; ++i)
-        if (sides[i]->opened && !sides[i]->idle)
-            code = wm_stream_follow(own->device, own->stream, sides[i]->device,
-                                    sides[i]->stream, err);
-    return code;
-}
-
 static int
 nccl_give(wm_coll_op_t *op, wm_nccl_comm_t *own, wm_error_t *err)
 {
@@ -143,7 +129,8 @@ nccl_give(wm_coll_op_t *op, wm_nccl_comm_t *own, wm_error_t *err)
     if (code == 0 && op->form != WM_COLL_FORM_BLOCKING)
         code = wm_event_acquire(own->device, &state->end, err);
     if (code == 0)
-        code = nccl_order(op, own, err);
+        code = wm_direct_precede(&op->participant.direct, own->device,
+                                 own->stream, err);
     state->given = true;
     if (code == 0)
         code = wm_nccl_run_enqueue(&run, err);
