@@ -147,6 +147,23 @@ def test_unasked_it_serves_between_hosts_with_rdma(tmp_path, transports):
     assert printed.count(told) == 2, printed
 
 
+@pytest.mark.parametrize(
+    ("transports", "scheme", "asked"),
+    [("tcp", None, 1), ("tcp", "am", 0), ("tcp,rc_mlx5", None, 0)],
+)
+def test_puts_are_pipelined_without_rdma(tmp_path, transports, scheme, asked):
+    """Unless the user has named a scheme of rendezvous."""
+    text = (
+        BEGIN
+        + """
+    print("asked", double.simucx_calls(b"RNDV_SCHEME=put_ppln"), flush=True)
+    """
+    )
+    named = {} if scheme is None else {"UCX_RNDV_SCHEME": scheme}
+    printed = run(tmp_path, text, SIMUCX_TRANSPORTS=transports, **named)
+    assert printed.count(f"asked {asked}") == 2, printed
+
+
 FREED = """
     def turn(size):
         array = wm.empty(size, "u1", device=device)[:300_000]

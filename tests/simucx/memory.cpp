@@ -185,8 +185,9 @@ ucp_config_read(const char *, const char *, void **config)
 }
 
 UCP_API ucs_status_t
-ucp_config_modify(void *, const char *, const char *)
+ucp_config_modify(void *, const char *name, const char *value)
 {
+    count_call((std::string(name) + "=" + value).c_str());
     return count_call("config_modify");
 }
 
