@@ -243,9 +243,10 @@ def plot(solver: Solver, path: str) -> None:
         from matplotlib import pyplot
 
         extent = (0, solver.nx, solver.ny, 0)
+        pyplot.figure(figsize=(4.2, 3.2))
         pyplot.imshow(np.concatenate(parts), cmap="RdBu_r", extent=extent)
         pyplot.colorbar(label="solution")
-        pyplot.savefig(path, dpi=150, bbox_inches="tight")
+        pyplot.savefig(path, dpi=120, bbox_inches="tight")
         print(f"picture in {path}")
 
 

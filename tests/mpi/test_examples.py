@@ -112,3 +112,17 @@ def test_heat_is_correct(count):
     words = (EXAMPLES / "heat3d.py", "-n", 17, "-niter", 100)
     printed = ranks.run(*words, ranks=count, **CPU)
     assert ": correct" in printed
+
+
+@needs_warp
+@pytest.mark.parametrize(
+    "words", [("jacobi.py", "-nx", 9, "-ny", 9), ("heat3d.py", "-n", 9)]
+)
+def test_they_draw_what_they_have_computed(words, tmp_path):
+    pytest.importorskip("matplotlib")
+    name, *sizes = words
+    picture = tmp_path / "picture.png"
+    sizes += ["-niter", 4, "--plot", picture]
+    printed = ranks.run(EXAMPLES / name, *sizes, ranks=2, **CPU)
+    assert f"picture in {picture}" in printed
+    assert picture.read_bytes().startswith(b"\x89PNG")
