@@ -41,6 +41,7 @@ sys.path.insert(0, str(ROOT / "build_tools"))
 
 import abi  # noqa: E402
 import kernels  # noqa: E402
+import links  # noqa: E402
 import objects  # noqa: E402
 import progress  # noqa: E402
 import sources  # noqa: E402
@@ -242,21 +243,10 @@ if int(__version__.split(".")[0]) < 77:
     )
 
 
-def links():
-    """The package's links, of the address in pyproject.toml; {}: none yet."""
-    text = (ROOT / "pyproject.toml").read_text()
-    address = re.search(r'^repository = "(.*)"$', text, re.MULTILINE)[1]
-    if not address:
-        return {}
-    return {
-        "Source": address,
-        "Documentation": f"{address}/blob/main/docs/guide.md",
-        "Changelog": f"{address}/blob/main/CHANGELOG.md",
-    }
-
-
 setup(
-    project_urls=links(),
+    project_urls=links.urls(links.address()),
+    long_description=links.description(links.address()),
+    long_description_content_type="text/markdown",
     # What there is to build, the command finds.
     ext_modules=[Extension("warpmpi._core", [])],
     cmdclass={"build_ext": BuildCore, "bdist_wheel": Wheel},

@@ -41,7 +41,7 @@ html_theme = "pydata_sphinx_theme"
 html_title = f"warpmpi {release}"
 html_show_copyright = False
 html_favicon = "_static/icon.svg"
-html_context = {"default_mode": "auto"}  # light or dark, as the reader's browser
+html_context = {"default_mode": "auto"}  # light or dark, as the browser is
 html_meta_text = warpmpi.__doc__
 html_theme_options = {
     "show_nav_level": 1,

@@ -12,6 +12,9 @@ import pytest
 import warpmpi as wm
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "build_tools"))
+import links  # noqa: E402
+
 PROJECT = (ROOT / "pyproject.toml").read_text()
 VERSION = re.search(r'^version = "(.+)"$', PROJECT, re.M)[1]
 RECIPE = (ROOT / "recipe/meta.yaml").read_text()
@@ -55,27 +58,46 @@ def test_the_address_is_stated_once():
     assert stated == []
 
 
-@pytest.mark.parametrize("address", ["", "https://example.org/warpmpi"])
+ADDRESSES = ["", "https://example.org/warpmpi"]
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
 def test_the_links_are_made_of_the_address(tmp_path, address):
-    setup = (ROOT / "setup.py").read_text()
-    found = re.search(r"^def links\(\):\n(?:.+\n|\n(?=    ))+", setup, re.M)[0]
     made = re.sub(
         '^repository = ".*"', f'repository = "{address}"', PROJECT, flags=re.M
     )
     (tmp_path / "pyproject.toml").write_text(made)
-    program = "import json, re\nfrom pathlib import Path\nROOT = Path('.')\n"
-    program += found + "print(json.dumps(links()))"
+    assert links.address(tmp_path) == address
+    urls = links.urls(address)
+    assert bool(urls) == bool(address)
+    assert all(link.startswith(address) for link in urls.values())
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_the_description_has_no_link_that_needs_the_tree(address):
+    """On the page of an index README stands alone."""
+    text = links.description(address)
+    found = re.findall(r"(!?)\[[^\]]*\]\(([^)]+)\)", text)
+    assert bool(found) == bool(address)
+    for mark, link in found:
+        assert link.startswith(f"{address}/{'raw' if mark else 'blob'}/main/")
+        path = link.partition("/main/")[2].partition("#")[0]
+        assert (ROOT / path).exists()
+    assert "[Troubleshooting](" in text or "- Troubleshooting by" in text
+
+
+def test_the_package_has_this_description():
+    """As setup.py gives it, not as README is."""
+    assert 'dynamic = ["readme", "urls"]' in PROJECT
     done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=tmp_path,
+        [sys.executable, "setup.py", "--quiet", "--long-description"],
+        cwd=ROOT,
         check=True,
         capture_output=True,
         text=True,
     )
-    links = json.loads(done.stdout)
-    assert bool(links) == bool(address)
-    assert all(link.startswith(address) for link in links.values())
-    assert 'dynamic = ["urls"]' in PROJECT
+    text = links.description(links.address())
+    assert done.stdout.strip() == text.strip()
 
 
 def requirements(text):
