@@ -58,9 +58,10 @@ def read(app, page, source):
 
 
 def summary(doctree):
-    """The first paragraph, in one line."""
+    """The first paragraph that is no picture, in one line."""
     for node in doctree.findall(nodes.paragraph):
-        return " ".join(node.astext().split())
+        if not isinstance(node[0], nodes.image):
+            return " ".join(node.astext().split())
     return ""
 
 
