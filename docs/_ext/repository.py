@@ -58,9 +58,11 @@ def read(app, page, source):
 
 
 def summary(doctree):
-    """The first paragraph that is no picture, in one line."""
+    """The first paragraph that is no picture and in no table, in one line."""
     for node in doctree.findall(nodes.paragraph):
-        if not isinstance(node[0], nodes.image):
+        if not isinstance(node[0], nodes.image) and not isinstance(
+            node.parent, nodes.entry
+        ):
             return " ".join(node.astext().split())
     return ""
 
