@@ -37,6 +37,15 @@ def test_every_public_name_is_in_the_reference_once():
     assert sorted(named) == sorted(wm.__all__)
 
 
+def test_pictures_are_small_and_shown():
+    text = "".join(page.read_text() for page in PAGES)
+    pictures = [*DOCS.glob("*.png"), *DOCS.glob("*.svg")]
+    assert pictures
+    for picture in pictures:
+        assert f"]({picture.name})" in text, "no page shows it"
+        assert picture.stat().st_size < 60_000
+
+
 def test_every_page_is_in_one_table_of_contents():
     tables = [each for page in PAGES for each in listed(page)]
     assert sorted(tables) == sorted(set(map(name, PAGES)) - {"index"})
