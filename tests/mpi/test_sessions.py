@@ -50,9 +50,8 @@ def programs_of(page):
     """By the name that the first line gives."""
     found = {}
     for info, text, _ in pages.blocks(page):
-        name = re.match(r"# (\w+\.py)\b", text)
-        if info == "python" and name:
-            found[name[1]] = text
+        if info == "python" and named(text):
+            found[named(text)] = text
     return found
 
 
@@ -107,6 +106,38 @@ def test_session_prints_what_the_page_shows(tmp_path, session):
         check(printed, lines, ordered=count == 0 or "…" in lines)
 
 
+def named(text):
+    found = re.match(r"# (\w+\.py)\b", text)
+    return found[1] if found else ""
+
+
+# Programs of CuPy whose run no page shows, by file and line.
+NOT_SHOWN = [
+    pytest.param(text, id=f"{page}:{line}")
+    for page in pages.PAGES
+    for info, text, line in pages.blocks(page)
+    if info == "python" and "import cupy" in text
+    if not any(
+        named(text) in command.split()
+        for session in SESSIONS
+        if session.page == page
+        for command, _ in session.steps
+    )
+]
+
+
+@pytest.mark.parametrize("text", NOT_SHOWN)
+def test_program_of_cupy_runs_on_the_stand_in(text, tmp_path):
+    """With CuPy itself tests/mpi/test_guide.py runs it."""
+    told = pages.with_cupy()
+    if not told or wm.get_cuda_device_count() < 2:
+        pytest.skip("needs the stand-in for CuPy, and two simulated GPUs")
+    if "RawKernel" in text:
+        pytest.skip("the stand-in compiles no kernels")
+    ranks.run_text(tmp_path, text, ranks=2, **told)
+
+
 def test_there_are_sessions():
+    assert len(NOT_SHOWN) > 3
     assert len(SESSIONS) > 3
     assert any(each.cpu for each in SESSIONS)

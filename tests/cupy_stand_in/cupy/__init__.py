@@ -173,8 +173,8 @@ def empty(shape, dtype=float):
     return ndarray(_wm.empty(shape, dtype, _device()), dtype)
 
 
-def full(shape, value, dtype=float):
-    made = empty(shape, dtype)
+def full(shape, value, dtype=None):
+    made = empty(shape, dtype or _np.array(value).dtype)
     made.fill(value)
     return made
 
