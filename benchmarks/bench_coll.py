@@ -103,12 +103,16 @@ class Bench:
         call = way.call(op, n, mode)
         wait = (lambda: None) if mode == "synced" else way.wait
         calls = graph_calls(op, n, world.size) if mode == "graph" else 1
-        way.clear()
-        world.Barrier()
-        harness.play(call, wait, 1)
-        if not all(world.allgather(op.is_right(way.received(), *way.place, n))):
-            raise WrongData("not what the ranks gave")
-        return harness.time_calls(world, call, wait, self.budget, self.repeats, calls)
+        try:
+            way.clear()
+            world.Barrier()
+            harness.play(call, wait, 1)
+            if not all(world.allgather(op.is_right(way.received(), *way.place, n))):
+                raise WrongData("not what the ranks gave")
+            return harness.time_calls(world, call, wait, self.budget, self.repeats, calls)
+        finally:
+            if hasattr(call, "free"):  # a graph; NCCL's communicator waits for its end
+                call.free()
 
 
 def sizes(args: argparse.Namespace, op: Op) -> list[int]:

@@ -57,6 +57,27 @@ def test_each_collective_is_measured(tmp_path, ops):
     assert "warpmpi" in header["paths"]
 
 
+def use_nccl_s_double(monkeypatch):
+    if not kinds.is_real():
+        driver = Path(os.environ["WARPMPI_CUDA_DRIVER"])
+        nccl = driver.parent.parent / "simnccl" / "libnccl.so.2"
+        monkeypatch.setenv("WARPMPI_BENCH_NCCL", str(nccl))
+
+
+def test_windows_of_nccl_are_measured(tmp_path, monkeypatch):
+    use_nccl_s_double(monkeypatch)
+    words = ("--impl", "nccl-windows", "--op", "Allreduce", "Allgather")
+    _, found = records(
+        "bench_coll.py", tmp_path / "windows", *words, "--sizes", 8, 20000
+    )
+    assert {(each["op"], each["mode"], each["bytes"]) for each in found} == {
+        (op, mode, nbytes)
+        for op in words[-2:]
+        for mode in ("synced", "stream", "graph")
+        for nbytes in (8, 20000)
+    }
+
+
 def test_halos_are_measured(tmp_path):
     words = ("--impl", "warpmpi", "warpmpi-plan", "slices", "--corners")
     sizes = ("--points", 5, "--rows", 12, "--widths", 2)
@@ -81,10 +102,7 @@ def hosts_benchmark(monkeypatch):
 
 def test_ranks_are_measured_as_hosts(tmp_path, monkeypatch):
     hosts = hosts_benchmark(monkeypatch)
-    if not kinds.is_real():
-        driver = Path(os.environ["WARPMPI_CUDA_DRIVER"])
-        nccl = driver.parent.parent / "simnccl" / "libnccl.so.2"
-        monkeypatch.setenv("WARPMPI_BENCH_NCCL", str(nccl))
+    use_nccl_s_double(monkeypatch)
     words = ("--op", "Allreduce", "messages", "--sizes", 9000)
     header, found = records("bench_hosts.py", tmp_path / "hosts", *words)
     assert {"Allreduce", "messages"} == set(header["paths"])

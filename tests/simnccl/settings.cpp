@@ -106,6 +106,8 @@ find_driver()
         {"simcuda_line_end", &found.line_end},
         {"cuCtxGetDevice", &found.device},
         {"cuDeviceGetUuid_v2", &found.uuid},
+        {"cuMemAlloc_v2", &found.allocate},
+        {"cuMemFree_v2", &found.release},
     };
     for (auto &row : rows) {
         void *function = library ? dlsym(library, row.name) : nullptr;

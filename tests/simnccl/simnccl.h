@@ -54,6 +54,8 @@ struct Driver {
     decltype(&simcuda_line_end) line_end;
     CUresult (*device)(CUdevice *);
     CUresult (*uuid)(CUuuid *, CUdevice);
+    CUresult (*allocate)(CUdeviceptr *, size_t);
+    CUresult (*release)(CUdeviceptr);
 };
 
 const Driver *
