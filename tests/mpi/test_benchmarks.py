@@ -78,6 +78,20 @@ def test_windows_of_nccl_are_measured(tmp_path, monkeypatch):
     }
 
 
+def test_builds_are_measured_in_turn(tmp_path):
+    words = ("--before", BENCHMARKS.parent, "--array", "wm")
+    ops = ("--op", "Barrier", "wm Irecv", "stream Bcast")
+    header, found = records(
+        "bench_builds.py", tmp_path / "builds", *words, *ops
+    )
+    assert {(each["impl"], each["op"]) for each in found} == {
+        (build, op)
+        for build in ("before", "after")
+        for op in ("Barrier", "wm Irecv, Send, Wait", "stream Bcast")
+    }
+    assert header["paths"]["before"] == header["paths"]["after"]
+
+
 def test_halos_are_measured(tmp_path):
     words = ("--impl", "warpmpi", "warpmpi-plan", "slices", "--corners")
     sizes = ("--points", 5, "--rows", 12, "--widths", 2)
