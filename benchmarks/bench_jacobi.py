@@ -13,8 +13,12 @@ from __future__ import annotations
 import argparse
 import functools
 import math
+import os
+import subprocess
 import sys
 import types
+from collections.abc import Sequence
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -22,8 +26,9 @@ import harness
 import numpy as np
 
 EXAMPLES = harness.HERE.parent / "examples"
-ONE = "one-gpu"
+ONE, ONE_CUPY = "one-gpu", "cupy-one-gpu"
 UP, DOWN = 1, 2  # tags
+RANK = "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"
 
 
 class Staged:
@@ -216,11 +221,25 @@ WAYS = {
     "staged": "mpi4py, staged by hand",
     "cuda-aware-mpi": "CUDA-aware Open MPI",
     "cuda-aware-mpi-pool": "CUDA-aware Open MPI, pool memory",
+    ONE_CUPY: "one GPU, kernels of CuPy",
+    "cupy": "warpmpi, kernels of CuPy",
+    "cupy-graph": "warpmpi, kernels of CuPy, a CUDA graph between two norms",
+    "nvidia-nccl": "NVIDIA, nccl",
+    "nvidia-nccl-overlap": "NVIDIA, nccl_overlap",
+    "nvidia-nccl-graphs": "NVIDIA, nccl_graphs",
+    "nvidia-multi-threaded-p2p": "NVIDIA, multi_threaded_p2p",
+    "nvidia-multi-threaded-p2p-opt": "NVIDIA, multi_threaded_p2p_opt",
+    "nvidia-multi-threaded-copy-overlap": "NVIDIA, multi_threaded_copy_overlap",
 }
+NVIDIA = "WARPMPI_BENCH_NVIDIA_JACOBI"
 
 
 def example(way: str) -> Any:
     """The example as a module; the rivals' ranks never load warpmpi."""
+    if way.startswith("cupy"):
+        import jacobi_cupy
+
+        return jacobi_cupy
     if not way.startswith("warpmpi"):
         sys.modules["warpmpi"] = types.ModuleType("warpmpi")
     sys.path.insert(0, str(EXAMPLES))
@@ -231,6 +250,8 @@ def example(way: str) -> Any:
 
 def solver_class(jacobi: Any, way: str) -> Any:
     """The example's solver, exchanging rows this way."""
+    if jacobi.__name__ == "jacobi_cupy":
+        return type("Solver", (jacobi.Solver,), {"graphs": way == "cupy-graph"})
     own: dict[str, Any] = {"connect": connect_none, "plan": plan_rows}
     exchanges = {ONE: alone, "warpmpi-isend": nonblocking, "warpmpi-waitall": waitall}
     if way in ("warpmpi", "warpmpi-host"):
@@ -248,7 +269,7 @@ def solver_class(jacobi: Any, way: str) -> Any:
 def communicator(way: str, device: Any) -> Any:
     from mpi4py import MPI
 
-    if way.startswith("warpmpi"):
+    if way.startswith(("warpmpi", "cupy")):
         import warpmpi as wm
 
         return wm.Comm(MPI.COMM_WORLD)
@@ -258,9 +279,15 @@ def communicator(way: str, device: Any) -> Any:
 
 def pick_device(way: str) -> Any:
     """This rank's GPU, the CPU where there is none."""
-    import warp as wp
     from mpi4py import MPI
-    from p2p_paths import local_rank
+    from p2p_paths import cupy_on_own_gpu, local_rank
+
+    if way.startswith("cupy"):
+        import warpmpi as wm
+
+        cupy_on_own_gpu(MPI.COMM_WORLD)
+        return wm.get_device()
+    import warp as wp
 
     wp.config.log_level = wp.LOG_WARNING
     gpus = wp.get_cuda_devices()
@@ -281,17 +308,68 @@ def check(jacobi: Any, make: Any, comm: Any, device: Any) -> None:
         solver.reset()
         solver.run(niter, 100)
     first, rows = solvers[0].first, solvers[0].rows
-    mine = solvers[0].solution.numpy()[1:-1]
-    expected = solvers[1].solution.numpy()[first : first + rows]
+    mine, expected = (
+        each.solution.numpy() if hasattr(each.solution, "numpy") else each.solution.get()
+        for each in solvers
+    )
+    mine, expected = mine[1:-1], expected[first : first + rows]
     worst = float(np.abs(mine - expected).max())
     if not worst <= jacobi.TOLERANCE:
         raise RuntimeError(f"wrong result: off by {worst}")
+
+
+def work_nvidia(args: argparse.Namespace, variant: str) -> None:
+    """In a rank: one of NVIDIA's programs, which checks its result, and one size."""
+    program = Path(os.environ[NVIDIA], variant.replace("-", "_"), "jacobi")
+    (n,) = args.sizes
+    options = {"-nx": n, "-ny": n, "-niter": args.niter, "-nccheck": args.nccheck}
+    words = [str(word) for option in options.items() for word in option]
+    done = subprocess.run([program, *words, "-csv"], stdout=subprocess.PIPE, text=True)
+    rank = next((os.environ[name] for name in RANK if name in os.environ), "0")
+    if done.returncode:
+        raise SystemExit(f"Error: exit status {done.returncode} of {program}")
+    if rank != "0":
+        return
+    told = [line.split(",") for line in done.stdout.splitlines() if line.count(",") == 8]
+    if len(told) != 1:
+        raise SystemExit(f"Error: no figures of {program}: {done.stdout!r}")
+    ranks, seconds, alone = int(told[0][5]), float(told[0][7]), float(told[0][8])
+    record = measured(n, ranks, args.niter, args.nccheck, [seconds])
+    record["speed_up"] = round(alone / seconds, 3)  # to its own run on one GPU
+    record["efficiency"] = round(record["speed_up"] / ranks, 3)
+    harness.append(args.results, record)
+
+
+def measured(
+    n: int, ranks: int, niter: int, nccheck: int, seconds: Sequence[float]
+) -> dict[str, Any]:
+    """A record of so many seconds for so many iterations."""
+    us = [1e6 * each / niter for each in seconds]
+    return {
+        "op": "jacobi",
+        "dtype": "float32",
+        "bytes": 4 * n,  # of a message
+        "ranks": ranks,
+        "us": round(median(us), 3),  # of an iteration
+        "us_min": round(min(us), 3),
+        "us_max": round(max(us), 3),
+        "GBps": round(8e-3 * (n - 2) ** 2 / median(us), 2),
+        "nx": n,
+        "ny": n,
+        "niter": niter,
+        "nccheck": nccheck,
+        "seconds": round(median(seconds), 6),
+        "repeats": len(seconds),
+    }
 
 
 def work(args: argparse.Namespace) -> None:
     """In a rank: one way, all sizes."""
     harness.give_up_after(args.timeout - 3)
     way = args.worker
+    if way.startswith("nvidia-"):
+        work_nvidia(args, way.removeprefix("nvidia-"))
+        return
     jacobi = example(way)
     device = pick_device(way)
     comm = communicator(way, device)
@@ -304,24 +382,7 @@ def work(args: argparse.Namespace) -> None:
         ]
         seconds = [run[0] for run in runs]
         _, done, norm = runs[-1]
-        us = [1e6 * each / done for each in seconds]
-        record = {
-            "op": "jacobi",
-            "dtype": "float32",
-            "bytes": 4 * n,  # of a message
-            "ranks": comm.size,
-            "us": round(median(us), 3),  # of an iteration
-            "us_min": round(min(us), 3),
-            "us_max": round(max(us), 3),
-            "GBps": round(8e-3 * (n - 2) ** 2 / median(us), 2),
-            "nx": n,
-            "ny": n,
-            "niter": done,
-            "nccheck": args.nccheck,
-            "seconds": round(median(seconds), 6),
-            "norm": norm,
-            "repeats": args.repeats,
-        }
+        record = {**measured(n, comm.size, done, args.nccheck, seconds), "norm": norm}
         if comm.rank == 0:
             harness.append(args.results, record)
         del solver
@@ -333,7 +394,7 @@ def about(way: str, comm: Any, device: Any) -> Any:
     from p2p_paths import library_version
 
     said = {"mpi": library_version(), "device": device.alias}
-    if way.startswith("warpmpi"):
+    if way.startswith(("warpmpi", "cupy")):
         import warpmpi as wm
 
         said["version"] = wm.__version__
@@ -351,9 +412,16 @@ def start(args: argparse.Namespace, way: str, results: str) -> None:
     arguments = [__file__, "--worker", way, "--results", results]
     for name in ("timeout", "niter", "nccheck", "repeats"):
         arguments += [f"--{name}", str(getattr(args, name))]
-    arguments += ["--sizes", *map(str, args.sizes)]
-    ranks = 1 if way == ONE else args.ranks
-    harness.run_ranks(ranks, arguments, args.timeout, environ, mpirun, args.log)
+    single = way in (ONE, ONE_CUPY) or way.startswith("nvidia-multi-threaded")
+    launches = [args.sizes]
+    if way.startswith("nvidia-"):
+        if NVIDIA not in os.environ:
+            raise RuntimeError(f"{NVIDIA} names no multi-gpu-programming-models")
+        launches = [[n] for n in args.sizes for _ in range(args.repeats)]
+    for sizes in launches:
+        words = [*arguments, "--sizes", *map(str, sizes)]
+        ranks = 1 if single else args.ranks
+        harness.run_ranks(ranks, words, args.timeout, environ, mpirun, args.log)
 
 
 Figures = dict[str, dict[int, dict[str, Any]]]
@@ -365,9 +433,11 @@ def figures(results: harness.Results) -> Figures:
     for record in results.records:
         if "us" in record:
             found.setdefault(record["impl"], {})[record["nx"]] = record
-    for records in found.values():
+    for way, records in found.items():
         for n, record in records.items():
-            alone = found.get(ONE, {}).get(n)
+            if way.startswith("nvidia-"):
+                continue
+            alone = found.get(ONE_CUPY if way.startswith("cupy") else ONE, {}).get(n)
             if alone:
                 record["speed_up"] = round(alone["us"] / record["us"], 3)
                 record["efficiency"] = round(record["speed_up"] / record["ranks"], 3)
@@ -406,8 +476,8 @@ def judge(found: Figures, results: harness.Results) -> None:
     if len(results.header["gpus"]) < 2:
         print("\nThe goals are for two GPUs.")
         return
-    small = found.get("warpmpi", {}).get(4096)
-    large = found.get("warpmpi", {}).get(16384)
+    way = "warpmpi" if "warpmpi" in found else "cupy"
+    small, large = (found.get(way, {}).get(n) for n in (4096, 16384))
     print("\nGoals")
     ms = 1e-3 * small["us"] * 1000 if small else None
     text = "4096 x 4096, 1,000 iterations in at most 80 ms"

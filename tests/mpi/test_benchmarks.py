@@ -92,6 +92,25 @@ def test_builds_are_measured_in_turn(tmp_path):
     assert header["paths"]["before"] == header["paths"]["after"]
 
 
+def test_nvidia_s_solvers_are_measured(tmp_path, monkeypatch):
+    program = tmp_path / "nccl_overlap" / "jacobi"
+    program.parent.mkdir()
+    program.write_text(
+        "#!/bin/sh\necho nccl_overlap, $2, $4, $6, $8, 2, 1, 0.03, 0.05\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("WARPMPI_BENCH_NVIDIA_JACOBI", str(tmp_path))
+    _, found = records(
+        "bench_jacobi.py",
+        tmp_path / "jacobi",
+        *("--impl", "nvidia-nccl-overlap", "--sizes", 64, 128),
+    )
+    assert [(each["nx"], each["ranks"], each["us"]) for each in found] == [
+        (64, 2, 30.0),
+        (128, 2, 30.0),
+    ]
+
+
 def test_halos_are_measured(tmp_path):
     words = ("--impl", "warpmpi", "warpmpi-plan", "slices", "--corners")
     sizes = ("--points", 5, "--rows", 12, "--widths", 2)
