@@ -336,13 +336,14 @@ def test_calls_on_streams_need_nccl(tmp_path):
             comm.on(wm.Stream()).Allreduce(*new())
             print("no error")
         except ValueError as error:
-            assert "needs NCCL" in str(error), error
+            told = 'between all hosts (engine "nccl": ', "one serves this"
+            assert any(text in str(error) for text in told), error
     try:
         comm.on(wm.Stream()).Barrier()
         print("no error")
     except ValueError as error:
-        told = "does no Barrier", 'Barrier on a stream between hosts needs'
-        assert any(text in str(error) for text in told), error
+        told = 'engine "hierarchy": it does no such calls; engine "nccl": '
+        assert told in str(error), error
     allreduce()
 """
     assert run(tmp_path, program, HOSTS["unequal"]) == ""
@@ -566,6 +567,27 @@ def test_an_engine_that_is_open_on_a_rail_does_its_calls(tmp_path):
     found = engines(run(tmp_path, IN_TURN, hosts, TOY_RING="gpus"))
     assert sorted(counts["gpu_ring"] for counts in found) == [0, 6, 6]
     assert {counts["mpi"] for counts in found} == {6}  # the verdicts
+
+
+@TOYS
+def test_each_task_has_the_first_engine_that_does_its_kind(tmp_path):
+    """An engine of Allreduce alone keeps NCCL out of no other call."""
+    program = """
+    def started(form, name, root=-1):
+        before = _core._coll_engines()
+        try_out(form, name, root, 5003)
+        after = _core._coll_engines()
+        return [after[each] - before[each] for each in ("gpu_ring", "nccl")]
+
+    try_out("", "Allgather", -1, 5003)  # opens both
+    assert started("I", "Allreduce") == [1, 0]
+    assert started("I", "Bcast", 0) == [0, 1]
+    assert started("I", "Reduce_scatter_block") == [0, 1]
+    assert started("on", "Allreduce") == [0, 0]
+    reason = "in this host by copies, between hosts by gpu_ring and nccl"
+    assert wm.transport(comm, "Allreduce").reason == reason
+"""
+    run(tmp_path, EVERY_CALL + program, "0011", nccl=True, TOY_RING="gpus")
 
 
 @pytest.mark.long

@@ -669,7 +669,7 @@ def test_engines_are_ruled_out_on_all_ranks_alike(tmp_path):
         print("raised", error, flush=True)
     """
     printed = apart(tmp_path, text, WARPMPI_ENGINES="copies,kernels")
-    told = 'on a stream between hosts needs the engine "nccl", which WARPMPI'
+    told = 'on a stream between hosts has no engine (engine "nccl": ruled out'
     assert printed.count(f"raised Allreduce {told}") == 2, printed
     text = """
     import os

@@ -159,6 +159,23 @@ def test_a_capture_is_refused_by_name(tmp_path):
     assert [counts["ring"] for counts in found.values()] == [1, 1]
 
 
+def test_a_wait_for_a_stream_raises_a_failure_of_any_engine(tmp_path):
+    """Once."""
+    program = """
+    stream = wm.Stream()
+    given, got = wm.zeros(100, "float32"), wm.zeros(100, "float32")
+    for wait in stream.synchronize, wm.get_device().synchronize:
+        comm.on(stream).Allreduce(given, got)
+        try:
+            wait()
+            raise AssertionError("nobody was told")
+        except RuntimeError as error:
+            assert "the ring has failed on its stream" in str(error), error
+        wait()
+"""
+    engines(tmp_path, program, TOY_RING="fails")
+
+
 def test_on_a_stream_type_and_operation_choose_the_engine(tmp_path):
     """A rank with wrong arguments tells the others, whichever they use."""
     program = """

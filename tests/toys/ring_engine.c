@@ -3,7 +3,8 @@
 // ours, in host memory. It shows that an engine is a file and a name in
 // coll_engine.h, and that a step may begin other operations.
 //
-// TOY_RING chooses it. "unopened": it cannot be opened on the last rank;
+// TOY_RING chooses it. "fails": a call on a stream has failed when the stream
+// has passed it. "unopened": it cannot be opened on the last rank;
 // "dies": it fails there in its second call, in a step. "sums": it does sums
 // alone. "all": it leaves all other collectives, which must be blocking ones,
 // to MPI's row, but has their classes. "gpus": the row gpu_ring serves, which
@@ -51,6 +52,8 @@ typedef struct {
 } ring_t;
 
 _Static_assert(sizeof(ring_t) <= WM_COLL_STATE_BYTES, "there is room");
+
+static _Atomic bool stream_failed; // nobody was told yet
 
 static ring_t *
 state_of(wm_coll_op_t *op)
@@ -407,10 +410,25 @@ ring_enqueue(wm_comm_t *comm, const wm_coll_t *call,
     int code = wm_preflight_run(comm, &preflight, err);
     if (code < 0)
         return code;
+    atomic_store(&stream_failed, is_asked("fails"));
     wm_coll_result_t result = wm_coll_call(comm, call, err);
     return result <= WM_COLL_DONE
                ? (int)result
                : wm_error_set(err, WM_ERR_STATE, 0, "the ring was not asked");
+}
+
+static bool
+ring_any(void)
+{
+    return atomic_load(&stream_failed);
+}
+
+static int
+ring_find_failures(wm_error_t *err)
+{
+    return atomic_exchange(&stream_failed, false) ? wm_error_set(
+               err, WM_ERR_STATE, 0, "the ring has failed on its stream")
+                                                  : 0;
 }
 
 static uint64_t
@@ -438,6 +456,8 @@ static const wm_coll_on_stream_t ring_on_stream = {
     .place = ring_place,
     .look = ring_look,
     .fail = ring_fail,
+    .any = ring_any,
+    .find_failures = ring_find_failures,
 };
 
 const wm_coll_engine_t wm_ring_engine = {

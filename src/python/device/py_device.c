@@ -6,9 +6,7 @@
 #include <structmember.h>
 
 #include "array/array.h"
-#include "comm/coll/hierarchy/hierarchy_stream.h"
-#include "comm/coll/nccl/nccl_comm.h"
-#include "comm/coll/stream/symm.h"
+#include "comm/coll/run/coll_on_stream.h"
 #include "comm/protocol/captured.h"
 
 typedef struct {
@@ -41,12 +39,8 @@ wm_py_device_ordinal(PyObject *device)
 int
 wm_py_after_wait(int code, wm_error_t *err)
 {
-    if (code == 0 && wm_symm_any())
-        WM_PY_UNLOCKED(code = wm_symm_find_failures(err));
-    if (code == 0 && wm_nccl_any())
-        WM_PY_UNLOCKED(code = wm_nccl_find_failures(err));
-    if (code == 0 && wm_hierarchy_any_on_streams())
-        WM_PY_UNLOCKED(code = wm_hierarchy_find_failures(err));
+    if (code == 0 && wm_coll_on_stream_any())
+        WM_PY_UNLOCKED(code = wm_coll_on_stream_find_failures(err));
     if (code == 0 && wm_captured_any())
         WM_PY_UNLOCKED(code = wm_captured_find_failures(err));
     return wm_py_result(code, err);

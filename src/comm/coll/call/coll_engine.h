@@ -13,6 +13,7 @@
 #define WM_COMM_COLL_CALL_COLL_ENGINE_H
 
 #include "comm/coll/call/call.h"
+#include "comm/coll/call/on_stream.h"
 
 #ifdef WM_TOYS // tests/toys
 #define WM_COLL_TOYS(X) X(ring) X(gpu_ring)
@@ -92,44 +93,6 @@ typedef struct {
     // Starts it again, after all ranks have resumed theirs.
     void (*restart)(wm_coll_op_t *op, wm_barrier_t *barrier);
 } wm_coll_restart_t;
-
-// A stream of the caller's.
-typedef struct {
-    int device;
-    CUstream stream;
-    uint64_t capture; // see wm_stream_capture(); 0: it is not captured
-    bool *given; // between hosts: set when work is given for which others wait
-} wm_coll_stream_t;
-
-// An engine that does calls on the caller's stream, where no rank waits on the
-// host for another one.
-typedef struct {
-    // Its calls may be captured into a graph. `unopened`: also before it is
-    // open, so that a capture does not open it.
-    bool captures, unopened;
-    // The progress thread looks after its calls until they have ended.
-    bool watches;
-    // Returns the error that this rank's arguments have for the engine: in a
-    // call that opens it, so that all raise before. NULL: enqueue() finds all.
-    int (*check)(wm_comm_t *comm, const wm_coll_t *call,
-                 const wm_coll_stream_t *on, wm_error_t *err);
-    // Enqueues a call. `call` is NULL if this rank's arguments are wrong and
-    // `err` is written. On one host the others must hear of it, in this call
-    // or, if another engine does this call there, in the next one of this
-    // engine. Between hosts a notice tells them (stream_calls.h), and the rank
-    // only takes part in what all do together.
-    int (*enqueue)(wm_comm_t *comm, const wm_coll_t *call,
-                   const wm_coll_stream_t *on, wm_error_t *err);
-    // For the request of a call. place: marks the last call. look: the stream
-    // has passed that call; returns its error, 0, or 1 to be called again.
-    // fail: no request was made after all.
-    uint64_t (*place)(const wm_comm_t *comm);
-    int (*look)(wm_comm_t *comm, uint64_t place, wm_error_t *err);
-    void (*fail)(wm_comm_t *comm);
-    // Raises, once, the error of a call that has ended on its stream. Cheap.
-    // NULL: its calls raise all their errors.
-    int (*find_failure)(wm_comm_t *comm, wm_error_t *err);
-} wm_coll_on_stream_t;
 
 typedef struct {
     const char *name; // as reports tell it

@@ -44,6 +44,18 @@ typedef struct {
     wm_span_t *spans;
 } wm_hierarchy_t;
 
+// The kinds of tasks, as bits: in hosts, and on rails.
+#define WM_HIERARCHY_LOCAL_KINDS                                              \
+    (1u << WM_COLL_REDUCE_SCATTER | 1u << WM_COLL_SCATTERV                    \
+     | 1u << WM_COLL_ALLGATHERV | 1u << WM_COLL_GATHERV                       \
+     | 1u << WM_COLL_ALLTOALL)
+#define WM_HIERARCHY_RAIL_KINDS                                               \
+    (1u << WM_COLL_ALLREDUCE | 1u << WM_COLL_REDUCE | 1u << WM_COLL_BCAST     \
+     | 1u << WM_COLL_ALLGATHER | 1u << WM_COLL_GATHER                         \
+     | 1u << WM_COLL_ALLGATHERV | 1u << WM_COLL_GATHERV                       \
+     | 1u << WM_COLL_SCATTERV | 1u << WM_COLL_ALLTOALL                        \
+     | 1u << WM_COLL_ALLTOALLV)
+
 // --- hierarchy_call.c: what all calls are made of.
 
 // Initializes the state from the call of `op`.

@@ -7,6 +7,7 @@
 #include "comm/coll/hierarchy/hierarchy_blocking.h"
 #include "comm/coll/hierarchy/hierarchy_stream.h"
 #include "comm/coll/run/coll_engines.h"
+#include "comm/coll/run/coll_tell.h"
 #include "comm/comm/failure.h"
 #include "comm/comm/require.h"
 #include "comm/engine/engine.h"
@@ -75,29 +76,27 @@ hierarchy_prepare(wm_coll_op_t *op, unsigned bit, wm_error_t *err)
     return 0;
 }
 
-// Opens the engines of the levels. In each host copies need not be opened;
-// where GPUs do not reach each other, kernels do blocking calls. All ranks of
-// a level decide alike.
+// Opens the engines of the levels: of each kind of task the first that does
+// it. In each host copies need not be opened; where GPUs do not reach each
+// other, kernels do blocking calls. All ranks of a level decide alike.
 static int
 levels_open(wm_comm_t *comm, int device, wm_error_t *err)
 {
     wm_comm_t *local = comm->levels.local, *rail = comm->levels.rail;
-    const wm_coll_kind_t kind = WM_COLL_ALLREDUCE;
-    unsigned among;
     wm_error_t later;
     int code = 0, opened = 0;
     if (comm->hosts.place < comm->hosts.smallest) {
-        among = wm_coll_engines_do(rail, kind);
-        code = wm_coll_engines_open(rail, kind, device, &among, err);
+        code = wm_coll_engines_open_each(rail, WM_HIERARCHY_RAIL_KINDS, device,
+                                         err);
         if (code == 0 && rail->colls.opened == 0 && wm_require_is_on(comm))
-            code = wm_require_refuse("no engine but MPI serves between hosts",
-                                     "install NCCL on all hosts", err);
+            code = wm_require_refuse(
+                wm_coll_tell_lacking(rail, WM_COLL_ALLREDUCE, false).text,
+                "let one serve between hosts", err);
     }
     if (local->size > 1 && !wm_direct_is_reached(local)) {
         // Also after an error, which other ranks of this host may not have.
-        among = wm_coll_engines_on_stream(local, kind);
-        opened = wm_coll_engines_open(local, kind, device, &among,
-                                      code < 0 ? &later : err);
+        opened = wm_coll_engines_open_each(local, WM_HIERARCHY_LOCAL_KINDS,
+                                           device, code < 0 ? &later : err);
     }
     return code < 0 ? code : opened;
 }

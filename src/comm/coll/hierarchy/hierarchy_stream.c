@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Hierarchical collectives on the program's streams, also in CUDA graphs: the
-// tasks of a call go onto the stream, one after the other, by the kernels of
-// each host and by NCCL on the rails.
+// tasks of a call go onto the stream, one after the other, by the engines of
+// each host and of the rails.
 #include "comm/coll/hierarchy/hierarchy_stream.h"
 
 #include <stdatomic.h>
@@ -9,6 +9,8 @@
 #include "comm/coll/direct/preflight.h"
 #include "comm/coll/hierarchy/hierarchy.h"
 #include "comm/coll/run/coll_engines.h"
+#include "comm/coll/run/coll_on_stream.h"
+#include "comm/coll/run/coll_tell.h"
 #include "comm/coll/run/nonblocking.h"
 #include "comm/coll/stream/coll_desc.h"
 #include "comm/coll/stream/coll_order.h"
@@ -19,18 +21,8 @@
 #include "cuda/event.h"
 #include "cuda/stream.h"
 
-// Of the engines of both levels one for all kinds of tasks is asked for.
-#define KIND WM_COLL_ALLREDUCE
-
 static _Atomic bool any_on_streams;
-static wm_error_t *found; // of wm_hierarchy_find_failures(); engine lock
-
-// Returns the bits of the open engines of a level that do calls on streams.
-static unsigned
-engines_of(wm_comm_t *level)
-{
-    return wm_coll_engines_on_stream(level, KIND) & level->colls.opened;
-}
+static wm_error_t *found; // of hierarchy_stream_find_failures(); engine lock
 
 static bool
 is_on_rail(const wm_comm_t *comm)
@@ -63,16 +55,19 @@ wm_hierarchy_streams_open(wm_comm_t *comm, int device, wm_error_t *err)
 {
     wm_levels_t *levels = &comm->levels;
     wm_comm_t *local = levels->local;
-    unsigned all, has = !is_on_rail(comm) || engines_of(levels->rail) != 0;
+    unsigned all, has = !is_on_rail(comm)
+                        || wm_coll_engines_lack_streams(
+                               levels->rail, WM_HIERARCHY_RAIL_KINDS)
+                               == 0;
     wm_error_t why;
     if (levels->streams != 0)
         return 0;
     int code = streams_exchange(comm, has, &all, err);
     if (code == 0 && all != 0) {
-        unsigned among = wm_coll_engines_on_stream(local, KIND);
+        const uint32_t kinds = WM_HIERARCHY_LOCAL_KINDS;
         has = local->size == 1
-              || (wm_coll_engines_open(local, KIND, device, &among, &why) == 0
-                  && engines_of(local) != 0);
+              || (wm_coll_engines_open_each(local, kinds, device, &why) == 0
+                  && wm_coll_engines_lack_streams(local, kinds) == 0);
         if (has && local_has_kernels(local))
             has |= 2;
         code = streams_exchange(comm, has, &all, err);
@@ -90,7 +85,9 @@ level_enqueue(wm_comm_t *level, const wm_coll_t *task,
               const wm_coll_stream_t *on, wm_error_t *err)
 {
     const wm_coll_engine_t *engine = wm_coll_engines_first_on_stream(
-        level, engines_of(level), task);
+        level,
+        wm_coll_engines_on_stream(level, task->kind) & level->colls.opened,
+        task);
     return engine == NULL ? wm_error_set(
                err, WM_ERR_STATE, 0, "no engine does this call on a stream")
                           : engine->on_stream->enqueue(level, task, on, err);
@@ -103,22 +100,38 @@ streams_fail(wm_comm_t *comm, const wm_error_t *err)
 {
     wm_error_t unused;
     comm->levels.told |= wm_failure_is_cause(err);
-    (void)!wm_coll_engines_find_failure(comm->levels.local, &unused);
-    (void)!wm_coll_engines_find_failure(comm->levels.rail, &unused);
+    (void)!wm_coll_on_stream_find_failure(comm->levels.local, &unused);
+    (void)!wm_coll_on_stream_find_failure(comm->levels.rail, &unused);
     return err->code;
+}
+
+// Tells why no engine does calls on streams of a level.
+static wm_coll_lacking_t
+level_lacks(wm_comm_t *level, uint32_t kinds)
+{
+    if (level->size > 1)
+        kinds = wm_coll_engines_lack_streams(level, kinds);
+    return level->size == 1 || kinds == 0
+               ? (wm_coll_lacking_t){.text = "one serves this rank"}
+               : wm_coll_tell_lacking(
+                   level, (wm_coll_kind_t)__builtin_ctz(kinds), true);
 }
 
 // Refuses calls that no rank can make, on all ranks alike.
 static int
 stream_refuse(const wm_comm_t *comm, wm_error_t *err)
 {
-    if (comm->levels.streams < 0)
-        return wm_error_set(
-            err, WM_ERR_VALUE, 0,
-            "a collective on a stream between hosts of several ranks needs "
-            "NCCL on all hosts, and WARPMPI_ENGINES with \"nccl\" and "
-            "\"kernels\", if it is set; make the call without on(stream)");
-    return 0;
+    const wm_levels_t *levels = &comm->levels;
+    uint32_t on_rail = is_on_rail(comm) ? WM_HIERARCHY_RAIL_KINDS : 0;
+    if (levels->streams >= 0)
+        return 0;
+    return wm_error_set(
+        err, WM_ERR_VALUE, 0,
+        "a collective on a stream between hosts of several ranks needs "
+        "engines of such calls between all hosts (%.150s) and in each host "
+        "(%.150s): let them serve, or make the call without on(stream)",
+        level_lacks(levels->rail, on_rail).text,
+        level_lacks(levels->local, WM_HIERARCHY_LOCAL_KINDS).text);
 }
 
 // Returns the error of this rank's arguments.
@@ -286,13 +299,13 @@ hierarchy_stream_find_failure(wm_comm_t *comm, wm_error_t *err)
     int code = streams_find_dead_lock_held(comm, err);
     wm_engine_unlock();
     if (code == 0)
-        code = wm_coll_engines_find_failure(comm->levels.local, err);
+        code = wm_coll_on_stream_find_failure(comm->levels.local, err);
     return code < 0 ? code
-                    : wm_coll_engines_find_failure(comm->levels.rail, err);
+                    : wm_coll_on_stream_find_failure(comm->levels.rail, err);
 }
 
-bool
-wm_hierarchy_any_on_streams(void)
+static bool
+hierarchy_stream_any(void)
 {
     return atomic_load(&any_on_streams);
 }
@@ -304,8 +317,10 @@ streams_find_dead_of(wm_comm_t *comm)
         (void)!streams_find_dead_lock_held(comm, found);
 }
 
-int
-wm_hierarchy_find_failures(wm_error_t *err)
+// A rank that no level of ours has may have died, and those of our levels then
+// have given us garbage.
+static int
+hierarchy_stream_find_failures(wm_error_t *err)
 {
     err->code = 0;
     wm_engine_lock();
@@ -336,4 +351,6 @@ const wm_coll_on_stream_t wm_hierarchy_on_stream = {
     .look = hierarchy_stream_look,
     .fail = hierarchy_stream_fail,
     .find_failure = hierarchy_stream_find_failure,
+    .any = hierarchy_stream_any,
+    .find_failures = hierarchy_stream_find_failures,
 };

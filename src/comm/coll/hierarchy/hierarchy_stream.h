@@ -8,19 +8,9 @@
 
 extern const wm_coll_on_stream_t wm_hierarchy_on_stream;
 
-// Opens the kernels of each host where all rails have NCCL, once. Collective:
-// also a rank that has failed before takes part.
+// Opens the engines of each host where all rails have ones of calls on
+// streams, once. Collective: also a rank that has failed before takes part.
 WM_MUST_CHECK int
 wm_hierarchy_streams_open(wm_comm_t *comm, int device, wm_error_t *err);
-
-// Returns true if a communicator may have such calls under way; any thread.
-bool
-wm_hierarchy_any_on_streams(void);
-
-// Raises, once for each communicator, that a rank of it has died: called after
-// a wait for a stream. A rank that no level of ours has may have died, and
-// those of our levels then have given us garbage.
-WM_MUST_CHECK int
-wm_hierarchy_find_failures(wm_error_t *err);
 
 #endif

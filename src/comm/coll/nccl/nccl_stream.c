@@ -164,4 +164,6 @@ const wm_coll_on_stream_t wm_nccl_on_stream = {
     .look = nccl_stream_look,
     .fail = nccl_stream_fail,
     .find_failure = nccl_stream_find_failure,
+    .any = wm_nccl_any,
+    .find_failures = wm_nccl_find_failures,
 };

@@ -4,6 +4,7 @@
 #include "comm/coll/call/coll_refused.h"
 #include "comm/coll/call/coll_wait.h"
 #include "comm/coll/run/coll_class.h"
+#include "comm/coll/run/coll_on_stream.h"
 #include "comm/coll/run/coll_require.h"
 #include "comm/coll/run/nonblocking.h"
 #include "comm/comm/require.h"
@@ -116,7 +117,7 @@ coll_run(wm_comm_t *comm, wm_coll_op_t *op, int code, wm_error_t *err)
     if (result == WM_COLL_UNDER_WAY)
         result = coll_follow(comm, op, err);
     if (result == WM_COLL_DONE)
-        result = (wm_coll_result_t)wm_coll_engines_find_failure(comm, err);
+        result = (wm_coll_result_t)wm_coll_on_stream_find_failure(comm, err);
     bool left = result == WM_COLL_BY_MPI && !wm_coll_op_is_mpis(op)
                 && wm_require_is_on(comm); // by all ranks
     if (result == WM_COLL_BY_MPI && !left)

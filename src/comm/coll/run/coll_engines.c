@@ -188,22 +188,37 @@ engine_does(const wm_coll_engine_t *engine, const wm_coll_facts_t *facts)
     return engine->does == NULL || engine->does(facts);
 }
 
-// Returns true if an engine does some call of this kind.
-static bool
-may_do(const wm_coll_engine_t *engine, const wm_comm_t *comm,
-       wm_coll_kind_t kind)
+// Returns the bit of the first engine of these bits that does a call.
+static unsigned
+first_that_does(unsigned among, const wm_coll_facts_t *facts)
+{
+    while (among != 0 && !engine_does(engines[__builtin_ctz(among)], facts))
+        among &= among - 1;
+    return wm_coll_engines_first(among);
+}
+
+// Returns the bits of those of `among` that are first for some call of a kind.
+static unsigned
+firsts_of(const wm_comm_t *comm, wm_coll_kind_t kind, unsigned among)
 {
     wm_coll_facts_t facts = {.comm = comm, .kind = kind};
-    if (engine->does == NULL || !wm_coll_shape(kind)->reduces)
-        return engine_does(engine, &facts);
+    unsigned found = 0;
+    if (!wm_coll_shape(kind)->reduces)
+        return first_that_does(among, &facts);
     for (int type = 0; type < WM_REDUCE_TYPES; ++type)
-        for (int op = 0; op < WM_REDUCE_OPS; ++op) {
+        for (int op = 0; op < WM_REDUCE_OPS && found != among; ++op) {
             facts.type = (wm_reduce_type_t)type;
             facts.op = (wm_reduce_op_t)op;
-            if (wm_reduce_takes(facts.type, facts.op) && engine->does(&facts))
-                return true;
+            if (wm_reduce_takes(facts.type, facts.op))
+                found |= first_that_does(among, &facts);
         }
-    return false;
+    return found;
+}
+
+bool
+wm_coll_engines_may_do(const wm_comm_t *comm, wm_coll_kind_t kind, int number)
+{
+    return firsts_of(comm, kind, 1u << number) != 0;
 }
 
 unsigned
@@ -211,7 +226,7 @@ wm_coll_engines_do(wm_comm_t *comm, wm_coll_kind_t kind)
 {
     unsigned found = 0, span = wm_coll_engines_span(comm);
     for (int i = 0; i < ENGINES; ++i)
-        if ((span & 1u << i) != 0 && may_do(engines[i], comm, kind))
+        if ((span & 1u << i) != 0 && wm_coll_engines_may_do(comm, kind, i))
             found |= 1u << i;
     return found;
 }
@@ -223,9 +238,62 @@ wm_coll_engines_on_stream(wm_comm_t *comm, wm_coll_kind_t kind)
     (void)wm_coll_engines_span(comm);
     for (int i = 0; i < ENGINES; ++i)
         if ((comm->colls.span & 1u << i) != 0 && engines[i]->on_stream != NULL
-            && may_do(engines[i], comm, kind))
+            && wm_coll_engines_may_do(comm, kind, i))
             found |= 1u << i;
     return found;
+}
+
+// Returns the bits of the engines that may serve GPU memory of a communicator,
+// on streams if `on_stream`.
+static unsigned
+spanning_gpus(wm_comm_t *comm, bool on_stream)
+{
+    unsigned found = wm_coll_engines_span(comm);
+    for (int i = 0; i < ENGINES; ++i)
+        if ((engines[i]->takes & WM_COLL_TAKES_DEVICE) == 0
+            || (on_stream && engines[i]->on_stream == NULL))
+            found &= ~(1u << i);
+    return found;
+}
+
+// Returns the bits of the engines that are to do calls of these kinds, and are
+// not open.
+static unsigned
+missing_for(wm_comm_t *comm, uint32_t kinds)
+{
+    unsigned found = 0;
+    for (int kind = 0; kind < WM_COLL_KINDS; ++kind)
+        for (int on_stream = 0; on_stream < 2; ++on_stream)
+            if ((kinds & 1u << kind) != 0)
+                found |= firsts_of(comm, (wm_coll_kind_t)kind,
+                                   spanning_gpus(comm, on_stream));
+    for (int i = 0; i < ENGINES; ++i)
+        if (is_open(comm, i))
+            found &= ~(1u << i);
+    return found;
+}
+
+int
+wm_coll_engines_open_each(wm_comm_t *comm, uint32_t kinds, int device,
+                          wm_error_t *err)
+{
+    int code = 0;
+    unsigned missing;
+    wm_error_t unused; // all ranks go on without the engine
+    while (code == 0 && (missing = missing_for(comm, kinds)) != 0)
+        code = engine_open(comm, (wm_coll_kind_t)__builtin_ctz(kinds),
+                           __builtin_ctz(missing), device, &unused, err);
+    return code;
+}
+
+uint32_t
+wm_coll_engines_lack_streams(wm_comm_t *comm, uint32_t kinds)
+{
+    unsigned among = comm->colls.opened & spanning_gpus(comm, true);
+    for (int kind = 0; kind < WM_COLL_KINDS; ++kind)
+        if (firsts_of(comm, (wm_coll_kind_t)kind, among) != 0)
+            kinds &= ~(1u << kind);
+    return kinds;
 }
 
 bool
@@ -236,22 +304,6 @@ wm_coll_engines_several_on_stream(wm_comm_t *comm)
          left &= left - 1)
         count += engines[__builtin_ctz(left)]->on_stream != NULL;
     return count > 1;
-}
-
-void
-wm_coll_engines_that_lack(wm_comm_t *comm, wm_coll_kind_t kind,
-                          const char **ruled, const char **other)
-{
-    *ruled = *other = NULL;
-    for (int i = 0; i < ENGINES; ++i) {
-        const wm_coll_engine_t *engine = engines[i];
-        if (engine->on_stream == NULL || !engine->spans(comm))
-            continue;
-        if (!may_do(engine, comm, kind))
-            *other = engine->name;
-        else if ((ruled_out & 1u << i) != 0)
-            *ruled = engine->name;
-    }
 }
 
 // Returns the bit of the last engine of these bits.
@@ -266,17 +318,11 @@ wm_coll_engines_first_on_stream(const wm_comm_t *comm, unsigned among,
                                 const wm_coll_t *call)
 {
     wm_coll_facts_t facts = {.comm = comm, .kind = call->kind};
-    int first = __builtin_ctz(among);
-    if (engines[first]->does == NULL)
-        return engines[first];
-    if (wm_coll_shape(call->kind)->reduces
-        && !wm_coll_reducible(call, &facts.type, &facts.op))
-        return engines[first]; // it refuses the call
-    while (first < ENGINES
-           && ((among & 1u << first) == 0
-               || !engine_does(engines[first], &facts)))
-        ++first;
-    return first < ENGINES ? engines[first] : NULL;
+    unsigned first = wm_coll_engines_first(among);
+    if (!wm_coll_shape(call->kind)->reduces
+        || wm_coll_reducible(call, &facts.type, &facts.op))
+        first = first_that_does(among, &facts); // else the first refuses it
+    return first != 0 ? engines[__builtin_ctz(first)] : NULL;
 }
 
 // Returns the bits of those of `among` that are not open.
@@ -304,13 +350,14 @@ captured_on_stream(const wm_comm_t *comm, unsigned among)
 // An engine may make memory and communicators to open, which CUDA forbids
 // while a stream is captured.
 static int
-refuse_to_open(wm_error_t *err)
+refuse_to_open(unsigned among, wm_error_t *err)
 {
     return wm_error_set(err, WM_ERR_STATE, 0,
                         "the first collective of a communicator on a stream "
-                        "between hosts makes NCCL's communicator, which a "
+                        "between hosts opens the engine \"%s\", which a "
                         "capture cannot: make one such call, of the same "
-                        "collective, before the capture");
+                        "collective, before the capture",
+                        engines[__builtin_ctz(among)]->name);
 }
 
 // Returns the error of this rank's arguments, for the engine that will do the
@@ -348,7 +395,7 @@ wm_coll_engines_open_on_stream(wm_comm_t *comm, wm_coll_kind_t kind,
     }
     int code = check_on_stream(comm, *among, call, on, err);
     if (code == 0 && captured)
-        code = refuse_to_open(err);
+        code = refuse_to_open(*among, err);
     code = wm_preflight_tell(
         comm, captured ? WM_COLL_CAPTURED : WM_COLL_ON_STREAM, code, err);
     for (; code == 0 && shut != 0; shut &= shut - 1)
@@ -374,18 +421,6 @@ wm_coll_engines_revoke(wm_comm_t *comm, const wm_error_t *why)
     for (int i = 0; i < ENGINES; ++i)
         if ((comm->colls.opened & 1u << i) != 0 && engines[i]->revoke != NULL)
             engines[i]->revoke(comm, comm->colls.state[i], why);
-}
-
-int
-wm_coll_engines_find_failure(wm_comm_t *comm, wm_error_t *err)
-{
-    int code = 0;
-    for (int i = 0; i < ENGINES && code == 0; ++i) {
-        const wm_coll_on_stream_t *row = engines[i]->on_stream;
-        if (row != NULL && row->find_failure != NULL)
-            code = row->find_failure(comm, err);
-    }
-    return code;
 }
 
 static void
@@ -604,22 +639,6 @@ wm_coll_engines_why_not(wm_comm_t *comm, int number)
            : (colls->closed & bit) == 0 ? NULL
            : colls->why[number] != NULL ? colls->why[number]
                                         : "not open on some rank";
-}
-
-bool
-wm_coll_engines_tell_lacking(wm_comm_t *comm, wm_coll_kind_t kind, size_t room,
-                             char *told)
-{
-    size_t length = 0;
-    for (int i = 0; i < ENGINES && length < room; ++i) {
-        const char *why = wm_coll_engines_why_not(comm, i);
-        if (why != NULL && engines[i]->spans(comm)
-            && may_do(engines[i], comm, kind))
-            length += (size_t)snprintf(
-                told + length, room - length, "%sengine \"%s\": %s",
-                length > 0 ? "; " : "", engines[i]->name, why);
-    }
-    return length > 0;
 }
 
 // Returns why an engine does not do the call. `among` serve all ranks.

@@ -22,12 +22,10 @@ wm_coll_engines_started(int number);
 const char *
 wm_coll_engines_why_not(wm_comm_t *comm, int number);
 
-// Tells why engines that do some calls of this kind serve none of a
-// communicator: WARPMPI_ENGINES rules them out, or they could not be opened.
-// Returns false, and tells nothing, if there is none.
+// Returns true if an engine does some calls of this kind, also if it serves
+// none of the communicator.
 bool
-wm_coll_engines_tell_lacking(wm_comm_t *comm, wm_coll_kind_t kind, size_t room,
-                             char *told);
+wm_coll_engines_may_do(const wm_comm_t *comm, wm_coll_kind_t kind, int number);
 
 // Returns true if calls of few bytes are not left to MPI: they may not be
 // staged, or WARPMPI_ENGINES does not name MPI.
@@ -47,6 +45,18 @@ wm_coll_engines_do(wm_comm_t *comm, wm_coll_kind_t kind);
 
 unsigned
 wm_coll_engines_on_stream(wm_comm_t *comm, wm_coll_kind_t kind);
+
+// Opens for calls of these kinds (bits), of GPU memory, the first engine that
+// does them, and the first that does so on streams; collective. While one
+// cannot be opened on some rank, the next one takes its place.
+WM_MUST_CHECK int
+wm_coll_engines_open_each(wm_comm_t *comm, uint32_t kinds, int device,
+                          wm_error_t *err);
+
+// Returns those of these kinds of which open engines do no call on streams.
+// All ranks alike.
+uint32_t
+wm_coll_engines_lack_streams(wm_comm_t *comm, uint32_t kinds);
 
 // Opens those that are not open; collective. A capture opens none: it uses
 // those that are open or capture unopened, and all ranks raise if there are
@@ -68,13 +78,6 @@ wm_coll_engines_several_on_stream(wm_comm_t *comm);
 const wm_coll_engine_t *
 wm_coll_engines_first_on_stream(const wm_comm_t *comm, unsigned among,
                                 const wm_coll_t *call);
-
-// Tells why no engine does a kind of call on streams: the name of the last one
-// that WARPMPI_ENGINES rules out, and of one that does other kinds. NULL:
-// there is none.
-void
-wm_coll_engines_that_lack(wm_comm_t *comm, wm_coll_kind_t kind,
-                          const char **ruled, const char **other);
 
 // Returns the bit of the first engine of these bits.
 unsigned
@@ -98,10 +101,6 @@ wm_coll_engines_abort(wm_comm_t *comm, const wm_coll_engine_t *engine);
 // See wm_coll_engine_t.revoke: of all engines that are open.
 void
 wm_coll_engines_revoke(wm_comm_t *comm, const wm_error_t *why);
-
-// See wm_coll_on_stream_t.find_failure.
-WM_MUST_CHECK int
-wm_coll_engines_find_failure(wm_comm_t *comm, wm_error_t *err);
 
 // Initializes an operation and asks the engines which of them serve this rank.
 void

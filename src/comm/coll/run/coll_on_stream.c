@@ -4,6 +4,7 @@
 #include "comm/coll/call/stream_calls.h"
 #include "comm/coll/direct/coll_gather.h"
 #include "comm/coll/run/coll_engines.h"
+#include "comm/coll/run/coll_tell.h"
 #include "comm/coll/run/nonblocking.h"
 #include "comm/coll/run/stream_watch.h"
 #include "comm/coll/stream/coll_desc.h"
@@ -35,8 +36,7 @@ coll_on_stream_refuse_capture(const wm_coll_engine_t *engine, wm_error_t *err)
 static int
 coll_on_stream_refuse(wm_comm_t *comm, wm_coll_kind_t kind, wm_error_t *err)
 {
-    const char *ruled_out, *other, *name = wm_call_name(kind);
-    wm_coll_engines_that_lack(comm, kind, &ruled_out, &other);
+
     if (wm_comm_is_one_host(comm) || comm->barrier != NULL
         || wm_hosts_find(comm).count == 1)
         return wm_error_set(
@@ -46,22 +46,12 @@ coll_on_stream_refuse(wm_comm_t *comm, wm_coll_kind_t kind, wm_error_t *err)
             "fewer than %d communicators in use; make the call without "
             "on(stream)",
             WM_BARRIER_RANKS, WM_BARRIER_ROWS);
-    if (ruled_out != NULL)
-        return wm_error_set(err, WM_ERR_VALUE, 0,
-                            "%s on a stream between hosts needs the engine "
-                            "\"%s\", which WARPMPI_ENGINES leaves out: name "
-                            "it there, or make the call without on(stream)",
-                            name, ruled_out);
-    if (other != NULL)
-        return wm_error_set(err, WM_ERR_VALUE, 0,
-                            "the engine \"%s\", which does the collectives "
-                            "of these hosts on streams, does no %s: make the "
-                            "call without on(stream)",
-                            other, name);
+    wm_coll_lacking_t lacking = wm_coll_tell_lacking(comm, kind, true);
     return wm_error_set(err, WM_ERR_VALUE, 0,
-                        "no engine does %s on a stream between these hosts: "
-                        "make the call without on(stream)",
-                        name);
+                        "%s on a stream between hosts has no engine (%s): "
+                        "%smake the call without on(stream)",
+                        wm_call_name(kind), lacking.text,
+                        lacking.may ? "let one serve, or " : "");
 }
 
 // Enqueues a call whose arguments are wrong on this rank: through all engines,
@@ -420,5 +410,51 @@ wm_coll_on_stream_begin(wm_comm_t *comm, wm_coll_kind_t kind,
     int code = coll_on_stream_begin(comm, kind, call, device, stream, kept, op,
                                     err);
     wm_device_go();
+    return code;
+}
+
+// Returns what an engine does on streams; NULL: nothing.
+static const wm_coll_on_stream_t *
+coll_on_stream_row(int engine)
+{
+    return wm_coll_engines_at(engine)->on_stream;
+}
+
+int
+wm_coll_on_stream_find_failure(wm_comm_t *comm, wm_error_t *err)
+{
+    int code = 0;
+    for (int i = 0; i < WM_COLL_NUMBER_mpi && code == 0; ++i) {
+        const wm_coll_on_stream_t *row = coll_on_stream_row(i);
+        if (row != NULL && row->find_failure != NULL)
+            code = row->find_failure(comm, err);
+    }
+    return code;
+}
+
+static bool
+coll_on_stream_has_any(int engine)
+{
+    const wm_coll_on_stream_t *row = coll_on_stream_row(engine);
+    return row != NULL && row->any != NULL && row->any();
+}
+
+bool
+wm_coll_on_stream_any(void)
+{
+    int i = 0;
+    while (i < WM_COLL_NUMBER_mpi && !coll_on_stream_has_any(i))
+        ++i;
+    return i < WM_COLL_NUMBER_mpi;
+}
+
+// Asks the engines of levels before those that are made of them.
+int
+wm_coll_on_stream_find_failures(wm_error_t *err)
+{
+    int code = 0;
+    for (int i = WM_COLL_NUMBER_mpi - 1; i >= 0 && code == 0; --i)
+        if (coll_on_stream_has_any(i))
+            code = coll_on_stream_row(i)->find_failures(err);
     return code;
 }

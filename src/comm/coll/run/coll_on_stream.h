@@ -37,4 +37,14 @@ wm_coll_on_stream_give(wm_comm_t *comm, const wm_coll_engine_t *engine,
                        const wm_coll_t *call, int device, CUstream stream,
                        wm_error_t *err);
 
+// See wm_coll_on_stream_t.find_failure, of all engines.
+WM_MUST_CHECK int
+wm_coll_on_stream_find_failure(wm_comm_t *comm, wm_error_t *err);
+
+// See wm_coll_on_stream_t.any and find_failures.
+bool
+wm_coll_on_stream_any(void);
+WM_MUST_CHECK int
+wm_coll_on_stream_find_failures(wm_error_t *err);
+
 #endif

@@ -7,6 +7,7 @@
 #include "comm/coll/call/reducible.h"
 #include "comm/coll/direct/coll_gather.h"
 #include "comm/coll/run/coll_engines.h"
+#include "comm/coll/run/coll_tell.h"
 #include "comm/comm/require.h"
 
 // Raises if the ranks give different values.
@@ -61,7 +62,8 @@ wm_coll_require_asks(const wm_comm_t *comm, wm_coll_kind_t kind)
 int
 wm_coll_require_refuse(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err)
 {
-    char why[400], lacking[300];
+    char why[400];
+    wm_coll_lacking_t lacking;
     wm_reduce_type_t type;
     wm_reduce_op_t op;
     const char *what = "no engine but MPI does it among these ranks";
@@ -78,9 +80,8 @@ wm_coll_require_refuse(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err)
                "datatypes";
         cure = "give GPU arrays on all ranks; WARPMPI_LOG=route says why";
     }
-    else if (wm_coll_engines_tell_lacking(comm, call->kind, sizeof lacking,
-                                          lacking)) {
-        what = lacking;
+    else if ((lacking = wm_coll_tell_lacking(comm, call->kind, false)).may) {
+        what = lacking.text;
         cure = wm_comm_is_one_host(comm)
                    ? "let it serve"
                    : "let it serve, or use a communicator of one host";

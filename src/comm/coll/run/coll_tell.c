@@ -41,32 +41,49 @@ tell_why_not(wm_comm_t *comm, const wm_coll_asked_t *asked, int number)
     return all_short ? "MPI is faster for so few bytes" : NULL;
 }
 
-// Returns the name of the engine that serves on a level.
-static const char *
-tell_level(const wm_comm_t *level)
+// Tells the names of the engines that serve on a level.
+static void
+tell_level(const wm_comm_t *level, const char *where, wm_coll_told_t *told)
 {
-    unsigned opened = level->colls.opened;
-    return wm_direct_is_reached(level) ? wm_copies_engine.name
-           : opened != 0 ? wm_coll_engines_at(__builtin_ctz(opened))->name
-                         : wm_mpi_engine.name;
+    unsigned left = wm_direct_is_reached(level) ? 0 : level->colls.opened;
+    const wm_coll_engine_t *other = wm_direct_is_reached(level)
+                                        ? &wm_copies_engine
+                                        : &wm_mpi_engine;
+    tell_add(told, "%s", where);
+    if (left == 0)
+        tell_add(told, " by %s", other->name);
+    for (const char *before = " by"; left != 0; left &= left - 1) {
+        tell_add(told, "%s %s", before,
+                 wm_coll_engines_at(__builtin_ctz(left))->name);
+        before = " and";
+    }
+}
+
+// Tells the engines of the hierarchy's levels.
+static void
+tell_levels(const wm_comm_t *comm, wm_coll_told_t *told)
+{
+    const wm_levels_t *levels = &comm->levels;
+    if (levels->local->size > 1)
+        tell_level(levels->local, "in this host", told);
+    else
+        tell_add(told, "this rank is alone in its host");
+    if (comm->hosts.place < comm->hosts.smallest)
+        tell_level(levels->rail, ", between hosts", told);
+    else
+        tell_add(told, ", between hosts by the ranks before this one");
 }
 
 static void
 tell_chosen(const wm_comm_t *comm, int number, wm_coll_told_t *told)
 {
     const wm_coll_engine_t *engine = wm_coll_engines_at(number);
-    const wm_levels_t *levels = &comm->levels;
     if (engine == &wm_mpi_engine)
         tell_add(told, "MPI carries host memory, GPU memory is staged");
     else if (engine->open != NULL && (comm->colls.opened & 1u << number) == 0)
         tell_add(told, "the first such blocking call opens it");
     else if (engine == &wm_hierarchy_engine)
-        tell_add(told, "in this host by %s, between hosts by %s",
-                 levels->local->size > 1 ? tell_level(levels->local)
-                                         : "nobody, as this rank is alone",
-                 comm->hosts.place < comm->hosts.smallest
-                     ? tell_level(levels->rail)
-                     : "the ranks before this one");
+        tell_levels(comm, told);
     else
         tell_add(told, "the first that does such calls");
 }
@@ -86,5 +103,27 @@ wm_coll_tell(wm_comm_t *comm, const wm_coll_asked_t *asked)
         tell_add(&told, "; not %s: %s", wm_coll_engines_at(i)->name,
                  tell_why_not(comm, asked, i));
     wm_engine_unlock();
+    return told;
+}
+
+wm_coll_lacking_t
+wm_coll_tell_lacking(wm_comm_t *comm, wm_coll_kind_t kind, bool on_stream)
+{
+    wm_coll_lacking_t told = {.text = "there is none for these ranks"};
+    const wm_coll_engine_t *engine;
+    size_t used = 0;
+    for (int i = 0; (engine = wm_coll_engines_at(i)) != &wm_mpi_engine; ++i) {
+        bool does = wm_coll_engines_may_do(comm, kind, i);
+        const char *why = does ? wm_coll_engines_why_not(comm, i)
+                               : "it does no such calls";
+        if (why == NULL || !engine->spans(comm)
+            || (on_stream && engine->on_stream == NULL)
+            || used >= sizeof told.text)
+            continue;
+        told.may |= does;
+        used += (size_t)snprintf(told.text + used, sizeof told.text - used,
+                                 "%sengine \"%s\": %s", used > 0 ? "; " : "",
+                                 engine->name, why);
+    }
     return told;
 }

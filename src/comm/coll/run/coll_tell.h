@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Tells which engine does a collective, for the user: wm.transport(). By what
-// this rank knows; no rank is asked.
+// Tells which engine does a collective, for the user: wm.transport(); and why
+// none does. By what this rank knows; no rank is asked.
 #ifndef WM_COMM_COLL_RUN_COLL_TELL_H
 #define WM_COMM_COLL_RUN_COLL_TELL_H
 
@@ -22,5 +22,15 @@ typedef struct {
 // Takes the lock of the progress engine.
 wm_coll_told_t
 wm_coll_tell(wm_comm_t *comm, const wm_coll_asked_t *asked);
+
+// Why no engine but MPI does calls of a kind.
+typedef struct {
+    bool may;       // an engine would do them, if it served
+    char text[300]; // of each engine that spans the communicator
+} wm_coll_lacking_t;
+
+// on_stream: calls on streams.
+wm_coll_lacking_t
+wm_coll_tell_lacking(wm_comm_t *comm, wm_coll_kind_t kind, bool on_stream);
 
 #endif

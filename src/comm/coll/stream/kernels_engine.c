@@ -298,6 +298,8 @@ static const wm_coll_on_stream_t kernels_on_stream = {
     .look = kernels_look,
     .fail = kernels_fail,
     .find_failure = kernels_find_failure,
+    .any = wm_symm_any,
+    .find_failures = wm_symm_find_failures,
 };
 
 // Captured calls have symmetric memory of their own, which the first one
