@@ -22,6 +22,7 @@
     X(staged_collectives)   /* collectives of GPU buffers through the host */ \
     X(nccl_collectives)     /* collectives by NCCL, between hosts */          \
     X(nccl_bytes)           /* that this rank gave to others there */         \
+    X(asked_collectives)    /* between hosts, for which ranks asked */        \
     X(moved_collectives)    /* of arrays moved to an engine's memory */       \
     X(rail_bytes)           /* that hierarchical ones gave to other hosts */  \
     X(staged_calls)         /* files, windows, packing: likewise */           \

@@ -103,6 +103,8 @@ wm_py_direct_call(wm_coll_kind_t kind, PyObject *self, PyObject *const *args,
         return WM_COLL_UNNUMBERED;
     // Between hosts a rank asks, whatever its memory.
     bool one_host = wm_comm_is_one_host(comm);
+    if (plain && !one_host && wm_coll_is_mpis(comm, kind))
+        return WM_COLL_BY_MPI;
     bool asks = (!one_host && (numbered || !plain))
                 || !wm_py_coll_args_is_plain(kind, comm, plain);
     wm_py_coll_args_init(kind, false, &asked);

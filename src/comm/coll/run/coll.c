@@ -33,6 +33,13 @@ wm_coll_is_numbered(wm_comm_t *comm)
     return wm_coll_engines_span(comm) != 0;
 }
 
+bool
+wm_coll_is_mpis(wm_comm_t *comm, wm_coll_kind_t kind)
+{
+    return (comm->colls.refused & 1u << WM_COLL_FORM_BLOCKING) == 0
+           && wm_coll_class_repeat(comm, kind, false);
+}
+
 void
 wm_coll_decline(wm_comm_t *comm)
 {
@@ -151,12 +158,14 @@ call_between_hosts(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err)
     unsigned engines = 0;
     bool refused = wm_coll_was_refused(comm, WM_COLL_FORM_BLOCKING);
     wm_coll_op_init(&op, comm, NULL, call, WM_COLL_FORM_BLOCKING);
-    bool known = refused || wm_coll_class_find(&op, &engines);
+    bool repeats = !refused
+                   && wm_coll_class_repeat(comm, call->kind, call->on_device);
+    bool known = refused || repeats || wm_coll_class_find(&op, &engines);
     int code = known ? 0 : wm_coll_class_ask(&op, &engines, err);
     if (code == 0 && engines == 0)
         return coll_by_mpi_if_allowed(
             &op, !refused && wm_coll_require_asks(comm, call->kind),
-            known ? WM_COLL_UNNUMBERED : WM_COLL_BY_MPI, err);
+            known && !repeats ? WM_COLL_UNNUMBERED : WM_COLL_BY_MPI, err);
     if (code == 0)
         code = wm_coll_op_begin_chosen(&op, engines, err);
     if (code == 0 && op.engine->in_order)

@@ -30,6 +30,11 @@ wm_coll_is_numbered(wm_comm_t *comm);
 WM_MUST_CHECK wm_coll_result_t
 wm_coll_call(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err);
 
+// Replaces wm_coll_call() if it returns true: between hosts MPI does the call,
+// as all ranks know without asking. This rank has plain host memory.
+bool
+wm_coll_is_mpis(wm_comm_t *comm, wm_coll_kind_t kind);
+
 // Replaces wm_coll_call() on a rank that needs MPI: then MPI does the call for
 // all ranks. Does not wait. No-op between hosts, where the others know it.
 void

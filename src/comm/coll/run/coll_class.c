@@ -6,6 +6,7 @@
 #include "comm/coll/call/coll_wait.h"
 #include "comm/coll/call/reducible.h"
 #include "comm/engine/engine.h"
+#include "comm/engine/stats.h"
 
 #define LOOKS 50 // before a blocking call waits
 
@@ -16,6 +17,12 @@ struct wm_coll_class {
     unsigned engine;       // settled: the bit of its engine; 0: MPI
     unsigned told, answer; // of a question: by this rank, by all
     MPI_Request question;  // under way
+    // Of a kind whose lengths no rank knows; all ranks alike, but for
+    // `staged`.
+    unsigned every, left; // calls for one question; and of them, to come
+    unsigned watched;     // calls to come that each ask
+    bool tried;           // they did so because ranks had GPU memory
+    bool staged;          // this rank had, in a call that did not ask
 };
 
 // Returns true if lengths vary by rank, and all ranks know them.
@@ -77,6 +84,12 @@ wm_coll_class_is_short(const wm_coll_op_t *op)
            && is_short(participant, bytes_of(participant));
 }
 
+static uint64_t
+key_of_kind(wm_coll_kind_t kind)
+{
+    return 1 + (uint64_t)kind;
+}
+
 // Returns the class of a call; 0: MPI does it, as all ranks know.
 static uint64_t
 key_of(const wm_coll_op_t *op)
@@ -84,6 +97,8 @@ key_of(const wm_coll_op_t *op)
     const wm_participant_t *participant = &op->participant;
     const wm_coll_t *call = participant->call;
     uint64_t log = 0;
+    if (asks_each_time(call->kind))
+        return key_of_kind(call->kind);
     if (!participant->reducible || !call->read
         || !wm_coll_class_has_length(participant->comm, call)
         || (wm_coll_shape(call->kind)->uneven && call->receives == NULL))
@@ -93,7 +108,7 @@ key_of(const wm_coll_op_t *op)
         return 0;
     while (nbytes >> log > 1)
         ++log;
-    return 1 + (uint64_t)call->kind + ((uint64_t)participant->type << 16)
+    return key_of_kind(call->kind) + ((uint64_t)participant->type << 16)
            + ((uint64_t)participant->op << 32) + (log << 48);
 }
 
@@ -127,6 +142,40 @@ wm_coll_class_find(const wm_coll_op_t *op, unsigned *engines)
 }
 
 bool
+wm_coll_class_repeat(wm_comm_t *comm, wm_coll_kind_t kind, bool on_device)
+{
+    wm_coll_class_t *class = asks_each_time(kind)
+                                     && !wm_coll_engines_take_short(comm)
+                                 ? class_of(comm, key_of_kind(kind))
+                                 : NULL;
+    if (class == NULL || class->left == 0)
+        return false;
+    --class->left;
+    class->staged |= on_device;
+    return true;
+}
+
+// Counts the calls that this answer serves. Programs may give arrays of GPUs
+// in some calls of a kind alone.
+static void
+class_count(wm_coll_class_t *class, bool on_device)
+{
+    bool serves = class->engine != 0;
+    bool tries = !serves && on_device && !class->tried;
+    class->tried = !serves && (class->tried || on_device);
+    if (serves || tries)
+        class->watched = WM_COLL_CLASS_REPEATS;
+    if (class->watched > 0) {
+        --class->watched;
+        class->every = 1;
+    }
+    else if (class->every < WM_COLL_CLASS_REPEATS)
+        class->every *= 2;
+    class->left = class->every - 1;
+    class->staged = false;
+}
+
+bool
 wm_coll_class_is_every(const wm_comm_t *comm)
 {
     const wm_coll_class_t *class = comm->colls.classes;
@@ -145,6 +194,7 @@ wm_coll_class_keep(wm_comm_t *comm, uint64_t key, unsigned engines,
         .key = key,
         .settled = true,
         .engine = wm_coll_engines_first(engines),
+        .every = 1,
         .question = MPI_REQUEST_NULL,
     };
     comm->colls.classes = class;
@@ -177,6 +227,7 @@ wm_coll_class_begin(const wm_coll_op_t *op, wm_coll_class_t **class,
     wm_coll_class_t *asked = *class = comm->colls.classes;
     asked->settled = false;
     asked->told = wm_coll_op_serving(op);
+    wm_stat_add(WM_STAT_asked_collectives, 1);
     code = wm_mpi_check(MPI_Iallreduce(&asked->told, &asked->answer, 1,
                                        MPI_UNSIGNED, MPI_BAND, comm->match,
                                        &asked->question),
@@ -236,37 +287,40 @@ wm_coll_class_ask(const wm_coll_op_t *op, unsigned *engines, wm_error_t *err)
 {
     wm_comm_t *comm = op->participant.comm;
     const wm_coll_t *call = op->participant.call;
-    bool keeps = !asks_each_time(call->kind);
-    wm_coll_class_t *class = keeps ? class_of(comm, key_of(op)) : NULL;
+    bool again = asks_each_time(call->kind);
+    wm_coll_class_t *class = class_of(comm, key_of(op));
     wm_error_t why;
     if (comm->colls.opened == 0)
         comm->colls.device = wm_coll_device(call);
-    if (class != NULL) {
+    if (class != NULL && !again) {
         int settled = class_settle(comm, call, class, err);
         *engines = class->engine;
         return settled;
     }
-    int code = keeps ? wm_coll_class_keep(comm, key_of(op), 0, &why) : 0;
-    class = comm->colls.classes;
+    bool first = class == NULL;
+    int code = first ? wm_coll_class_keep(comm, key_of(op), 0, &why) : 0;
+    class = first ? comm->colls.classes : class;
     wm_preflight_t preflight = {
         .call = call->kind,
         .code = code,
+        .on_device = call->on_device || (!first && class->staged),
         .all = op->engines,
     };
     if (code < 0)
         *err = why;
+    wm_stat_add(WM_STAT_asked_collectives, 1);
     int asked = wm_preflight_run(comm, &preflight, err);
     if (asked == 0)
         asked = wm_coll_engines_open(comm, call->kind, comm->colls.device,
                                      &preflight.all, err);
     if (asked < 0) {
-        if (keeps && code == 0) // the next call asks again
+        if (first && code == 0) // the next call asks again
             class_forget(comm);
         return asked;
     }
-    *engines = wm_coll_engines_first(preflight.all);
-    if (keeps)
-        class->engine = *engines;
+    *engines = class->engine = wm_coll_engines_first(preflight.all);
+    if (again)
+        class_count(class, preflight.on_device);
     return 0;
 }
 

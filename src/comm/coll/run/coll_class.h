@@ -6,9 +6,11 @@
 // in any memory and of any datatype. MPI does short calls, and nobody is
 // asked. The first blocking call of a class asks all ranks which engines serve
 // them; later calls obey the answer, also ranks that no engine would serve
-// (moved_coll.h). If lengths vary by rank, each blocking call asks, and a rank
-// whose arguments only mpi4py reads has no engine. A nonblocking call of a new
-// class begins the question and does not wait for the answer. The class is
+// (moved_coll.h). If lengths vary by rank, a rank whose arguments only mpi4py
+// reads has no engine. Blocking calls of such a kind ask as long as an engine
+// does some of them; else MPI does more and more calls after one question, at
+// most WM_COLL_CLASS_REPEATS. All ranks count them. A nonblocking call of a
+// new class begins the question and does not wait for the answer. The class is
 // settled, so that all ranks know its engine, once a blocking call has waited.
 // One thread at a time.
 #ifndef WM_COMM_COLL_RUN_COLL_CLASS_H
@@ -21,6 +23,8 @@
 // one H200, by TCP: calls of 64 KiB take 55 to 85 us with MPI, and 55 to 130
 // with NCCL.
 #define WM_COLL_CLASS_BYTES 65536
+
+#define WM_COLL_CLASS_REPEATS 64
 
 // Returns true if a call may have a class: then this rank must have read its
 // arguments. If it has not, `call` has its kind and operation.
@@ -38,6 +42,12 @@ typedef struct wm_coll_class wm_coll_class_t;
 // false if the class is not settled.
 bool
 wm_coll_class_find(const wm_coll_op_t *op, unsigned *engines);
+
+// Returns true if MPI does the next blocking call of a kind whose lengths no
+// rank knows, as it did the one before, and counts the call: all ranks alike.
+// `on_device`: it has GPU memory on this rank, which the next question tells.
+bool
+wm_coll_class_repeat(wm_comm_t *comm, wm_coll_kind_t kind, bool on_device);
 
 // The class of all calls of a communicator, as that of a persistent call.
 #define WM_COLL_CLASS_EVERY UINT64_MAX
