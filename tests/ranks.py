@@ -90,6 +90,7 @@ def run(
             os.killpg(child.pid, signal.SIGKILL)
         temporary.cleanup()
     assert died or child.returncode == status, printed + errors
+    sys.stderr.write(errors)  # pytest shows it where the caller fails
     return printed
 
 

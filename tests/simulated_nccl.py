@@ -7,6 +7,9 @@ which ranks of one GPU are hosts as well (NCCL_HOSTID).
 
 import os
 
+import pytest
+
+import compiled
 import ranks
 from warpmpi import _core
 
@@ -28,6 +31,29 @@ def environment(**changes):
         **changes,
     }
     if "WARPMPI_CUDA_DRIVER" in os.environ:
-        paths = [str(FOLDER), *filter(None, [os.getenv("LD_LIBRARY_PATH")])]
-        found.setdefault("LD_LIBRARY_PATH", os.pathsep.join(paths))
+        found.setdefault("LD_LIBRARY_PATH", _first(FOLDER))
     return found
+
+
+def faulty(folder, **changes):
+    """As environment(), where a test lets calls of NCCL fail, or kill.
+
+    Between us and the real NCCL stands nccl_faults.c, made in the folder.
+    """
+    if "WARPMPI_CUDA_DRIVER" in os.environ:
+        return environment(SIMCUDA_MODE="lazy", **changes)
+    _, path, reason = _core._nccl()
+    if path is None:
+        pytest.skip(reason)
+    words = "-shared", "-fPIC", "-Wl,-soname,libnccl.so.2"
+    made = folder / "libnccl.so.2"
+    compiled.parts(made, "tests/nccl_faults.c", words=words)
+    return environment(
+        LD_LIBRARY_PATH=_first(folder), NCCL_FAULTS_PATH=path, **changes
+    )
+
+
+def _first(folder):
+    """The search path of libraries that begins with this folder."""
+    rest = filter(None, [os.environ.get("LD_LIBRARY_PATH")])
+    return os.pathsep.join([str(folder), *rest])

@@ -4,7 +4,8 @@
 The others get an error in time, or have ended rightly before, shrink, and go
 on. Each program has a list of phases, and loses a rank in each. A phase is a
 form of the call, and the call of a library, counted from the begin of this
-form, in which the process ends (its double has killed it).
+form, in which the process ends (its double has killed it), or a time in
+microseconds. On real GPUs NCCL and UCX are real.
 """
 
 import os
@@ -15,15 +16,18 @@ import pytest
 import dying
 import ranks
 import simulated_nccl
+import warpmpi as wm
 
 pytestmark = [
     pytest.mark.programs,
     dying.needs_ulfm,
-    pytest.mark.skipif(
-        "WARPMPI_CUDA_DRIVER" not in os.environ,
-        reason="needs the simulated driver",
-    ),
+    pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU"),
 ]
+SIMULATED = "WARPMPI_CUDA_DRIVER" in os.environ
+simulated = pytest.mark.skipif(
+    not SIMULATED, reason="needs the simulated driver"
+)
+real = pytest.mark.skipif(SIMULATED, reason="needs a GPU")
 
 # Argument 1 has the host of each rank.
 HOSTS = """
@@ -37,9 +41,15 @@ PROGRAM = """
     KILLED = 137
     PATIENCE = 10
     device = wm.get_device()
-    cuda = ctypes.CDLL(os.environ["WARPMPI_CUDA_DRIVER"])
-    faults = {"cuda": cuda.simcuda_fail}
-    live = {}
+
+    def end_in(name, microseconds, code):
+        end = os.getpid(), signal.SIGKILL
+        threading.Timer(microseconds / 1e6, os.kill, end).start()
+
+    faults, live = {"time": end_in}, {}
+    if "WARPMPI_CUDA_DRIVER" in os.environ:
+        cuda = ctypes.CDLL(os.environ["WARPMPI_CUDA_DRIVER"])
+        faults["cuda"] = cuda.simcuda_fail
     for name, file in ("nccl", "libnccl.so.2"), ("ucx", "libucp.so.0"):
         with contextlib.suppress(OSError, AttributeError):
             double = ctypes.CDLL(file)
@@ -178,6 +188,8 @@ PROGRAM = """
         begun = time.monotonic()
         try:
             form.call()
+            while library == "time":
+                form.call()
             if not form.is_right():
                 wrong.append("ended with wrong data")
         except MPI.Exception as error:
@@ -282,12 +294,37 @@ def marked(table, sample):
     ]
 
 
+@simulated
 @pytest.mark.parametrize("phases", marked(COLLECTIVES, SAMPLE))
 def test_a_rank_dies_in_a_collective_by_nccl(tmp_path, phases):
-    environment = simulated_nccl.environment(SIMCUDA_MODE="lazy")
-    die(tmp_path, *COLLECTIVES[phases], **environment)
+    die(tmp_path, *COLLECTIVES[phases], **simulated_nccl.faulty(tmp_path))
 
 
+REAL = {
+    "opened": ("001122", "Open/nccl/GetUniqueId/1/0",
+               "Open/nccl/CommInitRankConfig/1/-1",
+               "OpenStream/nccl/CommSplit/1/0"),
+    "warmed": ("001122", "Open/nccl/CommGetAsyncError/2/-1",
+               "Open/nccl/*/9/0", "OpenStream/nccl/*/12/-1"),
+    "in blocking calls": ("000111", "Blocking/time/0/-1",
+                          "Blocking/time/1700/0", "Blocking/nccl/*/1/-1"),
+    "in other forms": ("001122", "Nonblocking/time/700/-1",
+                       "Persistent/time/2900/0", "Nonblocking/nccl/*/1/0"),
+    "on a stream": ("001122", "Stream/nccl/*/1/-1", "Stream/time/1300/0",
+                    "Stream/time/5100/-1"),
+    "in a replay": ("001122", "Replay/time/0/-1", "Replay/time/3300/0",
+                    "Replay/time/7100/-1"),
+    "alone on a host": ("012", "Stream/time/900/-1", "Replay/time/2100/0"),
+}  # fmt: skip
+
+
+@real
+@pytest.mark.parametrize("phases", REAL)
+def test_a_rank_dies_in_a_collective_by_the_real_nccl(tmp_path, phases):
+    die(tmp_path, *REAL[phases], **simulated_nccl.faulty(tmp_path))
+
+
+@simulated
 @pytest.mark.long
 @pytest.mark.parametrize("phases", ["in the host", "in other forms"])
 def test_a_rank_dies_in_a_collective_by_mpi(tmp_path, phases):
@@ -307,6 +344,7 @@ MESSAGES = {
 }  # fmt: skip
 
 
+@simulated
 @pytest.mark.parametrize("phases", marked(MESSAGES, ["connected"]))
 def test_a_rank_dies_in_a_message_by_ucx(tmp_path, phases):
     die(
@@ -314,5 +352,20 @@ def test_a_rank_dies_in_a_message_by_ucx(tmp_path, phases):
         *MESSAGES[phases],
         LD_LIBRARY_PATH=str(ranks.ROOT / "build" / "simucx"),
         OMPI_MCA_pml="ob1",
+        WARPMPI_TRANSPORT="ucx",
+    )
+
+
+@real
+def test_a_rank_dies_in_a_message_by_the_real_ucx(tmp_path):
+    """While endpoints are made, in messages, and in a flush."""
+    phases = "First/time/300/-1", "Message/time/4300/-1", "Freed/time/9900/0"
+    die(
+        tmp_path,
+        "001122",
+        *phases,
+        OMPI_MCA_pml="ob1",
+        OMPI_MCA_osc="^ucx",
+        UCX_TLS="tcp,cuda_copy",
         WARPMPI_TRANSPORT="ucx",
     )

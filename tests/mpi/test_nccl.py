@@ -499,7 +499,7 @@ def test_a_rank_dies_inside_calls_of_all_forms(tmp_path):
         tmp_path,
         simulated_nccl.APART + textwrap.dedent(DEATH + text),
         ranks=3,
-        **simulated_nccl.environment(SIMCUDA_MODE="lazy"),
+        **simulated_nccl.faulty(tmp_path),
     )
     assert printed.count("wrong []") == 2, printed
     assert printed.count("live 0") == 2, printed

@@ -2,7 +2,6 @@
 """A rank dies, and NCCL's abort returns late: when graphs are gone, and when
 streams have done the work before its calls. Nobody waits for it."""
 
-import os
 import textwrap
 
 import pytest
@@ -58,7 +57,7 @@ def survive(folder, text, **options):
         simulated_nccl.APART + textwrap.dedent(START) + textwrap.dedent(text),
         timeout=40,
         **options,
-        **simulated_nccl.environment(SIMCUDA_MODE="lazy"),
+        **simulated_nccl.faulty(folder),
     )
 
 
@@ -135,8 +134,6 @@ def test_work_before_the_call_waits_for_a_rank_that_lives(tmp_path):
 
 
 def test_the_process_ends_though_an_abort_waits(tmp_path):
-    if "WARPMPI_CUDA_DRIVER" not in os.environ:
-        pytest.skip("needs the simulated NCCL")
     text = """
     comm = wm.Comm(MPI.COMM_WORLD.Dup())
     comm.on(stream).Allreduce(sent, got)
@@ -157,6 +154,6 @@ def test_the_process_ends_though_an_abort_waits(tmp_path):
         tmp_path,
         simulated_nccl.APART + start + textwrap.dedent(text),
         timeout=40,
-        **simulated_nccl.environment(),
+        **simulated_nccl.faulty(tmp_path),
     )
     assert printed.count("live 2") == 2, printed
