@@ -19,7 +19,9 @@ void
 wm_nccl_abort_now(int device, wm_nccl_handle_t *handle,
                   wm_nccl_handle_t *parent);
 
-// Lets aborts under way end, for a moment: others end with the process.
+// Lets aborts under way end, for half a second at most. A kernel that is
+// launched beside one, and waits for a rank that has died, would keep the
+// driver from freeing what the abort frees. Others end with the process.
 void
 wm_nccl_abort_finish(void);
 

@@ -249,8 +249,8 @@ nccl_comm_lock_soon(wm_nccl_comm_t *own)
     return true;
 }
 
-void
-wm_nccl_comm_break(wm_nccl_comm_t *own, wm_error_t *why)
+static void
+nccl_comm_break_one(wm_nccl_comm_t *own, wm_error_t *why)
 {
     nccl_comm_find_cause(own, why);
     if (atomic_exchange(&own->breaking, true))
@@ -266,6 +266,29 @@ wm_nccl_comm_break(wm_nccl_comm_t *own, wm_error_t *why)
     nccl_comm_revoke(own, why);
     if (own->comm != NULL)
         wm_stream_calls_fail(own->comm, why);
+}
+
+// ncclCommAbort() frees page-locked memory. To do that the driver waits until
+// the GPU is idle, and lets no thread launch anything. So the kernels of all
+// communicators that wait for a rank that has died must leave at once.
+static void
+nccl_comm_break_others(void)
+{
+    wm_error_t err;
+    wm_engine_lock();
+    for (wm_nccl_comm_t *own = list; own != NULL; own = own->next)
+        if (own->comm != NULL && !atomic_load(&own->breaking)
+            && nccl_comm_look_for_dead(own->comm, &err) < 0)
+            nccl_comm_break_one(own, &err);
+    wm_engine_unlock();
+}
+
+void
+wm_nccl_comm_break(wm_nccl_comm_t *own, wm_error_t *why)
+{
+    nccl_comm_break_one(own, why);
+    if (wm_failure_is_told() && wm_failure_is_cause(why))
+        nccl_comm_break_others();
 }
 
 int

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/coll/nccl/nccl_run.h"
 
+#include "comm/coll/nccl/nccl_abort.h"
 #include "comm/engine/stats.h"
 #include "cuda/lock.h"
 #include "cuda/memory.h"
@@ -680,6 +681,7 @@ wm_nccl_run_enqueue(wm_nccl_run_t *run, wm_error_t *err)
 {
     wm_nccl_comm_t *own = run->own;
     wm_scope_t scope;
+    wm_nccl_abort_finish();
     int code = wm_device_enter(own->device, &scope, err);
     if (code < 0)
         return code;
