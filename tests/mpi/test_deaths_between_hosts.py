@@ -357,13 +357,13 @@ def test_a_rank_dies_in_a_message_by_ucx(tmp_path, phases):
 
 @real
 def test_a_rank_dies_in_a_message_by_the_real_ucx(tmp_path):
-    """While endpoints are made, in messages, and in a flush."""
+    """While endpoints are made, and in messages of two forms."""
     die(
         tmp_path,
         "001122",
         "First/time/us/300/-1",
         "Message/time/us/4300/-1",
-        "Freed/time/us/9900/0",
+        "Started/time/us/9900/0",
         OMPI_MCA_pml="ob1",
         OMPI_MCA_osc="^ucx",
         UCX_TLS="tcp,cuda_copy",
