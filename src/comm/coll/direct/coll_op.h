@@ -16,6 +16,7 @@
 // Large: `participant` is partly uninitialized, and `state` wholly.
 struct wm_coll_op {
     wm_coll_form_t form;
+    uint64_t key;     // of its class (coll_class.h)
     unsigned engines; // bits of engines that serve this rank; between hosts
                       // of the chosen one
     const wm_coll_engine_t *engine; // does the call; NULL: not chosen yet

@@ -68,44 +68,30 @@ bytes_of(const wm_participant_t *participant)
     return nbytes;
 }
 
-static bool
-is_short(const wm_participant_t *participant, size_t nbytes)
-{
-    return nbytes < WM_COLL_CLASS_BYTES
-           && !wm_coll_engines_take_short(participant->comm);
-}
-
-bool
-wm_coll_class_is_short(const wm_coll_op_t *op)
-{
-    const wm_participant_t *participant = &op->participant;
-    return participant->call->read
-           && wm_coll_class_has_length(participant->comm, participant->call)
-           && is_short(participant, bytes_of(participant));
-}
-
 static uint64_t
 key_of_kind(wm_coll_kind_t kind)
 {
-    return 1 + (uint64_t)kind;
+    return WM_COLL_CLASS_SHORT + 1 + (uint64_t)kind;
 }
 
-// Returns the class of a call; 0: MPI does it, as all ranks know.
-static uint64_t
-key_of(const wm_coll_op_t *op)
+uint64_t
+wm_coll_class_key(const wm_participant_t *participant)
 {
-    const wm_participant_t *participant = &op->participant;
     const wm_coll_t *call = participant->call;
     uint64_t log = 0;
+    if (wm_comm_is_one_host(participant->comm))
+        return WM_COLL_CLASS_NONE;
     if (asks_each_time(call->kind))
         return key_of_kind(call->kind);
-    if (!participant->reducible || !call->read
-        || !wm_coll_class_has_length(participant->comm, call)
-        || (wm_coll_shape(call->kind)->uneven && call->receives == NULL))
-        return 0;
+    if (!call->read || !wm_coll_class_has_length(participant->comm, call))
+        return WM_COLL_CLASS_NONE;
     size_t nbytes = bytes_of(participant);
-    if (nbytes == 0 || is_short(participant, nbytes))
-        return 0;
+    if (nbytes < WM_COLL_CLASS_BYTES
+        && !wm_coll_engines_take_short(participant->comm))
+        return WM_COLL_CLASS_SHORT;
+    if (!participant->reducible || nbytes == 0
+        || (wm_coll_shape(call->kind)->uneven && call->receives == NULL))
+        return WM_COLL_CLASS_NONE;
     while (nbytes >> log > 1)
         ++log;
     return key_of_kind(call->kind) + ((uint64_t)participant->type << 16)
@@ -134,11 +120,12 @@ wm_coll_class_find(const wm_coll_op_t *op, unsigned *engines)
     if (asks_each_time(participant->call->kind))
         return op->form != WM_COLL_FORM_BLOCKING || comm->split > 0
                || wm_coll_engines_do(comm, participant->call->kind) == 0;
-    uint64_t key = key_of(op);
-    const wm_coll_class_t *class = key != 0 ? class_of(comm, key) : NULL;
+    if (op->key <= WM_COLL_CLASS_SHORT)
+        return true;
+    const wm_coll_class_t *class = class_of(comm, op->key);
     if (class != NULL)
         *engines = class->engine;
-    return key == 0 || (class != NULL && class->settled);
+    return class != NULL && class->settled;
 }
 
 bool
@@ -217,11 +204,10 @@ wm_coll_class_begin(const wm_coll_op_t *op, wm_coll_class_t **class,
                     wm_error_t *err)
 {
     wm_comm_t *comm = op->participant.comm;
-    uint64_t key = key_of(op);
-    *class = class_of(comm, key);
+    *class = class_of(comm, op->key);
     if (*class != NULL)
         return 0;
-    int code = wm_coll_class_keep(comm, key, 0, err);
+    int code = wm_coll_class_keep(comm, op->key, 0, err);
     if (code < 0)
         return code;
     wm_coll_class_t *asked = *class = comm->colls.classes;
@@ -288,7 +274,7 @@ wm_coll_class_ask(const wm_coll_op_t *op, unsigned *engines, wm_error_t *err)
     wm_comm_t *comm = op->participant.comm;
     const wm_coll_t *call = op->participant.call;
     bool again = asks_each_time(call->kind);
-    wm_coll_class_t *class = class_of(comm, key_of(op));
+    wm_coll_class_t *class = class_of(comm, op->key);
     wm_error_t why;
     if (comm->colls.opened == 0)
         comm->colls.device = wm_coll_device(call);
@@ -298,7 +284,7 @@ wm_coll_class_ask(const wm_coll_op_t *op, unsigned *engines, wm_error_t *err)
         return settled;
     }
     bool first = class == NULL;
-    int code = first ? wm_coll_class_keep(comm, key_of(op), 0, &why) : 0;
+    int code = first ? wm_coll_class_keep(comm, op->key, 0, &why) : 0;
     class = first ? comm->colls.classes : class;
     wm_preflight_t preflight = {
         .call = call->kind,

@@ -31,10 +31,15 @@
 bool
 wm_coll_class_has_length(wm_comm_t *comm, const wm_coll_t *call);
 
-// Returns true if all ranks know that the call has too few bytes for the
-// engines between hosts. This rank has read its arguments.
-bool
-wm_coll_class_is_short(const wm_coll_op_t *op);
+// Calls without a class, of which MPI does those whose lengths do not vary: on
+// one host, and between hosts if all ranks know that MPI alone does it; those
+// of too few bytes for the engines between hosts.
+#define WM_COLL_CLASS_NONE UINT64_C(0)
+#define WM_COLL_CLASS_SHORT UINT64_C(1)
+
+// Returns the class of a call, which all ranks know alike.
+uint64_t
+wm_coll_class_key(const wm_participant_t *participant);
 
 typedef struct wm_coll_class wm_coll_class_t;
 

@@ -520,8 +520,7 @@ static unsigned
 serving_of(const wm_coll_op_t *op, unsigned among)
 {
     unsigned found = 0;
-    if (!wm_comm_is_one_host(op->participant.comm)
-        && wm_coll_class_is_short(op))
+    if (op->key == WM_COLL_CLASS_SHORT)
         return 0;
     for (int i = 0; i < ENGINES && op->participant.reducible; ++i)
         if ((among & 1u << i) != 0 && engine_serves(engines[i], op))
@@ -572,6 +571,7 @@ wm_coll_op_init(wm_coll_op_t *op, wm_comm_t *comm, wm_barrier_t *barrier,
     op->moved = NULL;
     op->wrong.code = 0;
     wm_participant_init(&op->participant, comm, barrier, call);
+    op->key = wm_coll_class_key(&op->participant);
     bool opens = form == WM_COLL_FORM_BLOCKING
                  || form == WM_COLL_FORM_PERSISTENT;
     op->engines = serving_of(op, opens ? wm_coll_engines_span(comm)
