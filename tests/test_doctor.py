@@ -212,6 +212,17 @@ def each(group, **facts):
     return change
 
 
+def library(told, version=None, engine="nccl", title="NCCL"):
+    return {
+        engine: {
+            "title": title,
+            "cure": f"install {title}",
+            "version": version,
+            "told": told,
+        }
+    }
+
+
 def one(number, group, **facts):
     def change(told):
         told["ranks"][number][group].update(copy.deepcopy(facts))
@@ -273,19 +284,27 @@ def of_strange_launcher(told):
 
 
 SHM = rank_facts(0, 2)["host"]["shm"]
+BOTH = library("2.28.9, /a", "2.28.9") | library("none", None, "toy", "Toy")
+NONE = library("none: no file") | library("none: no such", None, "toy", "Toy")
 RULES = [
     (
-        each("core", nccl=0, nccl_told="none: libnccl.so.2 cannot be loaded"),
-        "nccl",
+        and_(one(0, "core", libraries=BOTH), one(1, "core", libraries=NONE)),
+        "no-library",
+        "note",
+        "rank 1: NCCL is none: no file, Toy is none: no such. Coll",
+    ),
+    (
+        each("core", libraries=library("none: libnccl.so.2 cannot be loaded")),
+        "no-library",
         "note",
         "ranks 0, 1: NCCL is none: libnccl.so.2 cannot be loaded. Coll",
     ),
     (
         and_(
-            one(0, "core", nccl=22809, nccl_told="2.28.9, /a"),
-            one(1, "core", nccl=22703, nccl_told="2.27.3, /b"),
+            one(0, "core", libraries=library("2.28.9, /a", "2.28.9")),
+            one(1, "core", libraries=library("2.27.3, /b", "2.27.3")),
         ),
-        "nccl",
+        "libraries",
         "warning",
         "it does not serve: 2.28.9, /a (rank 0); 2.27.3, /b (rank 1)",
     ),
@@ -655,10 +674,10 @@ RULES = [
     ),
     (
         and_(
-            each("core", nccl=0, nccl_told="none: no such file"),
+            each("core", libraries=library("none: no such file")),
             setting("WARPMPI_REQUIRE", "gpu"),
         ),
-        "nccl",
+        "no-library",
         "warning",
         "and none go on streams; WARPMPI_REQUIRE=gpu makes them raise",
     ),

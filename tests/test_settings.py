@@ -113,6 +113,18 @@ def test_the_guide_has_every_transport():
     assert {n for n in known if f"'{n}'" not in told} == set()
 
 
+def test_the_guide_has_every_engine():
+    toys = {
+        name
+        for path in ROOT.glob("tests/toys/*_engine.c")
+        for name in re.findall(r"wm_(\w+)_engine = {", path.read_text())
+    }
+    known = set(_core._coll_engines()) - toys
+    values = TABLE["WARPMPI_ENGINES"].values
+    assert known <= set(re.findall(r"\w+", values))
+    assert {n for n in known if f"'{n}'" not in wm.transport.__doc__} == set()
+
+
 def test_the_guide_has_every_counter():
     missing = {name for name in wm.stats() if f"`{name}`" not in GUIDE}
     assert {

@@ -393,11 +393,16 @@ def child_command(what: str, *words: str) -> list[str]:
     return [*start, "doctor", "--child", what, *words]
 
 
-def of_nccl(warpmpi: ModuleType) -> dict[str, Any]:
-    """Return what there is of NCCL, for jobs on several hosts."""
-    version, path, error = warpmpi._core._nccl()
-    number = f"{version // 10000}.{version // 100 % 100}.{version % 100}"
-    return {
-        "nccl": version,
-        "nccl_told": f"{number}, {path}" if version else f"none: {error}",
-    }
+def of_libraries(warpmpi: ModuleType) -> dict[str, Any]:
+    """Return the libraries of engines, for jobs on several hosts."""
+    found = {}
+    for row in warpmpi._core._coll_libraries():
+        engine, title, cure, version, path, error = row
+        told = f"{version}, {path}" if version else f"none: {error}"
+        found[engine] = {
+            "title": title,
+            "cure": cure,
+            "version": version,
+            "told": told,
+        }
+    return {"libraries": found}

@@ -61,6 +61,16 @@ class Job:
                 told.setdefault(value, []).append(rank)
         return told
 
+    def libraries(self) -> dict[str, dict[int, Facts]]:
+        """Return what ranks tell of the libraries, by engine and rank."""
+        found: dict[str, dict[int, Facts]] = {}
+        for rank in range(self.size):
+            for engine, row in (
+                self.get(rank, "core", "libraries") or {}
+            ).items():
+                found.setdefault(engine, {})[rank] = row
+        return found
+
     def hosts(self) -> list[tuple[str, list[int]]]:
         """Return the name of each host, as the core has it, and its ranks."""
         return self._named("identity")

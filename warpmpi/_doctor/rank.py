@@ -210,8 +210,8 @@ def _examine(report: Facts, teller: Teller, limit: float) -> None:
         teller.step("waits for the other ranks' facts")
     pairs.wait_for_all(world)
     if _is_of_hosts(world, own) and wm is not None:
-        teller.step("looks for NCCL")
-        own["core"].update(facts.of_nccl(wm))
+        teller.step("looks for the libraries of engines")
+        own["core"].update(facts.of_libraries(wm))
     teller.step("makes a wm.Comm")
     comm = _make_comm(world, wm, own)
     report["ranks"] = world.gather(own) or [own]

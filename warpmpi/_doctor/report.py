@@ -242,11 +242,13 @@ def _between(job: Job) -> Iterator[str]:
         yield f"the {SLOWEST} slowest of {len(told)} (--json has all):"
         told = sorted(told)[:SLOWEST]
     yield from (text for _, text in told)
-    title = "NCCL"
-    for text, ranks in job.values("core", "nccl_told").items():
-        whom = "" if len(ranks) == job.size else f"{names(ranks)}: "
-        yield _line(title, whom + text)
-        title = ""
+    for found in job.libraries().values():
+        title = found[min(found)]["title"]
+        for text in dict.fromkeys(row["told"] for row in found.values()):
+            ranks = [rank for rank in found if found[rank]["told"] == text]
+            whom = "" if len(ranks) == job.size else f"{names(ranks)}: "
+            yield _line(title, whom + text)
+            title = ""
     engines = job.report.get("engines") or {}
     if best and engines:
         yield _line("", f"Allreduce of all ranks: by {', '.join(engines)}")

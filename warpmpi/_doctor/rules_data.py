@@ -366,38 +366,53 @@ def _slow(job: Job) -> Iterator[Finding]:
         )
 
 
-def _nccl(job: Job) -> Iterator[Finding]:
-    """Between hosts GPU arrays go by NCCL, or through host memory."""
-    told = job.values("core", "nccl")
+def _no_library(job: Job) -> Iterator[Finding]:
+    """Between hosts GPU arrays go by a library, or through host memory."""
+    found = job.libraries()
+    lacking = [
+        rank
+        for rank in range(job.size)
+        if any(rank in rows for rows in found.values())
+        and not any(
+            rank in rows and rows[rank]["version"] for rows in found.values()
+        )
+    ]
+    if not lacking:
+        return
+    rows = [found[engine][lacking[0]] for engine in found]
+    told = [f"{row['title']} is {row['told']}" for row in rows]
+    forbidden = "; WARPMPI_REQUIRE=gpu makes them raise"
+    yield Finding(
+        "no-library",
+        WARNING if job.may_not_stage else NOTE,
+        f"{names(lacking)}: {', '.join(told)}. Collectives of GPU "
+        "arrays go between hosts through host memory, and none go on "
+        "streams" + (forbidden if job.may_not_stage else ""),
+        rows[0]["cure"],
+    )
+
+
+def _libraries(job: Job) -> Iterator[Finding]:
+    """All hosts have one version of a library, but for its last number."""
     if job.simulated or not any(map(job.devices, range(job.size))):
         return
-    cure = (
-        "install one version of NCCL, 2.20 or newer, on all hosts: pip "
-        "install nvidia-nccl-cu12 (or -cu13), or the system's package"
-    )
-    if 0 in told:
-        lacking = told[0]
-        forbidden = "; WARPMPI_REQUIRE=gpu makes them raise"
-        yield Finding(
-            "nccl",
-            WARNING if job.may_not_stage else NOTE,
-            f"{names(lacking)}: NCCL is "
-            f"{job.get(lacking[0], 'core', 'nccl_told')}. Collectives of GPU "
-            "arrays go between hosts through host memory, and none go on "
-            "streams" + (forbidden if job.may_not_stage else ""),
-            cure,
-        )
-    elif len({version // 100 for version in told}) > 1:
-        versions = [
-            f"{job.get(ranks[0], 'core', 'nccl_told')} ({names(ranks)})"
-            for ranks in told.values()
-        ]
-        yield Finding(
-            "nccl",
-            WARNING,
-            f"NCCL differs, so it does not serve: {'; '.join(versions)}",
-            cure,
-        )
+    yield from _no_library(job)
+    for rows in job.libraries().values():
+        told: dict[str, list[int]] = {}
+        for rank, row in rows.items():
+            if row["version"]:
+                told.setdefault(row["told"], []).append(rank)
+        versions = {rows[ranks[0]]["version"] for ranks in told.values()}
+        if len({version.rpartition(".")[0] for version in versions}) > 1:
+            row = rows[min(rows)]
+            each = [f"{text} ({names(told[text])})" for text in told]
+            yield Finding(
+                "libraries",
+                WARNING,
+                f"{row['title']} differs, so it does not serve: "
+                f"{'; '.join(each)}",
+                row["cure"],
+            )
 
 
 def reach_of(job: Job, row: Facts) -> Reach | None:
@@ -423,5 +438,5 @@ RULES: tuple[Rule, ...] = (
     _forbidden,
     _slow_card,
     _slow,
-    _nccl,
+    _libraries,
 )

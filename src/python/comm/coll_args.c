@@ -10,7 +10,7 @@
 #include "comm/message/pattern.h"
 #include "comm/coll/call/reducible.h"
 #include "comm/coll/run/coll_class.h"
-#include "comm/coll/nccl/nccl_library.h"
+
 #include "comm/coll/run/coll_engines.h"
 #include "python/comm/average.h"
 #include "python/comm/reduced.h"
@@ -574,24 +574,45 @@ coll_engines(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
     return counts;
 }
 
-PyDoc_STRVAR(nccl_doc, "_nccl()\n--\n\n"
-                       "Open NCCL's library. Return its version, such as "
-                       "22809, its path,\nand None; or 0, None, and why "
-                       "there is none.");
+PyDoc_STRVAR(libraries_doc,
+             "_coll_libraries()\n--\n\n"
+             "Open the libraries of the engines of collectives. Return for\n"
+             "each its engine's name, its title, what to do where it is\n"
+             "missing, its version, its path, and None; or None, None, and\n"
+             "why there is none.");
 
 static PyObject *
-nccl(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
+library_row(const wm_coll_engine_t *engine)
 {
+    const wm_coll_library_t *library = engine->library;
+    const char *version = NULL, *path = NULL;
     wm_error_t err;
     int code;
-    WM_PY_UNLOCKED(code = wm_nccl_load(&err));
-    return Py_BuildValue("izz", wm_nccl_version(), wm_nccl_path(),
-                         code < 0 ? err.text : NULL);
+    WM_PY_UNLOCKED(code = library->find(&version, &path, &err));
+    return Py_BuildValue("ssszzz", engine->name, library->title, library->cure,
+                         version, path, code < 0 ? err.text : NULL);
+}
+
+static PyObject *
+coll_libraries(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
+{
+    const wm_coll_engine_t *engine;
+    PyObject *rows = PyList_New(0);
+    for (int i = 0; rows != NULL && (engine = wm_coll_engines_at(i)) != NULL;
+         ++i) {
+        if (engine->library == NULL)
+            continue;
+        PyObject *row = library_row(engine);
+        if (row == NULL || PyList_Append(rows, row) < 0)
+            Py_CLEAR(rows);
+        Py_XDECREF(row);
+    }
+    return rows;
 }
 
 PyMethodDef wm_py_coll_args_functions[] = {
     {"_coll_engines", coll_engines, METH_NOARGS, engines_doc},
     {"_collectives", collectives, METH_NOARGS, collectives_doc},
-    {"_nccl", nccl, METH_NOARGS, nccl_doc},
+    {"_coll_libraries", coll_libraries, METH_NOARGS, libraries_doc},
     {0},
 };

@@ -94,8 +94,18 @@ typedef struct {
     void (*restart)(wm_coll_op_t *op, wm_barrier_t *barrier);
 } wm_coll_restart_t;
 
+// A library that an engine calls, opened at run time.
 typedef struct {
-    const char *name; // as reports tell it
+    const char *title; // as people know it
+    const char *cure;  // what to do where it is missing, or not alike
+    // Opens it. *version: such as "2.28.9"; *path: where it was found; both
+    // live as long as the process. Fails with the reason: there is none.
+    int (*find)(const char **version, const char **path, wm_error_t *err);
+} wm_coll_library_t;
+
+typedef struct {
+    const char *name;                 // as reports tell it
+    const wm_coll_library_t *library; // NULL: it needs none
     // Its nonblocking calls must start in one order on all ranks: each waits
     // until the one before has set op->begun.
     bool in_order;

@@ -236,6 +236,7 @@ nccl_drop(wm_coll_op_t *op)
 
 const wm_coll_engine_t wm_nccl_engine = {
     .name = "nccl",
+    .library = &wm_nccl_for_people,
     .in_order = true,
     .takes = WM_COLL_TAKES_DEVICE,
     .does = nccl_does,

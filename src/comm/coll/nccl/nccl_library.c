@@ -3,20 +3,23 @@
 
 #include <dlfcn.h>
 #include <limits.h>
+#include <stdio.h>
 #include <stdatomic.h>
 
 #include "cuda/library.h"
 #include "cuda/lock.h"
 
 #define MAGIC 0xcafebeefu
+#define CURE                                                                  \
+    "install NCCL 2.20 or newer (`pip install nvidia-nccl-cu12` or -cu13, "   \
+    "or the system's package) on all hosts, of one version"
 
 wm_nccl_functions_t wm_nccl;
 
 static const wm_library_t nccl_library = {
     .name = "libnccl.so.2",
     .folder = "nvidia/nccl/lib",
-    .cure = "install NCCL 2.20 or newer (`pip install nvidia-nccl-cu12` or "
-            "-cu13, or the system's package) on all hosts",
+    .cure = CURE,
     .mode = RTLD_LOCAL,
 };
 
@@ -76,11 +79,25 @@ wm_nccl_version(void)
     return atomic_load(&nccl_state) == LOADED ? nccl_version : 0;
 }
 
-const char *
-wm_nccl_path(void)
+static int
+nccl_library_find(const char **version, const char **path, wm_error_t *err)
 {
-    return atomic_load(&nccl_state) == LOADED ? nccl_path : NULL;
+    static char text[32];
+    int code = wm_nccl_load(err);
+    if (code < 0)
+        return code;
+    snprintf(text, sizeof text, "%d.%d.%d", nccl_version / 10000,
+             nccl_version / 100 % 100, nccl_version % 100);
+    *version = text;
+    *path = nccl_path;
+    return 0;
 }
+
+const wm_coll_library_t wm_nccl_for_people = {
+    .title = "NCCL",
+    .cure = CURE,
+    .find = nccl_library_find,
+};
 
 wm_nccl_config_t
 wm_nccl_config(int blocking)

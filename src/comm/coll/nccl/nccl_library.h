@@ -8,7 +8,7 @@
 #include <cuda.h>
 #include <stddef.h>
 
-#include "cuda/error.h"
+#include "comm/coll/call/coll_engine.h"
 
 #define WM_NCCL_OLDEST 22000 // 2.20.0, as ncclGetVersion says
 
@@ -80,12 +80,12 @@ extern wm_nccl_functions_t wm_nccl;
 WM_MUST_CHECK int
 wm_nccl_load(wm_error_t *err);
 
-// Returns its version, such as 22809 for 2.28.9, and where it was found;
-// borrowed. 0 and NULL: not loaded.
+// Returns its version, such as 22809 for 2.28.9; 0: not loaded.
 int
 wm_nccl_version(void);
-const char *
-wm_nccl_path(void);
+
+// What the doctor tells of it.
+extern const wm_coll_library_t wm_nccl_for_people;
 
 // Returns a configuration with NCCL's defaults.
 wm_nccl_config_t

@@ -31,9 +31,8 @@
 bool
 wm_coll_class_has_length(wm_comm_t *comm, const wm_coll_t *call);
 
-// Calls without a class, of which MPI does those whose lengths do not vary: on
-// one host, and between hosts if all ranks know that MPI alone does it; those
-// of too few bytes for the engines between hosts.
+// Calls without a class: on one host, and calls that MPI does, as all ranks
+// know; of too few bytes for the engines between hosts, which MPI does, too.
 #define WM_COLL_CLASS_NONE UINT64_C(0)
 #define WM_COLL_CLASS_SHORT UINT64_C(1)
 
