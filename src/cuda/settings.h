@@ -34,8 +34,8 @@
     X(TRANSPORT, TRANSPORT, "", "ipc, host, mpi or ucx", SHOULD,              \
       "how GPU memory travels")                                               \
     X(EAGER_LIMIT, BYTES, "65536", "0 or more", SHOULD,                       \
-      "bytes up to which a blocking Send of GPU memory does not wait for "    \
-      "its receiver")                                                         \
+      "bytes up to which a blocking Send of GPU memory, or a send on a "      \
+      "stream, does not wait for its receiver")                               \
     X(HOST_MESSAGES, WORD, "", "mpi", MUST,                                   \
       "calls with host memory only are MPI's own")                            \
     X(REQUIRE, WORD, "", "gpu", MUST,                                         \

@@ -130,6 +130,18 @@ wm_end_open_stream(wm_end_t *end, wm_error_t *err)
     return 0;
 }
 
+int
+wm_end_leave_stream(wm_end_t *end, wm_error_t *err)
+{
+    int code = 0;
+    if (end->buffer.order != NULL)
+        code = wm_order_after_read(end->buffer.order, end->access.user_device,
+                                   end->access.user_stream, err);
+    if (code == 0)
+        wm_op_complete(&end->op);
+    return code;
+}
+
 void
 wm_end_route(const wm_end_t *end, const wm_route_t *route, const char *row)
 {
@@ -175,8 +187,7 @@ drop_rows(wm_end_t *end)
 void
 wm_end_drop(wm_end_t *end)
 {
-    if (end->buffer.pattern != NULL)
-        wm_pack_drop(end);
+    wm_pack_drop(end);
     wm_access_close(&end->access);
     if (end->event != NULL)
         wm_event_release(end->access.user_device, end->event);
@@ -266,8 +277,7 @@ void
 wm_end_free(wm_op_t *op)
 {
     wm_end_t *end = (wm_end_t *)op;
-    if (end->buffer.pattern != NULL)
-        wm_pack_drop(end);
+    wm_pack_drop(end);
     wm_access_close(&end->access);
     if (end->packet_pinned)
         wm_pinned_free(end->packet);

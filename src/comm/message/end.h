@@ -117,6 +117,11 @@ wm_end_borrows(const wm_end_t *end);
 WM_MUST_CHECK int
 wm_end_open_stream(wm_end_t *end, wm_error_t *err);
 
+// Sender: reports the end when the user's stream has all the work that reads
+// the buffer: later work on it may change the buffer.
+WM_MUST_CHECK int
+wm_end_leave_stream(wm_end_t *end, wm_error_t *err);
+
 // Writes, if asked for, that `row` serves this end (engine/route.h).
 void
 wm_end_route(const wm_end_t *end, const wm_route_t *route, const char *row);

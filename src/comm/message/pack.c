@@ -18,6 +18,7 @@ enum { UNPACK_NEW, UNPACK_READ, UNPACK_WRITTEN };
 
 typedef struct {
     wm_block_t *block; // stands in for the buffer
+    char *source;      // the buffer, if it has no gaps
     char *host;        // stands in for the buffer
     char *span;        // page-locked copy of a pattern's memory
     int step;          // state of unpacking
@@ -54,6 +55,7 @@ stand_in_on_device(wm_end_t *end, size_t nbytes, wm_error_t *err)
     if (code < 0)
         return code;
     wm_block_describe(gaps_of(end)->block, &end->buffer.memory);
+    gaps_of(end)->source = end->buffer.data;
     end->buffer.data = wm_block_pointer(gaps_of(end)->block);
     return 0;
 }
@@ -144,11 +146,19 @@ wm_pack_by_eager_ll(const wm_end_t *end)
     return by_eager_ll ? &end->buffer.pattern->parts[0] : NULL;
 }
 
+// Takes the block of a copy at once: without memory the send waits for its
+// receiver.
 static bool
 pack_try_take(wm_end_t *end, const char **why)
 {
     *why = "the host packs";
-    return by_kernel(end);
+    if (end->buffer.pattern != NULL)
+        return by_kernel(end);
+    *why = "no memory for a copy";
+    if (stand_in_on_device(end, end->buffer.nbytes, NULL) < 0)
+        return false;
+    wm_stat_add(WM_STAT_handed_off_bytes, (int64_t)end->buffer.nbytes);
+    return true;
 }
 
 // Takes the block; nothing is packed yet.
@@ -157,6 +167,19 @@ pack_offer(wm_end_t *end, wm_error_t *err)
 {
     end->around = &wm_sending_packed;
     return stand_in_on_device(end, end->buffer.nbytes, err);
+}
+
+// Copies the message into the block.
+static int
+pack_enqueue(wm_end_t *end, int device, CUstream stream, wm_error_t *err)
+{
+    const wm_pattern_t *pattern = end->buffer.pattern;
+    return pattern == NULL
+               ? wm_memory_copy(device, end->buffer.data, gaps_of(end)->source,
+                                end->buffer.nbytes, stream, err)
+               : wm_pattern_copy_part(pattern, 0, end->buffer.data,
+                                      end->buffer.nbytes, true, device, stream,
+                                      err);
 }
 
 // Packs on the user's stream, after all work that writes the buffer; later
@@ -172,9 +195,7 @@ pack_on_stream(wm_end_t *end, wm_error_t *err)
     if (code == 0)
         code = wm_event_acquire(device, &end->event, err);
     if (code == 0)
-        code = wm_pattern_copy_part(end->buffer.pattern, 0, end->buffer.data,
-                                    end->buffer.nbytes, true, device, stream,
-                                    err);
+        code = pack_enqueue(end, device, stream, err);
     if (code < 0)
         return code;
     code = wm_event_record(device, end->event, stream, err);
@@ -197,9 +218,11 @@ pack_go(wm_end_t *end, wm_error_t *err)
         code = wm_end_open_stream(end, err);
         stream = end->access.stream;
         if (code == 0)
-            code = wm_pattern_copy_part(end->buffer.pattern, 0,
-                                        end->buffer.data, end->buffer.nbytes,
-                                        true, device, stream, err);
+            code = pack_enqueue(end, device, stream, err);
+        if (code == 0 && end->access.user_device >= 0)
+            code = wm_stream_follow(end->access.user_device,
+                                    end->access.user_stream, device, stream,
+                                    err);
     }
     if (code < 0)
         return code;

@@ -14,8 +14,9 @@
 // The row of a sender. Functions that a row does not need are NULL.
 struct wm_sending {
     const char *name;
-    // Asked only for memory with gaps that no row before takes: its offer()
-    // packs, and the list is asked again for one that carries what is packed.
+    // Asked only for a message that no row before takes and that has gaps, or
+    // is copied first (wm_protocols_t): its offer() makes room, and the list
+    // is asked again for a row that carries the packed copy.
     bool packs;
     // Takes the message, with all that may be lacking, and returns true if the
     // row serves it. Else returns the reason, in a few words that live as long
@@ -131,6 +132,9 @@ typedef struct {
                                      const wm_buffer_t *buffer,
                                      const wm_envelope_t *envelope,
                                      wm_op_t **op, wm_error_t *err);
+    // Returns true if a send on a stream of the program does not wait for its
+    // receiver: the stream copies the message, and then goes on.
+    bool (*copies)(const wm_end_t *end);
     // Launches the kernels that wait for others of their kind.
     void (*flush)(void);
 } wm_protocols_t;

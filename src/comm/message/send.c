@@ -95,10 +95,11 @@ static const wm_sending_t *
 choose(wm_end_t *end, wm_route_t *route)
 {
     const wm_sending_t *const *row = wm_protocols.sending;
-    bool gaps = end->buffer.pattern != NULL && end->around == NULL;
+    bool packs = end->around == NULL
+                 && (end->buffer.pattern != NULL || wm_protocols.copies(end));
     for (;; ++row) {
         const char *why = "";
-        if ((*row)->packs && !gaps)
+        if ((*row)->packs && !packs)
             continue;
         if ((*row)->try_take(end, &why))
             return *row;
@@ -125,6 +126,17 @@ begin_payload(wm_end_t *end, wm_error_t *err)
         code = row->offer(end, err);
     if (code == 0)
         wm_end_route(end, &route, row->name);
+    return code;
+}
+
+// Lets the caller go on, as its stream has the copy of the message.
+static int
+send_copied(wm_end_t *end, wm_error_t *err)
+{
+    if (end->around == NULL || !wm_protocols.copies(end))
+        return 0;
+    int code = wm_end_leave_stream(end, err);
+    wm_engine_notify(); // nobody else may wait for the receiver
     return code;
 }
 
@@ -157,6 +169,8 @@ try_start(wm_end_t *end, wm_error_t *err)
     code = end->around != NULL ? end->around->go(end, &late) : 0;
     if (code == 0 && end->sending->go != NULL)
         code = end->sending->go(end, &late);
+    if (code == 0)
+        code = send_copied(end, &late);
     if (code < 0)
         wm_send_fail(end, &late);
     return 0;

@@ -182,7 +182,7 @@ device_eager_posted(wm_end_t *end, const wm_error_t *failure)
         return;
     }
     wm_offer_posted(end);
-    if (posts_on_stream(end) && wm_offer_end_for_stream(end, &err) < 0)
+    if (posts_on_stream(end) && wm_end_leave_stream(end, &err) < 0)
         wm_send_fail(end, &err);
 }
 

@@ -152,12 +152,24 @@ wm_eager_report_copied(wm_end_t *end, wm_error_t *err)
     return 0;
 }
 
+static bool
+is_eager(const wm_end_t *end)
+{
+    return !end->synchronous && (end->buffer.nbytes <= limit || end->eager)
+           && !wm_require_is_on(end->op.comm);
+}
+
 bool
 wm_eager_applies(const wm_end_t *end)
 {
-    return end->blocking && !end->synchronous && end->access.user_device < 0
-           && (end->buffer.nbytes <= limit || end->eager)
-           && !wm_require_is_on(end->op.comm);
+    return end->blocking && end->access.user_device < 0 && is_eager(end);
+}
+
+bool
+wm_eager_copies(const wm_end_t *end)
+{
+    return end->access.user_device >= 0 && wm_buffer_on_device(&end->buffer)
+           && is_eager(end);
 }
 
 int

@@ -20,6 +20,13 @@
 bool
 wm_eager_applies(const wm_end_t *end);
 
+// Returns true if a send on a stream of the program must not wait for its
+// receiver, under the same conditions, also if it is nonblocking. The stream
+// itself copies the message (pack.c), as later work on it may change the
+// buffer.
+bool
+wm_eager_copies(const wm_end_t *end);
+
 // Sender, while its offer waits: reports the end to the caller when the buffer
 // is no longer needed. Returns an error if it never will be.
 WM_MUST_CHECK int

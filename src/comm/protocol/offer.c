@@ -125,18 +125,6 @@ wm_offer_look(wm_end_t *end, wm_error_t *err)
                               end->rank, end->slot->error);
 }
 
-int
-wm_offer_end_for_stream(wm_end_t *end, wm_error_t *err)
-{
-    int code = 0;
-    if (end->buffer.order != NULL)
-        code = wm_order_after_read(end->buffer.order, end->access.user_device,
-                                   end->access.user_stream, err);
-    if (code == 0)
-        wm_op_complete(&end->op);
-    return code;
-}
-
 // Lets the user's stream, which sends, go on when the receiver's stream has
 // taken the data.
 static int
@@ -147,7 +135,7 @@ follow_receiver(wm_end_t *end, wm_error_t *err)
     if (code == 0)
         code = wm_word_wait(device, end->access.user_stream, &end->slot->taken,
                             end->fragments.taken_base + 1, err);
-    return code < 0 ? code : wm_offer_end_for_stream(end, err);
+    return code < 0 ? code : wm_end_leave_stream(end, err);
 }
 
 int

@@ -47,11 +47,6 @@ wm_offer_is_handed_off(const wm_end_t *end);
 void
 wm_offer_posted(wm_end_t *end);
 
-// Reports the end when the user's stream has all the work that reads the
-// buffer: later work on it may change the buffer.
-WM_MUST_CHECK int
-wm_offer_end_for_stream(wm_end_t *end, wm_error_t *err);
-
 // Begin and end the steps of all offers. wm_offer_look() returns an error that
 // the receiver or MPI reports. wm_offer_ended() returns 1 when the receiver
 // has taken everything and no word of ours is still to come, 0 if not yet;
