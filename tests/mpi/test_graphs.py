@@ -10,6 +10,7 @@ import gc
 import os
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -531,6 +532,81 @@ def test_a_capture_that_fails_on_one_rank(fresh, stream, fail, name):
         channel.Barrier()  # nor are other calls the worse for it
     stream.synchronize()
     captured[0].free()
+
+
+def refuse_argument(channel, a, fail):
+    with pytest.raises(TypeError, match="sendbuf"):
+        channel.Allreduce(np.ones(SIZE, "int32"), a)
+
+
+def refuse_launch(channel, a, fail):
+    fail("LaunchKernel")
+    with pytest.raises(wm.CudaError):
+        channel.Allreduce(MPI.IN_PLACE, a)
+
+
+REFUSED = {"argument": refuse_argument, "launch": refuse_launch}
+
+
+def wait_for_error(stream, text):
+    with pytest.raises(RuntimeError, match=text):
+        for _ in range(200):
+            stream.synchronize()
+            time.sleep(0.1)
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.skipif(kinds.is_real(), reason="needs the simulated driver")
+@pytest.mark.parametrize("launches", [False, True], ids=["not", "launched"])
+@pytest.mark.parametrize("how", REFUSED)
+def test_a_refused_call_ends_the_waits_of_others(
+    fresh, stream, fail, how, launches
+):
+    """Whether the rank launches its graph, which lacks the call, or not."""
+    channel, a = fresh.on(stream), wm.zeros(SIZE, "int32")
+    with graphs.capture(stream) as captured:
+        channel.Allreduce(MPI.IN_PLACE, a)
+    captured[0].free()
+    refuses = fresh.rank == fresh.size - 1
+    with graphs.capture(stream) as captured:
+        if refuses:
+            REFUSED[how](channel, a, fail)
+        else:
+            channel.Allreduce(MPI.IN_PLACE, a)
+    if launches or not refuses:
+        captured[0].launch(stream)
+    wait_for_error(stream, "refused when it was captured")
+    captured[0].free()
+    with pytest.raises(RuntimeError, match="no more calls on streams"):
+        channel.Allreduce(MPI.IN_PLACE, a)
+    other = MPI.COMM_WORLD.Dup()  # another communicator goes on
+    wm.Comm(other).on(stream).Allreduce(MPI.IN_PLACE, a)
+    stream.synchronize()
+    other.Free()
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.long
+@pytest.mark.parametrize("alone", [False, True], ids=["all", "again"])
+def test_a_late_launch_after_a_refused_call(fresh, stream, alone):
+    """Nothing fails if all refused it, or if the rank has captured again."""
+    channel, a = fresh.on(stream), wm.zeros(SIZE, "int32")
+    late = fresh.rank == fresh.size - 1
+    with graphs.capture(stream) as first:
+        channel.Allreduce(MPI.IN_PLACE, a)
+    with graphs.capture(stream) as captured:
+        if late or not alone:
+            refuse_argument(channel, a, None)
+    captured[0].free()
+    if alone:
+        first[0].free()
+        with graphs.capture(stream) as first:
+            channel.Allreduce(MPI.IN_PLACE, a)
+    if late:
+        time.sleep(5)
+    first[0].launch(stream)
+    stream.synchronize()
+    first[0].free()
 
 
 def test_a_capture_that_is_spoilt_on_one_rank(fresh, stream):

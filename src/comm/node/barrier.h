@@ -16,6 +16,8 @@
 #include "comm/node/exchange_area.h"
 #include "cuda/word.h"
 
+#define WM_GRAPH_REFUSAL_BYTES 160
+
 // Words that streams write: stream_words.h.
 typedef struct {
     _Alignas(64) _Atomic uint32_t streams;
@@ -27,6 +29,10 @@ typedef struct {
     // Kernels of graphs that wait long write for whom, now and then; directly
     // behind the flag (kernels/abort.h).
     _Atomic uint32_t awaited;
+    // Captured calls that this rank has refused: twice their number, and one
+    // more until it captures another graph; the error of the last one.
+    _Atomic uint32_t refusals;
+    char refusal[WM_GRAPH_REFUSAL_BYTES];
 } wm_barrier_row_t;
 
 // The slot of a rank for a communicator, as other ranks learn it.

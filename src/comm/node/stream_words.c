@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/node/stream_words.h"
 
+#include <string.h>
+
 #include "comm/node/barrier_ranks.h"
 #include "kernels/ll.h"
 
@@ -147,6 +149,38 @@ wm_graph_words_begin(const wm_barrier_t *barrier)
     atomic_store(&slot->round, ROUND_EPOCH(ROUND_EPOCHS - 1));
     atomic_store(&slot->epochs, 0);
     atomic_store(&slot->awaited, 0);
+    atomic_store(&slot->refusals, 0);
+}
+
+void
+wm_graph_words_refuse(const wm_barrier_t *barrier, const char *text)
+{
+    wm_barrier_row_t *slot = barrier->of[barrier->rank].slot;
+    uint32_t refused = atomic_load(&slot->refusals) / 2 + 1;
+    wm_error_cut(text, sizeof slot->refusal, slot->refusal);
+    atomic_store(&slot->refusals, 2 * refused + 1);
+}
+
+void
+wm_graph_words_capture(const wm_barrier_t *barrier)
+{
+    wm_barrier_row_t *slot = barrier->of[barrier->rank].slot;
+    atomic_store(&slot->refusals, atomic_load(&slot->refusals) & ~1u);
+}
+
+bool
+wm_graph_words_find_refusal(const wm_barrier_t *barrier, int rank,
+                            char text[WM_GRAPH_REFUSAL_BYTES])
+{
+    const wm_barrier_row_t *its = barrier->of[rank].slot,
+                           *own = barrier->of[barrier->rank].slot;
+    uint32_t refused = atomic_load(&its->refusals);
+    if ((refused & 1) == 0
+        || (its != own && refused / 2 <= atomic_load(&own->refusals) / 2))
+        return false;
+    memcpy(text, its->refusal, WM_GRAPH_REFUSAL_BYTES);
+    text[WM_GRAPH_REFUSAL_BYTES - 1] = 0;
+    return true;
 }
 
 int
@@ -275,6 +309,16 @@ wm_graph_words_awaited(const wm_barrier_t *barrier, uint32_t *looks,
         if (epoch_is_awaited(own, barrier->of[rank].slot))
             return rank;
     return -1;
+}
+
+int
+wm_graph_words_enqueue_abort(const wm_barrier_t *barrier, int device,
+                             CUstream stream, wm_error_t *err)
+{
+    uint32_t differ = (uint32_t)WM_WORDS_DIFFER(barrier->size);
+    return wm_word_write(device, stream,
+                         &barrier->of[barrier->rank].slot->abort_flag,
+                         ABORTED | differ, err);
 }
 
 wm_word_op_t

@@ -86,6 +86,27 @@ wm_stream_word_arrived(const wm_barrier_t *barrier, int rank, uint32_t value);
 void
 wm_graph_words_begin(const wm_barrier_t *barrier);
 
+// Publish that this rank has refused a captured call, so that its graph lacks
+// the call; and that it has captured another graph since. One thread at a
+// time.
+void
+wm_graph_words_refuse(const wm_barrier_t *barrier, const char *text);
+void
+wm_graph_words_capture(const wm_barrier_t *barrier);
+
+// Returns true, and the error, if a rank, maybe this one, has refused a
+// captured call, and captured no other graph since. Another rank must have
+// refused more calls than this one.
+bool
+wm_graph_words_find_refusal(const wm_barrier_t *barrier, int rank,
+                            char text[WM_GRAPH_REFUSAL_BYTES]);
+
+// Enqueues that a replay sets our abort flag as if replays differed: the graph
+// has a part of a call.
+WM_MUST_CHECK int
+wm_graph_words_enqueue_abort(const wm_barrier_t *barrier, int device,
+                             CUstream stream, wm_error_t *err);
+
 // Enqueue a round, which the streams of all ranks pass, and then count epochs
 // from 0 on; the arrival at epoch `number`, from 1 on; the wait until all
 // others have arrived there, or later; and both. The streams of each rank must

@@ -12,6 +12,7 @@
 #include "comm/comm/require.h"
 #include "comm/engine/stats.h"
 #include "comm/diagnostics/hang.h"
+#include "comm/node/stream_words.h"
 #include "cuda/settings.h"
 #include "cuda/stream.h"
 
@@ -185,8 +186,8 @@ enqueue_marks(const run_t *run, wm_error_t *err)
                                   (size_t)desc->comm->size, desc->stream, err);
 }
 
-// Puts a call into a graph. Other ranks do not hear of a failure: theirs have
-// the call, and ours has not.
+// Puts a call into a graph. After a failure this graph lacks the call, and
+// those of other ranks may have it.
 static int
 capture(run_t *run, wm_error_t *err)
 {
@@ -197,6 +198,9 @@ capture(run_t *run, wm_error_t *err)
     code = enqueue_marks(run, err);
     if (code == 0)
         code = stream_coll_enqueue(run, err);
+    if (code < 0) // nodes of the call may be there
+        (void)!wm_graph_words_enqueue_abort(
+            run->symm->barrier, run->desc.device, run->desc.stream, NULL);
     return wm_symm_finish(run->symm, code, err);
 }
 
@@ -280,6 +284,8 @@ wm_stream_coll_call(wm_comm_t *comm, const wm_coll_t *call,
         code = give(&run, code, err);
     else if (code == 0)
         code = capture(&run, err);
+    if (code < 0 && on->capture != 0)
+        wm_symm_refuse_captured(run.symm, on->capture, err);
     bool on_host = run.symm->memory->on_host;
     if (code == 0)
         wm_stat_add(

@@ -18,6 +18,7 @@
 #define LED_ON_US 500
 #define LEVEL_US 300000 // more than two rounds of looks
 #define LOOKS_LEFT 20   // short pauses after a graph has last passed an epoch
+#define REFUSED_US 2000000 // a rank captures again in this time
 #define NAP_NS 100000
 #define NAPS 50000 // naps at the end when no rank can come any more
 
@@ -96,16 +97,18 @@ wm_stream_failure_look(wm_comm_t *comm)
 }
 
 // Reports collectives in graphs that wait long: no call of the program's may.
+// Ends them if the other rank's graph lacks a call.
 static void
-stream_failure_report(wm_comm_t *comm)
+stream_failure_look_at_wait(wm_comm_t *comm)
 {
     wm_words_t words = {.length = 0};
-    int64_t waited, limit = wm_hang_limit();
-    int rank = comm->graph_symm == NULL || limit <= 0
-                   ? -1
-                   : wm_symm_find_wait(comm->graph_symm, wm_engine_now(),
-                                       limit, &waited);
-    if (rank < 0)
+    wm_symm_t *symm = comm->graph_symm;
+    int64_t waited, now = wm_engine_now(), limit = wm_hang_limit();
+    int rank = symm == NULL ? -1 : wm_symm_find_wait(symm, now, &waited);
+    if (rank >= 0 && waited >= REFUSED_US)
+        wm_symm_end_refused(symm, rank);
+    if (rank < 0 || limit <= 0 || waited < limit
+        || !wm_symm_tells_wait(symm, now))
         return;
     wm_report_rank(&words, comm);
     wm_words_add(&words,
@@ -121,7 +124,7 @@ stream_failure_look_comm(wm_comm_t *comm)
 {
     if (!is_watched(comm))
         return;
-    stream_failure_report(comm);
+    stream_failure_look_at_wait(comm);
     if (wm_stream_failure_look(comm))
         left = LOOKS_LEFT;
     atomic_store(&rest, left > 0 ? LED_ON_US : AGAIN_US);

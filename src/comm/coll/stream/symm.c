@@ -194,6 +194,11 @@ wm_symm_finish(wm_symm_t *symm, int code, wm_error_t *err)
 {
     if (code == 0 && symm->captured)
         code = wm_event_record(symm->device, symm->ended, symm->stream, err);
+    if (code == 0 && symm->captured && symm->refused_in != 0
+        && symm->refused_in != symm->capture) {
+        symm->refused_in = 0;
+        wm_graph_words_capture(symm->barrier);
+    }
     if (code < 0 && symm->captured)
         symm->capture = 0;
     else if (code < 0) {

@@ -62,12 +62,24 @@ wm_symm_mark_captured(wm_symm_t *symm, const wm_coll_desc_t *desc,
 bool
 wm_symm_end_replays(wm_symm_t *symm);
 
-// Looks, now and then, if graphs wait for another rank. Returns the rank if
-// they have waited for `least` microseconds, once a minute, and their time;
-// else -1. Engine lock held.
+// Looks, now and then, if graphs wait for another rank. Returns the rank, and
+// the microseconds that they have waited; -1: none. Engine lock held.
 int
-wm_symm_find_wait(wm_symm_t *symm, int64_t now, int64_t least,
-                  int64_t *waited);
+wm_symm_find_wait(wm_symm_t *symm, int64_t now, int64_t *waited);
+
+// Returns true once a minute: a long wait is to be reported. Engine lock held.
+bool
+wm_symm_tells_wait(wm_symm_t *symm, int64_t now);
+
+// Publishes that this rank has refused a captured call, with its error.
+void
+wm_symm_refuse_captured(wm_symm_t *symm, uint64_t capture,
+                        const wm_error_t *err);
+
+// Ends the kernels of graphs, if the rank for which they wait has refused a
+// captured call, which its graph therefore lacks. Never blocks.
+void
+wm_symm_end_refused(wm_symm_t *symm, int rank);
 
 // Takes a turn: the call goes through the halves, in fragments.
 WM_MUST_CHECK int

@@ -11,6 +11,7 @@
 #include "comm/engine/hash.h"
 #include "comm/node/stream_words.h"
 #include "cuda/lock.h"
+#include "cuda/settings.h"
 
 void
 wm_symm_set_lost(wm_symm_t *symm)
@@ -62,6 +63,35 @@ set_difference(wm_error_t *err, int rank, uint64_t own, uint64_t its)
                  wm_call_name(KIND_OF(own)), NUMBER_OF(own), rank, other);
 }
 
+// Sets the failure if a rank has refused a captured call, which its graph
+// lacks. Returns true if so.
+static bool
+set_refusal(wm_symm_t *symm, int rank)
+{
+    char text[WM_GRAPH_REFUSAL_BYTES];
+    if (!wm_graph_words_find_refusal(symm->barrier, rank, text))
+        return false;
+    wm_error_set(&symm->lost, WM_ERR_STATE, 0,
+                 "a CUDA graph waits for a collective that rank %d refused "
+                 "when it was captured, and whose graph lacks it: %s. This "
+                 "communicator makes no more calls on streams, but another "
+                 "one may (Dup)",
+                 rank, text);
+    return true;
+}
+
+// Sets the failure that another rank has found.
+static void
+set_told(wm_symm_t *symm)
+{
+    for (int i = 1; i <= symm->size; ++i) // this rank's own is the last
+        if (set_refusal(symm, (symm->rank + i) % symm->size))
+            return;
+    wm_error_set(&symm->lost, WM_ERR_STATE, 0,
+                 "the ranks replay different collectives of CUDA graphs: the "
+                 "error of another rank tells how");
+}
+
 // Sets the failure if replays differ, and then ends the kernels of graphs,
 // which may differ in what they wait for. Returns true while these move on.
 // Lock held.
@@ -74,9 +104,7 @@ end_replays(wm_symm_t *symm)
         set_difference(&symm->lost, rank, own, its);
     else if (symm->lost.code == 0
              && wm_stream_words_dead(symm->barrier) == differ)
-        wm_error_set(&symm->lost, WM_ERR_STATE, 0,
-                     "the ranks replay different collectives of CUDA graphs: "
-                     "the error of another rank tells how");
+        set_told(symm);
     return symm->lost.code < 0
            && wm_stream_words_poison(symm->barrier, differ);
 }
@@ -95,7 +123,7 @@ wm_symm_end_replays(wm_symm_t *symm)
 // wait is another one if all have looked less often than half of what was
 // seen.
 int
-wm_symm_find_wait(wm_symm_t *symm, int64_t now, int64_t least, int64_t *waited)
+wm_symm_find_wait(wm_symm_t *symm, int64_t now, int64_t *waited)
 {
     bool begun;
     uint32_t looks;
@@ -113,11 +141,38 @@ wm_symm_find_wait(wm_symm_t *symm, int64_t now, int64_t least, int64_t *waited)
     symm->awaited_at = now;
     symm->looks = looks > symm->looks ? looks : symm->looks;
     *waited = now - symm->awaited_since;
-    if (*waited < least
-        || (symm->reported != 0 && now - symm->reported < WM_REPORT_AGAIN_US))
-        return -1;
-    symm->reported = now;
     return rank;
+}
+
+bool
+wm_symm_tells_wait(wm_symm_t *symm, int64_t now)
+{
+    if (symm->reported != 0 && now - symm->reported < WM_REPORT_AGAIN_US)
+        return false;
+    symm->reported = now;
+    return true;
+}
+
+void
+wm_symm_refuse_captured(wm_symm_t *symm, uint64_t capture,
+                        const wm_error_t *err)
+{
+    wm_lock(&symm->lock);
+    symm->refused_in = capture;
+    wm_graph_words_refuse(symm->barrier, err->text);
+    pthread_mutex_unlock(&symm->lock);
+}
+
+// Other calls of that graph may have met calls of others' graphs that were
+// meant for the lacking one, so the communicator does not go on.
+void
+wm_symm_end_refused(wm_symm_t *symm, int rank)
+{
+    if (pthread_mutex_trylock(&symm->lock) != 0)
+        return;
+    if (symm->lost.code < 0 || set_refusal(symm, rank))
+        (void)end_replays(symm);
+    pthread_mutex_unlock(&symm->lock);
 }
 
 // Raises, once, that replays differ.
@@ -210,8 +265,11 @@ wm_symm_look(wm_symm_t *symm, uint64_t place, wm_error_t *err)
 int
 wm_symm_find_failure(wm_symm_t *symm, wm_error_t *err)
 {
-    if (symm != NULL && symm->captured)
-        return find_difference(symm, err);
+    if (symm != NULL && symm->captured) // marks may differ unseen
+        return !wm_setting_is_on(WM_SETTING_CHECK)
+                       && wm_stream_words_dead(symm->barrier) < 0
+                   ? 0
+                   : find_difference(symm, err);
     if (symm == NULL || !wm_signatures_may_fail(&symm->signatures))
         return 0;
     wm_lock(&symm->lock);

@@ -240,8 +240,7 @@ wm_symm_make(wm_comm_t *comm, int device, bool captured, int code,
     *(captured ? &comm->graph_symm : &comm->symm) = symm;
     wm_stream_failure_watch();
     wm_engine_unlock();
-    if (!captured || wm_setting_is_on(WM_SETTING_CHECK))
-        symm_enlist(symm);
+    symm_enlist(symm);
     wm_engine_notify(); // it looks for dead ranks
     return 0;
 }

@@ -32,6 +32,7 @@ struct wm_symm {
     wm_kernel_coll_t kernels;   // state of the kernels
     uint32_t turn;              // its parity is the half of the next fragment
     uint64_t capture;           // of the last call; 0: forgotten
+    uint64_t refused_in;        // capture of a refused call; 0: none
     uint32_t marks;             // calls of the capture that have marks
     uint32_t turns;             // turns taken so far: all; since a round
     size_t fragments;           // fragments of the last call that took a turn
