@@ -573,6 +573,7 @@ def test_a_refused_call_ends_the_waits_of_others(
             REFUSED[how](channel, a, fail)
         else:
             channel.Allreduce(MPI.IN_PLACE, a)
+    MPI.COMM_WORLD.Barrier()  # all have captured
     if launches or not refuses:
         captured[0].launch(stream)
     wait_for_error(stream, "refused when it was captured")

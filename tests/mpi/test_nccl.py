@@ -314,6 +314,62 @@ def test_a_late_rank_that_refuses_as_well_is_waited_for(tmp_path):
     )
 
 
+CAPTURES = """
+stream, sent, got = wm.Stream(device), ones(5000), ones(5000)
+other = wm.Comm(MPI.COMM_WORLD.Dup())
+other.on(stream).Allreduce(sent, got)
+wrong = np.ones(5000, "f4"), got
+
+def capture(*wrong):
+    with graphs.capture(stream) as made:
+        try:
+            other.on(stream).Allreduce(*(wrong or (sent, got)))
+        except TypeError:
+            assert wrong
+    return made[0]
+"""
+
+
+def test_a_captured_call_that_one_rank_refuses_ends_the_graphs(tmp_path):
+    """Nobody sees that NCCL waits: the others learn it, and give it time."""
+    text = """
+    graph = capture(*wrong[: 2 * rank])
+    if rank == 0:
+        graph.launch(stream)
+    begun = time.monotonic()
+    try:
+        while time.monotonic() < begun + 15:
+            stream.synchronize()
+            time.sleep(0.1)
+    except (RuntimeError, MPI.Exception) as error:
+        told = f"{error} {getattr(error, '__notes__', '')}"
+        print(rank, "refused a collective" in told, "sendbuf" in told)
+    assert time.monotonic() < begun + 10
+    graph.free()
+    comm.on(stream).Allreduce(sent, got)
+    stream.synchronize()
+    assert (get(got) == size * (size + 1) // 2).all()
+    """
+    printed = apart(tmp_path, CAPTURES + textwrap.dedent(text))
+    found = sorted(line for line in printed.splitlines() if "True" in line)
+    assert found == ["0 True True", "1 True True"], printed
+
+
+@pytest.mark.long
+def test_captured_calls_that_all_refuse_leave_it_whole(tmp_path):
+    """Or one that captures again."""
+    text = """
+    for refused in wrong, wrong[: 2 * rank]:
+        capture(*refused).free()
+        graph = capture()
+        time.sleep(6 * rank)
+        graph.launch(stream)
+        stream.synchronize()
+        graph.free()
+    """
+    apart(tmp_path, CAPTURES + textwrap.dedent(text))
+
+
 @dying.needs_ulfm
 def test_arguments_that_one_rank_refuses_revoke_it(tmp_path):
     text = """

@@ -7,6 +7,9 @@
 #include "comm/comm/failure.h"
 #include "comm/engine/engine.h"
 
+#define LACKS WM_STREAM_NOTICE_LACKS
+#define LACKS_US 5000000 // time in which a rank captures again
+
 static wm_stream_calls_t *list; // engine lock
 
 static int
@@ -35,6 +38,7 @@ wm_stream_calls_make(wm_comm_t *comm, wm_error_t *err)
     }
     calls->comm = comm;
     calls->heard = heard;
+    calls->lacking = -1;
     wm_engine_lock();
     calls->next = list;
     list = comm->colls.stream_calls = calls;
@@ -126,10 +130,42 @@ stream_calls_judge(wm_stream_calls_t *calls)
         calls->settled = refused;
 }
 
+// Takes a notice about captured calls. Of several ranks the first one counts.
+static void
+notice_take_captured(wm_stream_calls_t *calls, int rank,
+                     const wm_stream_notice_t *notice)
+{
+    bool lacks = notice->number == LACKS;
+    if (lacks == (calls->lacking >= 0) || (!lacks && calls->lacking != rank))
+        return;
+    calls->lacking = lacks ? rank : -1;
+    calls->lacks_since = wm_engine_now();
+    calls->lack = *notice;
+    calls->lack.text[sizeof notice->text - 1] = 0;
+}
+
+// Fails if graphs have waited for long, or may have.
+static void
+stream_calls_judge_captured(wm_stream_calls_t *calls)
+{
+    if (calls->lacking >= 0 && calls->captured && calls->refused_in == 0
+        && wm_engine_now() - calls->lacks_since > LACKS_US) {
+        calls->found = true;
+        stream_calls_fail_by(calls, calls->lacking,
+                             "refused a collective that was captured into a "
+                             "CUDA graph, and whose graph lacks it",
+                             calls->lack.text);
+    }
+}
+
 static void
 notice_take(wm_stream_calls_t *calls, int rank,
             const wm_stream_notice_t *notice)
 {
+    if (notice->number >= LACKS) {
+        notice_take_captured(calls, rank, notice);
+        return;
+    }
     char text[sizeof notice->text];
     snprintf(text, sizeof text, "%.*s", (int)sizeof text - 1, notice->text);
     if (notice->number == 0) {
@@ -170,6 +206,7 @@ wm_stream_calls_hear(wm_stream_calls_t *calls)
                   == MPI_SUCCESS)
         notice_take(calls, status.MPI_SOURCE, &notice);
     stream_calls_judge(calls);
+    stream_calls_judge_captured(calls);
 }
 
 void
@@ -193,6 +230,37 @@ wm_stream_calls_refuse(wm_comm_t *comm, const wm_error_t *why)
 }
 
 void
+wm_stream_calls_capture(wm_comm_t *comm, uint64_t capture)
+{
+    wm_stream_calls_t *calls = stream_calls_of(comm);
+    const wm_error_t nothing = {.text = ""};
+    wm_engine_lock();
+    calls->captured = true;
+    if (calls->refused_in != 0 && calls->refused_in != capture) {
+        calls->refused_in = 0;
+        notice_send(calls, &calls->captures, 2 * LACKS, &nothing);
+    }
+    wm_engine_unlock();
+}
+
+void
+wm_stream_calls_lack(wm_comm_t *comm, uint64_t capture, const wm_error_t *why)
+{
+    wm_stream_calls_t *calls = stream_calls_of(comm);
+    wm_engine_lock();
+    if (calls->refused_in == 0)
+        notice_send(calls, &calls->lacks, LACKS, why);
+    calls->refused_in = capture;
+    wm_engine_unlock();
+}
+
+bool
+wm_stream_calls_are_captured(const wm_stream_calls_t *calls)
+{
+    return calls->captured || calls->refused_in != 0;
+}
+
+void
 wm_stream_calls_fail(const wm_comm_t *comm, const wm_error_t *why)
 {
     wm_stream_calls_t *calls = stream_calls_of(comm);
@@ -206,7 +274,8 @@ wm_stream_calls_fail(const wm_comm_t *comm, const wm_error_t *why)
 void
 wm_stream_calls_tell(wm_stream_calls_t *calls)
 {
-    if (!calls->heard_of_it && !wm_failure_is_cause(&calls->failure))
+    if (!calls->heard_of_it
+        && (calls->found || !wm_failure_is_cause(&calls->failure)))
         notice_send(calls, &calls->ending, 0, &calls->failure);
 }
 

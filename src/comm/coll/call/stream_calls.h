@@ -8,15 +8,24 @@
 // of one, the communicator has *failed*: this rank tells all others, and each
 // ends what waits on its streams (run/stream_watch.c). Nobody is given a limit
 // of time: a late rank refuses, or begins, the call when it comes.
+//
+// A captured call that a rank refuses is missing in its graph. The rank tells
+// this, too, and when it captures another graph. Nobody sees if graphs wait
+// for it in NCCL: a rank that has captured calls, and refused none, gives it
+// five seconds. Then the communicator has failed.
 #ifndef WM_COMM_COLL_CALL_STREAM_CALLS_H
 #define WM_COMM_COLL_CALL_STREAM_CALLS_H
 
 #include "comm/comm/comm.h"
 #include "cuda/event.h"
 
+#define WM_STREAM_NOTICE_LACKS ((uint64_t)1 << 62)
+
 typedef struct {
-    uint64_t number; // of the refused call; 0: the communicator has failed
-    char text[240];  // the error
+    // Of the refused call; WM_STREAM_NOTICE_LACKS: a captured one, and its
+    // double: the rank has captured again. 0: the communicator has failed.
+    uint64_t number;
+    char text[240]; // the error
 } wm_stream_notice_t;
 
 typedef struct wm_stream_calls {
@@ -27,14 +36,24 @@ typedef struct wm_stream_calls {
     uint64_t last;
     _Atomic uint64_t refused, settled;
     uint64_t *heard; // by rank: the last one that it has refused; engine lock
-    wm_stream_notice_t refusal, ending; // MPI may still be sending them
-    bool used;                          // there are calls, also in graphs
+    // Of captured calls: this rank has some; the capture in which it has
+    // refused one; the rank whose graph lacks one, since when, and its error.
+    // 0, -1: none. Engine lock.
+    bool captured;
+    uint64_t refused_in;
+    int lacking;
+    int64_t lacks_since;
+    wm_stream_notice_t lack;
+    // MPI may still be sending these.
+    wm_stream_notice_t refusal, ending, lacks, captures;
+    bool used;           // there are calls, also in graphs
     _Atomic bool giving; // a thread gives a call, and may be blocked in it
     CUevent end;         // of the last call; NULL: not marked
     int device;
     _Atomic bool breaking, broken; // `failure` is written
     wm_error_t failure;
     bool heard_of_it; // by a notice: this rank tells nobody
+    bool found;       // this rank has found it, and MPI tells nobody
     bool ended;       // what waits on streams has been ended
 } wm_stream_calls_t;
 
@@ -54,6 +73,16 @@ void
 wm_stream_calls_count(wm_comm_t *comm);
 void
 wm_stream_calls_refuse(wm_comm_t *comm, const wm_error_t *why);
+
+// Note a captured call; one that this rank refuses, which it tells.
+void
+wm_stream_calls_capture(wm_comm_t *comm, uint64_t capture);
+void
+wm_stream_calls_lack(wm_comm_t *comm, uint64_t capture, const wm_error_t *why);
+
+// Returns true if graphs may wait for a rank whose graph lacks a call.
+bool
+wm_stream_calls_are_captured(const wm_stream_calls_t *calls);
 
 // Notes that the communicator has failed; of a level: the one whose level it
 // is. The first error stays. Without calls on streams there is nothing to end.

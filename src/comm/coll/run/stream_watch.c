@@ -60,7 +60,7 @@ int
 wm_stream_watch_end(wm_comm_t *comm, const wm_coll_stream_t *on, bool marks,
                     int code, wm_error_t *err)
 {
-    bool captured = on->capture != 0; // if it has failed, it is not launched
+    bool captured = on->capture != 0;
     const wm_comm_last_t *last = &comm->colls.last[0]; // marks every call
     bool marked = last->end != NULL && last->device == on->device;
     if (code == 0 && marks && !marked && !captured)
@@ -69,6 +69,10 @@ wm_stream_watch_end(wm_comm_t *comm, const wm_coll_stream_t *on, bool marks,
         wm_stream_calls_fail(comm, err);
     else if (code < 0 && !captured)
         wm_stream_calls_refuse(comm, err);
+    else if (code < 0)
+        wm_stream_calls_lack(comm, on->capture, err);
+    else if (captured)
+        wm_stream_calls_capture(comm, on->capture);
     if (!captured && (code == 0 || *on->given))
         wm_stream_calls_count(comm);
     atomic_store(&comm->colls.stream_calls->giving, false);
@@ -102,6 +106,7 @@ stream_watch_waits(const wm_stream_calls_t *calls)
     const wm_comm_last_t *last = &calls->comm->colls.last[0];
     return atomic_load(&calls->giving) || calls->refused > calls->settled
            || atomic_load(&calls->broken)
+           || wm_stream_calls_are_captured(calls)
            || !stream_watch_has_passed(calls->device, calls->end)
            || !stream_watch_has_passed(last->device, last->end);
 }

@@ -21,6 +21,7 @@ typedef struct {
     wm_symm_t *symm;
     const wm_coll_stream_t *on;
     size_t fragments; // their number, if streams wait, not kernels
+    bool given;       // the stream may have a part of the call
 } run_t;
 
 // Counts the bytes that this rank sends through the host.
@@ -57,6 +58,7 @@ stream_coll_enqueue(run_t *run, wm_error_t *err)
     const wm_coll_t *call = run->desc.call;
     uint64_t id = run->symm->last;
     int code = wm_coll_order_before(call, run->on, id, err);
+    run->given = code == 0;
     if (code == 0)
         code = exchange(run, err);
     return code < 0 ? code : wm_coll_order_after(call, run->on, id, NULL, err);
@@ -198,7 +200,7 @@ capture(run_t *run, wm_error_t *err)
     code = enqueue_marks(run, err);
     if (code == 0)
         code = stream_coll_enqueue(run, err);
-    if (code < 0) // nodes of the call may be there
+    if (code < 0 && run->given)
         (void)!wm_graph_words_enqueue_abort(
             run->symm->barrier, run->desc.device, run->desc.stream, NULL);
     return wm_symm_finish(run->symm, code, err);
