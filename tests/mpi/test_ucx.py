@@ -164,6 +164,46 @@ def test_puts_are_pipelined_without_rdma(tmp_path, transports, scheme, asked):
     assert printed.count(f"asked {asked}") == 2, printed
 
 
+REQUIRED = """
+    import ctypes
+    from mpi4py import MPI
+    ctypes.CDLL("libucp.so.0")  # as a library of the program may have done
+    import warpmpi as wm
+
+    comm, array = wm.Comm(MPI.COMM_WORLD), wm.ones(100_000)
+    wm.require("gpu")
+    try:
+        comm.Send(array, 1) if comm.rank == 0 else comm.Recv(array, 0)
+    except wm.StagingError as error:
+        print("raised", error, flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("environment", "told"),
+    [
+        ({"SIMUCX_VERSION": "1.16.0"}, "UCX 1.16.0 is too old: put UCX 1.17"),
+        ({}, "it has no transport with RDMA: set WARPMPI_TRANSPORT=ucx"),
+        ({"WARPMPI_TRANSPORT": "ipc"}, "WARPMPI_TRANSPORT does not select it"),
+    ],
+    ids=["too old", "without RDMA", "ruled out"],
+)
+def test_a_refusal_to_stage_names_the_links_that_could_serve(
+    tmp_path, environment, told
+):
+    printed = run(
+        tmp_path,
+        REQUIRED,
+        apart=True,
+        **{"WARPMPI_TRANSPORT": "", **environment},
+    )
+    told = f"the peer is on another host, and no link carries it (ucx: {told}"
+    assert printed.count(told) == 2, printed
+    assert printed.count("raised") == 2
+    assert "; mpi: " in printed
+    assert "let one of these serve, or send a copy in host memory" in printed
+
+
 FREED = """
     def turn(size):
         array = wm.empty(size, "u1", device=device)[:300_000]

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/link/link.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "comm/engine/engine.h"
@@ -242,6 +243,23 @@ wm_link_offers(const wm_peer_t *peer, const char **why)
     else if (carried)
         *why = "WARPMPI_TRANSPORT selects a link that carries";
     return shares && !carried;
+}
+
+void
+wm_link_tell_lacking(const wm_peer_t *peer, size_t room, char *told)
+{
+    size_t used = 0;
+    told[0] = '\0';
+    for (int i = 0; i < WM_LINKS_KNOWN && used < room; ++i) {
+        const wm_link_t *one = links[i];
+        char why[200] = "WARPMPI_TRANSPORT does not select it";
+        if (one->tell_lacking == NULL)
+            continue;
+        if (forced == NULL || forced == one)
+            one->tell_lacking(peer, sizeof why, why);
+        used += (size_t)snprintf(told + used, room - used, "%s%s: %s",
+                                 used > 0 ? "; " : "", one->name, why);
+    }
 }
 
 const wm_link_t *

@@ -78,6 +78,10 @@ typedef struct wm_link {
     int (*test)(wm_flight_t *flight, size_t *nbytes, wm_error_t *err);
     // Ends a receive that nobody will send; no-op if the chunk has ended.
     void (*cancel)(wm_flight_t *flight);
+    // Writes why this link, which WARPMPI_TRANSPORT does not rule out, does
+    // not take device memory to the peer, and what would mend that. NULL:
+    // nothing would.
+    void (*tell_lacking)(const wm_peer_t *peer, size_t room, char *told);
     // NULL: it does not access memory of peers.
     const wm_link_access_t *access;
 } wm_link_t;
@@ -128,6 +132,10 @@ wm_link_number(const wm_link_t *link);
 // wm_link_carrier() carries it.
 bool
 wm_link_offers(const wm_peer_t *peer, const char **why);
+
+// Writes what each link lacks that could carry device memory to the peer.
+void
+wm_link_tell_lacking(const wm_peer_t *peer, size_t room, char *told);
 
 // Receiver: returns the link by which offered memory comes.
 const wm_link_t *

@@ -85,6 +85,17 @@ mpi_cancel(wm_flight_t *flight)
     MPI_Wait(&flight->mpi, MPI_STATUS_IGNORE);
 }
 
+static void
+mpi_tell_lacking(const wm_peer_t *peer, size_t room, char *told)
+{
+    (void)peer;
+    wm_error_cut(wm_mpi_is_cuda_aware() == 0
+                     ? "it says that it is not CUDA-aware"
+                     : "it does not say that it is CUDA-aware; if it is, set "
+                       "WARPMPI_TRANSPORT=mpi",
+                 room, told);
+}
+
 const wm_link_t wm_link_mpi = {
     .name = "mpi",
     .title = "MPI",
@@ -94,6 +105,7 @@ const wm_link_t wm_link_mpi = {
     .receive = mpi_receive,
     .test = mpi_test,
     .cancel = mpi_cancel,
+    .tell_lacking = mpi_tell_lacking,
     .open = mpi_open,
     .reach = mpi_reach,
 };

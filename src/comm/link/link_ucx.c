@@ -710,6 +710,20 @@ access_flush(wm_peer_t *peer, wm_flight_t *flight, wm_error_t *err)
     return flight_refused(one, err);
 }
 
+static void
+ucx_tell_lacking(const wm_peer_t *peer, size_t room, char *told)
+{
+    const char *why = wm_ucx_tell();
+    if (ucx == NULL && why == NULL)
+        why = "not opened, as there is no adapter with RDMA here: set "
+              "WARPMPI_TRANSPORT=ucx";
+    else if (ucx != NULL && !unasked && !wm_link_is_asked(&wm_link_ucx))
+        why = "it has no transport with RDMA: set WARPMPI_TRANSPORT=ucx";
+    else if (ucx != NULL)
+        (void)ucx_reach(peer, NULL, &why);
+    wm_error_cut(why, room, told);
+}
+
 static const wm_link_access_t ucx_access = {
     .expose = access_expose,
     .conceal = access_conceal,
@@ -742,5 +756,6 @@ const wm_link_t wm_link_ucx = {
     .receive = ucx_receive,
     .test = ucx_test,
     .cancel = ucx_cancel,
+    .tell_lacking = ucx_tell_lacking,
     .access = &ucx_access,
 };

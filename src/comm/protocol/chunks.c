@@ -7,6 +7,7 @@
 // link.
 #include "comm/protocol/chunks.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "comm/comm/failure.h"
@@ -343,18 +344,25 @@ static int
 refuse_to_stage(const wm_end_t *end, const wm_link_t *link, wm_error_t *err)
 {
     const char *why = "";
-    if (link != &wm_link_mpi)
-        return wm_require_refuse("this memory is managed, or of another GPU "
-                                 "than UCX serves in this process",
-                                 "copy it to memory of that GPU", err);
+    char lacking[300], all[400];
+    if (link != &wm_link_mpi) {
+        snprintf(all, sizeof all,
+                 "this memory is managed, or of another GPU than %s serves in "
+                 "this process",
+                 link->title);
+        return wm_require_refuse(all, "copy it to memory of that GPU", err);
+    }
+    if (wm_link_is_asked(&wm_link_host))
+        return wm_require_refuse("WARPMPI_TRANSPORT=host", "unset it", err);
     if (wm_link_offers(end->peer, &why))
         return wm_require_refuse("2048 messages of this rank are under way",
                                  "wait for some of them", err);
     (void)wm_link_tell(end->peer, &end->buffer.memory, &why);
-    return wm_require_refuse(why != NULL ? why : "no segment is shared",
-                             "use an MPI that is CUDA-aware, or send a copy "
-                             "in host memory",
-                             err);
+    wm_link_tell_lacking(end->peer, sizeof lacking, lacking);
+    snprintf(all, sizeof all, "%s, and no link carries it (%s)",
+             why != NULL ? why : "no segment is shared", lacking);
+    return wm_require_refuse(
+        all, "let one of these serve, or send a copy in host memory", err);
 }
 
 static int
