@@ -45,7 +45,7 @@ BEGIN = """
     from warpmpi import _core
 
     comm = wm.Comm(MPI.COMM_WORLD)
-    COUNT = 5000
+    COUNT = 20000  # a vector of several steps
 
     def new(make=wm.array):
         values = np.arange(COUNT, dtype="float32")
@@ -63,14 +63,14 @@ BEGIN = """
 """
 
 
-def run(folder, program, hosts, *, begin=BEGIN, nccl=False, **options):
+def run(folder, program, hosts, *words, begin=BEGIN, nccl=False, **options):
     """What the ranks print. nccl: it may serve on the rails."""
     if nccl:
         options = simulated_nccl.environment(**options)
     else:
         options.setdefault("WARPMPI_ENGINES", BUT_NCCL)
     return ranks.run_text(
-        folder, begin + program, hosts, ranks=len(hosts), **options
+        folder, begin + program, hosts, *words, ranks=len(hosts), **options
     )
 
 
@@ -267,6 +267,10 @@ def test_calls_on_streams_and_in_graphs(tmp_path, hosts):
                 try_out(form, name, root, 5003)
     for name in "Allreduce", "Scan", "Exscan":
         try_out("on", name, -1, 80001)
+    for name in "Reduce", "Bcast":
+        try_out("on", name, size - 1, 80001)
+    for name in "Allreduce", "Reduce", "Bcast":  # of equal parts
+        try_out("on", name, size - 1 if name in ROOTED else -1, 80000)
     ring = comm.Create_cart([size], periods=[True])
     got = wm.zeros(200, "float32", device=device)
     sent = wm.full(100, float(rank), dtype="float32", device=device)
@@ -281,6 +285,67 @@ def test_calls_on_streams_and_in_graphs(tmp_path, hosts):
     assert _core._coll_engines()["hierarchy"] == 1  # that is no stream's
 """
     assert run(tmp_path, EVERY_CALL + program, hosts, nccl=True) == ""
+
+
+@pytest.mark.skipif(kinds.is_real(), reason="counts the driver's calls")
+def test_short_calls_on_streams_have_one_step_fewer(tmp_path):
+    """Launches of a rank, calls of NCCL, and bytes that it gives a rail."""
+    program = """
+    trace = kinds.driver().simcuda_trace
+    trace.restype = ctypes.c_char_p
+    def count(name, count, root):
+        stats = wm.stats()
+        sent = wm.zeros(count, "float32", device=device)
+        room = wm.zeros(count * size, "float32", device=device)
+        got = room if name == "Allgather" else room[:count]
+        channel = comm.on(stream)
+        trace(1)
+        if name == "Bcast":
+            channel.Bcast(sent, root)
+        elif name == "Reduce":
+            channel.Reduce(sent, got if rank == root else None, root=root)
+        else:
+            getattr(channel, name)(sent, got)
+        made = trace(0).decode()
+        kernels = re.findall(r"  (wm_\\w+)", made)
+        assert "Memcpy" not in made, made
+        assert not any("simple" in each for each in kernels), kernels
+        stream.synchronize()
+        now = wm.stats()
+        return (
+            len(kernels),
+            now["nccl_collectives"] - stats["nccl_collectives"],
+            (now["rail_bytes"] - stats["rail_bytes"]) // 4,
+        )
+
+    comm.on(stream).Allreduce(*new())
+    on_rail = rank % 2  # of the root, rank 1
+    sends = rank < 2  # ranks of the root's host
+    most = 8192  # twice 32 KiB leave a host
+    for n, short in (256, True), (most, True), (most + 4, False):
+        half = n // 2
+        assert count("Allreduce", n, -1) == (
+            (2, 1, n) if short else (3, 1, half))
+        assert count("Bcast", n, 1) == (
+            (1, on_rail, on_rail * sends * n) if short
+            else (1 + sends, 1, half * sends))
+        assert count("Reduce", n, 1)[:2] == (
+            (1 + (on_rail and sends), on_rail) if short
+            else (1 + 2 * sends, 1))
+        assert count("Allgather", n, -1) == (2, 1, n)
+"""
+    begin = BEGIN + EVERY_CALL + "    import ctypes, kinds, re\n"
+    assert (
+        run(
+            tmp_path,
+            program,
+            "0011",
+            begin=begin,
+            nccl=True,
+            SIMCUDA_DEVICES="4",
+        )
+        == ""
+    )
 
 
 SHARED = """
@@ -457,9 +522,15 @@ def test_no_byte_goes_to_another_host_more_often_than_it_must(tmp_path, hosts):
     run(tmp_path, EVERY_CALL + COUNTED, hosts)
 
 
-def test_averages_and_sums_have_the_same_bits_everywhere(tmp_path):
+@pytest.mark.parametrize(
+    ("hosts", "count"), [("01220", 50001), ("0110", 5001)]
+)
+def test_averages_and_sums_have_the_same_bits_everywhere(
+    tmp_path, hosts, count
+):
     """In the order of the ranks of each host, then of the hosts."""
     program = """
+    N = int(sys.argv[2])
     def fold(parts, type_):
         result = parts[0]
         for part in parts[1:]:
@@ -469,7 +540,7 @@ def test_averages_and_sums_have_the_same_bits_everywhere(tmp_path):
     hosts = sys.argv[1]
     for type_ in "float32", "float64", "float16":
         values = [
-            np.random.default_rng(each).random(50001).astype(type_)
+            np.random.default_rng(each).random(N).astype(type_)
             for each in range(size)
         ]
         sums = [
@@ -477,21 +548,21 @@ def test_averages_and_sums_have_the_same_bits_everywhere(tmp_path):
             for host in dict.fromkeys(hosts)
         ]
         for _ in range(3):
-            got = wm.zeros(50001, type_)
+            got = wm.zeros(N, type_)
             comm.Allreduce(wm.array(values[rank]), got)
             found = np.asarray(got.to("cpu"))
             if type_ != "float16":  # kernels round once a host
                 assert np.array_equal(found, fold(sums, type_))
             bits = MPI.COMM_WORLD.allgather(found.tobytes())
             assert len({*bits}) == 1
-    whole = np.arange(50001, dtype="int32") + 7 * rank
-    got = wm.zeros(50001, "int32")
+    whole = np.arange(N, dtype="int32") + 7 * rank
+    got = wm.zeros(N, "int32")
     comm.Allreduce(wm.array(whole), got, op=wm.AVG)
-    want = (np.arange(50001) * size + 7 * sum(range(size))) // size
+    want = (np.arange(N) * size + 7 * sum(range(size))) // size
     assert np.array_equal(np.asarray(got.to("cpu")), want)
     assert _core._coll_engines()["hierarchy"] == 10
 """
-    run(tmp_path, program, "01220")
+    run(tmp_path, program, hosts, str(count))
 
 
 @pytest.mark.parametrize("hosts", HOSTS.values(), ids=HOSTS)

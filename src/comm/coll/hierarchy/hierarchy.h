@@ -99,6 +99,11 @@ wm_hierarchy_add_fold(wm_hierarchy_t *own, const wm_buffer_t *vectors,
 wm_coll_t
 wm_hierarchy_task(const wm_hierarchy_t *own, wm_coll_kind_t kind);
 
+// Makes a task whose `count` blocks all ranks of its level know one of equal
+// blocks, if they are that: engines do it faster, kernels by LL.
+void
+wm_hierarchy_even_out(wm_coll_t *task, const wm_span_t *blocks, int count);
+
 // Adds a task of the ranks of this host; of the rail. `sent`: the bytes that
 // this rank gives to other hosts.
 void
@@ -110,6 +115,12 @@ wm_hierarchy_add_rail(wm_hierarchy_t *own, const wm_coll_t *task, size_t sent);
 wm_span_t
 wm_hierarchy_share(const wm_hierarchy_t *own, size_t nbytes, int count,
                    int index);
+
+// Returns true if vectors of so many bytes are so short that the rails
+// exchange them whole: one step fewer, and as many times the bytes as there
+// are carriers.
+bool
+wm_hierarchy_is_short(const wm_hierarchy_t *own, size_t nbytes);
 
 // --- hierarchy_engine.c
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Bcast: the root's host scatters shares, each rail broadcasts its share, and
-// each host gathers.
+// each host gathers. Of short data the root's rail broadcasts all, then each
+// host.
 #include "comm/coll/hierarchy/hierarchy.h"
 
 static void
@@ -17,12 +18,32 @@ bcast_rail(wm_hierarchy_t *own, const wm_buffer_t *share)
     wm_hierarchy_add_rail(own, &task, sends ? others * share->nbytes : 0);
 }
 
+static void
+bcast_short(wm_hierarchy_t *own, const wm_buffer_t *all)
+{
+    bool carries = own->place == own->root_place;
+    wm_coll_t task = wm_hierarchy_task(own, WM_COLL_BCAST);
+    if (carries)
+        bcast_rail(own, all);
+    if (own->ranks == 1)
+        return;
+    task.root = own->root_place;
+    task.send = carries ? all : NULL;
+    task.receive = carries ? NULL : all;
+    wm_hierarchy_add_local(own, &task);
+}
+
 void
 wm_hierarchy_bcast(wm_hierarchy_t *own)
 {
     const wm_coll_t *call = own->call;
     const wm_buffer_t *given = call->send != NULL ? call->send : call->receive;
     const wm_buffer_t *all = wm_hierarchy_part(own, given, 0, given->nbytes);
+    if (own->root_place < own->carriers
+        && wm_hierarchy_is_short(own, all->nbytes)) {
+        bcast_short(own, all);
+        return;
+    }
     wm_span_t *shares = wm_hierarchy_spans(own);
     for (int i = 0; i < own->carriers; ++i)
         shares[i] = wm_hierarchy_share(own, all->nbytes, own->carriers, i);
@@ -35,6 +56,7 @@ wm_hierarchy_bcast(wm_hierarchy_t *own)
         scatter.send = root ? all : NULL;
         scatter.sends = root ? shares : NULL;
         scatter.receive = root ? NULL : share; // in place
+        wm_hierarchy_even_out(&scatter, shares, own->ranks);
         wm_hierarchy_add_local(own, &scatter);
     }
     if (wm_hierarchy_carries(own))
@@ -44,5 +66,6 @@ wm_hierarchy_bcast(wm_hierarchy_t *own)
     wm_coll_t gather = wm_hierarchy_task(own, WM_COLL_ALLGATHERV);
     gather.receive = all;
     gather.receives = shares;
+    wm_hierarchy_even_out(&gather, shares, own->ranks);
     wm_hierarchy_add_local(own, &gather);
 }

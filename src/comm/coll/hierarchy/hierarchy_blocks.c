@@ -176,6 +176,7 @@ gather_rail(wm_hierarchy_t *own, const wm_buffer_t *cut, bool rooted,
     task.send = cut;
     task.receive = receives ? wm_hierarchy_take(own, nbytes) : NULL;
     task.receives = cuts;
+    wm_hierarchy_even_out(&task, cuts, own->hosts->count);
     task.root = own->root_host;
     if (nbytes > 0)
         wm_hierarchy_add_rail(own, &task, others * cut->nbytes);
@@ -206,6 +207,7 @@ wm_hierarchy_gather(wm_hierarchy_t *own)
         task.send = all;
         task.receive = receives ? wm_hierarchy_take(own, nbytes) : NULL;
         task.receives = carried;
+        wm_hierarchy_even_out(&task, carried, own->ranks);
         task.root = own->root_place;
         wm_hierarchy_add_local(own, &task);
         all = task.receive;
@@ -235,6 +237,7 @@ scatter_local(wm_hierarchy_t *own, const wm_buffer_t *all, bool reduces)
         task.receives = carried;
     else
         task.sends = all != NULL ? carried : NULL;
+    wm_hierarchy_even_out(&task, carried, own->ranks);
     wm_hierarchy_add_local(own, &task);
     return task.receive;
 }

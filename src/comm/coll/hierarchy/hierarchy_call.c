@@ -5,6 +5,9 @@
 
 #include "comm/engine/stats.h"
 
+// So many bytes of short vectors leave a host at most.
+#define SHORT_BYTES 65536
+
 _Static_assert(sizeof(wm_hierarchy_t) <= WM_COLL_STATE_BYTES, "there is room");
 
 // Returns the bytes of each rank's block, if all are alike; else 0.
@@ -141,6 +144,30 @@ wm_hierarchy_task(const wm_hierarchy_t *own, wm_coll_kind_t kind)
     task.sends = task.receives = NULL;
     task.averages = false; // the last reduction divides
     return task;
+}
+
+void
+wm_hierarchy_even_out(wm_coll_t *task, const wm_span_t *blocks, int count)
+{
+    static const wm_coll_kind_t even[WM_COLL_KINDS] = {
+        [WM_COLL_GATHERV] = WM_COLL_GATHER,
+        [WM_COLL_SCATTERV] = WM_COLL_SCATTER,
+        [WM_COLL_ALLGATHERV] = WM_COLL_ALLGATHER,
+        [WM_COLL_REDUCE_SCATTER] = WM_COLL_REDUCE_SCATTER_BLOCK,
+    };
+    size_t each = blocks[0].nbytes;
+    for (int i = 0; i < count; ++i)
+        if (blocks[i].nbytes != each || blocks[i].at != (size_t)i * each)
+            return;
+    task->kind = even[task->kind];
+    task->sends = task->receives = NULL;
+}
+
+bool
+wm_hierarchy_is_short(const wm_hierarchy_t *own, size_t nbytes)
+{
+    return nbytes <= SHORT_BYTES / (size_t)(own->hosts->count - 1)
+                         / (size_t)own->carriers;
 }
 
 void

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Allreduce and Reduce: each host reduces and scatters shares, each rail
-// reduces a share, and each host, or that of the root, gathers.
+// reduces a share, and each host, or that of the root, gathers. Short vectors
+// each host reduces whole, then the rails, or that of the root.
 #include "comm/coll/hierarchy/hierarchy.h"
 #include "comm/coll/run/coll_engines.h"
 
@@ -113,6 +114,35 @@ reduce_alone(wm_hierarchy_t *own, const wm_buffer_t *from, int to)
     wm_hierarchy_reduce_rail(own, in_place ? into : from, into, to);
 }
 
+// Reduces short vectors of a host with several ranks.
+static void
+reduce_short(wm_hierarchy_t *own, const wm_buffer_t *from, int to)
+{
+    const wm_coll_t *call = own->call;
+    bool carries = to < 0 || own->place == own->root_place;
+    bool receives = carries && (to < 0 || to == own->host);
+    const wm_buffer_t *sum = receives  ? wm_hierarchy_part(own, call->receive,
+                                                           0, from->nbytes)
+                             : carries ? wm_hierarchy_take(own, from->nbytes)
+                                       : NULL;
+    wm_coll_t task = wm_hierarchy_task(own, to < 0 ? WM_COLL_ALLREDUCE
+                                                   : WM_COLL_REDUCE);
+    task.root = own->root_place;
+    task.send = call->send != NULL ? from : NULL;
+    task.receive = sum;
+    wm_hierarchy_add_local(own, &task);
+    if (carries)
+        wm_hierarchy_reduce_rail(own, sum, sum, to);
+}
+
+// Returns true if each rank that is to get the result is on a rail.
+static bool
+rails_reach(const wm_hierarchy_t *own, bool rooted)
+{
+    return rooted ? own->root_place < own->carriers
+                  : own->hosts->largest == own->carriers;
+}
+
 void
 wm_hierarchy_reduce(wm_hierarchy_t *own)
 {
@@ -125,6 +155,10 @@ wm_hierarchy_reduce(wm_hierarchy_t *own)
         reduce_alone(own, from, to);
         return;
     }
+    if (rails_reach(own, rooted) && wm_hierarchy_is_short(own, from->nbytes)) {
+        reduce_short(own, from, to);
+        return;
+    }
     wm_span_t *shares = wm_hierarchy_spans(own);
     for (int i = 0; i < own->carriers; ++i)
         shares[i] = wm_hierarchy_share(own, from->nbytes, own->carriers, i);
@@ -134,6 +168,7 @@ wm_hierarchy_reduce(wm_hierarchy_t *own)
     scatter.send = from;
     scatter.receive = mine;
     scatter.receives = shares;
+    wm_hierarchy_even_out(&scatter, shares, own->ranks);
     wm_hierarchy_add_local(own, &scatter);
     if (wm_hierarchy_carries(own))
         wm_hierarchy_reduce_rail(own, mine, mine, to);
@@ -147,6 +182,7 @@ wm_hierarchy_reduce(wm_hierarchy_t *own)
                                                   from->nbytes)
                               : NULL;
     gather.receives = shares;
+    wm_hierarchy_even_out(&gather, shares, own->ranks);
     gather.root = own->root_place;
     wm_hierarchy_add_local(own, &gather);
 }
