@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // At the barrier of one host, each rank reads the numbers of all others. Else
 // ranks use dissemination: in each round a rank sends its maxima to the rank
-// that is `distance` after it, and receives from the one as far before it; the
-// distance doubles. A number may be merged twice, so that any number of ranks
-// will do.
+// that is `distance` after it in a circle, and receives from the one as far
+// before it; the distance doubles. A number may be merged twice, so that any
+// number of ranks will do. The circle is that of all ranks; on hosts of equal
+// numbers of ranks first that of a host, then that of the ranks with one place
+// in their hosts, so that few rounds wait for the network.
 #include "comm/coll/direct/preflight.h"
 
 #include <string.h>
@@ -33,6 +35,7 @@ _Static_assert(VALUES == WM_PREFLIGHT_VALUES, "there is room for each");
 // The state of the rounds, in a packet.
 typedef struct {
     wm_preflight_values_t known, heard;
+    bool between; // the ranks of the circle are on several hosts
     int distance;
     MPI_Request requests[2]; // receive, send
 } run_t;
@@ -49,21 +52,48 @@ _Static_assert(sizeof(slot_t) <= WM_BARRIER_BYTES, "a slot holds it");
 
 #define LOOKS 50 // before the engine waits
 
-// Returns the rank that this one receives from in a round.
-static int
-rank_before(const wm_comm_t *comm, const run_t *run)
+static bool
+has_circles(const wm_comm_t *comm)
 {
-    return (comm->rank - run->distance + comm->size) % comm->size;
+    const wm_hosts_t *hosts = &comm->hosts;
+    return hosts->count > 1 && hosts->smallest == hosts->largest;
+}
+
+static int
+circle_size(const wm_comm_t *comm, const run_t *run)
+{
+    return !has_circles(comm) ? comm->size
+           : run->between     ? comm->hosts.count
+                              : comm->hosts.largest;
+}
+
+// Returns the rank so many places after this one.
+static int
+circle_rank(const wm_comm_t *comm, const run_t *run, int offset)
+{
+    const wm_hosts_t *hosts = &comm->hosts;
+    int size = circle_size(comm, run);
+    if (!has_circles(comm))
+        return (comm->rank + offset + size) % size;
+    int host = hosts->host_of[comm->rank], place = hosts->place;
+    return run->between
+               ? wm_hosts_rank(hosts, (host + offset + size) % size, place)
+               : wm_hosts_rank(hosts, host, (place + offset + size) % size);
 }
 
 // Begins a round. Returns 0, 1 if no round is left, or an error.
 static int
 begin_round(wm_comm_t *comm, run_t *run, wm_error_t *err)
 {
-    if (run->distance >= comm->size)
+    if (run->distance >= circle_size(comm, run) && has_circles(comm)
+        && !run->between) {
+        run->between = true;
+        run->distance = 1;
+    }
+    if (run->distance >= circle_size(comm, run))
         return 1;
-    int before = rank_before(comm, run);
-    int after = (comm->rank + run->distance) % comm->size;
+    int before = circle_rank(comm, run, -run->distance);
+    int after = circle_rank(comm, run, run->distance);
     int code = wm_mpi_check(MPI_Irecv(&run->heard, (int)sizeof run->heard,
                                       MPI_BYTE, before, comm->tag_limit,
                                       comm->data, &run->requests[0]),
@@ -141,6 +171,7 @@ values_by_messages(wm_comm_t *comm, wm_preflight_values_t *maxima,
     run_t *run = (run_t *)wm_packet_get();
     if (run == NULL)
         return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    run->between = false;
     run->distance = 1;
     run->requests[0] = run->requests[1] = MPI_REQUEST_NULL;
     run->known = *maxima;
