@@ -284,7 +284,8 @@ class TorchSymm:
         """Symmetric memory of so many blocks; kept, as mapping it takes all ranks."""
         count = blocks * padded
         if count not in self.buffers:
-            made = self.memory.empty(count, dtype=self.torch.float32, device="cuda")
+            device = f"cuda:{self.torch.cuda.current_device()}"
+            made = self.memory.empty(count, dtype=self.torch.float32, device=device)
             self.memory.rendezvous(made, self.group)
             self.buffers[count] = made
         return self.buffers[count].view(blocks, padded)
@@ -329,7 +330,7 @@ class TorchSymm:
         call()  # so that nothing is left to be set up
         self.wait()
         graph = self.torch.cuda.CUDAGraph()
-        with self.torch.cuda.graph(graph, stream=self.stream):
+        with self.torch.cuda.graph(graph, stream=self.stream, capture_error_mode="relaxed"):
             for _ in range(self.calls):
                 call()
         self.torch.cuda.set_stream(self.stream)
