@@ -94,8 +94,8 @@ def test_layer_includes_only_layers_below(path):
 MODULES = {
     "comm": (
         "engine node link comm message transfer protocol diagnostics "
-        "coll/call coll/direct coll/stream coll/mpi coll/nccl coll/run "
-        "coll/hierarchy rma"
+        "coll/call coll/direct coll/stream coll/mpi coll/movers coll/nccl "
+        "coll/run coll/hierarchy rma"
     ).split(),
     "python": (
         "core device view array message request comm rma objects "

@@ -128,8 +128,9 @@ is_mpis(const wm_coll_op_t *op)
 }
 
 static bool
-ring_serves(const wm_coll_op_t *op)
+ring_serves(const wm_coll_op_t *op, const void *state)
 {
+    (void)state;
     (void)op;
     return true;
 }
@@ -398,9 +399,10 @@ ring_drop(wm_coll_op_t *op)
 
 // Waits for the stream: a toy. All ranks hear of a refused call.
 static int
-ring_enqueue(wm_comm_t *comm, const wm_coll_t *call,
+ring_enqueue(wm_comm_t *comm, void *state, const wm_coll_t *call,
              const wm_coll_stream_t *on, wm_error_t *err)
 {
+    (void)state;
     wm_preflight_t preflight = {
         .call = WM_COLL_ALLREDUCE,
         .code = call == NULL ? err->code : 0,
@@ -432,15 +434,17 @@ ring_find_failures(wm_error_t *err)
 }
 
 static uint64_t
-ring_place(const wm_comm_t *comm)
+ring_place(const wm_comm_t *comm, const void *state)
 {
+    (void)state;
     (void)comm;
     return 0;
 }
 
 static int
-ring_look(wm_comm_t *comm, uint64_t place, wm_error_t *err)
+ring_look(wm_comm_t *comm, void *state, uint64_t place, wm_error_t *err)
 {
+    (void)state;
     (void)comm, (void)place, (void)err;
     return 0; // it has ended in the call
 }

@@ -30,7 +30,7 @@
     X(partitioned)    /* message/partitioned.c */                             \
     X(nonblocking)    /* coll/run/nonblocking.c */                            \
     X(coll_engines)   /* coll/run/coll_engines.c */                           \
-    X(nccl)           /* coll/nccl/nccl_comm.c */                             \
+    X(movers)         /* coll/movers/mover_comm.c */                          \
     X(stream_watch)   /* coll/run/stream_watch.c */                           \
     X(waiter)         /* rma/waiter.c */                                      \
     X(unexpected)     /* message/unexpected.c */

@@ -137,10 +137,11 @@ typedef struct {
     // rank; for calls on a stream, now and then. Looks for dead ranks and ends
     // what waits for them. May come more than once.
     void (*abort)(wm_comm_t *comm, void *state);
-    // Returns true if the engine can serve this rank in a call of this form,
+    // Returns true if the engine can serve this rank in a call of this form
+    // (state: of open(), NULL if it is not open),
     // which it does, and whose memory it takes, as far as is known without
     // work. Cheap.
-    bool (*serves)(const wm_coll_op_t *op);
+    bool (*serves)(const wm_coll_op_t *op, const void *state);
     // Begins to make this rank's data ready for an engine that serves it, and
     // fills what others need to know of it. Clears the engine's bit of
     // op->engines if the engine cannot serve this rank after all. On an error

@@ -14,7 +14,7 @@ typedef struct {
 } wm_coll_stream_t;
 
 // An engine that does calls on the caller's stream, where no rank waits on the
-// host for another one.
+// host for another one. `state`: of its open(); NULL: it is not open.
 typedef struct {
     // Its calls may be captured into a graph. `unopened`: also before it is
     // open, so that a capture does not open it.
@@ -30,17 +30,17 @@ typedef struct {
     // or, if another engine does this call there, in the next one of this
     // engine. Between hosts a notice tells them (stream_calls.h), and the rank
     // only takes part in what all do together.
-    int (*enqueue)(wm_comm_t *comm, const wm_coll_t *call,
+    int (*enqueue)(wm_comm_t *comm, void *state, const wm_coll_t *call,
                    const wm_coll_stream_t *on, wm_error_t *err);
     // For the request of a call. place: marks the last call. look: the stream
     // has passed that call; returns its error, 0, or 1 to be called again.
     // fail: no request was made after all.
-    uint64_t (*place)(const wm_comm_t *comm);
-    int (*look)(wm_comm_t *comm, uint64_t place, wm_error_t *err);
+    uint64_t (*place)(const wm_comm_t *comm, const void *state);
+    int (*look)(wm_comm_t *comm, void *state, uint64_t place, wm_error_t *err);
     void (*fail)(wm_comm_t *comm);
     // Raises, once, the error of a call that has ended on its stream. Cheap.
     // NULL: its calls raise all their errors.
-    int (*find_failure)(wm_comm_t *comm, wm_error_t *err);
+    int (*find_failure)(wm_comm_t *comm, void *state, wm_error_t *err);
     // Raises, once, such an error of any communicator, also of a freed one: a
     // wait for a stream or a device has ended. Any thread; no locks. any:
     // returns false if there can be none; cheap. NULL: as above.

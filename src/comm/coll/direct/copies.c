@@ -23,8 +23,9 @@ copies_state(wm_coll_op_t *op)
 }
 
 static bool
-copies_serve(const wm_coll_op_t *op)
+copies_serve(const wm_coll_op_t *op, const void *state)
 {
+    (void)state;
     return wm_direct_is_reached(op->participant.comm);
 }
 

@@ -57,8 +57,9 @@ hierarchy_does(const wm_coll_facts_t *facts)
 }
 
 static bool
-hierarchy_serves(const wm_coll_op_t *op)
+hierarchy_serves(const wm_coll_op_t *op, const void *state)
 {
+    (void)state;
     return op->form != WM_COLL_FORM_PERSISTENT || op->participant.call->read;
 }
 

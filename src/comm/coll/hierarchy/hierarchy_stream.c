@@ -88,9 +88,11 @@ level_enqueue(wm_comm_t *level, const wm_coll_t *task,
         level,
         wm_coll_engines_on_stream(level, task->kind) & level->colls.opened,
         task);
-    return engine == NULL ? wm_error_set(
-               err, WM_ERR_STATE, 0, "no engine does this call on a stream")
-                          : engine->on_stream->enqueue(level, task, on, err);
+    return engine == NULL
+               ? wm_error_set(err, WM_ERR_STATE, 0,
+                              "no engine does this call on a stream")
+               : engine->on_stream->enqueue(
+                   level, wm_coll_engines_state(level, engine), task, on, err);
 }
 
 // Returns the error of a call that has failed on this rank: it is raised now,
@@ -236,9 +238,10 @@ stream_await(const wm_levels_t *levels, wm_error_t *err)
 }
 
 static int
-hierarchy_stream_enqueue(wm_comm_t *comm, const wm_coll_t *call,
+hierarchy_stream_enqueue(wm_comm_t *comm, void *state, const wm_coll_t *call,
                          const wm_coll_stream_t *on, wm_error_t *err)
 {
+    (void)state;
     wm_error_t wrong = *err;
     int code = wm_hierarchy_streams_open(comm, on->device, err);
     if (code == 0)
@@ -259,8 +262,9 @@ hierarchy_stream_enqueue(wm_comm_t *comm, const wm_coll_t *call,
 }
 
 static uint64_t
-hierarchy_stream_place(const wm_comm_t *comm)
+hierarchy_stream_place(const wm_comm_t *comm, const void *state)
 {
+    (void)state;
     (void)comm;
     return 0;
 }
@@ -291,8 +295,9 @@ streams_find_dead_lock_held(wm_comm_t *comm, wm_error_t *err)
 }
 
 static int
-hierarchy_stream_find_failure(wm_comm_t *comm, wm_error_t *err)
+hierarchy_stream_find_failure(wm_comm_t *comm, void *state, wm_error_t *err)
 {
+    (void)state;
     if (comm->levels.streams <= 0)
         return 0;
     wm_engine_lock();
@@ -331,10 +336,12 @@ hierarchy_stream_find_failures(wm_error_t *err)
 }
 
 static int
-hierarchy_stream_look(wm_comm_t *comm, uint64_t place, wm_error_t *err)
+hierarchy_stream_look(wm_comm_t *comm, void *state, uint64_t place,
+                      wm_error_t *err)
 {
+    (void)state;
     (void)place;
-    return hierarchy_stream_find_failure(comm, err);
+    return hierarchy_stream_find_failure(comm, NULL, err);
 }
 
 static void

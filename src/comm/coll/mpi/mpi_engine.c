@@ -39,8 +39,9 @@ mpi_lies_over(const wm_buffer_t *one, const wm_buffer_t *other)
 // Returns true if MPI may be given a call of host memory later, because it
 // does not refuse the call.
 static bool
-mpi_serves(const wm_coll_op_t *op)
+mpi_serves(const wm_coll_op_t *op, const void *state)
 {
+    (void)state;
     const wm_coll_t *call = op->participant.call;
     wm_reduce_type_t type;
     wm_reduce_op_t reduction;

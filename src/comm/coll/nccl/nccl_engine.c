@@ -1,237 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The engine "nccl": collectives of GPU memory between hosts, by NCCL: all
-// kinds if each host has one rank, as on a rail of levels (comm/levels.h),
-// else those that the hierarchy leaves, between all ranks. Blocking and
-// nonblocking calls are on a stream of ours, which waits for the program's
-// work. Calls on the program's streams: nccl_stream.c.
-#include "comm/coll/nccl/nccl_run.h"
-#include "comm/coll/nccl/nccl_stream.h"
-
-#include "comm/coll/call/coll_wait.h"
-#include "comm/coll/call/stream_calls.h"
-#include "comm/coll/direct/coll_op.h"
-#include "comm/comm/failure.h"
-#include "comm/engine/engine.h"
-#include "cuda/event.h"
-#include "cuda/stream.h"
-
-typedef struct {
-    wm_block_t *room; // NULL: none
-    CUevent end;      // of a call that is not blocking
-    bool given;       // work is on the stream
-    bool waits;       // it is not given before others are settled
-    bool lost;        // NCCL refused it, and MPI has not told why
-    unsigned looks;
-} nccl_t;
-
-_Static_assert(sizeof(nccl_t) <= WM_COLL_STATE_BYTES, "there is room");
-
-static nccl_t *
-nccl_state(wm_coll_op_t *op)
-{
-    return (nccl_t *)op->state;
-}
-
-// Serves communicators of several hosts, but not those between groups.
-static bool
-nccl_spans(const wm_comm_t *comm)
-{
-    return !wm_comm_is_one_host(comm) && comm->split == 0
-           && wm_hosts_find(comm).count > 1;
-}
-
-// Leaves its kinds to the hierarchy, also if that leaves a short call to MPI:
-// so no communicator of NCCL has all ranks while nobody needs it.
-static bool
-nccl_does(const wm_coll_facts_t *facts)
-{
-    const wm_comm_colls_t *colls = &facts->comm->colls;
-    const unsigned hierarchy = 1u << WM_COLL_NUMBER_hierarchy;
-    return (colls->span & ~colls->closed & hierarchy) == 0
-           || !wm_hierarchy_engine.does(facts);
-}
-
-static int
-nccl_open(wm_comm_t *comm, int device, void **state, wm_error_t *err)
-{
-    wm_nccl_comm_t *own;
-    int code = wm_nccl_comm_open(comm, device, &own, err);
-    if (code == 0)
-        *state = own;
-    return code;
-}
-
-static void
-nccl_comm_drop(wm_comm_t *comm, void *state)
-{
-    (void)comm;
-    if (state != NULL)
-        wm_nccl_comm_drop(state);
-}
-
-static void
-nccl_abort(wm_comm_t *comm, void *state)
-{
-    wm_error_t err;
-    (void)comm;
-    if (state != NULL)
-        (void)!wm_nccl_comm_look(state, &err);
-}
-
-static void
-nccl_revoke(wm_comm_t *comm, void *state, const wm_error_t *why)
-{
-    wm_error_t copy = *why;
-    (void)comm;
-    wm_nccl_comm_break(state, &copy);
-}
-
-// Returns the GPU of the buffers; -1: they are not memory of one.
-static int
-nccl_device_of(const wm_coll_t *call)
-{
-    const wm_buffer_t *sides[] = {call->send, call->receive};
-    int device = -1;
-    for (int i = 0; i < 2; ++i) {
-        if (sides[i] == NULL)
-            continue;
-        int its = sides[i]->memory.device;
-        if (device >= 0 && its != device)
-            return -1;
-        device = its;
-    }
-    return device;
-}
+// The engine "nccl": collectives of GPU memory between hosts, by NCCL.
+#include "comm/coll/movers/mover_engine.h"
+#include "comm/coll/movers/mover_stream.h"
+#include "comm/coll/nccl/nccl_open.h"
 
 static bool
-nccl_serves(const wm_coll_op_t *op)
+nccl_serves(const wm_coll_op_t *op, const void *state)
 {
-    const wm_participant_t *participant = &op->participant;
-    const wm_coll_t *call = participant->call;
-    const wm_nccl_comm_t *own = wm_nccl_of(participant->comm);
-    int device = nccl_device_of(call);
-    if (device < 0
-        || (wm_coll_shape(call->kind)->uneven && call->receives == NULL))
-        return false;
-    return own != NULL ? own->device == device : wm_nccl_load(NULL) == 0;
-}
-
-static int
-nccl_give(wm_coll_op_t *op, wm_nccl_comm_t *own, wm_error_t *err)
-{
-    nccl_t *state = nccl_state(op);
-    wm_nccl_run_t run;
-    int code = wm_nccl_run_fill(&run, own, op->participant.call, own->stream,
-                                err);
-    if (code == 0)
-        code = wm_nccl_run_take(&run, err);
-    state->room = run.room;
-    if (code == 0 && op->form != WM_COLL_FORM_BLOCKING)
-        code = wm_event_acquire(own->device, &state->end, err);
-    if (code == 0)
-        code = wm_direct_precede(&op->participant.direct, own->device,
-                                 own->stream, err);
-    state->given = true;
-    if (code == 0)
-        code = wm_nccl_run_enqueue(&run, err);
-    if (code == 0 && state->end != NULL)
-        code = wm_event_record(own->device, state->end, own->stream, err);
-    if (code < 0 && state->end != NULL) { // the stream tells the end
-        wm_event_release(own->device, state->end);
-        state->end = NULL;
-    }
-    wm_nccl_run_drop(&run);
-    return code;
-}
-
-// A rank that cannot take part breaks the communicator, as it has no data to
-// go on with.
-static wm_coll_result_t
-nccl_start(wm_coll_op_t *op, wm_error_t *err)
-{
-    wm_nccl_comm_t *own = op->own;
-    nccl_t *state = nccl_state(op);
-    int settled = wm_stream_calls_look(own->comm, err);
-    *state = (nccl_t){.waits = settled == 0};
-    op->looks = WM_LOOKS_AT_STREAM;
-    op->begun = op->alone = !state->waits; // its steps find dead ranks
-    if (state->waits)
-        return WM_COLL_UNDER_WAY;
-    int code = settled < 0 ? settled : op->wrong.code;
-    if (code < 0 && settled > 0)
-        *err = op->wrong;
-    wm_device_stay();
-    if (code == 0)
-        code = nccl_give(op, own, err);
-    wm_device_go();
-    state->lost = code < 0 && wm_nccl_comm_lost(own, err);
-    if (code == 0 || state->lost)
-        return WM_COLL_UNDER_WAY;
-    own->told = true;
-    wm_nccl_comm_break(own, err);
-    return (wm_coll_result_t)err->code;
-}
-
-// Returns 1 when the stream has passed the call, 0 if not yet.
-static int
-nccl_ended(wm_coll_op_t *op, int tries, wm_error_t *err)
-{
-    const wm_nccl_comm_t *own = op->own;
-    const nccl_t *state = nccl_state(op);
-    bool done = false;
-    int code = state->end != NULL
-                   ? wm_event_done(own->device, state->end, &done, err)
-                   : wm_stream_spin(own->device, own->stream, tries, &done,
-                                    err);
-    return code < 0 ? code : done;
-}
-
-static wm_coll_result_t
-nccl_step(wm_coll_op_t *op, bool *waits, wm_error_t *err)
-{
-    wm_nccl_comm_t *own = op->own;
-    nccl_t *state = nccl_state(op);
-    if (state->waits) {
-        wm_coll_result_t result = nccl_start(op, err);
-        *waits = state->waits;
-        return result;
-    }
-    wm_error_t broken;
-    bool is_broken = wm_nccl_comm_failure(own, &broken) < 0;
-    int ended = state->lost && !is_broken ? 0
-                                          : nccl_ended(op, WM_LOOK_TRIES, err);
-    *waits = ended == 0;
-    if (*waits) { // the stream uses the buffers, even after an abort
-        if (!is_broken && wm_failure_is_due(&state->looks))
-            (void)!wm_nccl_comm_look(own, &broken);
-        return WM_COLL_UNDER_WAY;
-    }
-    // An aborted call ends, too.
-    int code = wm_nccl_comm_failure(own, err);
-    if (code == 0)
-        return ended < 0 ? (wm_coll_result_t)ended : WM_COLL_DONE;
-    own->told = true;
-    return (wm_coll_result_t)code;
-}
-
-static void
-nccl_drop(wm_coll_op_t *op)
-{
-    wm_nccl_comm_t *own = op->own;
-    nccl_t *state = nccl_state(op);
-    wm_error_t err;
-    for (unsigned turn = 1; state->given && nccl_ended(op, 1, &err) == 0;
-         ++turn) {
-        if (wm_failure_is_due(&state->looks))
-            (void)!wm_nccl_comm_look(own, &err);
-        if (wm_engine_may_wait())
-            wm_engine_turn(turn);
-    }
-    if (state->end != NULL)
-        wm_event_release(own->device, state->end);
-    if (state->room != NULL)
-        wm_block_free(state->room, 0, NULL, NULL);
-    *state = (nccl_t){.room = NULL};
+    return wm_mover_serves(op, state)
+           && (state != NULL || wm_nccl_load(NULL) == 0);
 }
 
 const wm_coll_engine_t wm_nccl_engine = {
@@ -239,15 +16,15 @@ const wm_coll_engine_t wm_nccl_engine = {
     .library = &wm_nccl_for_people,
     .in_order = true,
     .takes = WM_COLL_TAKES_DEVICE,
-    .does = nccl_does,
-    .spans = nccl_spans,
-    .open = nccl_open,
-    .comm_drop = nccl_comm_drop,
-    .abort = nccl_abort,
-    .revoke = nccl_revoke,
+    .does = wm_mover_does,
+    .spans = wm_mover_spans,
+    .open = wm_nccl_open,
+    .comm_drop = wm_mover_drop_comm,
+    .abort = wm_mover_abort_calls,
+    .revoke = wm_mover_revoke,
     .serves = nccl_serves,
-    .start = nccl_start,
-    .step = nccl_step,
-    .drop = nccl_drop,
-    .on_stream = &wm_nccl_on_stream,
+    .start = wm_mover_start,
+    .step = wm_mover_step,
+    .drop = wm_mover_drop,
+    .on_stream = &wm_mover_on_stream,
 };

@@ -6,7 +6,7 @@
 // MPI, how far they are: if one fails, all leave. NCCL's threads inherit the
 // cores of the calls that begin them, which are those of the launcher
 // (comm/engine/binding.h).
-#include "comm/coll/nccl/nccl_comm.h"
+#include "comm/coll/nccl/nccl_open.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +15,8 @@
 
 #include "comm/coll/call/coll_wait.h"
 #include "comm/coll/direct/coll_gather.h"
-#include "comm/coll/nccl/nccl_private.h"
+#include "comm/coll/movers/mover_comm.h"
+#include "comm/coll/nccl/nccl_movers.h"
 #include "comm/engine/binding.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/hash.h"
@@ -36,7 +37,7 @@ typedef struct {
 enum { SOUND = 1, READY = 2 }; // what ranks tell meanwhile
 
 typedef struct {
-    wm_nccl_comm_t *own;
+    wm_mover_comm_t *own;
     enum { JOINING, SPLITTING, WARMING, DONE } state;
     wm_nccl_handle_t *child; // of a split under way
     wm_error_t failure;      // of this rank; code 0: none
@@ -163,30 +164,29 @@ nccl_open_take_id(wm_comm_t *comm, int code, wm_nccl_id_t *id, wm_error_t *err)
 static int
 warm_calls(const opening_t *opening, wm_error_t *err)
 {
-    const wm_nccl_comm_t *own = opening->own;
+    const wm_mover_comm_t *own = opening->own;
     const wm_comm_t *comm = own->comm;
     char *room = wm_block_pointer(opening->room);
     size_t size = (size_t)comm->size;
-    int code = WM_NCCL(err, GroupStart);
+    const wm_movers_t *movers = own->movers;
+    int code = movers->begin(err);
     for (int peer = 0; peer < comm->size && code == 0; ++peer) {
         if (peer == comm->rank)
             continue;
-        code = WM_NCCL(err, Send, room, 1, WM_NCCL_UINT8, peer, own->handle,
-                       own->stream);
+        code = movers->send(own->handle, room, 1, peer, own->stream, err);
         if (code == 0)
-            code = WM_NCCL(err, Recv, room + 1 + peer, 1, WM_NCCL_UINT8, peer,
-                           own->handle, own->stream);
+            code = movers->receive(own->handle, room + 1 + peer, 1, peer,
+                                   own->stream, err);
     }
-    int ended = wm_nccl_check(wm_nccl.GroupEnd(), "ncclGroupEnd",
-                              code == 0 ? err : NULL);
+    int ended = movers->end(code == 0 ? err : NULL);
     code = code < 0 ? code : ended;
     for (int i = 0; i < 2 && code == 0; ++i) {
         size_t part = i == 0 ? WARM_SHORT : WARM_BYTES / size;
-        code = WM_NCCL(err, AllGather, room + part * (size_t)comm->rank, room,
-                       part, WM_NCCL_UINT8, own->handle, own->stream);
+        code = movers->gather(own->handle, room + part * (size_t)comm->rank,
+                              room, part, own->stream, err);
         if (code == 0)
-            code = WM_NCCL(err, Broadcast, room, room, part * size,
-                           WM_NCCL_UINT8, 0, own->handle, own->stream);
+            code = movers->broadcast(own->handle, room, part * size, 0,
+                                     own->stream, err);
     }
     return code;
 }
@@ -209,7 +209,7 @@ warm_run(void *context)
 static int
 warm_begin(opening_t *opening, wm_error_t *err)
 {
-    const wm_nccl_comm_t *own = opening->own;
+    const wm_mover_comm_t *own = opening->own;
     size_t size = (size_t)own->comm->size;
     int code = wm_block_alloc(own->device, WARM_BYTES + WARM_SHORT * size,
                               &opening->room, err);
@@ -226,7 +226,7 @@ warm_begin(opening_t *opening, wm_error_t *err)
 static int
 warm_look(opening_t *opening, wm_error_t *err)
 {
-    const wm_nccl_comm_t *own = opening->own;
+    const wm_mover_comm_t *own = opening->own;
     int warmed = atomic_load(&opening->warmed);
     bool idle = false;
     if (warmed < 0)
@@ -240,7 +240,7 @@ warm_look(opening_t *opening, wm_error_t *err)
 static int
 nccl_open_join(opening_t *opening, const wm_nccl_id_t *id, wm_error_t *err)
 {
-    wm_nccl_comm_t *own = opening->own;
+    wm_mover_comm_t *own = opening->own;
     const wm_comm_t *comm = own->comm;
     wm_nccl_config_t config = wm_nccl_config(0);
     wm_scope_t scope;
@@ -249,8 +249,10 @@ nccl_open_join(opening_t *opening, const wm_nccl_id_t *id, wm_error_t *err)
     if (code < 0)
         return code;
     wm_binding_widen(&binding);
-    code = WM_NCCL(err, CommInitRankConfig, &own->parent, comm->size, *id,
+    wm_nccl_handle_t *parent = NULL;
+    code = WM_NCCL(err, CommInitRankConfig, &parent, comm->size, *id,
                    comm->rank, &config);
+    own->parent = parent;
     wm_binding_restore(&binding);
     wm_device_leave(&scope);
     return code;
@@ -270,7 +272,7 @@ poll_parent(const opening_t *opening, wm_error_t *err)
 static int
 nccl_open_split(opening_t *opening, wm_error_t *err)
 {
-    wm_nccl_comm_t *own = opening->own;
+    wm_mover_comm_t *own = opening->own;
     wm_nccl_config_t config = wm_nccl_config(1);
     wm_binding_t binding;
     opening->state = SPLITTING;
@@ -304,7 +306,7 @@ nccl_open_advance(opening_t *opening, wm_error_t *err)
 static void
 nccl_open_step(opening_t *opening)
 {
-    const wm_nccl_comm_t *own = opening->own;
+    const wm_mover_comm_t *own = opening->own;
     wm_scope_t scope;
     wm_error_t err;
     if (opening->failure.code < 0 || opening->state == DONE)
@@ -366,24 +368,6 @@ nccl_open_end(opening_t *opening)
         free(opening);
 }
 
-static wm_nccl_comm_t *
-nccl_open_new(wm_comm_t *comm, int device, wm_error_t *err)
-{
-    wm_nccl_comm_t *own = calloc(1, sizeof *own);
-    if (own == NULL) {
-        (void)wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
-        return NULL;
-    }
-    own->comm = comm;
-    own->device = device;
-    pthread_mutex_init(&own->lock, NULL);
-    int code = wm_stream_create(device, &own->stream, err);
-    if (code == 0)
-        return own;
-    wm_nccl_comm_free(own);
-    return NULL;
-}
-
 // Makes this rank's part. A rank that cannot begin tells the others.
 static int
 nccl_open_make(opening_t *opening, const wm_nccl_id_t *id, wm_error_t *err)
@@ -393,22 +377,22 @@ nccl_open_make(opening_t *opening, const wm_nccl_id_t *id, wm_error_t *err)
         opening->failure = *err;
     int code = wm_coll_wait(comm, nccl_open_look, opening, LOOKS, err);
     if (code < 0)
-        wm_nccl_comm_abort(opening->own);
+        wm_mover_comm_abort(opening->own);
     nccl_open_end(opening);
     return code;
 }
 
 int
-wm_nccl_comm_open(wm_comm_t *comm, int device, wm_nccl_comm_t **own,
-                  wm_error_t *err)
+wm_nccl_open(wm_comm_t *comm, int device, void **state, wm_error_t *err)
 {
     wm_nccl_id_t id;
     int code = nccl_open_check(comm, device, err);
     if (code < 0)
         return code;
     opening_t *opening = calloc(1, sizeof *opening);
-    wm_nccl_comm_t *made = opening != NULL ? nccl_open_new(comm, device, err)
-                                           : NULL;
+    wm_mover_comm_t *made = opening != NULL ? wm_mover_comm_new(
+                                comm, &wm_nccl_movers, device, err)
+                                            : NULL;
     if (opening == NULL)
         (void)wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
     code = nccl_open_take_id(comm, made != NULL ? 0 : err->code, &id, err);
@@ -419,9 +403,11 @@ wm_nccl_comm_open(wm_comm_t *comm, int device, wm_nccl_comm_t **own,
     }
     else
         free(opening);
-    if (code == 0)
-        *own = wm_nccl_comm_add(made);
+    if (code == 0) {
+        wm_mover_comm_add(made);
+        *state = made;
+    }
     else if (made != NULL)
-        wm_nccl_comm_free(made);
+        wm_mover_comm_free(made);
     return code;
 }

@@ -408,11 +408,17 @@ wm_coll_engines_open_on_stream(wm_comm_t *comm, wm_coll_kind_t kind,
     return err->code;
 }
 
+void *
+wm_coll_engines_state(const wm_comm_t *comm, const wm_coll_engine_t *engine)
+{
+    return comm->colls.state[engine_number(engine)];
+}
+
 void
 wm_coll_engines_abort(wm_comm_t *comm, const wm_coll_engine_t *engine)
 {
     if (engine->abort != NULL)
-        engine->abort(comm, comm->colls.state[engine_number(engine)]);
+        engine->abort(comm, wm_coll_engines_state(comm, engine));
 }
 
 void
@@ -501,7 +507,8 @@ static bool
 engine_serves(const wm_coll_engine_t *engine, const wm_coll_op_t *op)
 {
     return engine_takes(engine, op->participant.call) && does_call(engine, op)
-           && engine->serves(op);
+           && engine->serves(
+               op, wm_coll_engines_state(op->participant.comm, engine));
 }
 
 // Returns the bits of the open engines.
@@ -581,7 +588,7 @@ wm_coll_op_init(wm_coll_op_t *op, wm_comm_t *comm, wm_barrier_t *barrier,
 bool
 wm_coll_op_may_queue(const wm_coll_op_t *op)
 {
-    return wm_mpi_engine.serves(op);
+    return wm_mpi_engine.serves(op, NULL);
 }
 
 int

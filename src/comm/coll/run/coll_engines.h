@@ -94,6 +94,10 @@ WM_MUST_CHECK int
 wm_coll_engines_open(wm_comm_t *comm, wm_coll_kind_t kind, int device,
                      unsigned *engines, wm_error_t *err);
 
+// Returns what an engine's open() has set; NULL: it is not open.
+void *
+wm_coll_engines_state(const wm_comm_t *comm, const wm_coll_engine_t *engine);
+
 // See wm_coll_engine_t.abort.
 void
 wm_coll_engines_abort(wm_comm_t *comm, const wm_coll_engine_t *engine);

@@ -66,7 +66,8 @@ coll_on_stream_tell(wm_comm_t *comm, unsigned among,
         const wm_coll_engine_t *engine = wm_coll_engines_at(
             __builtin_ctz(among));
         *err = wrong;
-        code = engine->on_stream->enqueue(comm, NULL, on, err);
+        code = engine->on_stream->enqueue(
+            comm, wm_coll_engines_state(comm, engine), NULL, on, err);
     }
     return code;
 }
@@ -138,7 +139,8 @@ coll_on_stream_pass(wm_comm_t *comm, const wm_coll_engine_t *engine,
         && (coll_on_stream_follow(comm, on, err) < 0
             || coll_on_stream_ready(comm, on, err) < 0))
         call = NULL;
-    int code = engine->on_stream->enqueue(comm, call, on, err);
+    int code = engine->on_stream->enqueue(
+        comm, wm_coll_engines_state(comm, engine), call, on, err);
     return code < 0 ? code : coll_on_stream_mark(comm, on, err);
 }
 
@@ -300,7 +302,9 @@ typedef struct {
 static int
 coll_on_stream_look_at(const given_t *given, wm_error_t *err)
 {
-    int code = given->engine->on_stream->look(given->comm, given->place, err);
+    int code = given->engine->on_stream->look(
+        given->comm, wm_coll_engines_state(given->comm, given->engine),
+        given->place, err);
     if (code > 0 || wm_comm_is_one_host(given->comm))
         return code;
     if (code < 0)
@@ -385,7 +389,8 @@ coll_on_stream_begin(wm_comm_t *comm, wm_coll_kind_t kind,
     if (code == 0) {
         code = wm_coll_order_record(&on, given->event, err);
         given->engine = engine;
-        given->place = engine->on_stream->place(comm);
+        given->place = engine->on_stream->place(
+            comm, wm_coll_engines_state(comm, engine));
         if (code < 0)
             engine->on_stream->fail(comm);
     }
@@ -427,7 +432,7 @@ wm_coll_on_stream_find_failure(wm_comm_t *comm, wm_error_t *err)
     for (int i = 0; i < WM_COLL_NUMBER_mpi && code == 0; ++i) {
         const wm_coll_on_stream_t *row = coll_on_stream_row(i);
         if (row != NULL && row->find_failure != NULL)
-            code = row->find_failure(comm, err);
+            code = row->find_failure(comm, comm->colls.state[i], err);
     }
     return code;
 }

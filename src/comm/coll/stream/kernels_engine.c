@@ -77,8 +77,9 @@ kernels_open(wm_comm_t *comm, int device, void **state, wm_error_t *err)
 // A nonblocking call would wait for a stream of ours that waits for those of
 // all other ranks, whose programs may wait for other work of the GPU.
 static bool
-kernels_serve(const wm_coll_op_t *op)
+kernels_serve(const wm_coll_op_t *op, const void *state)
 {
+    (void)state;
     const wm_participant_t *participant = &op->participant;
     const wm_comm_t *comm = participant->comm;
     const wm_coll_t *call = participant->call;
@@ -251,15 +252,25 @@ kernels_drop(wm_coll_op_t *op)
     own->state = ENDED;
 }
 
-static uint64_t
-kernels_place(const wm_comm_t *comm)
+static int
+kernels_call(wm_comm_t *comm, void *state, const wm_coll_t *call,
+             const wm_coll_stream_t *on, wm_error_t *err)
 {
+    (void)state;
+    return wm_stream_coll_call(comm, call, on, err);
+}
+
+static uint64_t
+kernels_place(const wm_comm_t *comm, const void *state)
+{
+    (void)state;
     return wm_symm_place(comm->symm);
 }
 
 static int
-kernels_look(wm_comm_t *comm, uint64_t place, wm_error_t *err)
+kernels_look(wm_comm_t *comm, void *state, uint64_t place, wm_error_t *err)
 {
+    (void)state;
     return wm_symm_look(comm->symm, place, err);
 }
 
@@ -270,8 +281,9 @@ kernels_fail(wm_comm_t *comm)
 }
 
 static int
-kernels_find_failure(wm_comm_t *comm, wm_error_t *err)
+kernels_find_failure(wm_comm_t *comm, void *state, wm_error_t *err)
 {
+    (void)state;
     return wm_symm_find_failure(comm->symm, err);
 }
 
@@ -293,7 +305,7 @@ static const wm_coll_on_stream_t kernels_on_stream = {
     .captures = true,
     .unopened = true,
     .check = wm_stream_coll_check,
-    .enqueue = wm_stream_coll_call,
+    .enqueue = kernels_call,
     .place = kernels_place,
     .look = kernels_look,
     .fail = kernels_fail,

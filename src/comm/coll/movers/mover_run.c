@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "comm/coll/nccl/nccl_run.h"
+#include "comm/coll/movers/mover_run.h"
 
-#include "comm/coll/nccl/nccl_abort.h"
-#include "comm/engine/stats.h"
+#include "comm/coll/movers/mover_abort.h"
 #include "cuda/lock.h"
 #include "cuda/memory.h"
 
@@ -27,33 +26,33 @@ typedef struct {
 // --- Facts of a call ---
 
 static size_t
-ranks_of(const wm_nccl_run_t *run)
+ranks_of(const wm_mover_run_t *run)
 {
     return (size_t)run->desc.comm->size;
 }
 
 static bool
-run_gives(const wm_nccl_run_t *run, int rank)
+run_gives(const wm_mover_run_t *run, int rank)
 {
     return (uint32_t)rank >= run->gives.first
            && (uint32_t)rank < run->gives.first + run->gives.count;
 }
 
 static bool
-run_takes(const wm_nccl_run_t *run, int rank)
+run_takes(const wm_mover_run_t *run, int rank)
 {
     return (uint32_t)rank >= run->takes.first
            && (uint32_t)rank < run->takes.first + run->takes.count;
 }
 
 static const wm_span_t *
-out_of(const wm_nccl_run_t *run, int rank)
+out_of(const wm_mover_run_t *run, int rank)
 {
     return &run->desc.out[run->desc.shape->scatters ? rank : 0];
 }
 
 static const wm_span_t *
-into_of(const wm_nccl_run_t *run, int rank)
+into_of(const wm_mover_run_t *run, int rank)
 {
     return &run->desc.into[run->desc.shape->gathers ? rank : 0];
 }
@@ -62,7 +61,7 @@ into_of(const wm_nccl_run_t *run, int rank)
 // between hosts more often than it must. Two ranks give each other as many
 // bytes if each reduces all, which is one step.
 static bool
-run_goes_in_parts(const wm_nccl_run_t *run)
+run_goes_in_parts(const wm_mover_run_t *run)
 {
     const wm_coll_desc_t *desc = &run->desc;
     wm_coll_kind_t kind = desc->call->kind;
@@ -76,7 +75,7 @@ run_goes_in_parts(const wm_nccl_run_t *run)
 // ranks behind at once, and so do 16-bit floats, which a chain would round at
 // each rank, and averages.
 static bool
-run_is_chained(const wm_nccl_run_t *run)
+run_is_chained(const wm_mover_run_t *run)
 {
     const wm_coll_desc_t *desc = &run->desc;
     return desc->shape->prefix && desc->out[0].nbytes > GATHERED_BYTES
@@ -87,7 +86,7 @@ run_is_chained(const wm_nccl_run_t *run)
 // Returns the bytes of a vector's parts; the last ones may be shorter. All
 // begin at whole elements.
 static size_t
-part_bytes(const wm_nccl_run_t *run, size_t nbytes)
+part_bytes(const wm_mover_run_t *run, size_t nbytes)
 {
     size_t element = wm_reduce_size(run->desc.type), ranks = ranks_of(run);
     size_t unit = WM_REDUCE_VECTOR * element; // kernels like such addresses
@@ -104,7 +103,7 @@ part_of(size_t each, int rank, size_t nbytes)
 
 // Returns `most` or less: whole elements, with all parts aligned alike.
 static size_t
-whole_elements(const wm_nccl_run_t *run, size_t most)
+whole_elements(const wm_mover_run_t *run, size_t most)
 {
     size_t unit = ALIGN * wm_reduce_size(run->desc.type);
     return most / unit * unit;
@@ -112,7 +111,7 @@ whole_elements(const wm_nccl_run_t *run, size_t most)
 
 // Returns the bytes of each block that one round reduces.
 static size_t
-round_bytes(const wm_nccl_run_t *run)
+round_bytes(const wm_mover_run_t *run)
 {
     size_t rows = run_goes_in_parts(run) ? 1 : ranks_of(run);
     return whole_elements(run, ROUND_BYTES / rows);
@@ -140,7 +139,7 @@ parts_rounds(size_t nbytes)
 // Returns the bytes of a round: the exchange of one goes beside that of the
 // results of the one before.
 static size_t
-parts_round_bytes(const wm_nccl_run_t *run, size_t nbytes)
+parts_round_bytes(const wm_mover_run_t *run, size_t nbytes)
 {
     size_t unit = ALIGN * wm_reduce_size(run->desc.type);
     size_t most = round_bytes(run), rounds = parts_rounds(nbytes);
@@ -149,7 +148,7 @@ parts_round_bytes(const wm_nccl_run_t *run, size_t nbytes)
 }
 
 static size_t
-parts_room_bytes(const wm_nccl_run_t *run, size_t nbytes)
+parts_room_bytes(const wm_mover_run_t *run, size_t nbytes)
 {
     size_t most = parts_round_bytes(run, nbytes);
     return ranks_of(run) * part_bytes(run, smaller(nbytes, most))
@@ -159,7 +158,7 @@ parts_room_bytes(const wm_nccl_run_t *run, size_t nbytes)
 // Returns true if the result of a Reduce_scatter would lie over data that are
 // still to be sent: then it is made in the room, and copied.
 static bool
-result_waits(const wm_nccl_run_t *run)
+result_waits(const wm_mover_run_t *run)
 {
     const wm_coll_desc_t *desc = &run->desc;
     return desc->shape->scatters && desc->source == desc->target;
@@ -168,7 +167,7 @@ result_waits(const wm_nccl_run_t *run)
 // Returns true if the data to send are overwritten by those that come: then
 // they are copied first.
 static bool
-source_is_copied(const wm_nccl_run_t *run)
+source_is_copied(const wm_mover_run_t *run)
 {
     const wm_coll_desc_t *desc = &run->desc;
     return desc->shape->overlaid && !desc->shape->reduces
@@ -177,7 +176,7 @@ source_is_copied(const wm_nccl_run_t *run)
 
 // Returns the end of the blocks of the source.
 static size_t
-source_bytes(const wm_nccl_run_t *run)
+source_bytes(const wm_mover_run_t *run)
 {
     size_t end = 0;
     for (int rank = 0; rank < run->desc.comm->size; ++rank) {
@@ -190,7 +189,7 @@ source_bytes(const wm_nccl_run_t *run)
 
 // Returns the bytes of our own memory that the call needs.
 static size_t
-room_bytes(const wm_nccl_run_t *run)
+room_bytes(const wm_mover_run_t *run)
 {
     const wm_coll_desc_t *desc = &run->desc;
     size_t ranks = ranks_of(run), nbytes = desc->out[0].nbytes;
@@ -212,7 +211,7 @@ room_bytes(const wm_nccl_run_t *run)
 }
 
 static char *
-room_of(const wm_nccl_run_t *run)
+room_of(const wm_mover_run_t *run)
 {
     return run->room != NULL ? wm_block_pointer(run->room) : NULL;
 }
@@ -220,36 +219,42 @@ room_of(const wm_nccl_run_t *run)
 // --- Steps ---
 
 static int
-run_send(wm_nccl_run_t *run, const char *data, size_t nbytes, int rank,
+run_send(wm_mover_run_t *run, const char *data, size_t nbytes, int rank,
          wm_error_t *err)
 {
     if (nbytes == 0)
         return 0;
     run->sent += nbytes;
-    return WM_NCCL(err, Send, data, nbytes, WM_NCCL_UINT8, rank,
-                   run->own->handle, run->desc.stream);
+    return run->own->movers->send(run->own->handle, data, nbytes, rank,
+                                  run->desc.stream, err);
 }
 
 static int
-run_receive(const wm_nccl_run_t *run, char *data, size_t nbytes, int rank,
+run_receive(const wm_mover_run_t *run, char *data, size_t nbytes, int rank,
             wm_error_t *err)
 {
-    return nbytes == 0 ? 0
-                       : WM_NCCL(err, Recv, data, nbytes, WM_NCCL_UINT8, rank,
-                                 run->own->handle, run->desc.stream);
+    return nbytes == 0
+               ? 0
+               : run->own->movers->receive(run->own->handle, data, nbytes,
+                                           rank, run->desc.stream, err);
+}
+
+static int
+run_begin_group(const wm_mover_run_t *run, wm_error_t *err)
+{
+    return run->own->movers->begin(err);
 }
 
 // Ends a group in any case.
 static int
-run_end_group(int code, wm_error_t *err)
+run_end_group(const wm_mover_run_t *run, int code, wm_error_t *err)
 {
-    int ended = wm_nccl_check(wm_nccl.GroupEnd(), "ncclGroupEnd",
-                              code == 0 ? err : NULL);
+    int ended = run->own->movers->end(code == 0 ? err : NULL);
     return code < 0 ? code : ended;
 }
 
 static int
-run_copy(const wm_nccl_run_t *run, char *to, const char *from, size_t nbytes,
+run_copy(const wm_mover_run_t *run, char *to, const char *from, size_t nbytes,
          wm_error_t *err)
 {
     return nbytes == 0 || to == from
@@ -262,7 +267,7 @@ run_copy(const wm_nccl_run_t *run, char *to, const char *from, size_t nbytes,
 // bytes behind the one before, but this rank's lies at `mine`, if that is not
 // NULL.
 static int
-run_fold(const wm_nccl_run_t *run, char *to, const char *mine, char *room,
+run_fold(const wm_mover_run_t *run, char *to, const char *mine, char *room,
          size_t each, int n, size_t nbytes, wm_error_t *err)
 {
     const wm_coll_desc_t *desc = &run->desc;
@@ -285,18 +290,18 @@ run_fold(const wm_nccl_run_t *run, char *to, const char *mine, char *room,
 }
 
 static int
-run_gather(wm_nccl_run_t *run, const char *from, char *to, size_t nbytes,
+run_gather(wm_mover_run_t *run, const char *from, char *to, size_t nbytes,
            wm_error_t *err)
 {
     run->sent += (ranks_of(run) - 1) * nbytes;
     return nbytes == 0
                ? 0
-               : WM_NCCL(err, AllGather, from, to, nbytes, WM_NCCL_UINT8,
-                         run->own->handle, run->desc.stream);
+               : run->own->movers->gather(run->own->handle, from, to, nbytes,
+                                          run->desc.stream, err);
 }
 
 static int
-run_broadcast(wm_nccl_run_t *run, wm_error_t *err)
+run_broadcast(wm_mover_run_t *run, wm_error_t *err)
 {
     const wm_coll_desc_t *desc = &run->desc;
     bool sends = desc->source != NULL;
@@ -305,17 +310,17 @@ run_broadcast(wm_nccl_run_t *run, wm_error_t *err)
     if (nbytes == 0)
         return 0;
     run->sent += sends ? nbytes : 0;
-    return WM_NCCL(err, Broadcast, data, data, nbytes, WM_NCCL_UINT8,
-                   desc->call->root, run->own->handle, desc->stream);
+    return run->own->movers->broadcast(run->own->handle, data, nbytes,
+                                       desc->call->root, desc->stream, err);
 }
 
 // --- Calls that only move ---
 
 static int
-run_exchange_all(wm_nccl_run_t *run, const char *source, wm_error_t *err)
+run_exchange_all(wm_mover_run_t *run, const char *source, wm_error_t *err)
 {
     const wm_coll_desc_t *desc = &run->desc;
-    int code = WM_NCCL(err, GroupStart);
+    int code = run_begin_group(run, err);
     if (code < 0)
         return code;
     for (int rank = 0; rank < desc->comm->size && code == 0; ++rank) {
@@ -328,11 +333,11 @@ run_exchange_all(wm_nccl_run_t *run, const char *source, wm_error_t *err)
             code = run_receive(run, desc->target + into->at, into->nbytes,
                                rank, err);
     }
-    return run_end_group(code, err);
+    return run_end_group(run, code, err);
 }
 
 static int
-run_move(wm_nccl_run_t *run, wm_error_t *err)
+run_move(wm_mover_run_t *run, wm_error_t *err)
 {
     const wm_coll_desc_t *desc = &run->desc;
     int own = desc->comm->rank, code = 0;
@@ -353,7 +358,7 @@ run_move(wm_nccl_run_t *run, wm_error_t *err)
 
 // Gathers the vectors of all ranks, a round after the other.
 static int
-run_reduce_gathered(wm_nccl_run_t *run, wm_error_t *err)
+run_reduce_gathered(wm_mover_run_t *run, wm_error_t *err)
 {
     const wm_coll_desc_t *desc = &run->desc;
     size_t all = desc->out[0].nbytes, most = round_bytes(run);
@@ -372,12 +377,12 @@ run_reduce_gathered(wm_nccl_run_t *run, wm_error_t *err)
 // Exchanges a round of the blocks that ranks reduce, from `at` on: this rank's
 // go into the room, one behind the other.
 static int
-round_exchange(wm_nccl_run_t *run, size_t at, size_t room_each,
+round_exchange(wm_mover_run_t *run, size_t at, size_t room_each,
                wm_error_t *err)
 {
     const wm_coll_desc_t *desc = &run->desc;
     size_t most = round_bytes(run);
-    int code = WM_NCCL(err, GroupStart);
+    int code = run_begin_group(run, err);
     if (code < 0)
         return code;
     for (int rank = 0; rank < desc->comm->size && code == 0; ++rank) {
@@ -392,13 +397,13 @@ round_exchange(wm_nccl_run_t *run, size_t at, size_t room_each,
             code = run_receive(run, room_of(run) + (size_t)rank * room_each,
                                smaller(mine - at, most), rank, err);
     }
-    return run_end_group(code, err);
+    return run_end_group(run, code, err);
 }
 
 // Reduces the blocks of a round, in the order of the ranks.
 static int
-round_fold(const wm_nccl_run_t *run, char *result, size_t at, size_t room_each,
-           wm_error_t *err)
+round_fold(const wm_mover_run_t *run, char *result, size_t at,
+           size_t room_each, wm_error_t *err)
 {
     const wm_coll_desc_t *desc = &run->desc;
     size_t mine = desc->into[0].nbytes;
@@ -413,7 +418,7 @@ round_fold(const wm_nccl_run_t *run, char *result, size_t at, size_t room_each,
 
 // Each rank sends the others their blocks, or all of its vector.
 static int
-run_reduce_blocks(wm_nccl_run_t *run, wm_error_t *err)
+run_reduce_blocks(wm_mover_run_t *run, wm_error_t *err)
 {
     const wm_coll_desc_t *desc = &run->desc;
     size_t most = round_bytes(run), longest = 0, mine = desc->into[0].nbytes;
@@ -447,7 +452,7 @@ typedef struct {
 
 // Returns the round with this number.
 static round_t
-parts_round(const wm_nccl_run_t *run, size_t number)
+parts_round(const wm_mover_run_t *run, size_t number)
 {
     const wm_coll_desc_t *desc = &run->desc;
     int own = desc->comm->rank;
@@ -468,7 +473,7 @@ parts_round(const wm_nccl_run_t *run, size_t number)
 
 // Gives another rank its part of a round, and gets what it has of ours.
 static int
-parts_scatter(wm_nccl_run_t *run, const round_t *round, int rank,
+parts_scatter(wm_mover_run_t *run, const round_t *round, int rank,
               wm_error_t *err)
 {
     part_t its = part_of(round->each, rank, round->nbytes);
@@ -483,7 +488,8 @@ parts_scatter(wm_nccl_run_t *run, const round_t *round, int rank,
 // Gives another rank this rank's reduced part, and gets the other's; of a
 // Reduce the root alone gets them.
 static int
-parts_give(wm_nccl_run_t *run, const round_t *round, int rank, wm_error_t *err)
+parts_give(wm_mover_run_t *run, const round_t *round, int rank,
+           wm_error_t *err)
 {
     const wm_coll_desc_t *desc = &run->desc;
     part_t its = part_of(round->each, rank, round->nbytes);
@@ -498,7 +504,7 @@ parts_give(wm_nccl_run_t *run, const round_t *round, int rank, wm_error_t *err)
 
 // Exchanges the parts of a round, and the reduced ones of the round before.
 static int
-parts_exchange(wm_nccl_run_t *run, const round_t *next, const round_t *before,
+parts_exchange(wm_mover_run_t *run, const round_t *next, const round_t *before,
                wm_error_t *err)
 {
     const wm_coll_desc_t *desc = &run->desc;
@@ -506,7 +512,7 @@ parts_exchange(wm_nccl_run_t *run, const round_t *next, const round_t *before,
         && before->nbytes == before->each * ranks_of(run))
         return run_gather(run, before->result, desc->target + before->at,
                           before->each, err);
-    int code = WM_NCCL(err, GroupStart);
+    int code = run_begin_group(run, err);
     if (code < 0)
         return code;
     for (int rank = 0; rank < desc->comm->size && code == 0; ++rank) {
@@ -517,11 +523,11 @@ parts_exchange(wm_nccl_run_t *run, const round_t *next, const round_t *before,
         if (code == 0 && before->nbytes > 0)
             code = parts_give(run, before, rank, err);
     }
-    return run_end_group(code, err);
+    return run_end_group(run, code, err);
 }
 
 static int
-parts_fold(const wm_nccl_run_t *run, const round_t *round, wm_error_t *err)
+parts_fold(const wm_mover_run_t *run, const round_t *round, wm_error_t *err)
 {
     const wm_coll_desc_t *desc = &run->desc;
     return run_fold(run, round->result,
@@ -530,7 +536,7 @@ parts_fold(const wm_nccl_run_t *run, const round_t *round, wm_error_t *err)
 }
 
 static int
-run_reduce_parts(wm_nccl_run_t *run, wm_error_t *err)
+run_reduce_parts(wm_mover_run_t *run, wm_error_t *err)
 {
     round_t before = {.nbytes = 0}, next = parts_round(run, 0);
     int code = parts_exchange(run, &next, &before, err);
@@ -555,7 +561,7 @@ typedef struct {
 // Adds this rank's part to that which came, into memory that is passed on; and
 // gives this rank its result.
 static int
-chain_fold(const wm_nccl_run_t *run, link_t *link, wm_error_t *err)
+chain_fold(const wm_mover_run_t *run, link_t *link, wm_error_t *err)
 {
     const wm_coll_desc_t *desc = &run->desc;
     const char *mine = desc->source + link->at;
@@ -579,30 +585,30 @@ chain_fold(const wm_nccl_run_t *run, link_t *link, wm_error_t *err)
 
 // Passes on a part (NULL: none), while the next one comes.
 static int
-chain_pass(wm_nccl_run_t *run, const link_t *link, const link_t *next,
+chain_pass(wm_mover_run_t *run, const link_t *link, const link_t *next,
            wm_error_t *err)
 {
     const wm_coll_desc_t *desc = &run->desc;
     int own = desc->comm->rank;
-    int code = WM_NCCL(err, GroupStart);
+    int code = run_begin_group(run, err);
     if (code < 0)
         return code;
     if (link != NULL && own + 1 < desc->comm->size)
         code = run_send(run, link->out, link->nbytes, own + 1, err);
     if (code == 0 && own > 0)
         code = run_receive(run, room_of(run), next->nbytes, own - 1, err);
-    return run_end_group(code, err);
+    return run_end_group(run, code, err);
 }
 
 static link_t
-chain_link(const wm_nccl_run_t *run, size_t at)
+chain_link(const wm_mover_run_t *run, size_t at)
 {
     size_t left = run->desc.out[0].nbytes - at;
     return (link_t){at, smaller(left, whole_elements(run, CHAIN_BYTES)), NULL};
 }
 
 static int
-run_chain(wm_nccl_run_t *run, wm_error_t *err)
+run_chain(wm_mover_run_t *run, wm_error_t *err)
 {
     link_t link = chain_link(run, 0);
     int code = chain_pass(run, NULL, &link, err);
@@ -619,7 +625,7 @@ run_chain(wm_nccl_run_t *run, wm_error_t *err)
 // --- The call ---
 
 static int
-run_steps(wm_nccl_run_t *run, wm_error_t *err)
+run_steps(wm_mover_run_t *run, wm_error_t *err)
 {
     const wm_coll_desc_t *desc = &run->desc;
     wm_coll_kind_t kind = desc->call->kind;
@@ -642,8 +648,8 @@ run_steps(wm_nccl_run_t *run, wm_error_t *err)
 }
 
 int
-wm_nccl_run_fill(wm_nccl_run_t *run, wm_nccl_comm_t *own,
-                 const wm_coll_t *call, CUstream stream, wm_error_t *err)
+wm_mover_run_fill(wm_mover_run_t *run, wm_mover_comm_t *own,
+                  const wm_coll_t *call, CUstream stream, wm_error_t *err)
 {
     run->own = own;
     run->room = NULL;
@@ -662,13 +668,13 @@ wm_nccl_run_fill(wm_nccl_run_t *run, wm_nccl_comm_t *own,
 }
 
 void
-wm_nccl_run_drop(wm_nccl_run_t *run)
+wm_mover_run_drop(wm_mover_run_t *run)
 {
     wm_coll_desc_drop(&run->desc);
 }
 
 int
-wm_nccl_run_take(wm_nccl_run_t *run, wm_error_t *err)
+wm_mover_run_take(wm_mover_run_t *run, wm_error_t *err)
 {
     size_t nbytes = room_bytes(run);
     return nbytes == 0
@@ -677,25 +683,25 @@ wm_nccl_run_take(wm_nccl_run_t *run, wm_error_t *err)
 }
 
 int
-wm_nccl_run_enqueue(wm_nccl_run_t *run, wm_error_t *err)
+wm_mover_run_enqueue(wm_mover_run_t *run, wm_error_t *err)
 {
-    wm_nccl_comm_t *own = run->own;
+    wm_mover_comm_t *own = run->own;
     wm_scope_t scope;
-    wm_nccl_abort_finish();
+    wm_mover_abort_finish();
     int code = wm_device_enter(own->device, &scope, err);
     if (code < 0)
         return code;
     wm_lock(&own->lock);
-    code = wm_nccl_comm_failure(own, err);
+    code = wm_mover_comm_failure(own, err);
     if (code == 0)
         code = run_steps(run, err);
     pthread_mutex_unlock(&own->lock);
-    if (code < 0 && atomic_load(&own->broken)) // and told by NCCL as an error
-        code = wm_nccl_comm_failure(own, err);
+    if (code < 0 && atomic_load(&own->broken)) // which the call met
+        code = wm_mover_comm_failure(own, err);
     wm_device_leave(&scope);
     if (code < 0)
         return code;
-    wm_stat_add(WM_STAT_nccl_collectives, 1);
-    wm_stat_add(WM_STAT_nccl_bytes, (int64_t)run->sent);
+    if (own->movers->count != NULL)
+        own->movers->count(run->sent);
     return 0;
 }

@@ -1,27 +1,21 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "comm/coll/nccl/nccl_stream.h"
+#include "comm/coll/movers/mover_stream.h"
 
 #include "comm/coll/call/coll_wait.h"
-#include "comm/coll/nccl/nccl_run.h"
+#include "comm/coll/movers/mover_run.h"
 #include "comm/coll/stream/coll_order.h"
 #include "comm/coll/stream/packed_coll.h"
 #include "cuda/stream.h"
 
-wm_nccl_comm_t *
-wm_nccl_of(const wm_comm_t *comm)
-{
-    return comm->colls.state[WM_COLL_NUMBER_nccl];
-}
-
 // Gives the call to the stream. Others may have begun it, so memory is taken
 // before. `passed`: the end of the call; NULL: it is captured, or has failed.
 static int
-nccl_stream_enqueue_run(wm_nccl_run_t *run, const wm_coll_stream_t *on,
-                        uint64_t id, CUevent *passed, wm_error_t *err)
+mover_stream_enqueue_run(wm_mover_run_t *run, const wm_coll_stream_t *on,
+                         uint64_t id, CUevent *passed, wm_error_t *err)
 {
     wm_block_t *copy = NULL;
     wm_error_t later;
-    int code = wm_nccl_run_take(run, err);
+    int code = wm_mover_run_take(run, err);
     *passed = NULL;
     if (code == 0)
         code = wm_coll_order_before(run->desc.call, on, id, err);
@@ -29,7 +23,7 @@ nccl_stream_enqueue_run(wm_nccl_run_t *run, const wm_coll_stream_t *on,
         code = wm_packed_coll_open(&run->desc, &copy, err);
     *on->given |= code == 0;
     if (code == 0)
-        code = wm_nccl_run_enqueue(run, err);
+        code = wm_mover_run_enqueue(run, err);
     if (code == 0)
         code = wm_packed_coll_unpack(&run->desc, err);
     if (code == 0)
@@ -46,27 +40,27 @@ nccl_stream_enqueue_run(wm_nccl_run_t *run, const wm_coll_stream_t *on,
 // Gives the call to the stream, with its orders, and its end to the progress
 // thread.
 static int
-nccl_stream_give(wm_nccl_run_t *run, const wm_coll_stream_t *on,
-                 wm_error_t *err)
+mover_stream_give(wm_mover_run_t *run, const wm_coll_stream_t *on,
+                  wm_error_t *err)
 {
     CUevent passed;
     uint64_t id = on->capture == 0 ? wm_stream_id(on->device, on->stream) : 0;
-    int code = nccl_stream_enqueue_run(run, on, id, &passed, err);
+    int code = mover_stream_enqueue_run(run, on, id, &passed, err);
     if (code == 0)
         code = wm_coll_order_after(run->desc.call, on, id, passed, err);
     if (code == 0 && on->capture != 0) {
         ++run->own->given;
-        return wm_nccl_comm_keep(run->own, on->stream, err);
+        return wm_mover_comm_keep(run->own, on->stream, err);
     }
     if (passed != NULL)
-        wm_nccl_comm_note(run->own, passed);
+        wm_mover_comm_note(run->own, passed);
     return code;
 }
 
 static int
-nccl_stream_fill(wm_nccl_run_t *run, wm_nccl_comm_t *own,
-                 const wm_coll_t *call, const wm_coll_stream_t *on,
-                 wm_error_t *err)
+mover_stream_fill(wm_mover_run_t *run, wm_mover_comm_t *own,
+                  const wm_coll_t *call, const wm_coll_stream_t *on,
+                  wm_error_t *err)
 {
     if (on->device != own->device)
         return wm_error_set(
@@ -75,46 +69,46 @@ nccl_stream_fill(wm_nccl_run_t *run, wm_nccl_comm_t *own,
             "communicator are on streams of cuda:%d; use a stream of that "
             "GPU, or another communicator (Dup)",
             on->device, own->device);
-    int code = wm_nccl_run_fill(run, own, call, on->stream, err);
+    int code = wm_mover_run_fill(run, own, call, on->stream, err);
     if (code < 0)
-        wm_nccl_run_drop(run);
+        wm_mover_run_drop(run);
     return code;
 }
 
 static int
-nccl_stream_look_lost(void *context, wm_error_t *err)
+mover_stream_look_lost(void *context, wm_error_t *err)
 {
-    return wm_nccl_comm_look(context, err);
+    return wm_mover_comm_look(context, err);
 }
 
 static int
-nccl_stream_enqueue(wm_comm_t *comm, const wm_coll_t *call,
-                    const wm_coll_stream_t *on, wm_error_t *err)
+mover_stream_enqueue(wm_comm_t *comm, void *state, const wm_coll_t *call,
+                     const wm_coll_stream_t *on, wm_error_t *err)
 {
-    wm_nccl_run_t run;
-    wm_nccl_comm_t *own = wm_nccl_of(comm);
+    wm_mover_run_t run;
+    wm_mover_comm_t *own = state;
     if (call == NULL)
         return err->code;
-    int code = wm_nccl_comm_failure(own, err);
+    int code = wm_mover_comm_failure(own, err);
     own->told |= code < 0;
     if (code == 0)
-        code = nccl_stream_fill(&run, own, call, on, err);
+        code = mover_stream_fill(&run, own, call, on, err);
     if (code < 0)
         return code;
-    code = nccl_stream_give(&run, on, err);
-    wm_nccl_run_drop(&run);
-    if (code < 0 && wm_nccl_comm_lost(own, err))
-        code = wm_coll_wait(comm, nccl_stream_look_lost, own, 1, err);
+    code = mover_stream_give(&run, on, err);
+    wm_mover_run_drop(&run);
+    if (code < 0 && wm_mover_comm_lost(own, err))
+        code = wm_coll_wait(comm, mover_stream_look_lost, own, 1, err);
     if (code < 0 && *on->given && on->capture == 0) {
         own->told = true;
-        wm_nccl_comm_break(own, err);
+        wm_mover_comm_break(own, err);
     }
     return code;
 }
 
 static int
-nccl_stream_check(wm_comm_t *comm, const wm_coll_t *call,
-                  const wm_coll_stream_t *on, wm_error_t *err)
+mover_stream_check(wm_comm_t *comm, const wm_coll_t *call,
+                   const wm_coll_stream_t *on, wm_error_t *err)
 {
     wm_coll_desc_t desc = {
         .call = call,
@@ -128,42 +122,46 @@ nccl_stream_check(wm_comm_t *comm, const wm_coll_t *call,
 }
 
 static uint64_t
-nccl_stream_place(const wm_comm_t *comm)
+mover_stream_place(const wm_comm_t *comm, const void *state)
 {
-    return wm_nccl_of(comm)->given;
+    const wm_mover_comm_t *own = state;
+    (void)comm;
+    return own->given;
 }
 
 static int
-nccl_stream_look(wm_comm_t *comm, uint64_t place, wm_error_t *err)
+mover_stream_look(wm_comm_t *comm, void *state, uint64_t place,
+                  wm_error_t *err)
 {
-    wm_nccl_comm_t *own = wm_nccl_of(comm);
-    int code = wm_nccl_comm_failure(own, err);
-    (void)place;
+    wm_mover_comm_t *own = state;
+    int code = wm_mover_comm_failure(own, err);
+    (void)comm, (void)place;
     own->told |= code < 0;
     return code;
 }
 
 static void
-nccl_stream_fail(wm_comm_t *comm)
+mover_stream_fail(wm_comm_t *comm)
 {
     (void)comm; // the call itself goes on
 }
 
 static int
-nccl_stream_find_failure(wm_comm_t *comm, wm_error_t *err)
+mover_stream_find_failure(wm_comm_t *comm, void *state, wm_error_t *err)
 {
-    return wm_nccl_comm_find_failure(wm_nccl_of(comm), err);
+    (void)comm;
+    return wm_mover_comm_find_failure(state, err);
 }
 
-const wm_coll_on_stream_t wm_nccl_on_stream = {
+const wm_coll_on_stream_t wm_mover_on_stream = {
     .captures = true,
     .watches = true,
-    .check = nccl_stream_check,
-    .enqueue = nccl_stream_enqueue,
-    .place = nccl_stream_place,
-    .look = nccl_stream_look,
-    .fail = nccl_stream_fail,
-    .find_failure = nccl_stream_find_failure,
-    .any = wm_nccl_any,
-    .find_failures = wm_nccl_find_failures,
+    .check = mover_stream_check,
+    .enqueue = mover_stream_enqueue,
+    .place = mover_stream_place,
+    .look = mover_stream_look,
+    .fail = mover_stream_fail,
+    .find_failure = mover_stream_find_failure,
+    .any = wm_mover_any,
+    .find_failures = wm_mover_find_failures,
 };
