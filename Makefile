@@ -136,7 +136,7 @@ test-asan: $(VENV)/.build-tools $(VENV)/.extras-test simcuda ## unit suites and 
 	    $(PY) setup.py --quiet build --build-base build/asan --build-lib build/asan/lib
 	@$(ASAN_ENV) $(PY) tests/run.py unit mpi --ranks 2 --share 2 $(ALL_ARGS)
 	@$(ASAN_ENV) WARPMPI_TEST_EVERY=2 $(PY) tests/run.py mpi --ranks 1 -- \
-	    tests/mpi/test_toys.py tests/mpi/test_hierarchy.py
+	    tests/mpi/test_toys.py tests/mpi/test_toy_movers.py tests/mpi/test_hierarchy.py
 
 test-wheel: wheel simcuda ## the wheel on MPICH, Open MPI 4.1 and 5; makes .venv-wheel-*
 	@$(PY) tests/wheels.py $(DIST)/*.whl $(ALL_ARGS)

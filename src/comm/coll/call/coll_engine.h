@@ -16,7 +16,7 @@
 #include "comm/coll/call/on_stream.h"
 
 #ifdef WM_TOYS // tests/toys
-#define WM_COLL_TOYS(X) X(ring) X(gpu_ring)
+#define WM_COLL_TOYS(X) X(ring) X(gpu_ring) X(toy_movers)
 #else
 #define WM_COLL_TOYS(X)
 #endif
