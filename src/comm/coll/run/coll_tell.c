@@ -116,14 +116,16 @@ wm_coll_tell_lacking(wm_comm_t *comm, wm_coll_kind_t kind, bool on_stream)
         bool does = wm_coll_engines_may_do(comm, kind, i);
         const char *why = does ? wm_coll_engines_why_not(comm, i)
                                : "it does no such calls";
-        if (why == NULL || !engine->spans(comm)
-            || (on_stream && engine->on_stream == NULL)
+        if (!engine->spans(comm) || (on_stream && engine->on_stream == NULL)
             || used >= sizeof told.text)
             continue;
         told.may |= does;
-        used += (size_t)snprintf(told.text + used, sizeof told.text - used,
-                                 "%sengine \"%s\": %s", used > 0 ? "; " : "",
-                                 engine->name, why);
+        if (why == NULL && used == 0)
+            strcpy(told.text, "one may serve");
+        else if (why != NULL)
+            used += (size_t)snprintf(told.text + used, sizeof told.text - used,
+                                     "%sengine \"%s\": %s",
+                                     used > 0 ? "; " : "", engine->name, why);
     }
     return told;
 }

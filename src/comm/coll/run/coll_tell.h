@@ -26,7 +26,8 @@ wm_coll_tell(wm_comm_t *comm, const wm_coll_asked_t *asked);
 // Why no engine but MPI does calls of a kind.
 typedef struct {
     bool may;       // an engine would do them, if it served
-    char text[300]; // of each engine that spans the communicator
+    char text[300]; // of each engine that spans the communicator; or that
+                    // nothing speaks against one
 } wm_coll_lacking_t;
 
 // on_stream: calls on streams.
