@@ -12,6 +12,7 @@
 #include "cuda/heap.h"
 #include "cuda/list.h"
 #include "cuda/lock.h"
+#include "cuda/spill.h"
 
 #define SLAB_SIZE ((size_t)16 << 20)
 #define SLAB_BLOCK_MAX ((size_t)4 << 20) // larger blocks are their own region
@@ -87,6 +88,19 @@ pending_remove(memory_t *memory, wm_block_t *block)
     memory->pending_count--;
 }
 
+// Gives back a block that nobody uses any more.
+static void
+block_end_lock_held(memory_t *memory, wm_block_t *block)
+{
+    wm_region_t *region = block->region;
+    if (!region->on_host) {
+        wm_heap_free(&memory->heap, block);
+        return;
+    }
+    wm_pinned_put((void *)region->facts.base);
+    wm_region_free(region);
+}
+
 // Gives pending frees whose events have happened to the heap.
 static void
 poll_all_lock_held(memory_t *memory)
@@ -96,7 +110,7 @@ poll_all_lock_held(memory_t *memory)
         wm_block_t *next = block->next;
         if (events_happened(block)) {
             pending_remove(memory, block);
-            wm_heap_free(&memory->heap, block);
+            block_end_lock_held(memory, block);
         }
         block = next;
     }
@@ -110,7 +124,7 @@ poll_some_lock_held(memory_t *memory)
         if (memory->pending_count < PENDING_MANY || !events_happened(block))
             return;
         pending_remove(memory, block);
-        wm_heap_free(&memory->heap, block);
+        block_end_lock_held(memory, block);
     }
 }
 
@@ -381,17 +395,41 @@ wm_block_free(wm_block_t *block, int count, const CUevent *events,
     void *held = wm_gil_release();
     take_events(block, count, events, devices);
     wm_lock(&memory->lock);
-    wm_heap_retire(&memory->heap, block);
+    if (!block->region->on_host)
+        wm_heap_retire(&memory->heap, block);
     bool pending = block->pending_count > 0;
     if (pending)
         pending_append(memory, block);
     else
-        wm_heap_free(&memory->heap, block);
+        block_end_lock_held(memory, block);
     bool over = !pending && memory->heap.idle_bytes > bound;
     pthread_mutex_unlock(&memory->lock);
     if (over)
         return_idle(device, bound, true, false);
     wm_gil_retake(held);
+}
+
+int
+wm_block_spill(int device, size_t size, wm_block_t **block, wm_error_t *err)
+{
+    void *memory;
+    int status = wm_pinned_alloc(size, &memory, err);
+    if (status < 0)
+        return status;
+    const wm_pointer_t facts = {
+        .kind = WM_MEMORY_DEVICE,
+        .device = device,
+        .base = (uintptr_t)memory,
+        .size = size,
+    };
+    wm_region_t *region = wm_region_new(&facts, false);
+    if (region == NULL) {
+        wm_pinned_put(memory);
+        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    }
+    region->on_host = true;
+    *block = region->first;
+    return 0;
 }
 
 void *

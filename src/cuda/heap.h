@@ -31,7 +31,8 @@ struct wm_block {
 struct wm_region {
     wm_pointer_t facts;
     bool slab;
-    bool idle; // no block is handed out or pending
+    bool on_host; // page-locked memory, of no heap (spill.h)
+    bool idle;    // no block is handed out or pending
     wm_block_t *first;
     wm_region_t *prev, *next; // in the list of idle regions, oldest first
 };

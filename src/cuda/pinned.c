@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "cuda/lock.h"
+#include "cuda/spill.h"
 #include "cuda/memory.h"
 
 #define CLASS_MIN 8          // 256 bytes
@@ -253,17 +254,18 @@ wm_pinned_alloc(size_t size, void **ptr, wm_error_t *err)
     return 0;
 }
 
-void
-wm_pinned_free(void *ptr)
+// Returns true if more memory is kept than should be.
+static bool
+pinned_put(void *ptr)
 {
     if (ptr == NULL || wm_driver_forked())
-        return;
+        return false;
     wm_lock(&lock);
     size_t at = extent_above((uintptr_t)ptr);
     if (at == 0
         || (uintptr_t)ptr - extents[at - 1].base >= extents[at - 1].size) {
         pthread_mutex_unlock(&lock);
-        return; // not ours
+        return false; // not ours
     }
     int class = extents[at - 1].class;
     used_bytes -= (size_t)1 << class;
@@ -273,8 +275,21 @@ wm_pinned_free(void *ptr)
         kept_bytes += (size_t)1 << class;
     bool over = kept_bytes > KEEP_BYTES;
     pthread_mutex_unlock(&lock);
-    if (over)
+    return over;
+}
+
+void
+wm_pinned_free(void *ptr)
+{
+    if (pinned_put(ptr))
         wm_pinned_trim();
+}
+
+void
+wm_pinned_put(void *ptr)
+{
+    if (pinned_put(ptr))
+        wm_memory_keep(); // it is given back later
 }
 
 void

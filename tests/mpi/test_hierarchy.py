@@ -7,10 +7,12 @@ it is found, or, in a build with WARPMPI_TOYS=1, a ring of GPUs
 """
 
 import ast
+import os
 
 import pytest
 from mpi4py import MPI
 
+import compiled
 import kinds
 import ranks
 import simulated_nccl
@@ -777,6 +779,102 @@ def test_a_failure_of_one_rank_is_raised_on_all(tmp_path, form, call):
     assert "another rank" not in told[2]
     for line in told[:2]:
         assert "rank 2 failed in this collective: " in line, told
+
+
+FULL_HOST = """
+    #define _GNU_SOURCE
+    #include <dlfcn.h>
+    #include <stddef.h>
+
+    int fails, failed;
+    extern void *__libc_calloc(size_t, size_t);
+
+    // Spans between two hosts: ten, and maybe one for the head.
+    void *calloc(size_t count, size_t size)
+    {
+        if (fails && size == 16 && (count == 10 || count == 11)) {
+            ++failed;
+            return NULL;
+        }
+        return __libc_calloc(count, size);
+    }
+"""
+
+
+@pytest.mark.parametrize("nccl", [False, True])
+def test_a_full_host_of_one_rank(tmp_path, nccl):
+    """Calls that do not overlap need no more of it than was reserved."""
+    library = compiled.library(tmp_path, FULL_HOST)
+    program = """
+    import ctypes
+    library = ctypes.CDLL(sys.argv[2])
+    allreduce()
+    ctypes.c_int.in_dll(library, "fails").value = rank == size - 1
+    for _ in range(3):
+        allreduce()
+        given, got = new()
+        comm.Iallreduce(given, got).Wait()
+        check(got)
+        comm.Bcast(got)
+    failed = ctypes.c_int.in_dll(library, "failed").value
+    assert not failed, failed
+    ctypes.c_int.in_dll(library, "fails").value = 0
+"""
+    preloaded = os.environ.get("LD_PRELOAD", "")
+    run(
+        tmp_path,
+        program,
+        "001",
+        library,
+        nccl=nccl,
+        wrapper=("env", f"LD_PRELOAD={preloaded} {library}"),
+    )
+
+
+@pytest.mark.skipif(kinds.is_real(), reason="needs the simulated driver")
+@pytest.mark.parametrize("hosts", ["001", "01"])
+def test_a_full_gpu_of_one_rank_where_no_rank_can_tell(tmp_path, hosts):
+    """On streams its memory between hosts is page-locked: all go on."""
+    program = """
+    import ctypes
+    import graphs, kinds
+    channel = comm.on(wm.Stream())
+
+    def on_stream():
+        given, got = new()
+        channel.Allreduce(given, got)
+        check(got)
+
+    allreduce()
+    on_stream()
+    COUNT = 3_000_000  # for which no memory of ours is left
+    (given, got), last = new(), rank == size - 1
+    before = wm.stats()["staged_bytes"]
+    if last:
+        kinds.driver().simcuda_fail(b"MemAlloc", ctypes.c_long(-1), 2)
+    comm.Allreduce(given, got)
+    check(got)
+    got.fill_(0)
+    channel.Allreduce(given, got)
+    check(got)
+    with graphs.capture(stream := wm.Stream()) as captured:
+        comm.on(stream).Allreduce(given, got)
+    got.fill_(0)
+    stream.synchronize()
+    captured[0].launch(stream)
+    stream.synchronize()
+    check(got)
+    captured[0].free()
+    if last:
+        kinds.driver().simcuda_fail(None, ctypes.c_long(0), 0)
+    print("staged", last, wm.stats()["staged_bytes"] > before, flush=True)
+    allreduce()
+    on_stream()
+"""
+    printed = run(tmp_path, program, hosts, nccl=True)
+    found = [line for line in printed.splitlines() if "staged" in line]
+    others = ["staged False False"] * (len(hosts) - 1)
+    assert sorted(found) == [*others, "staged True True"], printed
 
 
 @pytest.mark.skipif(

@@ -3,7 +3,22 @@
 
 #include <stdlib.h>
 
+#include "comm/comm/require.h"
+#include "comm/engine/stats.h"
 #include "cuda/device.h"
+#include "cuda/spill.h"
+
+int
+wm_coll_block_take(const wm_comm_t *comm, int device, size_t nbytes,
+                   wm_block_t **block, wm_error_t *err)
+{
+    int code = wm_block_alloc(device, nbytes, block, err);
+    if (code != WM_ERR_MEMORY || wm_require_is_on(comm)
+        || wm_block_spill(device, nbytes, block, NULL) < 0)
+        return code;
+    wm_stat_add(WM_STAT_staged_bytes, (int64_t)nbytes);
+    return 0;
+}
 
 int
 wm_coll_memory_take(wm_coll_memory_t *memory, size_t nbytes, int device,
@@ -14,7 +29,10 @@ wm_coll_memory_take(wm_coll_memory_t *memory, size_t nbytes, int device,
     int code = 0;
     *buffer = (wm_buffer_t){.nbytes = nbytes, .memory = {.device = -1}};
     if (device >= 0) {
-        code = wm_block_alloc(device, some, &memory->block, err);
+        code = memory->of != NULL
+                   ? wm_coll_block_take(memory->of, device, some,
+                                        &memory->block, err)
+                   : wm_block_alloc(device, some, &memory->block, err);
         if (code < 0)
             return code;
         buffer->data = wm_block_pointer(memory->block);

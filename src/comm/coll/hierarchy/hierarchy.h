@@ -19,6 +19,18 @@
 #define WM_HIERARCHY_PARTS (2 * WM_SCHEDULE_TASKS)
 #define WM_HIERARCHY_SPANS 5
 
+// Room for the spans of a call, kept for later ones: each call that comes when
+// the one before it has ended begins without new memory.
+typedef struct wm_hierarchy_room {
+    struct wm_hierarchy_room *next;
+    wm_span_t spans[];
+} wm_hierarchy_room_t;
+
+// The state of the engine for a communicator. Engine lock.
+typedef struct {
+    wm_hierarchy_room_t *free;
+} wm_hierarchy_rooms_t;
+
 // The state of a call. Must not move. The buffers and spans that tasks have
 // live in it.
 typedef struct {
@@ -37,11 +49,12 @@ typedef struct {
     size_t unit;  // bytes of an element; no share divides one
     size_t block; // bytes of each rank's block, if all are alike
     int works_used, memories_used, parts_used, spans_used;
-    int longest; // of the ranks of this host, and of the hosts
+    int longest;   // of the ranks of this host, and of the hosts
+    bool streamed; // its tasks go onto a stream: there is no verdict
     wm_hierarchy_work_t works[WM_HIERARCHY_WORKS];
     wm_coll_memory_t memories[WM_HIERARCHY_MEMORIES];
     wm_buffer_t parts[WM_HIERARCHY_PARTS];
-    wm_span_t *spans;
+    wm_hierarchy_room_t *room;
 } wm_hierarchy_t;
 
 // The kinds of tasks, as bits: in hosts, and on rails.
@@ -57,6 +70,12 @@ typedef struct {
      | 1u << WM_COLL_ALLTOALLV)
 
 // --- hierarchy_call.c: what all calls are made of.
+
+// Makes the state of the engine, with a room for one call; frees it.
+WM_MUST_CHECK int
+wm_hierarchy_rooms_make(const wm_comm_t *comm, void **state, wm_error_t *err);
+void
+wm_hierarchy_rooms_free(wm_hierarchy_rooms_t *rooms);
 
 // Initializes the state from the call of `op`.
 WM_MUST_CHECK int

@@ -2,11 +2,16 @@
 #include "comm/coll/hierarchy/hierarchy.h"
 
 #include <stdlib.h>
+#include <string.h>
 
+#include "comm/engine/engine.h"
 #include "comm/engine/stats.h"
 
 // So many bytes of short vectors leave a host at most.
 #define SHORT_BYTES 65536
+
+_Static_assert(sizeof(wm_hierarchy_room_t) <= sizeof(wm_span_t),
+               "so the head");
 
 _Static_assert(sizeof(wm_hierarchy_t) <= WM_COLL_STATE_BYTES, "there is room");
 
@@ -23,6 +28,84 @@ hierarchy_block(const wm_coll_op_t *op)
                : wm_participant_block(&op->participant);
 }
 
+// Returns the number of ranks of this host, or of hosts.
+static int
+room_longest(const wm_comm_t *comm)
+{
+    int ranks = comm->levels.local->size, hosts = comm->hosts.count;
+    return ranks > hosts ? ranks : hosts;
+}
+
+// Returns a new room; NULL: out of memory.
+static wm_hierarchy_room_t *
+room_new(const wm_comm_t *comm)
+{
+    size_t spans = (size_t)room_longest(comm) * WM_HIERARCHY_SPANS;
+    return calloc(1 + spans, sizeof(wm_span_t)); // the first is the head
+}
+
+static wm_hierarchy_rooms_t *
+rooms_of(const wm_comm_t *comm)
+{
+    return comm->colls.state[WM_COLL_NUMBER_hierarchy];
+}
+
+int
+wm_hierarchy_rooms_make(const wm_comm_t *comm, void **state, wm_error_t *err)
+{
+    wm_hierarchy_rooms_t *rooms = calloc(1, sizeof *rooms);
+    if (rooms != NULL && (rooms->free = room_new(comm)) != NULL) {
+        *state = rooms;
+        return 0;
+    }
+    free(rooms);
+    return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+}
+
+void
+wm_hierarchy_rooms_free(wm_hierarchy_rooms_t *rooms)
+{
+    while (rooms != NULL && rooms->free != NULL) {
+        wm_hierarchy_room_t *next = rooms->free->next;
+        free(rooms->free);
+        rooms->free = next;
+    }
+    free(rooms);
+}
+
+static int
+room_take(wm_hierarchy_t *own, wm_error_t *err)
+{
+    const wm_comm_t *comm = own->op->participant.comm;
+    wm_hierarchy_rooms_t *rooms = rooms_of(comm);
+    size_t spans = (size_t)own->longest * WM_HIERARCHY_SPANS;
+    wm_engine_lock();
+    own->room = rooms->free;
+    if (own->room != NULL)
+        rooms->free = own->room->next;
+    wm_engine_unlock();
+    if (own->room != NULL)
+        memset(own->room->spans, 0, spans * sizeof(wm_span_t));
+    else
+        own->room = room_new(comm);
+    return own->room != NULL
+               ? 0
+               : wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+}
+
+static void
+room_give_back(wm_hierarchy_t *own)
+{
+    wm_hierarchy_rooms_t *rooms = rooms_of(own->op->participant.comm);
+    if (own->room == NULL)
+        return;
+    wm_engine_lock();
+    own->room->next = rooms->free;
+    rooms->free = own->room;
+    wm_engine_unlock();
+    own->room = NULL;
+}
+
 int
 wm_hierarchy_init(wm_hierarchy_t *own, wm_coll_op_t *op, wm_error_t *err)
 {
@@ -31,6 +114,7 @@ wm_hierarchy_init(wm_hierarchy_t *own, wm_coll_op_t *op, wm_error_t *err)
     const wm_hosts_t *hosts = &comm->hosts;
     bool rooted = wm_coll_shape(call->kind)->rooted;
     own->op = op;
+    own->streamed = false;
     own->call = call;
     own->hosts = hosts;
     own->local = comm->levels.local;
@@ -46,13 +130,9 @@ wm_hierarchy_init(wm_hierarchy_t *own, wm_coll_op_t *op, wm_error_t *err)
     own->block = hierarchy_block(op);
     own->works_used = own->memories_used = 0;
     own->parts_used = own->spans_used = 0;
-    own->longest = own->ranks > hosts->count ? own->ranks : hosts->count;
+    own->longest = room_longest(comm);
     wm_schedule_init(&own->schedule, op);
-    own->spans = calloc((size_t)own->longest * WM_HIERARCHY_SPANS,
-                        sizeof *own->spans);
-    return own->spans != NULL
-               ? 0
-               : wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+    return room_take(own, err);
 }
 
 void
@@ -63,7 +143,7 @@ wm_hierarchy_drop(wm_hierarchy_t *own)
         wm_hierarchy_work_drop(&own->works[i]);
     for (int i = 0; i < own->memories_used; ++i)
         wm_coll_memory_free(&own->memories[i]);
-    free(own->spans);
+    room_give_back(own);
 }
 
 const wm_buffer_t *
@@ -87,7 +167,9 @@ wm_hierarchy_take(wm_hierarchy_t *own, size_t nbytes)
 {
     wm_coll_memory_t *memory = &own->memories[own->memories_used++];
     wm_error_t why;
-    *memory = (wm_coll_memory_t){.block = NULL};
+    *memory = (wm_coll_memory_t){
+        .of = own->streamed ? own->op->participant.comm : NULL,
+    };
     if (wm_coll_memory_take(memory, nbytes, own->device, &why) < 0)
         wm_coll_op_fail(own->op, &why);
     return &memory->buffer;
@@ -96,7 +178,7 @@ wm_hierarchy_take(wm_hierarchy_t *own, size_t nbytes)
 wm_span_t *
 wm_hierarchy_spans(wm_hierarchy_t *own)
 {
-    return own->spans + (size_t)own->spans_used++ * (size_t)own->longest;
+    return own->room->spans + (size_t)own->spans_used++ * (size_t)own->longest;
 }
 
 static wm_hierarchy_work_t *

@@ -113,13 +113,20 @@ hierarchy_open(wm_comm_t *comm, int device, void **state, wm_error_t *err)
     if (device < 0)
         code = wm_error_set(err, WM_ERR_STATE, 0, "there is no GPU");
     if (code == 0)
+        code = wm_hierarchy_rooms_make(comm, state, err);
+    if (code == 0)
         code = wm_pull_prepare(device, err);
     if (code == 0)
         code = wm_kernels_prepare(device, WM_KERNELS_REDUCE, err);
     int opened = levels_open(comm, device, code < 0 ? &later : err);
     code = code < 0 ? code : opened;
     opened = wm_hierarchy_streams_open(comm, device, code < 0 ? &later : err);
-    return code < 0 ? code : opened;
+    code = code < 0 ? code : opened;
+    if (code < 0) {
+        wm_hierarchy_rooms_free(*state);
+        *state = NULL;
+    }
+    return code;
 }
 
 // Waits until nobody else uses the memory of the call.
@@ -198,6 +205,13 @@ hierarchy_revoke(wm_comm_t *comm, void *state, const wm_error_t *why)
     }
 }
 
+static void
+hierarchy_comm_drop(wm_comm_t *comm, void *state)
+{
+    (void)comm;
+    wm_hierarchy_rooms_free(state);
+}
+
 const wm_coll_engine_t wm_hierarchy_engine = {
     .name = "hierarchy",
     .in_order = true,
@@ -212,5 +226,6 @@ const wm_coll_engine_t wm_hierarchy_engine = {
     .drop = hierarchy_drop,
     .abort = hierarchy_abort,
     .revoke = hierarchy_revoke,
+    .comm_drop = hierarchy_comm_drop,
     .on_stream = &wm_hierarchy_on_stream,
 };

@@ -218,6 +218,7 @@ stream_call(wm_comm_t *comm, const wm_coll_t *call, const wm_coll_stream_t *on,
     code = wm_hierarchy_init(own, &op, err);
     if (code < 0)
         return code;
+    own->streamed = true;
     wm_hierarchy_plan(own);
     if (op.wrong.code < 0)
         *err = op.wrong;

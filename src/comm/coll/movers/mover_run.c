@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/coll/movers/mover_run.h"
 
+#include "comm/coll/call/coll_memory.h"
 #include "comm/coll/movers/mover_abort.h"
 #include "cuda/lock.h"
 #include "cuda/memory.h"
@@ -677,9 +678,9 @@ int
 wm_mover_run_take(wm_mover_run_t *run, wm_error_t *err)
 {
     size_t nbytes = room_bytes(run);
-    return nbytes == 0
-               ? 0
-               : wm_block_alloc(run->desc.device, nbytes, &run->room, err);
+    return nbytes == 0 ? 0
+                       : wm_coll_block_take(run->desc.comm, run->desc.device,
+                                            nbytes, &run->room, err);
 }
 
 int

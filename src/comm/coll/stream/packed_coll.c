@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/coll/stream/packed_coll.h"
 
+#include "comm/coll/call/coll_memory.h"
 #include "comm/message/pattern.h"
 
 // Packs each rank's block, at `given` in a pattern, into `copies`, or unpacks
@@ -27,8 +28,8 @@ wm_packed_coll_open(wm_coll_desc_t *desc, wm_block_t **copy, wm_error_t *err)
     *copy = NULL;
     if (desc->packs == NULL && desc->unpacks == NULL)
         return 0;
-    int code = wm_block_alloc(desc->device, before + desc->unpacks_nbytes,
-                              copy, err);
+    int code = wm_coll_block_take(desc->comm, desc->device,
+                                  before + desc->unpacks_nbytes, copy, err);
     if (code < 0)
         return code;
     char *memory = wm_block_pointer(*copy);
