@@ -748,6 +748,42 @@ def test_what_cannot_be_captured(comm, stream):
 
 
 @pytest.mark.ranks(2)
+@pytest.mark.parametrize(
+    ("how", "refused", "size"),
+    [
+        ("argument", "Send", 100),
+        ("memory", "Recv", 70_000),
+        pytest.param("argument", "Recv", 100, marks=pytest.mark.long),
+        pytest.param("memory", "Send", 70_000, marks=pytest.mark.long),
+        pytest.param("again", "Send", 100, marks=pytest.mark.long),
+        pytest.param("again", "Recv", 100, marks=pytest.mark.long),
+    ],
+)
+def test_a_rank_that_refuses_its_end(fresh, stream, refused, how, size):
+    """The other one's graph waits for some time, then both have an error."""
+    channel, a = fresh.on(stream), wm.zeros(size, "u1")
+    wrong = {"argument": object(), "memory": np.zeros(size, "u1")}
+    with graphs.capture(stream) as captured:
+        if fresh.rank == 0:
+            (channel.Recv if refused == "Send" else channel.Send)(a, 1, 3)
+        elif fresh.rank == 1:
+            call = getattr(channel, refused)
+            with pytest.raises((TypeError, ValueError)):
+                call(wrong.get(how, wrong["memory"]), 0, 3)
+            if how == "again":
+                call(a, 0, 3)
+    if fresh.rank == 1 and how == "again":
+        time.sleep(4)
+    if fresh.rank < 2:
+        captured[0].launch(stream)
+    if fresh.rank == 0 and how != "again":
+        with pytest.raises(RuntimeError, match="rank 1, which refused"):
+            stream.synchronize()
+    stream.synchronize()
+    captured[0].free()
+
+
+@pytest.mark.ranks(2)
 @pytest.mark.parametrize("size", [0, 3, 100, 65_531, 65_536, 70_001])
 def test_the_receiver_has_more_room(comm, stream, size):
     """Nothing is written behind the message."""

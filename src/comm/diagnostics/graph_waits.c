@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Reports of kernels in CUDA graphs that wait long for a message. No call of
-// the program's waits then, or one of CUDA's.
+// the program's waits then, or one of CUDA's. Those for a message that the
+// other rank has refused end.
 #include "comm/diagnostics/hang.h"
 #include "comm/diagnostics/report.h"
 #include "comm/engine/engine.h"
@@ -8,6 +9,7 @@
 #include "comm/protocol/captured.h"
 
 #define LOOK_US 200000
+#define REFUSED_US 2000000 // a rank captures again in this time
 
 // Adds why, as far as this rank knows.
 static void
@@ -59,11 +61,12 @@ graph_waits_serve(bool waited)
     (void)waited;
     static _Atomic int64_t looked;
     int64_t now = wm_engine_now(), limit = wm_hang_limit();
-    if (!wm_captured_any() || limit <= 0 || now - looked < LOOK_US
-        || !wm_engine_try_lock())
+    if (!wm_captured_any() || now - looked < LOOK_US || !wm_engine_try_lock())
         return;
     looked = now;
-    wm_captured_each_wait(now, limit, graph_waits_tell);
+    wm_captured_end_refused(now, REFUSED_US);
+    if (limit > 0)
+        wm_captured_each_wait(now, limit, graph_waits_tell);
     wm_engine_unlock();
 }
 

@@ -120,6 +120,7 @@ wm_captured_new(wm_comm_t *comm, wm_buffer_t *buffer,
     if (code == 0 && (end = calloc(1, sizeof *end)) == NULL)
         code = wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
     if (code < 0) {
+        wm_captured_refuse(comm, envelope, receives, err->text);
         wm_buffer_release(buffer);
         return code;
     }
@@ -139,6 +140,7 @@ wm_captured_new(wm_comm_t *comm, wm_buffer_t *buffer,
     end->header_request = MPI_REQUEST_NULL;
     code = envelope->rank == MPI_PROC_NULL ? 0 : captured_make(end, err);
     if (code < 0) {
+        wm_captured_refuse(comm, envelope, receives, err->text);
         wm_captured_drop(end);
         return code;
     }

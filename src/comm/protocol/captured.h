@@ -18,11 +18,23 @@ typedef struct wm_captured wm_captured_t;
 // Makes an end for the memory of `buffer`, which is taken over in every case,
 // on a stream of `device`. Begins to look for the other end. Fails with
 // WM_ERR_STATE if the other end cannot be reached by kernels, with
-// WM_ERR_VALUE if kernels cannot reach the memory.
+// WM_ERR_VALUE if kernels cannot reach the memory; the other rank is told of
+// any failure.
 WM_MUST_CHECK int
 wm_captured_new(wm_comm_t *comm, wm_buffer_t *buffer,
                 const wm_envelope_t *envelope, bool receives,
                 wm_captured_t **made, wm_error_t *err);
+
+// Tells the rank of the other end that this rank has refused a captured
+// message, with the error.
+void
+wm_captured_refuse(wm_comm_t *comm, const wm_envelope_t *envelope,
+                   bool receives, const char *text);
+
+// Ends the kernels that have waited `least` microseconds for a message that
+// the other rank has refused, and keeps the error. Engine lock held.
+void
+wm_captured_end_refused(int64_t now, int64_t least);
 
 // Returns true if another graph has a message of a blocking call with the same
 // memory, rank and tag: a call that is captured again is another message.

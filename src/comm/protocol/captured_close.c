@@ -475,6 +475,34 @@ look_at_wait(wm_captured_t *end, int64_t now)
     return now - end->beat_at > PAUSE_US ? 0 : now - end->waits_since;
 }
 
+// A sender that its receiver is just answering is left alone.
+static void
+end_refused(wm_captured_t *end)
+{
+    wm_error_t err;
+    int rank;
+    const char *text = wm_captured_find_refusal(end, &rank);
+    if (text == NULL)
+        return;
+    wm_captured_withdraw(end);
+    if (!end->receives && !end->matched)
+        return;
+    wm_error_set(&err, WM_ERR_STATE, 0,
+                 "a CUDA graph waits for a message %s rank %d, which refused "
+                 "it when it was captured: %s",
+                 end->receives ? "from" : "to", rank, text);
+    wm_captured_fail(end, &err);
+}
+
+void
+wm_captured_end_refused(int64_t now, int64_t least)
+{
+    for (wm_captured_t *end = all; end != NULL; end = end->listed)
+        if (end->own != NULL && end->comm != NULL && !end->closed
+            && !end->matched && look_at_wait(end, now) >= least)
+            end_refused(end);
+}
+
 // Visits senders that no captured receive has matched for long, each once.
 static void
 each_unexpected(wm_comm_t *comm, int64_t now, int64_t least,

@@ -24,6 +24,27 @@ typedef struct {
     wm_rkey_t port;
 } captured_header_t;
 
+// What a rank tells the other end's rank of a message that it has refused.
+#define CAPTURED_REFUSAL_MAGIC 0x6c616e66u
+typedef struct {
+    uint32_t magic;
+    uint32_t receives; // 1: the refused call is a receive
+    int32_t tag;       // of a receive maybe MPI_ANY_TAG
+    char text[100];    // its error
+} captured_refusal_t;
+
+_Static_assert(sizeof(captured_refusal_t) <= sizeof(captured_header_t),
+               "both come under one tag");
+
+// A refusal that this rank has told, or heard.
+typedef struct wm_captured_refused {
+    struct wm_captured_refused *next;
+    bool heard;
+    bool open; // the call was not captured again
+    int rank;  // the other one
+    captured_refusal_t what;
+} wm_captured_refused_t;
+
 struct wm_captured {
     struct wm_captured *next;   // of the communicator
     struct wm_captured *listed; // the next of all, or of those to drop
@@ -78,6 +99,7 @@ typedef struct captured_unexpected {
 struct wm_captured_ends {
     wm_captured_t *first, **last;
     captured_unexpected_t *unexpected;
+    wm_captured_refused_t *refused;
     bool matching; // an operation looks for the other ends
 };
 
@@ -93,6 +115,34 @@ wm_captured_match(wm_captured_t *end, wm_error_t *err);
 // Reads the receiver's answer, if it has come, for a sender that has none yet.
 void
 wm_captured_look_for_answer(wm_captured_t *end);
+
+// Returns the ends of a communicator, which are made if need be; NULL: out of
+// memory.
+struct wm_captured_ends *
+wm_captured_ends(wm_comm_t *comm);
+
+// Returns the tag of headers and refusals on `data`.
+int
+wm_captured_header_tag(const wm_comm_t *comm);
+
+// Stops the kernels of an end whose message never passes, and tells the
+// program at its next call.
+void
+wm_captured_fail(wm_captured_t *end, const wm_error_t *err);
+
+// Notes that a call was captured after all, of this rank or (`heard`) another;
+// what another rank has told. Returns the text of a refusal of the other end,
+// and its rank, or NULL. Frees all.
+void
+wm_captured_withdraw_refusal(wm_comm_t *comm, bool heard, bool receives,
+                             int rank, int tag);
+void
+wm_captured_hear_refusal(wm_comm_t *comm, int rank,
+                         const captured_refusal_t *what);
+const char *
+wm_captured_find_refusal(const wm_captured_t *end, int *rank);
+void
+wm_captured_drop_refusals(struct wm_captured_ends *ends);
 
 // Gives up a sender that no receiver has answered.
 void

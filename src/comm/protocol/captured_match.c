@@ -10,16 +10,14 @@
 
 #define HEADER_MAGIC 0x6c616e65u
 
-static int
-header_tag(const wm_comm_t *comm)
+int
+wm_captured_header_tag(const wm_comm_t *comm)
 {
     return comm->tag_limit - 1;
 }
 
-// Stops the kernels of an end whose message never passes, and tells the
-// program at its next call.
-static void
-match_fail(wm_captured_t *end, const wm_error_t *err)
+void
+wm_captured_fail(wm_captured_t *end, const wm_error_t *err)
 {
     end->matched = true;
     __atomic_store_n(&end->own->late.stop, 1, __ATOMIC_RELEASE);
@@ -196,7 +194,7 @@ match_sender(wm_captured_t *end, int rank, const captured_header_t *header)
     if (code == 0 && !end->closed)
         code = match_accept(end, peer, header, &answer, &err);
     if (code < 0) {
-        match_fail(end, &err);
+        wm_captured_fail(end, &err);
         answer = (wm_port_answer_t){.refused = answer.refused};
     }
     if (reached)
@@ -232,6 +230,7 @@ take_header(wm_comm_t *comm, int rank, const captured_header_t *header)
 {
     struct wm_captured_ends *ends = comm->captured;
     wm_captured_t *end = ends->first;
+    wm_captured_withdraw_refusal(comm, true, false, rank, header->tag);
     while (end != NULL && !matches(end, rank, header->tag))
         end = end->next;
     if (end != NULL) {
@@ -260,18 +259,25 @@ receive_headers(wm_comm_t *comm, wm_error_t *err)
     MPI_Status status;
     int flag = 1, code = 0;
     while (code == 0) {
-        code = wm_mpi_check(MPI_Iprobe(MPI_ANY_SOURCE, header_tag(comm),
+        code = wm_mpi_check(MPI_Iprobe(MPI_ANY_SOURCE,
+                                       wm_captured_header_tag(comm),
                                        comm->data, &flag, &status),
                             "MPI_Iprobe", err);
         if (code < 0 || !flag)
             return code;
-        captured_header_t header;
-        code = wm_mpi_check(MPI_Recv(&header, sizeof header, MPI_BYTE,
-                                     status.MPI_SOURCE, header_tag(comm),
-                                     comm->data, MPI_STATUS_IGNORE),
+        union {
+            captured_header_t header;
+            captured_refusal_t refusal;
+        } got;
+        code = wm_mpi_check(MPI_Recv(&got, sizeof got, MPI_BYTE,
+                                     status.MPI_SOURCE,
+                                     wm_captured_header_tag(comm), comm->data,
+                                     MPI_STATUS_IGNORE),
                             "MPI_Recv", err);
-        if (code == 0)
-            take_header(comm, status.MPI_SOURCE, &header);
+        if (code == 0 && got.header.magic == CAPTURED_REFUSAL_MAGIC)
+            wm_captured_hear_refusal(comm, status.MPI_SOURCE, &got.refusal);
+        else if (code == 0)
+            take_header(comm, status.MPI_SOURCE, &got.header);
     }
     return code;
 }
@@ -314,6 +320,7 @@ read_answer(wm_captured_t *end, wm_error_t *err)
     end->peer = peer;
     end->its = &peer->segment->port_words[answer.index];
     match_tell_kernels(end, &place);
+    wm_captured_withdraw_refusal(end->comm, true, true, end->rank, end->tag);
     return 0;
 }
 
@@ -341,7 +348,7 @@ wm_captured_look_for_answer(wm_captured_t *end)
     if (closed)
         __atomic_store_n(&end->own->late.stop, 1, __ATOMIC_RELEASE);
     else
-        match_fail(end, &err);
+        wm_captured_fail(end, &err);
 }
 
 void
@@ -376,8 +383,8 @@ send_header(wm_captured_t *end, wm_error_t *err)
     if (code == 0)
         code = wm_mpi_check(MPI_Isend(&end->header, sizeof end->header,
                                       MPI_BYTE, end->rank,
-                                      header_tag(end->comm), end->comm->data,
-                                      &end->header_request),
+                                      wm_captured_header_tag(end->comm),
+                                      end->comm->data, &end->header_request),
                             "MPI_Isend", err);
     end->header_sent = code == 0;
     return code;
@@ -397,7 +404,7 @@ matching_step(wm_op_t *op)
         if (end->header_request != MPI_REQUEST_NULL)
             MPI_Test(&end->header_request, &flag, MPI_STATUS_IGNORE);
         if (!end->matched && code < 0)
-            match_fail(end, &err);
+            wm_captured_fail(end, &err);
         else
             wm_captured_look_for_answer(end);
         left = left || (!end->matched && !end->closed) || !flag;
@@ -427,21 +434,30 @@ begin_matching(wm_comm_t *comm, wm_error_t *err)
     return 0;
 }
 
+struct wm_captured_ends *
+wm_captured_ends(wm_comm_t *comm)
+{
+    if (comm->captured == NULL) {
+        comm->captured = calloc(1, sizeof *comm->captured);
+        if (comm->captured != NULL)
+            comm->captured->last = &comm->captured->first;
+    }
+    return comm->captured;
+}
+
 int
 wm_captured_match(wm_captured_t *end, wm_error_t *err)
 {
     wm_comm_t *comm = end->comm;
-    if (comm->captured == NULL) {
-        comm->captured = calloc(1, sizeof *comm->captured);
-        if (comm->captured == NULL)
-            return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
-        comm->captured->last = &comm->captured->first;
-    }
+    if (wm_captured_ends(comm) == NULL)
+        return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
     int code = begin_matching(comm, err);
     if (code == 0 && !end->receives)
         code = send_header(end, err); // last: MPI reads it from now on
     if (code < 0)
         return code;
+    wm_captured_withdraw_refusal(comm, false, end->receives, end->rank,
+                                 end->tag);
     *comm->captured->last = end;
     comm->captured->last = &end->next;
     if (end->receives)
@@ -478,6 +494,8 @@ captured_drop_all(wm_comm_t *comm)
         free(ends->unexpected);
         ends->unexpected = next;
     }
+    if (ends != NULL)
+        wm_captured_drop_refusals(ends);
     for (wm_captured_t *end = ends != NULL ? ends->first : NULL; end != NULL;
          end = end->next)
         end->comm = NULL;

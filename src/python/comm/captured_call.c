@@ -8,10 +8,22 @@
 
 #define MOST 2 // messages of a call
 
+// Makes the request of a call; the other rank learns of a failure.
+static PyObject *
+captured_make(PyObject *comm, const wm_transfer_t *transfer)
+{
+    PyObject *request = wm_py_persistent_make(comm, transfer);
+    if (request == NULL)
+        WM_PY_UNLOCKED(wm_captured_refuse(
+            transfer->channel.comm, &transfer->envelope, transfer->receives,
+            "its arguments were wrong, as its exception tells"));
+    return request;
+}
+
 PyObject *
 wm_py_captured_begin(PyObject *comm, const wm_transfer_t *transfer)
 {
-    PyObject *request = wm_py_persistent_make(comm, transfer);
+    PyObject *request = captured_make(comm, transfer);
     wm_prequest_t *started[] = {(wm_prequest_t *)request};
     wm_prequest_t *others[1];
     int left = 0;
@@ -48,8 +60,7 @@ wm_py_captured_run(PyObject *comm, const wm_transfer_t *const *transfers,
     wm_prequest_t *requests[MOST] = {NULL};
     int made = 0, code = 0;
     for (; made < count && code == 0; ++made) {
-        requests[made] = (wm_prequest_t *)wm_py_persistent_make(
-            comm, transfers[made]);
+        requests[made] = (wm_prequest_t *)captured_make(comm, transfers[made]);
         code = requests[made] != NULL ? warn_if_again(requests[made]) : -1;
     }
     if (code == 0)
