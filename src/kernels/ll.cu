@@ -2,8 +2,7 @@
 #include "kernels/ll_view.h"
 #include "kernels/rule.h"
 
-#define LL_AT_ONCE 8u      // loads that a thread has under way
-#define LL_GIVE_AT_ONCE 4u // ranks that a thread gives a line to at once
+#define LL_AT_ONCE 8u // loads that a thread has under way
 
 WM_DEVICE uint32_t
 lines_of_side(const wm_ll_side_t &side)
@@ -60,64 +59,6 @@ give_line(const wm_ll_view &view, uint32_t to, uint32_t line, bool first)
         return false;
     wm_store_line(buffer_of(view, p.rank, to) + (size_t)line * WM_LINE_BYTES,
                   value, view.number);
-    return true;
-}
-
-// Returns the k-th rank after this one, or no rank behind the last.
-WM_DEVICE uint32_t
-nth_other(const wm_ll_view &view, uint32_t k)
-{
-    return k < view.p.size ? wm_rank_around(view.p.rank + k, view.p.size)
-                           : WM_LL_NOBODY;
-}
-
-// Gives a line to all ranks that get it, as give_line() does to one, but loads
-// what several ranks have read before any value is used. All get one block, or
-// the unit is 8.
-WM_DEVICE bool
-give_line_to_all(const wm_ll_view &view, uint32_t line, bool first)
-{
-    const wm_ll_params_t &p = view.p;
-    const uint32_t at = line * WM_LINE_PAYLOAD, step = p.gives.step;
-    const char *src = p.src + p.gives.at + at;
-    if (at >= p.gives.nbytes || p.gives.count == 0)
-        return true;
-    const uint64_t same = step == 0 ? load_line(view, src, p.gives.nbytes - at)
-                                    : 0;
-    for (uint32_t k = 1; k < p.size; k += LL_GIVE_AT_ONCE) {
-        uint32_t done[LL_GIVE_AT_ONCE] = {};
-        uint64_t values[LL_GIVE_AT_ONCE] = {};
-        WM_UNROLL
-        for (uint32_t j = 0; j < LL_GIVE_AT_ONCE; j++) {
-            const uint32_t to = nth_other(view, k + j);
-            if (is_of(p.gives, to) && first)
-                done[j] = load_done(view, to);
-            if (is_of(p.gives, to))
-                values[j] = step == 0
-                                ? same
-                                : *(const uint64_t *)(src + (size_t)to * step);
-        }
-        bool room = true;
-        WM_UNROLL
-        for (uint32_t j = 0; j < LL_GIVE_AT_ONCE && first; j++)
-            room = room
-                   && (!is_of(p.gives, nth_other(view, k + j))
-                       || has_room(view, done[j]));
-        WM_ROLLED
-        for (uint32_t j = 0; j < LL_GIVE_AT_ONCE && !room; j++) {
-            const uint32_t to = nth_other(view, k + j);
-            if (is_of(p.gives, to) && !await_room(view, to))
-                return false;
-        }
-        WM_UNROLL
-        for (uint32_t j = 0; j < LL_GIVE_AT_ONCE; j++) {
-            const uint32_t to = nth_other(view, k + j);
-            if (is_of(p.gives, to))
-                wm_store_line(buffer_of(view, p.rank, to)
-                                  + (size_t)line * WM_LINE_BYTES,
-                              values[j], view.number);
-        }
-    }
     return true;
 }
 
@@ -275,12 +216,8 @@ ll_fold(rule_t rule, const wm_ll_view &view)
     const uint32_t step = wm_peer_threads() * EACH;
     const uint32_t out = lines_of_side(p.gives);
     const uint32_t in = p.takes.count > 0 ? lines_of_side(p.takes) : 0;
-    const bool at_once = p.size > 2 && (p.gives.step == 0 || p.unit == 8);
     bool room = true;
-    for (uint32_t at = first; at < out && room && at_once; at += step)
-        for (uint32_t i = 0; i < EACH && room; i++)
-            room = give_line_to_all(view, at + i, at == first);
-    for (uint32_t at = first; at < out && room && !at_once; at += step)
+    for (uint32_t at = first; at < out && room; at += step)
         for (uint32_t k = 1; k < p.size; k++)
             for (uint32_t i = 0; i < EACH && room; i++)
                 room = give_line(view, wm_rank_around(p.rank + k, p.size),

@@ -63,30 +63,18 @@ peer_has_ended(const wm_ll_view &view, uint32_t rank, uint32_t looks)
     return wm_peer_has_ended(rank_of(view, rank), view.p.past, looks);
 }
 
-// Loads the number of the last exchange that rank `to` has read.
-WM_DEVICE uint32_t
-load_done(const wm_ll_view &view, uint32_t to)
-{
-    return wm_load_system(&head_of(view, view.p.rank)->done[to]);
-}
-
-// Returns true if a rank that is `done` has read its LL buffer, which the
-// exchange two before wrote, so that this exchange may write it.
-WM_DEVICE bool
-has_room(const wm_ll_view &view, uint32_t done)
-{
-    return (int32_t)(done - WM_LL_LAST_BUT_ONE(view.number)) >= 0;
-}
-
-// Waits until rank `to` has room. Returns false if it never will; then this
-// rank sends nothing more. Each thread polls for itself, beside its loads: to
-// wait for one polling thread costs more.
+// Waits until rank `to` has read its LL buffer, which the exchange two before
+// wrote, so that this exchange may write it. Returns false if `to` never will;
+// then this rank sends nothing more. Each thread polls for itself, beside its
+// loads: to wait for one polling thread costs more.
 WM_DEVICE bool
 await_room(const wm_ll_view &view, uint32_t to)
 {
     const wm_ll_params_t &p = view.p;
+    const uint32_t *done = &head_of(view, p.rank)->done[to];
+    const uint32_t before = WM_LL_LAST_BUT_ONE(view.number);
     for (uint32_t looks = 1;; looks++) {
-        if (has_room(view, load_done(view, to)))
+        if ((int32_t)(wm_load_system(done) - before) >= 0)
             return true;
         if (peer_has_ended(view, to, looks))
             break;
