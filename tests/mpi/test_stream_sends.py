@@ -75,6 +75,25 @@ def test_more_sends_than_eager_buffers(comm, stream):
     exchange(comm, comm.on(stream), stream, make, form, 100, turns=40)
 
 
+@pytest.mark.skipif(len(wm.get_cuda_devices()) < 2, reason="needs two GPUs")
+@pytest.mark.parametrize("gaps", [False, True])
+def test_a_stream_of_another_gpu(comm, gaps):
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    device, other = wm.get_cuda_devices()[:2]
+    stream = wm.Stream(other)
+    whole = wm.zeros((1000, 2), "u1", device=device)
+    out = whole[:, 0] if gaps else whole
+    into = wm.zeros(out.shape, "u1", device=device)
+    for turn in range(3):
+        out.fill_(5 * turn + comm.rank)
+        comm.on(stream).Send(out, right, turn)
+    out.fill_(255)
+    for turn in range(3):
+        comm.on(stream).Recv(into, left, turn)
+        stream.synchronize()
+        assert (into.numpy() == 5 * turn + left).all()
+
+
 @pytest.mark.ranks(1)
 def test_the_copy_is_counted(comm, stream):
     channel, array = comm.on(stream), wm.ones(8)

@@ -108,6 +108,8 @@ reason_against(const wm_end_t *end)
 {
     if (end->header.nbytes > WM_EAGER_LL_BYTES)
         return "longer than 64 KiB";
+    if (end->around == NULL && !posts_on_stream(end) && wm_eager_copies(end))
+        return "the stream, which copies it, is of another GPU";
     if (has_gaps(end))
         return wm_pack_by_eager_ll(end) == NULL
                    ? "its kernels do not know these gaps"
