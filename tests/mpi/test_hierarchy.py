@@ -331,9 +331,10 @@ def test_short_calls_on_streams_have_one_step_fewer(tmp_path):
         assert count("Bcast", n, 1) == (
             (1, on_rail, on_rail * sends * n) if short
             else (1 + sends, 1, half * sends))
-        assert count("Reduce", n, 1)[:2] == (
-            (1 + (on_rail and sends), on_rail) if short
-            else (1 + 2 * sends, 1))
+        gives = not sends
+        assert count("Reduce", n, 1) == (
+            (1 + (on_rail and sends), on_rail, on_rail * gives * n) if short
+            else (1 + 2 * sends, 1, gives * half))
         assert count("Allgather", n, -1) == (2, 1, n)
 """
     begin = BEGIN + EVERY_CALL + "    import ctypes, kinds, re\n"
@@ -521,9 +522,13 @@ COUNTED = """
 """
 
 
-@pytest.mark.parametrize("hosts", ["0101", "001122"])
-def test_no_byte_goes_to_another_host_more_often_than_it_must(tmp_path, hosts):
-    run(tmp_path, EVERY_CALL + COUNTED, hosts)
+@pytest.mark.parametrize(
+    ("hosts", "nccl"), [("0101", False), ("001122", False), ("0101", True)]
+)
+def test_no_byte_goes_to_another_host_more_often_than_it_must(
+    tmp_path, hosts, nccl
+):
+    run(tmp_path, EVERY_CALL + COUNTED, hosts, nccl=nccl)
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,19 @@ rail_reduces(const wm_hierarchy_t *own, wm_coll_kind_t kind)
            && wm_coll_engines_opened(own->rail, &facts) != 0;
 }
 
+// Returns the bytes that this rank gives to its rail if an engine reduces
+// there: of two hosts whole vectors, of several in parts, which are gathered.
+static size_t
+rail_sent(const wm_hierarchy_t *own, size_t nbytes, int to)
+{
+    size_t hosts = (size_t)own->hosts->count;
+    size_t others = (hosts - 1) * nbytes / hosts;
+    return to < 0            ? 2 * others
+           : to != own->host ? nbytes
+           : hosts > 2       ? others
+                             : 0;
+}
+
 void
 wm_hierarchy_reduce_rail(wm_hierarchy_t *own, const wm_buffer_t *from,
                          const wm_buffer_t *into, int to)
@@ -92,8 +105,7 @@ wm_hierarchy_reduce_rail(wm_hierarchy_t *own, const wm_buffer_t *from,
         task.send = from == into && receives ? NULL : from;
         task.receive = receives ? into : NULL;
         task.root = to;
-        size_t sent = 2 * (hosts - 1) * from->nbytes / hosts;
-        wm_hierarchy_add_rail(own, &task, to < 0 ? sent : sent / 2);
+        wm_hierarchy_add_rail(own, &task, rail_sent(own, from->nbytes, to));
     }
     else if (hosts == 2 || hosts * from->nbytes <= GATHERED_BYTES)
         reduce_gathered(own, from, into, to);
