@@ -459,17 +459,22 @@ def test_wrong_arguments_on_a_stream_are_told_to_all(tmp_path, hosts):
     reason="needs an MPI that tells of dead ranks",
 )
 @pytest.mark.parametrize(
-    "hosts, dead, call",
+    "hosts, dead, call, count",
     [
-        ("0011", 3, "Allreduce"),
-        ("001", 1, "Allreduce"),
-        ("001", 2, "Allreduce"),
-        ("001", 1, "Scan"),
+        ("0011", 3, "Allreduce", 20000),
+        pytest.param("0011", 3, "Allreduce", 500, marks=pytest.mark.long),
+        ("0011", 3, "Reduce", 500),  # on no rail then
+        ("001", 1, "Allreduce", 20000),
+        ("001", 2, "Allreduce", 20000),
+        ("001", 1, "Scan", 20000),
     ],
 )
-def test_a_dead_rank_ends_streams_on_all_levels(tmp_path, hosts, dead, call):
+def test_a_dead_rank_ends_streams_on_all_levels(
+    tmp_path, hosts, dead, call, count
+):
     program = f"""
     import signal
+    COUNT = {count}
     MPI.COMM_WORLD.Set_errhandler(MPI.ERRORS_RETURN)
     stream = wm.Stream(wm.get_device())
     given, got = new(lambda values: wm.array(values, device=stream.device))
