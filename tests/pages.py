@@ -27,7 +27,8 @@ def blocks(page):
 
 def libraries(program):
     """Those that the program cannot do without."""
-    return re.findall(r"^(?:import|from) (warp|cupy|torch)\b", program, re.M)
+    names = "warp|cupy|torch|heat|mpi4py_fft"
+    return re.findall(rf"^(?:import|from) ({names})\b", program, re.M)
 
 
 def with_cupy():
