@@ -42,9 +42,10 @@ def faulty(folder, **changes):
     """
     if "WARPMPI_CUDA_DRIVER" in os.environ:
         return environment(SIMCUDA_MODE="lazy", **changes)
-    _, path, reason = _core._nccl()
+    libraries = {row[0]: row for row in _core._coll_libraries()}
+    *_, path, error = libraries["nccl"]
     if path is None:
-        pytest.skip(reason)
+        pytest.skip(error)
     words = "-shared", "-fPIC", "-Wl,-soname,libnccl.so.2"
     made = folder / "libnccl.so.2"
     compiled.parts(made, "tests/nccl_faults.c", words=words)

@@ -18,6 +18,8 @@
 #include "comm/protocol/eager.h"
 #include "comm/protocol/rows.h"
 
+#define OVERLAP_BYTES ((size_t)1 << 20) // least of a chunk that is staged
+
 typedef struct {
     bool unstaged;         // the link takes this end's device memory itself
     bool reachable;        // nobody else uses that memory
@@ -60,8 +62,9 @@ chunk_length(const wm_end_t *end, uint32_t index)
     return left < end->header.chunk ? left : end->header.chunk;
 }
 
-// Returns the bytes of a chunk. A device's end stages two chunks, so they are
-// no larger than needed.
+// Returns the bytes of a chunk. A device's end stages two chunks, so that
+// copies overlap the flight; but a chunk costs a rendezvous of MPI's, which
+// takes as long as the copies of a MiB.
 static uint32_t
 chunk_size(const wm_end_t *end)
 {
@@ -69,7 +72,7 @@ chunk_size(const wm_end_t *end)
     if (chunks_of(end)->unstaged)
         most = WM_IN_PLACE_BYTES;
     else if (wm_buffer_on_device(&end->buffer) && nbytes / 4 < most)
-        most = nbytes / 4 > 65536 ? nbytes / 4 : 65536;
+        most = nbytes / 4 > OVERLAP_BYTES ? nbytes / 4 : OVERLAP_BYTES;
     return (uint32_t)(nbytes < most ? nbytes : most);
 }
 
