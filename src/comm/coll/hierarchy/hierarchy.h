@@ -57,11 +57,14 @@ typedef struct {
     wm_hierarchy_room_t *room;
 } wm_hierarchy_t;
 
-// The kinds of tasks, as bits: in hosts, and on rails.
+// The kinds of tasks, as bits, for which engines are opened: in hosts, and on
+// rails. No task of another kind may be added.
 #define WM_HIERARCHY_LOCAL_KINDS                                              \
-    (1u << WM_COLL_REDUCE_SCATTER | 1u << WM_COLL_SCATTERV                    \
-     | 1u << WM_COLL_ALLGATHERV | 1u << WM_COLL_GATHERV                       \
-     | 1u << WM_COLL_ALLTOALL)
+    (1u << WM_COLL_ALLREDUCE | 1u << WM_COLL_REDUCE | 1u << WM_COLL_BCAST     \
+     | 1u << WM_COLL_REDUCE_SCATTER | 1u << WM_COLL_REDUCE_SCATTER_BLOCK      \
+     | 1u << WM_COLL_SCATTER | 1u << WM_COLL_SCATTERV                         \
+     | 1u << WM_COLL_ALLGATHER | 1u << WM_COLL_ALLGATHERV                     \
+     | 1u << WM_COLL_GATHER | 1u << WM_COLL_GATHERV | 1u << WM_COLL_ALLTOALL)
 #define WM_HIERARCHY_RAIL_KINDS                                               \
     (1u << WM_COLL_ALLREDUCE | 1u << WM_COLL_REDUCE | 1u << WM_COLL_BCAST     \
      | 1u << WM_COLL_ALLGATHER | 1u << WM_COLL_GATHER                         \

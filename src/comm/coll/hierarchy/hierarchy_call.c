@@ -252,16 +252,30 @@ wm_hierarchy_is_short(const wm_hierarchy_t *own, size_t nbytes)
                          / (size_t)own->carriers;
 }
 
+static void
+hierarchy_add(wm_hierarchy_t *own, wm_comm_t *level, uint32_t kinds,
+              const wm_coll_t *task)
+{
+    wm_error_t why;
+    if ((kinds & 1u << task->kind) == 0) {
+        (void)wm_error_set(&why, WM_ERR_STATE, 0,
+                           "%s is not among the kinds of tasks of this level",
+                           wm_call_name(task->kind));
+        wm_coll_op_fail(own->op, &why);
+    }
+    wm_schedule_add(&own->schedule, level, task);
+}
+
 void
 wm_hierarchy_add_local(wm_hierarchy_t *own, const wm_coll_t *task)
 {
-    wm_schedule_add(&own->schedule, own->local, task);
+    hierarchy_add(own, own->local, WM_HIERARCHY_LOCAL_KINDS, task);
 }
 
 void
 wm_hierarchy_add_rail(wm_hierarchy_t *own, const wm_coll_t *task, size_t sent)
 {
-    wm_schedule_add(&own->schedule, own->rail, task);
+    hierarchy_add(own, own->rail, WM_HIERARCHY_RAIL_KINDS, task);
     wm_stat_add(WM_STAT_rail_bytes, (int64_t)sent);
 }
 

@@ -87,8 +87,8 @@ levels_open(wm_comm_t *comm, int device, wm_error_t *err)
     wm_error_t later;
     int code = 0, opened = 0;
     if (comm->hosts.place < comm->hosts.smallest) {
-        code = wm_coll_engines_open_each(rail, WM_HIERARCHY_RAIL_KINDS, device,
-                                         err);
+        code = wm_coll_engines_open_each(rail, WM_HIERARCHY_RAIL_KINDS, false,
+                                         device, err);
         if (code == 0 && rail->colls.opened == 0 && wm_require_is_on(comm))
             code = wm_require_refuse(
                 wm_coll_tell_lacking(rail, WM_COLL_ALLREDUCE, false).text,
@@ -97,7 +97,8 @@ levels_open(wm_comm_t *comm, int device, wm_error_t *err)
     if (local->size > 1 && !wm_direct_is_reached(local)) {
         // Also after an error, which other ranks of this host may not have.
         opened = wm_coll_engines_open_each(local, WM_HIERARCHY_LOCAL_KINDS,
-                                           device, code < 0 ? &later : err);
+                                           true, device,
+                                           code < 0 ? &later : err);
     }
     return code < 0 ? code : opened;
 }

@@ -66,7 +66,8 @@ wm_hierarchy_streams_open(wm_comm_t *comm, int device, wm_error_t *err)
     if (code == 0 && all != 0) {
         const uint32_t kinds = WM_HIERARCHY_LOCAL_KINDS;
         has = local->size == 1
-              || (wm_coll_engines_open_each(local, kinds, device, &why) == 0
+              || (wm_coll_engines_open_each(local, kinds, true, device, &why)
+                      == 0
                   && wm_coll_engines_lack_streams(local, kinds) == 0);
         if (has && local_has_kernels(local))
             has |= 2;

@@ -259,11 +259,11 @@ spanning_gpus(wm_comm_t *comm, bool on_stream)
 // Returns the bits of the engines that are to do calls of these kinds, and are
 // not open.
 static unsigned
-missing_for(wm_comm_t *comm, uint32_t kinds)
+missing_for(wm_comm_t *comm, uint32_t kinds, bool streams)
 {
     unsigned found = 0;
     for (int kind = 0; kind < WM_COLL_KINDS; ++kind)
-        for (int on_stream = 0; on_stream < 2; ++on_stream)
+        for (int on_stream = streams; on_stream < 2; ++on_stream)
             if ((kinds & 1u << kind) != 0)
                 found |= firsts_of(comm, (wm_coll_kind_t)kind,
                                    spanning_gpus(comm, on_stream));
@@ -274,13 +274,13 @@ missing_for(wm_comm_t *comm, uint32_t kinds)
 }
 
 int
-wm_coll_engines_open_each(wm_comm_t *comm, uint32_t kinds, int device,
-                          wm_error_t *err)
+wm_coll_engines_open_each(wm_comm_t *comm, uint32_t kinds, bool streams,
+                          int device, wm_error_t *err)
 {
     int code = 0;
     unsigned missing;
     wm_error_t unused; // all ranks go on without the engine
-    while (code == 0 && (missing = missing_for(comm, kinds)) != 0)
+    while (code == 0 && (missing = missing_for(comm, kinds, streams)) != 0)
         code = engine_open(comm, (wm_coll_kind_t)__builtin_ctz(kinds),
                            __builtin_ctz(missing), device, &unused, err);
     return code;

@@ -47,11 +47,12 @@ unsigned
 wm_coll_engines_on_stream(wm_comm_t *comm, wm_coll_kind_t kind);
 
 // Opens for calls of these kinds (bits), of GPU memory, the first engine that
-// does them, and the first that does so on streams; collective. While one
-// cannot be opened on some rank, the next one takes its place.
+// does them on streams, and, unless `streams`, the first that does so at all;
+// collective. While one cannot be opened on some rank, the next one takes its
+// place.
 WM_MUST_CHECK int
-wm_coll_engines_open_each(wm_comm_t *comm, uint32_t kinds, int device,
-                          wm_error_t *err);
+wm_coll_engines_open_each(wm_comm_t *comm, uint32_t kinds, bool streams,
+                          int device, wm_error_t *err);
 
 // Returns those of these kinds of which open engines do no call on streams.
 // All ranks alike.
