@@ -165,7 +165,9 @@ call_between_hosts(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err)
     if (code == 0 && engines == 0)
         return coll_by_mpi_if_allowed(
             &op, !refused && wm_coll_require_asks(comm, call->kind),
-            known && !repeats ? WM_COLL_UNNUMBERED : WM_COLL_BY_MPI, err);
+            known && !repeats && !refused ? WM_COLL_UNNUMBERED
+                                          : WM_COLL_BY_MPI,
+            err);
     if (code == 0)
         code = wm_coll_op_begin_chosen(&op, engines, err);
     if (code == 0 && op.engine->in_order)
