@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "comm/engine/engine.h"
 #include "cuda/device.h"
 #include "cuda/lock.h"
 
@@ -19,6 +20,7 @@ typedef struct {
 } mover_abort_t;
 
 static _Atomic int running;
+static _Atomic int64_t begun; // when the last one was
 
 void
 wm_mover_abort_now(const wm_movers_t *movers, int device, void *handle,
@@ -49,6 +51,7 @@ wm_mover_abort(const wm_movers_t *movers, int device, void *handle,
     if (handle == NULL && parent == NULL)
         return;
     mover_abort_t *abort = malloc(sizeof *abort);
+    atomic_store(&begun, wm_engine_now());
     atomic_fetch_add(&running, 1);
     if (abort != NULL) {
         *abort = (mover_abort_t){movers, device, handle, parent};
@@ -64,6 +67,7 @@ wm_mover_abort(const wm_movers_t *movers, int device, void *handle,
 void
 wm_mover_abort_finish(void)
 {
-    for (int i = 0; i < FINISH_US / LOOK_US && atomic_load(&running) > 0; ++i)
+    while (atomic_load(&running) > 0
+           && wm_engine_now() - atomic_load(&begun) < FINISH_US)
         nanosleep(&(struct timespec){.tv_nsec = LOOK_US * 1000}, NULL);
 }

@@ -20,9 +20,10 @@ void
 wm_mover_abort_now(const wm_movers_t *movers, int device, void *handle,
                    void *parent);
 
-// Lets aborts under way end, for half a second at most. A kernel that is
-// launched beside one, and waits for a rank that has died, would keep the
-// driver from freeing what the abort frees. Others end with the process.
+// Lets aborts under way end, until half a second after the last one began: one
+// that waits for a graph of the program delays later calls no longer. A kernel
+// that is launched beside one, and waits for a rank that has died, would keep
+// the driver from freeing what the abort frees. Others end with the process.
 void
 wm_mover_abort_finish(void);
 
