@@ -357,7 +357,7 @@ def test_a_captured_call_that_one_rank_refuses_ends_the_graphs(tmp_path):
 
 @pytest.mark.long
 def test_captured_calls_that_all_refuse_leave_it_whole(tmp_path):
-    """Or one that captures again."""
+    """Or one that captures again, also long after: the others were late."""
     text = """
     for refused in wrong, wrong[: 2 * rank]:
         capture(*refused).free()
@@ -366,6 +366,17 @@ def test_captured_calls_that_all_refuse_leave_it_whole(tmp_path):
         graph.launch(stream)
         stream.synchronize()
         graph.free()
+    other = wm.Comm(MPI.COMM_WORLD.Dup())
+    other.on(stream).Allreduce(sent, got)
+    time.sleep(7 * (1 - rank))
+    graph = capture(*wrong[: 2 * rank])
+    time.sleep(1 - rank)  # the progress thread looks
+    MPI.COMM_WORLD.Barrier()
+    if rank == 1:
+        graph.free()
+        graph = capture()
+    graph.launch(stream)
+    stream.synchronize()
     """
     apart(tmp_path, CAPTURES + textwrap.dedent(text))
 

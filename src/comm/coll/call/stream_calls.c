@@ -236,6 +236,7 @@ wm_stream_calls_capture(wm_comm_t *comm, uint64_t capture)
     const wm_error_t nothing = {.text = ""};
     wm_engine_lock();
     calls->captured = true;
+    calls->lacks_since = wm_engine_now(); // this rank may have been late
     if (calls->refused_in != 0 && calls->refused_in != capture) {
         calls->refused_in = 0;
         notice_send(calls, &calls->captures, 2 * LACKS, &nothing);

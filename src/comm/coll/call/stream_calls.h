@@ -11,8 +11,8 @@
 //
 // A captured call that a rank refuses is missing in its graph. The rank tells
 // this, too, and when it captures another graph. Nobody sees if graphs wait
-// for it in NCCL: a rank that has captured calls, and refused none, gives it
-// five seconds. Then the communicator has failed.
+// for it: a rank that has captured calls, and refused none, gives it five
+// seconds after the last of them. Then the communicator has failed.
 #ifndef WM_COMM_COLL_CALL_STREAM_CALLS_H
 #define WM_COMM_COLL_CALL_STREAM_CALLS_H
 
@@ -37,8 +37,8 @@ typedef struct wm_stream_calls {
     _Atomic uint64_t refused, settled;
     uint64_t *heard; // by rank: the last one that it has refused; engine lock
     // Of captured calls: this rank has some; the capture in which it has
-    // refused one; the rank whose graph lacks one, since when, and its error.
-    // 0, -1: none. Engine lock.
+    // refused one; the rank whose graph lacks one, since when it has time to
+    // capture again, and its error. 0, -1: none. Engine lock.
     bool captured;
     uint64_t refused_in;
     int lacking;
