@@ -783,6 +783,28 @@ def test_a_rank_that_refuses_its_end(fresh, stream, refused, how, size):
     captured[0].free()
 
 
+@pytest.mark.long
+@pytest.mark.ranks(2)
+def test_a_receive_of_any_tag_after_a_refused_one(fresh, stream):
+    """A sender waits for a late rank that has captured its receive again."""
+    channel, a = fresh.on(stream), wm.zeros(100, "u1")
+    for refuses in True, False:
+        if fresh.rank == 1 and not refuses:
+            time.sleep(5)
+        with graphs.capture(stream) as captured:
+            if fresh.rank == 0:
+                channel.Send(a, 1, 3)
+            elif fresh.rank == 1:
+                if refuses:
+                    with pytest.raises(ValueError):
+                        channel.Recv(np.zeros(100, "u1"), 0, MPI.ANY_TAG)
+                channel.Recv(a, 0, MPI.ANY_TAG)
+        if fresh.rank < 2:
+            captured[0].launch(stream)
+        stream.synchronize()
+        captured[0].free()
+
+
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("size", [0, 3, 100, 65_531, 65_536, 70_001])
 def test_the_receiver_has_more_room(comm, stream, size):

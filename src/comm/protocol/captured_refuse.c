@@ -77,10 +77,12 @@ void
 wm_captured_withdraw_refusal(wm_comm_t *comm, bool heard, bool receives,
                              int rank, int tag)
 {
-    wm_captured_refused_t *one = refused_find(comm, heard, receives, rank,
-                                              tag);
-    if (one != NULL)
-        one->open = false;
+    wm_captured_refused_t *one = comm->captured->refused;
+    for (; one != NULL; one = one->next)
+        if (one->heard == heard && one->rank == rank
+            && (one->what.receives != 0) == receives
+            && (one->what.tag == tag || one->what.tag == MPI_ANY_TAG))
+            one->open = false;
 }
 
 void
