@@ -356,6 +356,19 @@ def test_a_captured_call_that_one_rank_refuses_ends_the_graphs(tmp_path):
 
 
 @pytest.mark.long
+def test_graphs_that_all_have_freed_wait_for_nobody(tmp_path):
+    """As one rank could not capture; then calls go without a graph."""
+    text = """
+    capture(*wrong[: 2 * rank]).free()
+    for _ in range(7):
+        other.on(stream).Allreduce(sent, got)
+        stream.synchronize()
+        time.sleep(1)
+    """
+    apart(tmp_path, CAPTURES + textwrap.dedent(text))
+
+
+@pytest.mark.long
 def test_captured_calls_that_all_refuse_leave_it_whole(tmp_path):
     """Or one that captures again, also long after: the others were late."""
     text = """

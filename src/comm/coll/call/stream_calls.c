@@ -6,6 +6,7 @@
 
 #include "comm/comm/failure.h"
 #include "comm/engine/engine.h"
+#include "cuda/capture.h"
 
 #define LACKS WM_STREAM_NOTICE_LACKS
 #define LACKS_US 5000000 // time in which a rank captures again
@@ -24,6 +25,20 @@ stream_calls_of(const wm_comm_t *comm)
     return comm->owner->colls.stream_calls;
 }
 
+static void
+graphs_leave(void *object)
+{
+    _Atomic int *graphs = object;
+    if (atomic_fetch_sub(graphs, 1) == 1)
+        free(graphs);
+}
+
+static bool
+stream_calls_has_graphs(const wm_stream_calls_t *calls)
+{
+    return atomic_load(calls->graphs) > 1;
+}
+
 int
 wm_stream_calls_make(wm_comm_t *comm, wm_error_t *err)
 {
@@ -31,13 +46,17 @@ wm_stream_calls_make(wm_comm_t *comm, wm_error_t *err)
         return 0;
     wm_stream_calls_t *calls = calloc(1, sizeof *calls);
     uint64_t *heard = calloc((size_t)comm->size, sizeof *heard);
-    if (calls == NULL || heard == NULL) {
+    _Atomic int *graphs = malloc(sizeof *graphs);
+    if (calls == NULL || heard == NULL || graphs == NULL) {
         free(calls);
         free(heard);
+        free(graphs);
         return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
     }
     calls->comm = comm;
     calls->heard = heard;
+    calls->graphs = graphs;
+    atomic_store(graphs, 1);
     calls->lacking = -1;
     wm_engine_lock();
     calls->next = list;
@@ -59,6 +78,7 @@ wm_stream_calls_drop(wm_comm_t *comm)
     wm_engine_unlock();
     if (calls->end != NULL)
         wm_event_destroy(calls->device, calls->end);
+    graphs_leave(calls->graphs);
     free(calls->heard);
     free(calls);
     comm->colls.stream_calls = NULL;
@@ -148,7 +168,8 @@ notice_take_captured(wm_stream_calls_t *calls, int rank,
 static void
 stream_calls_judge_captured(wm_stream_calls_t *calls)
 {
-    if (calls->lacking >= 0 && calls->captured && calls->refused_in == 0
+    if (calls->lacking >= 0 && stream_calls_has_graphs(calls)
+        && calls->refused_in == 0
         && wm_engine_now() - calls->lacks_since > LACKS_US) {
         calls->found = true;
         stream_calls_fail_by(calls, calls->lacking,
@@ -229,19 +250,26 @@ wm_stream_calls_refuse(wm_comm_t *comm, const wm_error_t *why)
     wm_engine_unlock();
 }
 
-void
-wm_stream_calls_capture(wm_comm_t *comm, uint64_t capture)
+int
+wm_stream_calls_capture(wm_comm_t *comm, int device, CUstream stream,
+                        uint64_t capture, wm_error_t *err)
 {
     wm_stream_calls_t *calls = stream_calls_of(comm);
     const wm_error_t nothing = {.text = ""};
     wm_engine_lock();
-    calls->captured = true;
+    bool begins = calls->captured_in != capture;
+    calls->captured_in = capture;
     calls->lacks_since = wm_engine_now(); // this rank may have been late
     if (calls->refused_in != 0 && calls->refused_in != capture) {
         calls->refused_in = 0;
         notice_send(calls, &calls->captures, 2 * LACKS, &nothing);
     }
+    if (begins)
+        atomic_fetch_add(calls->graphs, 1);
     wm_engine_unlock();
+    return begins ? wm_capture_keep(device, stream, calls->graphs,
+                                    graphs_leave, err)
+                  : 0;
 }
 
 void
@@ -258,7 +286,7 @@ wm_stream_calls_lack(wm_comm_t *comm, uint64_t capture, const wm_error_t *why)
 bool
 wm_stream_calls_are_captured(const wm_stream_calls_t *calls)
 {
-    return calls->captured || calls->refused_in != 0;
+    return stream_calls_has_graphs(calls) || calls->refused_in != 0;
 }
 
 void

@@ -11,8 +11,8 @@
 //
 // A captured call that a rank refuses is missing in its graph. The rank tells
 // this, too, and when it captures another graph. Nobody sees if graphs wait
-// for it: a rank that has captured calls, and refused none, gives it five
-// seconds after the last of them. Then the communicator has failed.
+// for it: a rank that has graphs with calls, and refused none, gives it five
+// seconds after the last captured call. Then the communicator has failed.
 #ifndef WM_COMM_COLL_CALL_STREAM_CALLS_H
 #define WM_COMM_COLL_CALL_STREAM_CALLS_H
 
@@ -36,11 +36,12 @@ typedef struct wm_stream_calls {
     uint64_t last;
     _Atomic uint64_t refused, settled;
     uint64_t *heard; // by rank: the last one that it has refused; engine lock
-    // Of captured calls: this rank has some; the capture in which it has
-    // refused one; the rank whose graph lacks one, since when it has time to
+    // Of captured calls: one more than the captures with such calls whose
+    // graphs live, in memory that outlives this; the last such capture; the
+    // one in which this rank has refused a call; the rank whose graph lacks one, since when it has time to
     // capture again, and its error. 0, -1: none. Engine lock.
-    bool captured;
-    uint64_t refused_in;
+    _Atomic int *graphs;
+    uint64_t captured_in, refused_in;
     int lacking;
     int64_t lacks_since;
     wm_stream_notice_t lack;
@@ -74,9 +75,12 @@ wm_stream_calls_count(wm_comm_t *comm);
 void
 wm_stream_calls_refuse(wm_comm_t *comm, const wm_error_t *why);
 
-// Note a captured call; one that this rank refuses, which it tells.
-void
-wm_stream_calls_capture(wm_comm_t *comm, uint64_t capture);
+// Notes a captured call, and counts its graph.
+WM_MUST_CHECK int
+wm_stream_calls_capture(wm_comm_t *comm, int device, CUstream stream,
+                        uint64_t capture, wm_error_t *err);
+
+// Notes, and tells, that this rank has refused a captured call.
 void
 wm_stream_calls_lack(wm_comm_t *comm, uint64_t capture, const wm_error_t *why);
 

@@ -72,7 +72,8 @@ wm_stream_watch_end(wm_comm_t *comm, const wm_coll_stream_t *on, bool marks,
     else if (code < 0)
         wm_stream_calls_lack(comm, on->capture, err);
     else if (captured)
-        wm_stream_calls_capture(comm, on->capture);
+        code = wm_stream_calls_capture(comm, on->device, on->stream,
+                                       on->capture, err);
     if (!captured && (code == 0 || *on->given))
         wm_stream_calls_count(comm);
     atomic_store(&comm->colls.stream_calls->giving, false);
