@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The calls on streams of a communicator between hosts. No rank waits there on
-// the host for another one, and NCCL cannot tell that a rank refuses a call.
-// So each rank counts its calls, and one whose arguments are refused tells all
-// others the number of the call, by a message of MPI on `data`, a *notice*. If
-// all ranks refuse the call, it is *settled*, and the next one may begin. If a
-// rank has begun a call that another one has refused, or fails in the middle
-// of one, the communicator has *failed*: this rank tells all others, and each
-// ends what waits on its streams (run/stream_watch.c). Nobody is given a limit
-// of time: a late rank refuses, or begins, the call when it comes.
+// the host for another one, and libraries that move (movers/movers.h) cannot
+// tell that a rank refuses a call. So each rank counts its calls, and one
+// whose arguments are refused tells all others the number of the call, by a
+// message of MPI on `data`, a *notice*. If all ranks refuse the call, it is
+// *settled*, and the next one may begin. If a rank has begun a call that
+// another one has refused, or fails in the middle of one, the communicator has
+// *failed*: this rank tells all others, and each ends what waits on its
+// streams (run/stream_watch.c). Nobody is given a limit of time: a late rank
+// refuses, or begins, the call when it comes.
 //
 // A captured call that a rank refuses is missing in its graph. The rank tells
 // this, too, and when it captures another graph. Nobody sees if graphs wait
@@ -38,8 +39,9 @@ typedef struct wm_stream_calls {
     uint64_t *heard; // by rank: the last one that it has refused; engine lock
     // Of captured calls: one more than the captures with such calls whose
     // graphs live, in memory that outlives this; the last such capture; the
-    // one in which this rank has refused a call; the rank whose graph lacks one, since when it has time to
-    // capture again, and its error. 0, -1: none. Engine lock.
+    // one in which this rank has refused a call; the rank whose graph lacks
+    // one, since when it has time to capture again, and its error. 0, -1:
+    // none. Engine lock.
     _Atomic int *graphs;
     uint64_t captured_in, refused_in;
     int lacking;

@@ -36,7 +36,6 @@ coll_on_stream_refuse_capture(const wm_coll_engine_t *engine, wm_error_t *err)
 static int
 coll_on_stream_refuse(wm_comm_t *comm, wm_coll_kind_t kind, wm_error_t *err)
 {
-
     if (wm_comm_is_one_host(comm) || comm->barrier != NULL
         || wm_hosts_find(comm).count == 1)
         return wm_error_set(
@@ -189,8 +188,8 @@ coll_on_stream_await(wm_comm_t *comm, wm_error_t *err)
     return code < 0 ? code : wm_stream_watch_await(comm, err);
 }
 
-// With WARPMPI_CHECK compares the calls of all ranks between hosts, where NCCL
-// cannot tell a difference: all raise.
+// With WARPMPI_CHECK compares the calls of all ranks between hosts, where no
+// library tells a difference: all raise.
 static int
 coll_on_stream_compare(wm_comm_t *comm, wm_coll_kind_t kind,
                        const wm_coll_t *call, const wm_coll_stream_t *on,
