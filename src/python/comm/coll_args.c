@@ -10,7 +10,6 @@
 #include "comm/message/pattern.h"
 #include "comm/coll/call/reducible.h"
 #include "comm/coll/run/coll_class.h"
-
 #include "comm/coll/run/coll_engines.h"
 #include "python/comm/average.h"
 #include "python/comm/reduced.h"

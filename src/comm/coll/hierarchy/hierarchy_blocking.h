@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A blocking call where all rails have engines of calls on streams:  the call
+// A blocking call where all rails have engines of calls on streams: the call
 // goes onto a stream of ours as one on the program's stream does, and the
 // caller waits once, for its end. A rank that fails tells the others as there.
 #ifndef WM_COMM_COLL_HIERARCHY_HIERARCHY_BLOCKING_H

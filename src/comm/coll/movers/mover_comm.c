@@ -6,7 +6,6 @@
 
 #include "comm/coll/call/stream_calls.h"
 #include "comm/coll/movers/mover_abort.h"
-
 #include "comm/comm/failure.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/modules.h"
@@ -17,7 +16,6 @@
 
 #define WATCH_US 100000
 #define REMOTE_US 8000000 // for MPI to tell which rank is lost
-
 #define BLOCKED_US 200000 // a call that takes so long waits for other ranks
 
 static wm_mover_comm_t *list; // engine lock
