@@ -35,20 +35,26 @@ def environment(**changes):
     return found
 
 
-def faulty(folder, **changes):
+def faulty(folder, counted=False, **changes):
     """As environment(), where a test lets calls of NCCL fail, or kill.
 
-    Between us and the real NCCL stands nccl_faults.c, made in the folder.
+    The simulated NCCL can do so itself. Between us and the real one, or with
+    `counted`, stands nccl_faults.c, made in the folder.
     """
+    path, error = str(FOLDER / "libnccl.so.2"), None
     if "WARPMPI_CUDA_DRIVER" in os.environ:
-        return environment(SIMCUDA_MODE="lazy", **changes)
-    libraries = {row[0]: row for row in _core._coll_libraries()}
-    *_, path, error = libraries["nccl"]
+        changes["SIMCUDA_MODE"] = "lazy"
+        if not counted:
+            return environment(**changes)
+    else:
+        *_, path, error = next(
+            row for row in _core._coll_libraries() if row[0] == "nccl"
+        )
     if path is None:
         pytest.skip(error)
     words = "-shared", "-fPIC", "-Wl,-soname,libnccl.so.2"
     made = folder / "libnccl.so.2"
-    compiled.parts(made, "tests/nccl_faults.c", words=words)
+    compiled.parts(made, "tests/nccl_faults.c", words=words, mpi=True)
     return environment(
         LD_LIBRARY_PATH=_first(folder), NCCL_FAULTS_PATH=path, **changes
     )
