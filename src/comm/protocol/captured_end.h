@@ -24,7 +24,7 @@ typedef struct {
     wm_rkey_t port;
 } captured_header_t;
 
-// What a rank tells the other end's rank of a message that it has refused.
+// A rank tells this to the other end of a message that it has refused.
 #define CAPTURED_REFUSAL_MAGIC 0x6c616e66u
 typedef struct {
     uint32_t magic;

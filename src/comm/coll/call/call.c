@@ -56,6 +56,22 @@ wm_coll_device(const wm_coll_t *call)
     return device < 0 ? wm_device_default() : device;
 }
 
+int
+wm_coll_one_device(const wm_coll_t *call)
+{
+    const wm_buffer_t *sides[] = {call->send, call->receive};
+    int device = -1;
+    for (int i = 0; i < 2; ++i) {
+        if (sides[i] == NULL)
+            continue;
+        int its = sides[i]->memory.device;
+        if (device >= 0 && its != device)
+            return -1;
+        device = its;
+    }
+    return device;
+}
+
 bool
 wm_coll_reducible(const wm_coll_t *call, wm_reduce_type_t *type,
                   wm_reduce_op_t *op)

@@ -52,6 +52,10 @@ wm_coll_keeps(const wm_coll_t *call, int rank);
 int
 wm_coll_device(const wm_coll_t *call);
 
+// Returns the GPU of all buffers; -1: they are not memory of one.
+int
+wm_coll_one_device(const wm_coll_t *call);
+
 // Sets the kernels' names of the call's datatype and operation. Returns false
 // if there are none.
 bool

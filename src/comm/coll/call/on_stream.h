@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What an engine of collectives (coll_engine.h) does on the caller's stream.
+// The functions of an engine (coll_engine.h) for the caller's stream.
 #ifndef WM_COMM_COLL_CALL_ON_STREAM_H
 #define WM_COMM_COLL_CALL_ON_STREAM_H
 

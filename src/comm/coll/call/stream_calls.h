@@ -23,8 +23,9 @@
 #define WM_STREAM_NOTICE_LACKS ((uint64_t)1 << 62)
 
 typedef struct {
-    // Of the refused call; WM_STREAM_NOTICE_LACKS: a captured one, and its
-    // double: the rank has captured again. 0: the communicator has failed.
+    // The refused call's number. WM_STREAM_NOTICE_LACKS is for a captured
+    // one; its double says that the rank has captured again, and 0 that the
+    // communicator has failed.
     uint64_t number;
     char text[240]; // the error
 } wm_stream_notice_t;
@@ -37,11 +38,11 @@ typedef struct wm_stream_calls {
     uint64_t last;
     _Atomic uint64_t refused, settled;
     uint64_t *heard; // by rank: the last one that it has refused; engine lock
-    // Of captured calls: one more than the captures with such calls whose
-    // graphs live, in memory that outlives this; the last such capture; the
-    // one in which this rank has refused a call; the rank whose graph lacks
-    // one, since when it has time to capture again, and its error. 0, -1:
-    // none. Engine lock.
+    // `graphs` is one more than the captures with such calls whose graphs
+    // live, in memory that outlives this. The others are the last such
+    // capture; the one in which this rank has refused a call; the rank whose
+    // graph lacks one, since when it has time to capture again, and its
+    // error. 0, -1: none. Engine lock.
     _Atomic int *graphs;
     uint64_t captured_in, refused_in;
     int lacking;

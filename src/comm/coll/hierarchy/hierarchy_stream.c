@@ -142,17 +142,10 @@ static int
 hierarchy_stream_check(wm_comm_t *comm, const wm_coll_t *call,
                        const wm_coll_stream_t *on, wm_error_t *err)
 {
-    wm_coll_desc_t desc = {
-        .call = call,
-        .comm = comm,
-        .device = on->device,
-        .stream = on->stream,
-    };
     const wm_buffer_t *its[] = {call->send, call->receive};
     int code = stream_refuse(comm, err);
     if (code == 0)
-        code = wm_coll_desc_fill(&desc, err);
-    wm_coll_desc_drop(&desc);
+        code = wm_coll_desc_check(comm, call, on, err);
     for (int i = 0; i < 2 && code == 0; ++i)
         if (its[i] != NULL && its[i]->pattern != NULL)
             code = wm_error_set(err, WM_ERR_VALUE, 0,

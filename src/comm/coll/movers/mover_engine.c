@@ -67,30 +67,13 @@ wm_mover_revoke(wm_comm_t *comm, void *state, const wm_error_t *why)
     wm_mover_comm_break(state, &copy);
 }
 
-// Returns the GPU of the buffers; -1: they are not memory of one.
-static int
-mover_device_of(const wm_coll_t *call)
-{
-    const wm_buffer_t *sides[] = {call->send, call->receive};
-    int device = -1;
-    for (int i = 0; i < 2; ++i) {
-        if (sides[i] == NULL)
-            continue;
-        int its = sides[i]->memory.device;
-        if (device >= 0 && its != device)
-            return -1;
-        device = its;
-    }
-    return device;
-}
-
 bool
 wm_mover_serves(const wm_coll_op_t *op, const void *state)
 {
     const wm_participant_t *participant = &op->participant;
     const wm_coll_t *call = participant->call;
     const wm_mover_comm_t *own = state;
-    int device = mover_device_of(call);
+    int device = wm_coll_one_device(call);
     if (device < 0
         || (wm_coll_shape(call->kind)->uneven && call->receives == NULL))
         return false;

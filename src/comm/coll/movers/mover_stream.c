@@ -106,21 +106,6 @@ mover_stream_enqueue(wm_comm_t *comm, void *state, const wm_coll_t *call,
     return code;
 }
 
-static int
-mover_stream_check(wm_comm_t *comm, const wm_coll_t *call,
-                   const wm_coll_stream_t *on, wm_error_t *err)
-{
-    wm_coll_desc_t desc = {
-        .call = call,
-        .comm = comm,
-        .device = on->device,
-        .stream = on->stream,
-    };
-    int code = wm_coll_desc_fill(&desc, err);
-    wm_coll_desc_drop(&desc);
-    return code;
-}
-
 static uint64_t
 mover_stream_place(const wm_comm_t *comm, const void *state)
 {
@@ -156,7 +141,7 @@ mover_stream_find_failure(wm_comm_t *comm, void *state, wm_error_t *err)
 const wm_coll_on_stream_t wm_mover_on_stream = {
     .captures = true,
     .watches = true,
-    .check = mover_stream_check,
+    .check = wm_coll_desc_check,
     .enqueue = mover_stream_enqueue,
     .place = mover_stream_place,
     .look = mover_stream_look,

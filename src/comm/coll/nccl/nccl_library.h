@@ -84,7 +84,7 @@ wm_nccl_load(wm_error_t *err);
 int
 wm_nccl_version(void);
 
-// What the doctor tells of it.
+// The doctor tells this of it.
 extern const wm_coll_library_t wm_nccl_for_people;
 
 // Returns a configuration with NCCL's defaults.

@@ -17,8 +17,8 @@ struct wm_coll_class {
     unsigned engine;       // settled: the bit of its engine; 0: MPI
     unsigned told, answer; // of a question: by this rank, by all
     MPI_Request question;  // under way
-    // Of a kind whose lengths no rank knows; all ranks alike, but for
-    // `staged`.
+    // These are for a kind whose lengths no rank knows. All ranks have the
+    // same, but for `staged`.
     unsigned every, left; // calls for one question; and of them, to come
     unsigned watched;     // calls to come that each ask
     bool tried;           // they did so because ranks had GPU memory

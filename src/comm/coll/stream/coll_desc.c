@@ -253,6 +253,22 @@ wm_coll_desc_fill(wm_coll_desc_t *desc, wm_error_t *err)
     return coll_desc_check(desc, err);
 }
 
+int
+wm_coll_desc_check(wm_comm_t *comm, const wm_coll_t *call,
+                   const wm_coll_stream_t *on, wm_error_t *err)
+{
+    wm_coll_desc_t desc = {
+        // 2 KiB
+        .call = call,
+        .comm = comm,
+        .device = on->device,
+        .stream = on->stream,
+    };
+    int code = wm_coll_desc_fill(&desc, err);
+    wm_coll_desc_drop(&desc);
+    return code;
+}
+
 void
 wm_coll_desc_sides(const wm_coll_desc_t *desc, wm_ll_side_t *gives,
                    wm_ll_side_t *takes)

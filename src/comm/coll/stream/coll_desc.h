@@ -6,7 +6,7 @@
 
 #include "array/ll.h"
 #include "array/reduce.h"
-#include "comm/coll/call/call.h"
+#include "comm/coll/call/on_stream.h"
 
 // Names of the two sides. wm_coll_t: `send` and `receive` are the caller's
 // buffers, `sends` and `receives` their blocks by rank. Here: `source` and
@@ -47,6 +47,11 @@ wm_coll_desc_fill(wm_coll_desc_t *desc, wm_error_t *err);
 // Frees the room, also after an error; needless up to WM_BARRIER_RANKS ranks.
 void
 wm_coll_desc_drop(wm_coll_desc_t *desc);
+
+// Returns the error of this rank's arguments in a call on a stream.
+WM_MUST_CHECK int
+wm_coll_desc_check(wm_comm_t *comm, const wm_coll_t *call,
+                   const wm_coll_stream_t *on, wm_error_t *err);
 
 // Returns the bytes of the longest block on this rank.
 size_t

@@ -35,23 +35,6 @@ kernels_state(wm_coll_op_t *op)
     return (kernels_t *)op->state;
 }
 
-// Returns the GPU of the buffers; -1: not memory of one GPU.
-static int
-kernels_device_of(const wm_coll_t *call)
-{
-    const wm_buffer_t *sides[] = {call->send, call->receive};
-    int device = -1;
-    for (int i = 0; i < 2; ++i) {
-        if (sides[i] == NULL)
-            continue;
-        int its = sides[i]->memory.device;
-        if (device >= 0 && its != device)
-            return -1;
-        device = its;
-    }
-    return device;
-}
-
 // Between groups there is no symmetric memory.
 static bool
 kernels_span(const wm_comm_t *comm)
@@ -85,7 +68,7 @@ kernels_serve(const wm_coll_op_t *op, const void *state)
     const wm_coll_t *call = participant->call;
     bool waited_for = op->form == WM_COLL_FORM_BLOCKING
                       || op->form == WM_COLL_FORM_TASK;
-    int device = waited_for ? kernels_device_of(call) : -1;
+    int device = waited_for ? wm_coll_one_device(call) : -1;
     if (device < 0
         || (wm_coll_shape(call->kind)->uneven && call->receives == NULL))
         return false;
@@ -139,7 +122,7 @@ kernels_enqueue(wm_coll_op_t *op)
     const wm_producer_t nobody = {.kind = WM_PRODUCER_NONE};
     wm_error_t err;
     wm_device_stay();
-    wm_access_begin(&own->access, &nobody, true, kernels_device_of(call));
+    wm_access_begin(&own->access, &nobody, true, wm_coll_one_device(call));
     kernels_note(own, wm_access_open(&own->access, &err), &err);
     const wm_coll_stream_t on = {
         .device = own->access.device,
@@ -304,7 +287,7 @@ kernels_comm_drop(wm_comm_t *comm, void *state)
 static const wm_coll_on_stream_t kernels_on_stream = {
     .captures = true,
     .unopened = true,
-    .check = wm_stream_coll_check,
+    .check = wm_coll_desc_check,
     .enqueue = kernels_call,
     .place = kernels_place,
     .look = kernels_look,

@@ -296,17 +296,3 @@ wm_stream_coll_call(wm_comm_t *comm, const wm_coll_t *call,
         stream_coll_count_staged(&run.desc);
     return code;
 }
-
-int
-wm_stream_coll_check(wm_comm_t *comm, const wm_coll_t *call,
-                     const wm_coll_stream_t *on, wm_error_t *err)
-{
-    wm_coll_desc_t desc = {
-        // 2 KiB
-        .call = call,
-        .comm = comm,
-        .device = on->device,
-        .stream = on->stream,
-    };
-    return wm_coll_desc_fill(&desc, err);
-}

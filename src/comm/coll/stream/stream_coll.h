@@ -20,11 +20,6 @@
 bool
 wm_stream_coll_stages(const wm_comm_t *comm, const wm_symm_t *symm);
 
-// Returns the error of this rank's arguments, if they are wrong.
-WM_MUST_CHECK int
-wm_stream_coll_check(wm_comm_t *comm, const wm_coll_t *call,
-                     const wm_coll_stream_t *on, wm_error_t *err);
-
 // Enqueues a call of a communicator on one host, whose symmetric memory is
 // made (wm_symm_make); of calls that are captured, the first one makes it.
 // `call` is NULL if this rank's arguments are wrong and `err` is written; then
