@@ -81,12 +81,12 @@ static int own_device = -1; // whose; -1: there were none
 static char ended;          // the flight of a chunk that has ended
 
 static int
-ucx_start(wm_error_t *err)
+ucx_start(bool asked, wm_error_t *err)
 {
     if (own_address != NULL)
         return 0;
     wm_ucx_t *made;
-    int code = wm_ucx_open(&made, err);
+    int code = wm_ucx_open(asked, &made, err);
     if (code < 0)
         return code;
     if (getrandom(&own_id, sizeof own_id, 0) != sizeof own_id)
@@ -108,14 +108,14 @@ static int
 ucx_open(bool asked, wm_error_t *err)
 {
     if (asked) {
-        int code = ucx_start(err);
+        int code = ucx_start(true, err);
         if (code < 0)
             wm_error_context(err, "WARPMPI_TRANSPORT=ucx");
         return code;
     }
     bool wanted = wm_mpi_is_cuda_aware() != 1 && !wm_driver_is_absent()
                   && wm_ucx_is_likely();
-    unasked = wanted && ucx_start(NULL) == 0 && ucx->rdma;
+    unasked = wanted && ucx_start(false, NULL) == 0 && ucx->rdma;
     return unasked ? 0 : 1;
 }
 

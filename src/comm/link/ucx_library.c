@@ -151,14 +151,14 @@ ucx_init(wm_ucx_t *ucx, const char *scheme, wm_error_t *err)
 // Without RDMA UCX itself would copy device memory in pieces of 8 KiB, and 1
 // MiB would take 2.2 ms over TCP. By pipelined puts it takes 0.24 ms.
 static int
-ucx_make_context(wm_ucx_t *ucx, wm_error_t *err)
+ucx_make_context(bool asked, wm_ucx_t *ucx, wm_error_t *err)
 {
     wm_ucp_context_attr_t attr = {.mask = WM_UCP_ATTR_MEMORY_TYPES};
     int code = ucx_init(ucx, NULL, err);
     if (code < 0)
         return code;
     ucx_find_transports(ucx);
-    if (!ucx->rdma && getenv("UCX_RNDV_SCHEME") == NULL) {
+    if (asked && !ucx->rdma && getenv("UCX_RNDV_SCHEME") == NULL) {
         wm_ucx.ucp_cleanup(ucx->context);
         ucx->context = NULL;
         code = ucx_init(ucx, "put_ppln", err);
@@ -193,7 +193,7 @@ ucx_make_worker(wm_ucx_t *ucx, wm_error_t *err)
 }
 
 int
-wm_ucx_open(wm_ucx_t **ucx, wm_error_t *err)
+wm_ucx_open(bool asked, wm_ucx_t **ucx, wm_error_t *err)
 {
     *ucx = &opened;
     if (opened.worker != NULL)
@@ -201,7 +201,7 @@ wm_ucx_open(wm_ucx_t **ucx, wm_error_t *err)
     if (failure.code == 0) {
         int code = ucx_load(&failure);
         if (code == 0)
-            code = ucx_make_context(&opened, &failure);
+            code = ucx_make_context(asked, &opened, &failure);
         if (code == 0)
             code = ucx_make_worker(&opened, &failure);
         if (code == 0)

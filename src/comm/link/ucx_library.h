@@ -26,9 +26,9 @@ wm_ucx_is_likely(void);
 
 // Opens UCX, once; a failure is kept, and told each time. Fails with
 // WM_ERR_VALUE, whose text says what is missing: the library, a version, its
-// support of CUDA where there is a GPU.
+// support of CUDA where there is a GPU. `asked`: it serves without RDMA, too.
 WM_MUST_CHECK int
-wm_ucx_open(wm_ucx_t **ucx, wm_error_t *err);
+wm_ucx_open(bool asked, wm_ucx_t **ucx, wm_error_t *err);
 
 // Returns the version, the path and the transports, as text for the doctor;
 // or why UCX cannot be used. NULL: it was not opened.
