@@ -317,12 +317,8 @@ REAL = {
 }  # fmt: skip
 
 
-# The double makes a child later than NCCL, so that it is not counted.
-COUNTED = [name for name in REAL if name != "opened" or not SIMULATED]
-
-
 @pytest.mark.parametrize(
-    "phases", marked(COUNTED, ["on a stream"] if SIMULATED else REAL)
+    "phases", marked(REAL, ["on a stream"] if SIMULATED else REAL)
 )
 def test_a_rank_dies_in_a_counted_call_of_nccl(tmp_path, phases):
     """Of the real NCCL, where it is there."""

@@ -319,9 +319,10 @@ static void
 end(const CommPtr &comm)
 {
     *comm->no_split = true;
-    if (comm->child != nullptr) {
+    if (comm->child != nullptr) { // told as it is, and to be aborted
         comm->child->cancelled = true;
-        end(comm->child);
+        comm_await(*comm->child);
+        *comm->child_out = comm->child.get();
     }
     comm->poke();
     if (comm->thread.joinable())
@@ -367,13 +368,9 @@ look_at_child(Comm &comm)
     if (state == ncclInProgress)
         return;
     comm.child = nullptr;
-    if (state == ncclSuccess) {
-        *comm.child_out = child.get();
-        return;
-    }
-    comm.fail(state, "a split has failed");
-    child->cancelled = true;
-    end(child);
+    *comm.child_out = child.get(); // also one that has failed
+    if (state != ncclSuccess)
+        comm.fail(state, "a split has failed");
 }
 
 // Begins to make the child of all ranks, in their order, or of none.

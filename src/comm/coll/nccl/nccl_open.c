@@ -15,6 +15,7 @@
 
 #include "comm/coll/call/coll_wait.h"
 #include "comm/coll/direct/coll_gather.h"
+#include "comm/coll/movers/mover_abort.h"
 #include "comm/coll/movers/mover_comm.h"
 #include "comm/coll/nccl/nccl_movers.h"
 #include "comm/engine/binding.h"
@@ -353,6 +354,17 @@ nccl_open_look(void *context, wm_error_t *err)
     return err->code;
 }
 
+// NCCL tells the child of a split that has failed, too, and when the parent's
+// abort has returned, no later.
+static void
+nccl_open_abort(opening_t *opening)
+{
+    wm_mover_comm_t *own = opening->own;
+    wm_mover_comm_abort(own);
+    if (opening->state == SPLITTING)
+        wm_mover_abort_now(own->movers, own->device, opening->child, NULL);
+}
+
 // Ends what was begun. After an error the communicator is aborted before.
 static void
 nccl_open_end(opening_t *opening)
@@ -377,7 +389,7 @@ nccl_open_make(opening_t *opening, const wm_nccl_id_t *id, wm_error_t *err)
         opening->failure = *err;
     int code = wm_coll_wait(comm, nccl_open_look, opening, LOOKS, err);
     if (code < 0)
-        wm_mover_comm_abort(opening->own);
+        nccl_open_abort(opening);
     nccl_open_end(opening);
     return code;
 }
