@@ -7,23 +7,33 @@
 #ifndef WM_COMM_COLL_MOVERS_MOVER_ABORT_H
 #define WM_COMM_COLL_MOVERS_MOVER_ABORT_H
 
+#include <stdatomic.h>
+
 #include "comm/coll/movers/movers.h"
 
 // Aborts a communicator and its parent; either may be NULL. The caller uses
-// them no more. Any locks.
+// them no more. `graphs`: the number of graphs with its calls, until the
+// caller forgets the abort. Any locks.
 void
 wm_mover_abort(const wm_movers_t *movers, int device, void *handle,
-               void *parent);
+               void *parent, const _Atomic int *graphs);
+void
+wm_mover_abort_forget(const _Atomic int *graphs);
 
 // Returns when they are gone: they have no graph, and wait for nobody.
 void
 wm_mover_abort_now(const wm_movers_t *movers, int device, void *handle,
                    void *parent);
 
-// Lets aborts under way end, until half a second after the last one began: one
-// that waits for a graph of the program delays later calls no longer. A kernel
-// that is launched beside one, and waits for a rank that has died, would keep
-// the driver from freeing what the abort frees. Others end with the process.
+// Returns true while aborts under way free what they have. A kernel that is
+// launched meanwhile, and waits for a rank that dies, would keep the driver
+// from freeing this, and then the driver launches nothing for anybody. Aborts
+// that wait for graphs of the program free nothing yet. One that takes five
+// seconds waits for a stream: then nobody waits for it any longer.
+bool
+wm_mover_abort_frees(void);
+
+// Waits until none does, and lets go of the GIL meanwhile.
 void
 wm_mover_abort_finish(void);
 

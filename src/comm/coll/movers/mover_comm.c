@@ -55,6 +55,7 @@ wm_mover_comm_new(wm_comm_t *comm, const wm_movers_t *movers, int device,
                   wm_error_t *err)
 {
     wm_mover_comm_t *own = calloc(1, sizeof *own);
+    wm_mover_abort_finish();
     if (own == NULL) {
         (void)wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
         return NULL;
@@ -90,6 +91,7 @@ mover_comm_destroy(wm_mover_comm_t *own)
 void
 wm_mover_comm_free(wm_mover_comm_t *own)
 {
+    wm_mover_abort_forget(&own->graphs);
     if (own->last != NULL)
         wm_event_release(own->device, own->last);
     if (own->stream != NULL)
@@ -262,7 +264,7 @@ mover_comm_break_one(wm_mover_comm_t *own, wm_error_t *why)
     mover_comm_tell_host(own);
     bool locked = mover_comm_lock_soon(own);
     wm_mover_abort(own->movers, own->device, mover_comm_take(&own->handle),
-                   mover_comm_take(&own->parent));
+                   mover_comm_take(&own->parent), &own->graphs);
     if (locked)
         pthread_mutex_unlock(&own->lock);
     mover_comm_revoke(own, why);

@@ -3,6 +3,7 @@
 
 #include "comm/coll/call/coll_wait.h"
 #include "comm/coll/call/stream_calls.h"
+#include "comm/coll/movers/mover_abort.h"
 #include "comm/coll/movers/mover_run.h"
 #include "comm/comm/failure.h"
 #include "comm/engine/engine.h"
@@ -13,7 +14,7 @@ typedef struct {
     wm_block_t *room; // NULL: none
     CUevent end;      // of a call that is not blocking
     bool given;       // work is on the stream
-    bool waits;       // it is not given before others are settled
+    bool waits;       // for others to be settled, or for aborts
     bool lost;        // the library refused it, and MPI has not told why
     unsigned looks;
 } mover_t;
@@ -114,7 +115,7 @@ wm_mover_start(wm_coll_op_t *op, wm_error_t *err)
     wm_mover_comm_t *own = op->own;
     mover_t *state = mover_state(op);
     int settled = wm_stream_calls_look(own->comm, err);
-    *state = (mover_t){.waits = settled == 0};
+    *state = (mover_t){.waits = settled == 0 || wm_mover_abort_frees()};
     op->looks = WM_LOOKS_AT_STREAM;
     op->begun = op->alone = !state->waits; // its steps find dead ranks
     if (state->waits)

@@ -2,7 +2,6 @@
 #include "comm/coll/movers/mover_run.h"
 
 #include "comm/coll/call/coll_memory.h"
-#include "comm/coll/movers/mover_abort.h"
 #include "cuda/lock.h"
 #include "cuda/memory.h"
 
@@ -688,7 +687,6 @@ wm_mover_run_enqueue(wm_mover_run_t *run, wm_error_t *err)
 {
     wm_mover_comm_t *own = run->own;
     wm_scope_t scope;
-    wm_mover_abort_finish();
     int code = wm_device_enter(own->device, &scope, err);
     if (code < 0)
         return code;

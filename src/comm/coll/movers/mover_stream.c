@@ -2,6 +2,7 @@
 #include "comm/coll/movers/mover_stream.h"
 
 #include "comm/coll/call/coll_wait.h"
+#include "comm/coll/movers/mover_abort.h"
 #include "comm/coll/movers/mover_run.h"
 #include "comm/coll/stream/coll_order.h"
 #include "comm/coll/stream/packed_coll.h"
@@ -17,6 +18,7 @@ mover_stream_enqueue_run(wm_mover_run_t *run, const wm_coll_stream_t *on,
     wm_error_t later;
     int code = wm_mover_run_take(run, err);
     *passed = NULL;
+    wm_mover_abort_finish();
     if (code == 0)
         code = wm_coll_order_before(run->desc.call, on, id, err);
     if (code == 0)
