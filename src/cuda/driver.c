@@ -4,13 +4,13 @@
 
 #include <dlfcn.h>
 #include <fcntl.h>
-#include <link.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "cuda/library.h"
 #include "cuda/lock.h"
 #include "cuda/settings.h"
 
@@ -238,29 +238,18 @@ wm_driver_forked(void)
     return atomic_load_explicit(&forked, memory_order_relaxed);
 }
 
-// Reads the count of libraries ever loaded, which is in each entry of the
-// list.
-static int
-first_library(struct dl_phdr_info *info, size_t size, void *adds)
-{
-    (void)size;
-    *(unsigned long long *)adds = info->dlpi_adds;
-    return 1;
-}
-
 bool
 wm_driver_in_process(void)
 {
     static _Atomic unsigned long long absent_at;
     if (atomic_load_explicit(&state, memory_order_acquire) != UNLOADED)
         return atomic_load_explicit(&state, memory_order_relaxed) == LOADED;
-    unsigned long long adds = 0;
-    dl_iterate_phdr(first_library, &adds);
-    if (adds == atomic_load(&absent_at))
+    unsigned long long loads = wm_library_loads();
+    if (loads == atomic_load(&absent_at))
         return false;
     void *library = driver_open(RTLD_NOW | RTLD_NOLOAD, NULL);
     if (library == NULL) {
-        atomic_store(&absent_at, adds);
+        atomic_store(&absent_at, loads);
         return false;
     }
     dlclose(library);

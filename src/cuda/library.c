@@ -97,3 +97,21 @@ wm_library_open(const wm_library_t *library,
         free(found);
     return 0;
 }
+
+// Reads how often libraries have been loaded, which stands in each entry of
+// the list.
+static int
+first_library(struct dl_phdr_info *info, size_t size, void *loads)
+{
+    (void)size;
+    *(unsigned long long *)loads = info->dlpi_adds;
+    return 1;
+}
+
+unsigned long long
+wm_library_loads(void)
+{
+    unsigned long long loads = 0;
+    dl_iterate_phdr(first_library, &loads);
+    return loads;
+}

@@ -40,4 +40,10 @@ wm_library_open(const wm_library_t *library,
                 const wm_library_function_t *functions, size_t count,
                 void *table, char **path, wm_error_t *err);
 
+// Returns the number of libraries that this process has loaded so far: while
+// it stays, none has come, and the loader, who takes some 20 us to say so,
+// need not be asked.
+unsigned long long
+wm_library_loads(void);
+
 #endif

@@ -3,6 +3,7 @@
 
 import pytest
 
+import compiled
 import ranks
 import ucx_double
 from ucx_double import BEGIN, DOUBLE, needs_failures, run
@@ -346,3 +347,44 @@ def test_a_peer_that_dies_while_both_send(tmp_path):
         died=True,
     )
     assert "told True True" in printed, printed
+
+
+LOOKS = """
+    #define _GNU_SOURCE
+    #include <dlfcn.h>
+    #include <string.h>
+
+    int looks;
+
+    void *
+    dlopen(const char *name, int mode)
+    {
+        void *(*next)(const char *, int);
+        *(void **)&next = dlsym(RTLD_NEXT, "dlopen");
+        looks += name != NULL && strcmp(name, "libucp.so.0") == 0;
+        return next(name, mode);
+    }
+"""
+
+
+def test_communicators_look_for_ucx_once(tmp_path):
+    """Unless another library was loaded meanwhile."""
+    printed = ranks.run_text(
+        tmp_path,
+        """
+        import ctypes
+        from mpi4py import MPI
+        import warpmpi as wm
+
+        looks = ctypes.c_int.in_dll(ctypes.CDLL(None), "looks")
+        comm = wm.Comm(MPI.COMM_SELF)
+        comm.Dup().Free()
+        before = looks.value
+        for _ in range(3):
+            comm.Dup().Free()
+        print("looks", before > 0, looks.value - before)
+        """,
+        ranks=0,
+        LD_PRELOAD=compiled.library(tmp_path, LOOKS),
+    )
+    assert "looks True 0" in printed, printed

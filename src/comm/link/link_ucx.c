@@ -18,6 +18,7 @@
 #include "comm/link/ucx_library.h"
 #include "comm/link/ucx_memory.h"
 #include "cuda/driver.h"
+#include "cuda/library.h"
 #include "cuda/list.h"
 
 #define NUMBER_BITS 24
@@ -113,9 +114,14 @@ ucx_open(bool asked, wm_error_t *err)
             wm_error_context(err, "WARPMPI_TRANSPORT=ucx");
         return code;
     }
+    static unsigned long long declined_at; // wm_library_loads(); engine lock
+    if (wm_library_loads() == declined_at)
+        return 1;
     bool wanted = wm_mpi_is_cuda_aware() != 1 && !wm_driver_is_absent()
                   && wm_ucx_is_likely();
     unasked = wanted && ucx_start(false, NULL) == 0 && ucx->rdma;
+    if (!unasked)
+        declined_at = wm_library_loads();
     return unasked ? 0 : 1;
 }
 
