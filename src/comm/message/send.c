@@ -125,7 +125,7 @@ begin_payload(wm_end_t *end, wm_error_t *err)
     if (code == 0)
         code = row->offer(end, err);
     if (code == 0)
-        wm_end_route(end, &route, row->name);
+        wm_end_route(end, &route, end->sending->name);
     return code;
 }
 
@@ -149,15 +149,16 @@ try_start(wm_end_t *end, wm_error_t *err)
     if (end->synchronous)
         header->token = 1 + wm_comm_draw_lock_held(end->op.comm, end->rank, 1);
     int code = begin_payload(end, err);
-    if (code == 0)
+    if (code == 0 && end->packet == NULL)
         code = wm_end_packet(end, false, err);
     if (code < 0)
         return code;
     size_t length = wm_header_length(header);
     size_t inlined = nothing_follows(end) ? end->buffer.nbytes : 0;
+    bool on_host = !wm_buffer_on_device(&end->buffer); // else it is there
     header->order = wm_comm_order(end->op.comm, end->rank);
     memcpy(end->packet, header, length);
-    if (inlined > 0)
+    if (inlined > 0 && on_host)
         memcpy(end->packet + length, end->buffer.data, inlined);
     code = send_header(end, (int)(length + inlined), err);
     if (code < 0)
@@ -242,6 +243,16 @@ wm_end_is_send(const wm_op_t *op)
     return op->kind == &kind;
 }
 
+// Returns true if MPI reads the packet of a short send, and nobody the GPU
+// memory: the caller, who need not wait for the receiver, goes on.
+static bool
+send_left(const wm_end_t *end)
+{
+    return end->state == SEND_UNDER_WAY && nothing_follows(end)
+           && end->blocking && !end->synchronous
+           && wm_buffer_on_device(&end->buffer);
+}
+
 // Begins a send. The engine holds its own reference; none after a failure.
 static int
 begin_sending(wm_end_t *end, const wm_envelope_t *envelope, wm_error_t *err)
@@ -283,6 +294,10 @@ begin_sending(wm_end_t *end, const wm_envelope_t *envelope, wm_error_t *err)
                      && send_step(&end->op));
     if (ended)
         wm_engine_remove_lock_held(&end->op);
+    else if (send_left(end)) {
+        wm_op_complete(&end->op);
+        wm_engine_notify();
+    }
     if (!end->blocking)
         wm_engine_begun_lock_held();
     wm_engine_unlock();

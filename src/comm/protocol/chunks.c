@@ -4,14 +4,17 @@
 // such memory, after its users have ended. Else device memory goes through two
 // page-locked chunks, so that the copy of one overlaps the flight of the
 // other. An empty chunk says that the sender failed. header.link names the
-// link.
+// link. A short message of a caller who waits is copied first, and goes with
+// its header if the copy ends soon.
 #include "comm/protocol/chunks.h"
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "comm/comm/failure.h"
 #include "comm/comm/require.h"
+#include "comm/engine/engine.h"
 #include "comm/engine/stats.h"
 #include "comm/link/link.h"
 #include "comm/message/pack.h"
@@ -19,12 +22,14 @@
 #include "comm/protocol/rows.h"
 
 #define OVERLAP_BYTES ((size_t)1 << 20) // least of a chunk that is staged
+#define PATIENCE_US 30 // of a header for its payload; a copy takes 10
 
 typedef struct {
     bool unstaged;         // the link takes this end's device memory itself
     bool reachable;        // nobody else uses that memory
     bool whole;            // all is staged: nobody waits for the receiver
     bool told;             // the empty chunk is given to the link
+    bool unheeded;         // a copy begun before the header: no step has come
     uint32_t copied;       // chunks copied out of the device
     uint32_t given, done;  // chunks given to the link; completed
     char *staging;         // page-locked chunks: two, or all
@@ -237,6 +242,7 @@ static int
 copy_out(wm_end_t *end, uint32_t at, wm_error_t *err)
 {
     char *into = chunk_stage(end, at);
+    wm_stat_add(WM_STAT_staged_bytes, (int64_t)chunk_length(end, at));
     if (end->taker != NULL && end->taker->copy_out != NULL) { // one chunk
         int code = end->taker->copy_out(end, into,
                                         end->fragments.ready_base + 1, err);
@@ -252,7 +258,8 @@ void
 wm_chunks_drop(wm_end_t *end)
 {
     chunks_t *chunks = chunks_of(end);
-    if (chunks->staging != NULL)
+    // It leaks if MPI did not take the header and the copy goes on.
+    if (chunks->staging != NULL && !chunks->unheeded)
         wm_pinned_free(chunks->staging);
     chunks->staging = NULL;
     free(chunks->scratch);
@@ -281,12 +288,9 @@ stage_next(wm_end_t *end, wm_error_t *err)
     int code = 0;
     if (chunks->whole && atomic_load(&end->op.done))
         return 1; // the stream may be gone
-    for (; next_has_room(end); ++chunks->copied) {
-        uint32_t at = chunks->copied;
-        if ((code = copy_out(end, at, err)) < 0)
+    for (; next_has_room(end); ++chunks->copied)
+        if ((code = copy_out(end, chunks->copied, err)) < 0)
             return code;
-        wm_stat_add(WM_STAT_staged_bytes, (int64_t)chunk_length(end, at));
-    }
     if (chunks->copied > chunks->given)
         code = wm_stream_idle(end->access.device, end->access.stream, &idle,
                               err);
@@ -303,6 +307,7 @@ wm_chunks_send(wm_end_t *end, wm_error_t *err)
     chunks_t *chunks = chunks_of(end);
     uint32_t total = chunk_count(end);
     bool device = is_staged(end);
+    chunks->unheeded = false;
     int code = wait_for_users(end, err);
     if (code > 0 && device)
         code = chunks_prepare(end, err);
@@ -326,6 +331,7 @@ wm_chunks_fail(wm_end_t *end)
     chunks_t *chunks = chunks_of(end);
     wm_carry_t way = carry(end, chunks->given);
     way.device = -1;
+    chunks->unheeded = false;
     chunks->told = link_of(end)->send(&way, NULL, 0, &chunks->last, NULL) == 0;
     return false;
 }
@@ -368,6 +374,60 @@ refuse_to_stage(const wm_end_t *end, const wm_link_t *link, wm_error_t *err)
         all, "let one of these serve, or send a copy in host memory", err);
 }
 
+// Returns true if the header may wait for a copy of the message. In a call
+// that does not block, and with a link of its own, it never does.
+static bool
+fits_header(const wm_end_t *end, const wm_link_t *link)
+{
+    return is_staged(end) && chunks_of(end)->whole && link == &wm_link_mpi
+           && end->buffer.nbytes <= WM_EAGER_BYTES && end->around == NULL;
+}
+
+// Leaves the stream that was borrowed for a copy, which may be gone when the
+// copy has ended: a stream of ours waits for it.
+static int
+leave_borrowed(wm_end_t *end, wm_error_t *err)
+{
+    CUstream borrowed = end->access.stream;
+    if (end->access.pooled)
+        return 0;
+    wm_access_forget_borrowed(&end->access);
+    wm_access_record(&end->access);
+    int code = wm_access_open(&end->access, err);
+    if (code < 0)
+        (void)!wm_stream_synchronize(end->access.device, borrowed, NULL);
+    return code;
+}
+
+// Copies a short message out. If the copy ends soon, the message goes with its
+// header; else the header goes first, as it holds the message's place among
+// all others.
+static int
+copy_to_header(wm_end_t *end, wm_error_t *err)
+{
+    chunks_t *chunks = chunks_of(end);
+    int64_t until = wm_engine_now() + PATIENCE_US;
+    int code = chunks_prepare(end, err);
+    if (code > 0)
+        code = copy_out(end, chunks->copied++, err);
+    while (code == 0 && (code = wm_access_look(&end->access, 16, err)) == 0
+           && wm_engine_now() < until)
+        ;
+    if (code == 0) {
+        code = leave_borrowed(end, err);
+        chunks->unheeded = code == 0;
+    }
+    if (code <= 0)
+        return code;
+    code = wm_end_packet(end, false, err);
+    if (code < 0)
+        return code;
+    memcpy(end->packet + WM_HEADER_SHORT, chunks->staging, end->buffer.nbytes);
+    wm_chunks_drop(end);
+    wm_send_become(end, &wm_sending_inline);
+    return end->sending->offer(end, err);
+}
+
 static int
 chunks_offer(wm_end_t *end, wm_error_t *err)
 {
@@ -382,9 +442,11 @@ chunks_offer(wm_end_t *end, wm_error_t *err)
     end->header.on_device = chunks->unstaged;
     if (is_staged(end) && wm_require_is_on(end->op.comm))
         return refuse_to_stage(end, link, err);
+    wm_chunks_announce(end, link);
+    if (fits_header(end, link))
+        return copy_to_header(end, err);
     if (device && end->around == NULL)
         wm_access_record(&end->access);
-    wm_chunks_announce(end, link);
     return 0;
 }
 
