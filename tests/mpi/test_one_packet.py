@@ -51,30 +51,33 @@ BEGIN = """
 COUNTS = """
     driver = kinds.driver()
     driver.simcuda_trace.restype = ctypes.c_char_p
-    counted = {}
+    counted, copied_first = {}, []
+
+    wanted = json.loads(sys.argv[1])
 
     def count(name, call, *buffers):
-        # The bytes of each MPI_Isend of rank 0, in the shortest of some calls:
-        # on a busy machine a copy of the simulated GPU may be late.
-        calls = []
+        # The bytes of each MPI_Isend of rank 0. The call is repeated: on a
+        # busy machine a copy of the simulated GPU may be late.
         for turn in range(20):
             plain.Barrier()
             driver.simcuda_trace(1)
             call(*buffers)
             lines = driver.simcuda_trace(0).decode().splitlines()
-            calls.append([
+            counted[name] = [
                 int(after.split()[0])
                 for line, after in zip(lines, lines[1:])
                 if line == "MPI_Isend"
-            ])
-            if plain.bcast(turn > 1 and len(calls[-1]) == 1):
+            ]
+            if plain.bcast(turn > 1 and counted[name] == wanted[name]):
                 break
-        counted[name] = min(calls, key=len)
+        begun = "cuMemcpyAsync", "MPI_Isend"
+        if next(filter(begun.__contains__, lines), None) == begun[0]:
+            copied_first.append(name)
 
     def one_way(name, out, into, send=comm.Send):
         count(name, *((send, out, 1) if rank == 0 else (comm.Recv, into, 0)))
 
-    for size in 1, 1000, 4096, 4097:
+    for size in 1, 1000, 4096, 4097, 65536, 65537:
         one_way(f"Send of {size}", filled(size), filled(size))
     short = filled(1000), filled(1000)
     one_way("to host memory", short[0], np.zeros(1000, np.uint8))
@@ -91,7 +94,7 @@ COUNTS = """
 
     count("exchange", exchange)
     if rank == 0:
-        print(json.dumps(counted))
+        print(json.dumps([counted, copied_first]))
 """
 
 RIGHT = """
@@ -163,17 +166,17 @@ RIGHT = """
 """
 
 
-def run(folder, program, **settings):
-    return ranks.run_text(folder, BEGIN + program, **settings)
+def run(folder, program, *words, **settings):
+    return ranks.run_text(folder, BEGIN + program, *words, **settings)
 
 
-def packets(folder, **settings):
+def packets(folder, wanted, **settings):
     text = (ranks.ROOT / "tests" / "golden" / "mpi_calls.c").read_text()
     traced = compiled.library(folder, text)
     words = filter(None, [os.environ.get("LD_PRELOAD"), str(traced)])
     preload = " ".join(words)
     settings = {"SIMCUDA_MODE": "eager", "LD_PRELOAD": preload, **settings}
-    return json.loads(run(folder, COUNTS, **settings))
+    return json.loads(run(folder, COUNTS, json.dumps(wanted), **settings))
 
 
 HEADER = 32
@@ -184,6 +187,8 @@ EXPECTED = {
     "Send of 1000": ONE,
     "Send of 4096": [HEADER + 4096],
     "Send of 4097": [HEADER, 4097],
+    "Send of 65536": [HEADER, 65536],
+    "Send of 65537": [HEADER, 65537],
     "to host memory": ONE,
     "from host memory": ONE,
     "Isend": TWO,
@@ -202,12 +207,67 @@ def test_messages_are_matched_in_order(tmp_path, mode):
 
 @pytest.mark.skipif(kinds.is_real(), reason="the simulated driver's trace")
 def test_packets_are_counted(tmp_path):
-    assert packets(tmp_path) == EXPECTED
+    counted, copied_first = packets(tmp_path, EXPECTED)
+    assert counted == EXPECTED
+    waits = {"Send of 65537", "from host memory", "Isend", "Ssend", "gaps"}
+    assert copied_first == [name for name in EXPECTED if name not in waits]
 
 
 @pytest.mark.skipif(kinds.is_real(), reason="the simulated driver's trace")
 def test_a_send_that_waits_for_its_receiver_tells_it_at_once(tmp_path):
-    told = packets(tmp_path, WARPMPI_EAGER_LIMIT="999")
-    waits = {"Send of 4096": [HEADER, 4096], "Send of 1000": TWO}
-    waits |= {"to host memory": TWO, "Sendrecv": TWO, "exchange": TWO}
-    assert told == EXPECTED | waits
+    wanted = {"Send of 4096": [HEADER, 4096], "Send of 1000": TWO}
+    wanted |= {"to host memory": TWO, "Sendrecv": TWO, "exchange": TWO}
+    wanted = EXPECTED | wanted
+    limit = {"WARPMPI_EAGER_LIMIT": "999"}
+    counted, copied_first = packets(tmp_path, wanted, **limit)
+    assert counted == wanted
+    assert copied_first == ["Send of 1", "late"]  # which is filled by a copy
+
+
+REFUSING = """
+    #include <mpi.h>
+    int refuses;
+    int
+    MPI_Isend(const void *buffer, int count, MPI_Datatype type, int rank,
+              int tag, MPI_Comm comm, MPI_Request *request)
+    {
+        return refuses ? MPI_ERR_OTHER
+                       : PMPI_Isend(buffer, count, type, rank, tag, comm,
+                                    request);
+    }
+"""
+
+REFUSED = """
+    refuses = ctypes.c_int.in_dll(ctypes.CDLL(sys.argv[1]), "refuses")
+
+    def held_by_refused(array):
+        # The blocks of page-locked memory that such a send leaves behind.
+        before = wm._core._memory_stats()["pinned_blocks"]
+        refuses.value = 1
+        try:
+            comm.Send(array, other)
+        except MPI.Exception as error:
+            assert error.Get_error_class() == MPI.ERR_OTHER
+        else:
+            raise AssertionError("no error")
+        refuses.value = 0
+        return wm._core._memory_stats()["pinned_blocks"] - before
+
+    for size in 4096, 65536:
+        # On a busy machine the copy of a simulated GPU may be late.
+        array = filled(size)
+        assert any(held_by_refused(array) == 0 for _ in range(20))
+        late = filled(size, kind="pool")
+        with kinds.Gate() as gate:
+            gate.stop(late.stream)
+            assert held_by_refused(late) == 1  # the copy will write it
+        late.stream.synchronize()
+    comm.Sendrecv(filled(4096, rank), other, 3, array, other, 3)
+    assert (kinds.values_of(array)[:4096] == other).all()
+"""
+
+
+def test_a_header_that_mpi_refuses(tmp_path):
+    refusing = compiled.library(tmp_path, REFUSING)
+    words = filter(None, [os.environ.get("LD_PRELOAD"), str(refusing)])
+    run(tmp_path, REFUSED, refusing, LD_PRELOAD=" ".join(words))

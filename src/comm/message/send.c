@@ -285,10 +285,10 @@ begin_sending(wm_end_t *end, const wm_envelope_t *envelope, wm_error_t *err)
     if (code < 0)
         wm_end_drop(end);
     // MPI has usually sent a short message by now: nobody waits. A payload in
-    // host memory follows its header at once.
+    // host memory, or copied there, follows its header at once.
     bool short_one = end->header.kind == WM_MESSAGE_EAGER && end->blocking;
     bool on_host = end->header.kind == WM_MESSAGE_DATA
-                   && !wm_buffer_on_device(&end->buffer);
+                   && (!wm_buffer_on_device(&end->buffer) || end->access.idle);
     bool ended = code < 0
                  || (end->state == SEND_UNDER_WAY && (short_one || on_host)
                      && send_step(&end->op));

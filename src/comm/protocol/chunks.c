@@ -254,12 +254,24 @@ copy_out(wm_end_t *end, uint32_t at, wm_error_t *err)
                           chunk_length(end, at), end->access.stream, err);
 }
 
+// Returns true if a copy has ended whose header MPI has not taken. It may wait
+// for the program's stream, and we do not.
+static bool
+unheeded_has_ended(const wm_end_t *end)
+{
+    bool ended = false;
+    return wm_stream_spin(end->access.device, end->access.stream, 1000, &ended,
+                          NULL)
+               == 0
+           && ended;
+}
+
 void
 wm_chunks_drop(wm_end_t *end)
 {
     chunks_t *chunks = chunks_of(end);
-    // It leaks if MPI did not take the header and the copy goes on.
-    if (chunks->staging != NULL && !chunks->unheeded)
+    if (chunks->staging != NULL
+        && (!chunks->unheeded || unheeded_has_ended(end))) // else it leaks
         wm_pinned_free(chunks->staging);
     chunks->staging = NULL;
     free(chunks->scratch);
@@ -284,14 +296,14 @@ static int
 stage_next(wm_end_t *end, wm_error_t *err)
 {
     chunks_t *chunks = chunks_of(end);
-    bool idle = false;
+    bool idle = chunks->whole && end->access.idle;
     int code = 0;
     if (chunks->whole && atomic_load(&end->op.done))
         return 1; // the stream may be gone
     for (; next_has_room(end); ++chunks->copied)
         if ((code = copy_out(end, chunks->copied, err)) < 0)
             return code;
-    if (chunks->copied > chunks->given)
+    if (chunks->copied > chunks->given && !idle)
         code = wm_stream_idle(end->access.device, end->access.stream, &idle,
                               err);
     if (code == 0 && idle && chunks->whole) {
@@ -374,17 +386,38 @@ refuse_to_stage(const wm_end_t *end, const wm_link_t *link, wm_error_t *err)
         all, "let one of these serve, or send a copy in host memory", err);
 }
 
-// Returns true if the header may wait for a copy of the message. In a call
-// that does not block, and with a link of its own, it never does.
+// Returns true if the copy out of the device begins before the header leaves:
+// of one chunk, in a call that waits for the copy, but for no receiver.
 static bool
-fits_header(const wm_end_t *end, const wm_link_t *link)
+begins_at_once(const wm_end_t *end)
 {
-    return is_staged(end) && chunks_of(end)->whole && link == &wm_link_mpi
-           && end->buffer.nbytes <= WM_EAGER_BYTES && end->around == NULL;
+    return is_staged(end) && chunks_of(end)->whole && end->around == NULL
+           && chunk_count(end) == 1;
 }
 
-// Leaves the stream that was borrowed for a copy, which may be gone when the
-// copy has ended: a stream of ours waits for it.
+// Returns true if the header waits for that copy. With a link of its own the
+// message never goes with the header.
+static bool
+fits_header(const wm_end_t *end)
+{
+    return link_of(end) == &wm_link_mpi
+           && end->buffer.nbytes <= WM_EAGER_BYTES;
+}
+
+// Waits a moment for that copy. Returns 1 if it has ended, 0 if not yet.
+static int
+await_copy(wm_end_t *end, wm_error_t *err)
+{
+    int code;
+    int64_t until = wm_engine_now() + PATIENCE_US;
+    while ((code = wm_access_look(&end->access, 16, err)) == 0
+           && wm_engine_now() < until)
+        ;
+    return code;
+}
+
+// Leaves the stream that was borrowed for that copy, which may be gone when
+// the copy has ended: a stream of ours waits for it.
 static int
 leave_borrowed(wm_end_t *end, wm_error_t *err)
 {
@@ -399,33 +432,46 @@ leave_borrowed(wm_end_t *end, wm_error_t *err)
     return code;
 }
 
-// Copies a short message out. If the copy ends soon, the message goes with its
-// header; else the header goes first, as it holds the message's place among
-// all others.
+// Puts the payload behind the header, as that of a message of host memory.
 static int
-copy_to_header(wm_end_t *end, wm_error_t *err)
+go_with_header(wm_end_t *end, wm_error_t *err)
 {
-    chunks_t *chunks = chunks_of(end);
-    int64_t until = wm_engine_now() + PATIENCE_US;
-    int code = chunks_prepare(end, err);
-    if (code > 0)
-        code = copy_out(end, chunks->copied++, err);
-    while (code == 0 && (code = wm_access_look(&end->access, 16, err)) == 0
-           && wm_engine_now() < until)
-        ;
-    if (code == 0) {
-        code = leave_borrowed(end, err);
-        chunks->unheeded = code == 0;
-    }
-    if (code <= 0)
-        return code;
-    code = wm_end_packet(end, false, err);
+    int code = wm_end_packet(end, false, err);
     if (code < 0)
         return code;
-    memcpy(end->packet + WM_HEADER_SHORT, chunks->staging, end->buffer.nbytes);
+    memcpy(end->packet + WM_HEADER_SHORT, chunks_of(end)->staging,
+           end->buffer.nbytes);
     wm_chunks_drop(end);
     wm_send_become(end, &wm_sending_inline);
     return end->sending->offer(end, err);
+}
+
+// Begins the copy. If a short one ends soon, the message goes with its header;
+// else the header goes first, as it holds the message's place among all
+// others.
+static int
+offer_at_once(wm_end_t *end, wm_error_t *err)
+{
+    chunks_t *chunks = chunks_of(end);
+    int code = chunks_prepare(end, err);
+    if (code > 0)
+        code = copy_out(end, chunks->copied++, err);
+    if (code == 0 && fits_header(end))
+        code = await_copy(end, err);
+    chunks->unheeded = code == 0;
+    return code > 0 ? go_with_header(end, err) : code;
+}
+
+// The header has left while the copy goes on.
+static int
+chunks_go(wm_end_t *end, wm_error_t *err)
+{
+    if (chunks_of(end)->copied == 0)
+        return 0;
+    int code = fits_header(end) ? 0 : await_copy(end, err);
+    if (code == 0)
+        code = leave_borrowed(end, err);
+    return code < 0 ? code : 0;
 }
 
 static int
@@ -443,8 +489,8 @@ chunks_offer(wm_end_t *end, wm_error_t *err)
     if (is_staged(end) && wm_require_is_on(end->op.comm))
         return refuse_to_stage(end, link, err);
     wm_chunks_announce(end, link);
-    if (fits_header(end, link))
-        return copy_to_header(end, err);
+    if (begins_at_once(end))
+        return offer_at_once(end, err);
     if (device && end->around == NULL)
         wm_access_record(&end->access);
     return 0;
@@ -506,6 +552,8 @@ chunks_receive(wm_end_t *end, wm_error_t *err)
         return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
     code = take_ended(end, staged, err);
     // A copy may still read the stage of the next chunk.
+    if (code == 0 && staged && chunks->done == 1 && total == 1)
+        return wm_access_look(&end->access, 16, err);
     if (code == 0 && staged && chunks->done > 0
         && (chunks->done == total || chunks->given < chunks->done + 2))
         code = wm_stream_idle(end->access.device, end->access.stream, &idle,
@@ -559,6 +607,7 @@ const wm_sending_t wm_sending_chunks = {
     .name = "chunks",
     .try_take = chunks_try_take,
     .offer = chunks_offer,
+    .go = chunks_go,
     .step = wm_chunks_send,
     .fail = wm_chunks_fail,
     .heard = wm_chunks_are_sent,
