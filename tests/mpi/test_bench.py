@@ -15,6 +15,7 @@ pytestmark = pytest.mark.programs
 needs_gpu = pytest.mark.skipif(
     not wm.is_cuda_available(), reason="needs a GPU"
 )
+LINKS = {"ipc", "ucx", "host"}  # as the GPUs allow
 STAND_IN = ranks.ROOT / "tests" / "cupy_stand_in"
 BENCH = "-m", "warpmpi", "bench"
 SHORT = "-b 8 -e 8K -f 1000 --turns 2 -n 2 -w 1".split()
@@ -47,6 +48,16 @@ def of(found, name, rival):
     return [r["rivals"][rival] for r in found if r["name"] == name]
 
 
+def served(found, messages=False):
+    """Return the engines, or the transports, of all rows but barriers."""
+    return {
+        row["by"]
+        for row in found
+        if (row["name"] in GROUPS["p2p"]) == messages
+        and row["name"] != "barrier"
+    }
+
+
 @needs_gpu
 def test_every_operation_beside_others(tmp_path):
     """On real GPUs NCCL may refuse ranks that share one."""
@@ -54,7 +65,8 @@ def test_every_operation_beside_others(tmp_path):
     words = "all", "--against", against
     found, header = rows(tmp_path / "all.json", *words, **nccl())
     assert {row["name"] for row in found} == set(GROUPS["all"])
-    assert all(row["by"] != "-" for row in found if row["name"] != "barrier")
+    assert served(found) <= {"copies", "kernels"}
+    assert served(found, messages=True) <= LINKS
     for each in of(found, "alltoallv", "staged"):
         assert each["ratio_low"] <= each["ratio"] <= each["ratio_high"]
     if "nccl" in against:
@@ -75,6 +87,8 @@ def test_calls_on_a_stream_and_in_a_graph(tmp_path, mode):
         more["PYTHONPATH"] = os.pathsep.join(map(str, paths))
         against += ["--array", "cupy"]
     found, _ = rows(tmp_path / "x.json", names, mode, *against, **more)
+    assert served(found) == {"kernels"}
+    assert served(found, messages=True) <= LINKS
     for row in found:
         if against:
             left_out = row["rivals"]["staged"]["left_out"]

@@ -154,7 +154,7 @@ def closing(rows: Sequence[Facts], against: Sequence[str]) -> str:
     """Write what served, what was left out, and the sums of nccl-tests."""
     lines = []
     timed = [row for row in rows if "us" in row]
-    served = dict.fromkeys(row["by"] for row in timed if row["by"] != "-")
+    served = dict.fromkeys(row["by"] for row in timed)
     if served:
         lines.append(f"served by: {', '.join(served)}")
     omitted: dict[str, list[str]] = {}

@@ -25,15 +25,8 @@ _PACKAGES = {
     "cupy": "CuPy: `pip install cupy-cuda13x`",
     "torch": "PyTorch: `pip install torch`",
 }
-_TRANSPORTS = "self ipc ucx mpi host".split()
+_MESSAGES = "Send", "Isend", "Sendrecv"
 _SHARED_GPU = "NCCL_MULTI_RANK_GPU_ENABLE"
-# What counts calls on streams, which no engine counts.
-_COUNTED = {
-    "nccl": "nccl_collectives",
-    "hierarchy": "rail_bytes",
-    "kernels": "ipc_collectives",
-    "staged": "staged_collectives",
-}
 
 
 class WrongOption(Exception):
@@ -156,24 +149,26 @@ class Bench:
             step = functools.partial(_open_rival, name, self.rank)
             self.ways[name] = agreed(self.world, step)
 
-    def _counters(self) -> dict[str, int]:
+    def _counters(self, op: Op) -> Counter[str]:
+        """Return the bytes of each transport, or the calls of each engine."""
         wm = self.rank.wm
-        return {**wm.stats(), **wm._core._coll_engines()}
+        if op.name not in _MESSAGES:
+            return Counter(wm._core._coll_engines())
+        stats = wm.stats()
+        links = wm._core._links()
+        return Counter({each: stats[f"{each}_bytes"] for each in links})
 
-    def _served(self, before: dict[str, int], op: Op) -> str:
+    def _served(self, before: Counter[str], op: Op) -> str:
         """Return the engine, or the transport, that served a call."""
-        grown = Counter(self._counters())
+        grown = self._counters(op)
         grown.subtract(before)
-        if op.name in ("Send", "Isend", "Sendrecv"):
-            names = {each: f"{each}_bytes" for each in _TRANSPORTS}
-        else:
-            names = {each: each for each in self.rank.wm._core._coll_engines()}
-            if not any(self.world.allgather(any(map(grown.get, names)))):
-                names = _COUNTED
-        most = max((grown[key], name) for name, key in names.items())
-        served, name = max(self.world.allgather(most))
-        other = "-" if self.rank.device.is_cuda else "mpi"
-        return name if served else other
+        every = self.world.allgather(grown)
+        most = {name: max(each[name] for each in every) for name in grown}
+        if op.name in _MESSAGES:
+            names = sorted(most, key=most.__getitem__, reverse=True)
+        else:  # an engine that calls others stands before them
+            names = list(most)
+        return next(filter(most.get, names), "mpi")
 
     def _ready(self, impl: str, op: Op, n: int) -> Timed:
         """Make one way's call. LeftOut."""
@@ -217,7 +212,7 @@ class Bench:
             return {**row, "failed": error}
         chosen, wrong = [], {}
         for impl in self.ways:
-            before, bad = self._counters(), None
+            before, bad = self._counters(op), None
             make = functools.partial(self._ready, impl, op, n)
             timed, error = together(self.world, make)
             if not error:  # the buffers of all ranks are clear

@@ -57,6 +57,13 @@ engine_number(const wm_coll_engine_t *engine)
     return number;
 }
 
+void
+wm_coll_engines_count(const wm_coll_engine_t *engine)
+{
+    atomic_fetch_add_explicit(&started[engine_number(engine)], 1,
+                              memory_order_relaxed);
+}
+
 unsigned
 wm_coll_engines_span(wm_comm_t *comm)
 {
@@ -746,8 +753,7 @@ wm_coll_op_start(wm_coll_op_t *op, wm_error_t *err)
     op->started = true;
     if (op->moved != NULL)
         return op->result = WM_COLL_UNDER_WAY;
-    atomic_fetch_add_explicit(&started[engine_number(op->engine)], 1,
-                              memory_order_relaxed);
+    wm_coll_engines_count(op->engine);
     op->result = op->engine->start(op, err);
     return op->result;
 }

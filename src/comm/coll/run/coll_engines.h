@@ -13,9 +13,14 @@
 const wm_coll_engine_t *
 wm_coll_engines_at(int number);
 
-// Returns the number of calls that it has started in this process.
+// Returns the number of calls that it has started in this process, also on
+// streams.
 int64_t
 wm_coll_engines_started(int number);
+
+// Counts a call that an engine starts, or has given to a stream.
+void
+wm_coll_engines_count(const wm_coll_engine_t *engine);
 
 // Returns why an engine serves no call of a communicator; NULL: it may. The
 // text is borrowed, until the engine is opened again.

@@ -175,7 +175,10 @@ coll_on_stream_give(wm_comm_t *comm, wm_coll_kind_t kind, unsigned among,
     if (!(*engine)->on_stream->captures && on->capture != 0
         && coll_on_stream_refuse_capture(*engine, err) < 0)
         call = NULL;
-    return coll_on_stream_pass(comm, *engine, call, on, err);
+    int code = coll_on_stream_pass(comm, *engine, call, on, err);
+    if (code == 0)
+        wm_coll_engines_count(*engine);
+    return code;
 }
 
 // Waits for calls before this one that are not under way.
