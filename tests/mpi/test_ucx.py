@@ -125,6 +125,24 @@ def test_a_pair_that_cannot_connect_uses_mpi_and_says_why(tmp_path):
     assert printed.count(told) == 2, printed
 
 
+def test_a_link_that_one_process_lacks_is_not_used(tmp_path):
+    text = """
+    exchange(comm, "d", "d", 300_000)
+    told = wm.transport(comm, other)
+    print(told.name, told.reason, flush=True)
+    """
+    printed = run(
+        tmp_path,
+        BEGIN + text,
+        apart=True,
+        WARPMPI_TRANSPORT="",
+        SIMUCX_TRANSPORTS="rc_mlx5",
+        SIMUCX_FAIL="init:-1",
+        SIMUCX_FAIL_RANK="1",
+    )
+    assert printed.count("host not both processes use UCX") == 1, printed
+
+
 UNASKED = """
     exchange(comm, "d", "d", 300_000)
     exchange(comm, "h", "h", 300_000)

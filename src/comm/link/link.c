@@ -147,9 +147,10 @@ wm_link_confirm(wm_peer_t *peer, uint32_t theirs)
             wm_peer_refuse(peer, i, "the peer cannot connect to this process");
         }
         peer->connected &= ~bit;
-        wm_peer_refuse(peer, i,
-                       links[i] == &wm_link_ucx ? "not both processes use UCX"
-                                                : "not both processes use it");
+        char why[64];
+        snprintf(why, sizeof why, "not both processes use %s",
+                 links[i]->title);
+        wm_peer_refuse(peer, i, why);
     }
     peer->linked = true;
 }

@@ -6,8 +6,9 @@
 // functions of their own: a link that maps (`import`) lets us read and write
 // memory of the peer, one that carries (`send`) moves bytes itself, and `host`
 // has neither: both ends stage the data in page-locked memory. Every row has
-// `reach`; a row with `connect` also has `address` and `disconnect`; one with
-// `send` also `receive`, `test` and `cancel`. Other functions may be NULL.
+// `reach`; a row with `connect` also has `title`, `address` and `disconnect`;
+// one with `send` also `title`, `receive`, `test` and `cancel`. Others may be
+// NULL.
 // Engine lock held. No Python.
 #ifndef WM_COMM_LINK_LINK_H
 #define WM_COMM_LINK_LINK_H
@@ -19,8 +20,8 @@
 
 typedef struct wm_link {
     const char *name; // as in WM_LINKS
-    // For the reasons of wm.transport(): who delivers data, of a link that
-    // carries; else how GPU data gets into host memory, "one copy".
+    // For the reasons of wm.transport(): who delivers data, "UCX"; how GPU
+    // data gets into host memory, "one copy".
     const char *title, *how;
     // Makes the link ready for a new communicator. `asked`: WARPMPI_TRANSPORT
     // names it. Returns 0; 1 if it does not serve in this process: then the
