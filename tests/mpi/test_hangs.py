@@ -157,6 +157,20 @@ HANGS = {
             ": both ranks send first: use Sendrecv or Isend",
         ),
     ),
+    "ring of sends": (
+        """
+        left, right = (comm.rank - 1) % 3, (comm.rank + 1) % 3
+        thread = later(comm.Recv, other, left)
+        comm.Ssend(array, right, 3)
+        thread.join()
+        """,
+        (
+            ": Ssend has waited ",
+            " s for rank 1 to receive a message with tag 3 (8000 bytes, "
+            "float64); rank 1: Ssend has waited ",
+            ": all 3 ranks of a ring send first: use Sendrecv or Isend",
+        ),
+    ),
     "both receive": (
         """
         peer = 1 - comm.rank
@@ -210,6 +224,7 @@ HANGS = {
         (": Waitany has waited ", "for a message from rank 0 with tag 4"),
     ),
 }
+THREE = "source", "ring of sends"
 
 
 def run(
@@ -270,8 +285,9 @@ def test_a_limit_that_becomes_shorter(tmp_path):
 @pytest.mark.parametrize("name", HANGS)
 def test_a_long_wait_says_who_waits_for_whom(tmp_path, name):
     body, told = HANGS[name]
-    count = 3 if name == "source" else 2
-    says(tmp_path, told, body, name, count=count)
+    count = 3 if name in THREE else 2
+    printed = says(tmp_path, told, body, name, count=count)
+    assert ("of a ring" in printed) == (name == "ring of sends"), printed
 
 
 @pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU")
@@ -480,7 +496,7 @@ def test_a_checked_collective_says_who_is_missing(tmp_path, call, kind):
 @pytest.mark.parametrize("name", [n for n in HANGS if n != "finalize"])
 def test_a_checked_wait_says_who_waits_for_whom(tmp_path, name, driver):
     body, told = HANGS[name]
-    count = 3 if name == "source" else 2
+    count = 3 if name in THREE else 2
     more = {"WARPMPI_CHECK": "1", **driver}
     says(tmp_path, told, body, name, count=count, **more)
 

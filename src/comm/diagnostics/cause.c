@@ -12,7 +12,7 @@
 
 #define LISTED 4  // messages in a report
 #define OTHERS 4  // ranks in a report
-#define RANKS 256 // ranks that are asked
+#define RANKS 256 // ranks whose answers are read for a report
 
 // Returns our account; NULL before the first communicator.
 static wm_account_t *
@@ -53,9 +53,9 @@ awaited(const wm_op_t *op)
                                            : about.rank;
 }
 
-// Returns the first rank to ask, and sets how many; 0: none.
+// Returns the first rank to report, and sets how many; 0: none.
 static int
-first_asked(const wm_op_t *op, int *count)
+first_awaited(const wm_op_t *op, int *count)
 {
     const wm_op_t *message = wm_op_message(op);
     int rank = awaited(op);
@@ -71,9 +71,10 @@ void
 wm_cause_ask(const wm_op_t *op)
 {
     wm_engine_lock();
-    int count = 0, first = wm_op_has_left(op) ? 0 : first_asked(op, &count);
-    for (int rank = first; rank < first + count; ++rank) {
-        wm_account_t *account = account_of(wm_op_message(op)->comm, rank);
+    const wm_comm_t *comm = wm_op_has_left(op) ? NULL
+                                               : wm_op_message(op)->comm;
+    for (int rank = 0; comm != NULL && rank < comm->size; ++rank) {
+        wm_account_t *account = account_of(comm, rank);
         if (account != NULL)
             atomic_fetch_add(&account->asked, 1);
     }
@@ -152,26 +153,60 @@ read_answer(wm_account_t *account, int64_t since, wm_waiting_t *waiting)
     return false;
 }
 
-// Adds advice if two ranks wait for each other.
+// Returns the rank of another process, or -1.
+static int
+rank_of(const wm_comm_t *comm, const uint8_t *id)
+{
+    for (int rank = 0; rank < comm->size; ++rank)
+        if (memcmp(comm->peers[rank]->id, id, sizeof comm->peers[rank]->id)
+            == 0)
+            return rank;
+    return -1;
+}
+
+// Returns the number of ranks of a ring, in which this rank waits for `at`,
+// and each waits for the next one in the same way; 0: they do not.
+static int
+ring_of(const wm_comm_t *comm, int64_t since, const wm_waiting_t *at)
+{
+    wm_waiting_t next = *at;
+    for (int count = 2; count <= comm->size; ++count) {
+        if (memcmp(next.awaited, wm_node_self()->id, sizeof next.awaited) == 0)
+            return count;
+        int rank = rank_of(comm, next.awaited);
+        wm_account_t *account = rank < 0 ? NULL : account_of(comm, rank);
+        if (account == NULL || !read_answer(account, since, &next)
+            || next.kind != at->kind || next.comm != at->comm)
+            return 0;
+    }
+    return 0;
+}
+
+// Adds advice if ranks wait for each other.
 static void
-add_mutual(wm_words_t *words, const wm_op_t *message, const wm_hang_t *hang,
-           const wm_waiting_t *other, bool explained)
+add_ring(wm_words_t *words, const wm_op_t *message, const wm_hang_t *hang,
+         const wm_waiting_t *other, bool explained)
 {
     wm_about_t about = wm_op_about(message);
     bool receives = about.receives && other->kind == WM_WAITS_TO_RECEIVE;
     bool sends = about.is_message && !about.receives
                  && other->kind == WM_WAITS_TO_SEND;
     bool both = strncmp(hang->call.name, "Sendrecv", 8) == 0;
-    if (hang->call.collective || explained
-        || memcmp(other->awaited, wm_node_self()->id, sizeof other->awaited)
-               != 0)
-        return;
-    if (other->comm != message->comm->owner->id)
+    bool same = other->comm == message->comm->owner->id;
+    int ring = hang->call.collective || explained
+                   ? 0
+                   : ring_of(message->comm, hang->asked, other);
+    char who[32] = "both ranks";
+    if (ring > 2)
+        snprintf(who, sizeof who, "all %d ranks of a ring", ring);
+    if (ring == 2 && !same)
         wm_words_add(words, ": the two calls are on different communicators");
-    else if (receives && !both)
-        wm_words_add(words, ": do both ranks receive before they send?");
+    if (ring == 0 || !same || (ring > 2 && about.rank == MPI_ANY_SOURCE))
+        return;
+    if (receives && !both)
+        wm_words_add(words, ": do %s receive before they send?", who);
     else if (sends)
-        wm_words_add(words, ": both ranks send first: use Sendrecv or Isend");
+        wm_words_add(words, ": %s send first: use Sendrecv or Isend", who);
 }
 
 // Adds what one rank does instead. Returns false if there is nothing to add.
@@ -205,7 +240,7 @@ add_other(wm_words_t *words, const wm_hang_t *hang, const wm_op_t *message,
         wm_words_add(words, "; rank %d%s: %.255s", rank,
                      collective ? " is in another call" : "", other.text);
     if (told)
-        add_mutual(words, message, hang, &other, explained);
+        add_ring(words, message, hang, &other, explained);
     return true;
 }
 
@@ -214,7 +249,7 @@ add_others(wm_words_t *words, const wm_hang_t *hang, const wm_op_t *op,
            bool explained)
 {
     const wm_op_t *message = wm_op_message(op);
-    int count, first = first_asked(op, &count), told = 0;
+    int count, first = first_awaited(op, &count), told = 0;
     for (int rank = first; rank < first + count && told < OTHERS; ++rank)
         told += add_other(words, hang, message, rank, explained);
     if (told == OTHERS && count > OTHERS)

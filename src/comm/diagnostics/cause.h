@@ -12,7 +12,8 @@
 uint32_t
 wm_cause_asked(void);
 
-// Asks the ranks that an operation waits for.
+// Asks the ranks of an operation's communicator: those that it waits for may
+// wait for others.
 void
 wm_cause_ask(const wm_op_t *op);
 
