@@ -105,3 +105,17 @@ def test_makers_tell_what_the_new_communicator_takes():
         assert "takes GPU arrays" in getattr(wm.Comm, name).__doc__
     for name in ("Spawn", "Connect"):
         assert "refuses GPU arrays" in getattr(wm.Comm, name).__doc__
+
+
+def test_calls_that_no_library_does_between_hosts_are_told():
+    """Nonblocking ones, of which no rank knows the others' lengths."""
+    left = {
+        name
+        for name in calls_of(wm.Cartcomm)
+        if "page-locked" in (text := getattr(wm.Cartcomm, name).__doc__)
+        and "any MPI" in text
+        and "NCCL" not in text
+    }
+    unknown = {"Igatherv", "Iscatterv", "Ialltoallv", "Ialltoallw"}
+    assert {n for n in left if not n.startswith("Ineighbor")} == unknown
+    assert len(left) == len(unknown) + 5

@@ -33,9 +33,13 @@ the arrays; Wait ends it, and Free the request. The errors of a call are
 raised by Start and Wait."""
 _BY_GPUS = """\
 If all ranks give GPU arrays and are on one host, data goes from GPU to GPU
-on any MPI. Otherwise MPI does the call, and GPU arrays are copied through
-page-locked host memory. Some ranks may give GPU arrays, and others host
-arrays."""
+on any MPI."""
+_BY_NCCL = """\
+Between hosts NCCL moves it, if it serves all ranks, and the data is not
+short."""
+_BY_HOST = """\
+Otherwise MPI moves the data through page-locked host memory. Some ranks may
+give GPU arrays, and others host arrays."""
 _SAME = """\
 From GPU to GPU the result is bitwise the same on all ranks, and each time."""
 _RAISES = """\
@@ -121,7 +125,15 @@ def of_collective(name: str) -> str:
     elif name != row.name:
         ended = _PENDING
     arguments = "\n".join([*lines, _ARRAYS])
-    ways = [_BY_GPUS, _SAME] if "op" in row.positions else [_BY_GPUS]
+    unknown = peer == "neighbor" or any(
+        buffer.form in ("v", "w") for buffer in row.buffers
+    )
+    ways = [_BY_GPUS]
+    if ended != _PENDING or not unknown or row.name == "Allgatherv":
+        ways.append(_BY_NCCL)
+    ways.append(_BY_HOST)
+    if "op" in row.positions:
+        ways.append(_SAME)
     way = "\n".join([*ways, _READ, ended])
     return f"{arguments}\n\n{way}\n\n{_RAISES}"
 
