@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import functools
 import importlib
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -236,21 +235,5 @@ def parse_arguments() -> argparse.Namespace:
     return harness.parse(parser)
 
 
-def main() -> int:
-    args = parse_arguments()
-    if args.worker:
-        work(args)
-        return 0
-    results = harness.Results(args.out or harness.default_prefix("builds"), "builds")
-    args.log = results.log
-    results.collect_all(args.impl, args.launches, functools.partial(start, args))
-    results.describe()
-    print()
-    show(results)
-    results.failures()
-    print(f"\n{results.path('.jsonl')}")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    harness.run("builds", parse_arguments(), work, start, show)

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -308,24 +307,13 @@ def parse_arguments() -> argparse.Namespace:
     return harness.parse(parser)
 
 
-def main() -> int:
-    args = parse_arguments()
-    if args.worker:
-        work(args)
-        return 0
-    results = harness.Results(args.out or harness.default_prefix("coll"), "coll")
-    results.header |= {"ranks": args.ranks, "peer": not args.no_peer}
-    args.log = results.log
-    results.collect_all(args.impl, args.launches, functools.partial(start, args))
-    results.describe()
-    show(figures(results), link_rate(results))
-    ratios(figures(results))
-    results.omissions()
-    results.failures()
-    plot(figures(results), results)
-    print(f"\n{results.path('.jsonl')}")
-    return 0
+def report(results: harness.Results) -> None:
+    found = figures(results)
+    show(found, link_rate(results))
+    ratios(found)
+    plot(found, results)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    args = parse_arguments()
+    harness.run("coll", args, work, start, report, ranks=args.ranks, peer=not args.no_peer)

@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import functools
 import re
-import sys
 from typing import Any
 
 import harness
@@ -179,22 +178,6 @@ def parse_arguments() -> argparse.Namespace:
     return args
 
 
-def main() -> int:
-    args = parse_arguments()
-    if args.worker:
-        work(args)
-        return 0
-    results = harness.Results(args.out or harness.default_prefix("halo"), "halo")
-    results.header["ranks"] = args.ranks
-    args.log = results.log
-    results.collect_all(args.impl, args.launches, functools.partial(start, args))
-    results.describe()
-    show(results)
-    results.omissions()
-    results.failures()
-    print(f"\n{results.path('.jsonl')}")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    args = parse_arguments()
+    harness.run("halo", args, work, start, show, ranks=args.ranks)

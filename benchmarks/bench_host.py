@@ -14,9 +14,7 @@ times as long as by plain mpi4py, and communicators are made and freed in twice 
 from __future__ import annotations
 
 import argparse
-import functools
 import importlib
-import sys
 import time
 from collections.abc import Callable
 from statistics import median
@@ -206,24 +204,14 @@ def judge(results: harness.Results) -> None:
     harness.table(["what", "size", "mpi4py us", "warpmpi us", "times", "goal"], rows)
 
 
-def main() -> int:
+def parse_arguments() -> argparse.Namespace:
     parser = harness.parser(__doc__.partition("\n")[0], IMPLS)
     parser.add_argument("--ranks", type=int, default=2, help="an even number of them (2)")
     args = harness.parse(parser)
     if args.ranks < 2 or args.ranks % 2:
         parser.error(f"--ranks {args.ranks}: ranks come in pairs")
-    if args.worker:
-        work(args)
-        return 0
-    results = harness.Results(args.out or harness.default_prefix("host"), "host")
-    args.log = results.log
-    results.collect_all(args.impl, args.launches, functools.partial(start, args))
-    results.describe()
-    results.failures()
-    judge(results)
-    print(f"\n{results.path('.jsonl')}")
-    return 0
+    return args
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    harness.run("host", parse_arguments(), work, start, judge)

@@ -437,9 +437,7 @@ def main() -> int:
     if args.worker:
         work(args)
         return 0
-    results = harness.Results(args.out or harness.default_prefix("hosts"), "hosts")
-    results.header |= {"ranks": args.ranks, "hosts": args.hosts}
-    args.log = results.log
+    results = harness.Results("hosts", args, ranks=args.ranks, hosts=args.hosts)
     for _ in range(args.launches):
         for op in args.op:
             results.collect(op, functools.partial(start, args, op))

@@ -11,7 +11,6 @@ checked against one device on a small grid, and by its norm on the large ones.
 from __future__ import annotations
 
 import argparse
-import functools
 import math
 import os
 import subprocess
@@ -525,24 +524,13 @@ def parse_arguments() -> argparse.Namespace:
     return args
 
 
-def main() -> int:
-    args = parse_arguments()
-    if args.worker:
-        work(args)
-        return 0
-    results = harness.Results(args.out or harness.default_prefix("jacobi"), "jacobi")
-    args.log = results.log
-    results.collect_all(args.impl, args.launches, functools.partial(start, args))
-    found = figures(results)
+def report(results: harness.Results) -> None:
+    found, sizes = figures(results), results.args.sizes
     results.write()
-    results.describe()
-    show(found, args.sizes)
-    results.failures()
+    show(found, sizes)
     judge(found, results)
-    plot(found, args.sizes, results)
-    print(f"\n{results.path('.jsonl')}")
-    return 0
+    plot(found, sizes, results)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    harness.run("jacobi", parse_arguments(), work, start, report)

@@ -17,7 +17,6 @@ import argparse
 import ctypes
 import functools
 import importlib
-import sys
 import time
 from collections.abc import Callable
 from statistics import median
@@ -398,26 +397,16 @@ def judge(results: harness.Results) -> None:
     harness.verdict(said, worst <= 1.8 * kernel if known else None)
 
 
-def main() -> int:
-    args = harness.parse(harness.parser(__doc__.partition("\n")[0], CASES))
-    if args.worker:
-        work(args)
-        return 0
-    results = harness.Results(args.out or harness.default_prefix("messages"), "messages")
-    args.log = results.log
-    results.collect_all(args.impl, args.launches, functools.partial(start, args))
-    results.describe()
+def report(results: harness.Results) -> None:
     rows = [
         [record["op"], harness.size_text(record["bytes"]), f"{record['us']:.2f}", record["GBps"]]
         for record in results.records
         if "us" in record
     ]
     harness.table(["what", "size", "us", "GB/s"], [list(map(str, row)) for row in rows])
-    results.failures()
     judge(results)
-    print(f"\n{results.path('.jsonl')}")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    args = harness.parse(harness.parser(__doc__.partition("\n")[0], CASES))
+    harness.run("messages", args, work, start, report)

@@ -11,8 +11,6 @@ repeats and launches. Each size's data are checked, once it is warm.
 from __future__ import annotations
 
 import argparse
-import functools
-import sys
 import time
 from statistics import median
 from typing import Any
@@ -209,24 +207,13 @@ def parse_arguments() -> argparse.Namespace:
     return harness.parse(harness.parser(__doc__.partition("\n")[0], PATHS))
 
 
-def main() -> int:
-    args = parse_arguments()
-    if args.worker:
-        work(args)
-        return 0
-    results = harness.Results(args.out or harness.default_prefix("p2p"), "p2p")
-    args.log = results.log
-    results.collect_all(args.impl, args.launches, functools.partial(start, args))
+def report(results: harness.Results) -> None:
     found = figures(results)
-    results.describe()
     if found:
         show(found)
-    results.failures()
     judge(found, results)
     plot(found, results)
-    print(f"\n{results.path('.jsonl')}")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    harness.run("p2p", parse_arguments(), work, start, report)

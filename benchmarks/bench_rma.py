@@ -159,24 +159,12 @@ def parse_arguments() -> argparse.Namespace:
     return args
 
 
-def main() -> int:
-    args = parse_arguments()
-    if args.worker:
-        work(args)
-        return 0
-    results = harness.Results(args.out or harness.default_prefix("rma"), "rma")
-    results.header["ranks"] = args.ranks
-    args.log = results.log
-    results.collect_all(args.impl, args.launches, functools.partial(start, args))
-    results.describe()
+def report(results: harness.Results) -> None:
     found = figures(results)
     show(found)
     ratios(found)
-    results.omissions()
-    results.failures()
-    print(f"\n{results.path('.jsonl')}")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    args = parse_arguments()
+    harness.run("rma", args, work, start, report, ranks=args.ranks)

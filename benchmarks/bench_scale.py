@@ -19,7 +19,6 @@ import ctypes
 import functools
 import importlib
 import os
-import sys
 import time
 from collections.abc import Callable, Sequence
 from ctypes import c_void_p
@@ -289,7 +288,9 @@ def work(args: argparse.Namespace) -> None:
         impl = bench.start(IMPLS[args.worker], Driver(local_rank(world)))
     except LeftOut as why:
         if world.rank == 0:
-            harness.append(args.results, {"ranks": world.size, "left_out": str(why)})
+            harness.append(
+                args.results, {"ranks": world.size, "left_out": f"{world.size} ranks: {why}"}
+            )
         return
     bench.calls(impl)
     if 1 < world.size <= args.crowd:
@@ -391,25 +392,11 @@ def parse_arguments() -> argparse.Namespace:
     return harness.parse(parser)
 
 
-def main() -> int:
-    args = parse_arguments()
-    if args.worker:
-        work(args)
-        return 0
-    results = harness.Results(args.out or harness.default_prefix("scale"), "scale")
-    args.log = results.log
-    results.collect_all(args.impl, args.launches, functools.partial(start, args))
-    results.describe()
-    found = figures(results)
-    show(found, args.ranks)
-    for record in results.records:
-        if "left_out" in record:
-            print(f"{record['impl']}, {record['ranks']} ranks: left out: {record['left_out']}")
-    results.failures()
-    plot(found, results, args.ranks)
-    print(f"\n{results.path('.jsonl')}")
-    return 0
+def report(results: harness.Results) -> None:
+    found, ranks = figures(results), results.args.ranks
+    show(found, ranks)
+    plot(found, results, ranks)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    harness.run("scale", parse_arguments(), work, start, report)

@@ -261,12 +261,15 @@ def append(path: str, record: dict[str, Any]) -> None:
 class Results:
     """The records of a run, on disk after each implementation."""
 
-    def __init__(self, prefix: Path, benchmark: str):
+    def __init__(self, benchmark: str, args: argparse.Namespace, **header: Any):
+        prefix = args.out or default_prefix(benchmark)
         prefix.parent.mkdir(parents=True, exist_ok=True)
+        self.args = args
         self.prefix = prefix
         self.log = prefix.with_name(prefix.name + ".log")
         self.log.unlink(missing_ok=True)
-        self.header = {"benchmark": benchmark, **machine(), "paths": {}}
+        args.log = self.log
+        self.header = {"benchmark": benchmark, **machine(), "paths": {}, **header}
         self.records: list[dict[str, Any]] = []
 
     def path(self, suffix: str) -> Path:
@@ -409,3 +412,24 @@ def size_text(nbytes: int) -> str:
 def default_prefix(benchmark: str) -> Path:
     now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     return HERE / "results" / f"{benchmark}-{now}"
+
+
+def run(
+    benchmark: str,
+    args: argparse.Namespace,
+    work: Callable[[argparse.Namespace], None],
+    start: Callable[[argparse.Namespace, str, str], None],
+    report: Callable[[Results], None],
+    **header: Any,
+) -> None:
+    """Be a rank of an implementation; or launch all of them, and report."""
+    if args.worker:
+        work(args)
+        return
+    results = Results(benchmark, args, **header)
+    results.collect_all(args.impl, args.launches, functools.partial(start, args))
+    results.describe()
+    report(results)
+    results.omissions()
+    results.failures()
+    print(f"\n{results.path('.jsonl')}")
