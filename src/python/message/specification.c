@@ -232,14 +232,20 @@ type_of_code(PyObject *code, const char *argument)
     return type;
 }
 
-// Finds the type: given, found, or that of the array's elements. A count
-// counts units of `inner` elements.
+// Reads the numbers that are given, and finds the type: given, found, or that
+// of the array's elements. A count counts units of `inner` elements.
 static int
-measure(const parts_t *parts, const char *argument, const wm_owner_t *owner,
-        wm_message_t *message, wm_extent_t *of, MPI_Count *inner)
+measure(const parts_t *parts, const char *argument, wm_message_t *message,
+        Py_ssize_t *count, Py_ssize_t *displacement, wm_extent_t *of,
+        MPI_Count *inner)
 {
+    const wm_owner_t *owner = message->buffer.owner;
     *of = (wm_extent_t){.size = 1, .high = 1, .extent = 1};
     *inner = 1;
+    if (number(parts->count, argument, "count", count) < 0
+        || number(parts->displacement, argument, "displacement", displacement)
+               < 0)
+        return -1;
     if (parts->datatype != NULL)
         message->datatype = PyUnicode_Check(parts->datatype)
                                 ? type_of_code(parts->datatype, argument)
@@ -259,12 +265,7 @@ measure(const parts_t *parts, const char *argument, const wm_owner_t *owner,
         || wm_py_mpi_datatype(message->datatype, argument, &message->type) < 0)
         return -1;
     if (message->type == MPI_DATATYPE_NULL) {
-        Py_ssize_t displacement = 0;
-        if (number(parts->displacement, argument, "displacement",
-                   &displacement)
-            < 0)
-            return -1;
-        if (parts->count != NULL && displacement == 0)
+        if (parts->count != NULL && *displacement == 0)
             return wm_py_mpi_fail(MPI_ERR_TYPE,
                                   "%s: the datatype is MPI.DATATYPE_NULL, or "
                                   "was freed: give a datatype",
@@ -329,11 +330,8 @@ apply(const parts_t *parts, const room_t *room, wm_strided_t *strided,
     size_t length = room->length;
     wm_extent_t of;
     MPI_Count inner;
-    if (measure(parts, argument, message->buffer.owner, message, &of, &inner)
-            < 0
-        || number(parts->count, argument, "count", &count) < 0
-        || number(parts->displacement, argument, "displacement", &displacement)
-               < 0)
+    if (measure(parts, argument, message, &count, &displacement, &of, &inner)
+        < 0)
         return -1;
     if (strided != NULL
         && (of.low != 0 || of.high != of.size || of.extent != of.size))
@@ -410,11 +408,8 @@ follow(const parts_t *parts, bool writable, bool flat, const char *argument,
                           "%s: MPI.BOTTOM %s; give the array itself", argument,
                           flat ? "is not supported by this call"
                                : "needs a count and a datatype");
-    if (measure(parts, argument, message->buffer.owner, message, &of, &inner)
-            < 0
-        || number(parts->count, argument, "count", &count) < 0
-        || number(parts->displacement, argument, "displacement", &displacement)
-               < 0)
+    if (measure(parts, argument, message, &count, &displacement, &of, &inner)
+        < 0)
         return -1;
     if (wm_py_elements_absolute(&of, message->type, displacement, count,
                                 argument, &message->buffer)
