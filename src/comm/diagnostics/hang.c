@@ -32,6 +32,13 @@ enum {
 
 _Thread_local wm_waiting_call_t wm_waiting_call;
 
+void
+wm_hang_call(const char *name, bool collective)
+{
+    wm_waiting_call = (wm_waiting_call_t){
+        .name = name, .type = MPI_DATATYPE_NULL, .collective = collective};
+}
+
 static int64_t limit;
 static int64_t limit_inside = (int64_t)SECONDS_INSIDE * 1000000;
 static bool configured;

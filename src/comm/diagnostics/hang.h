@@ -18,6 +18,10 @@ typedef struct {
 
 extern _Thread_local wm_waiting_call_t wm_waiting_call;
 
+// Sets it for a call of which no more is known.
+void
+wm_hang_call(const char *name, bool collective);
+
 // The state of one wait.
 typedef struct {
     wm_watcher_t watcher; // {wm_hang_begin, wm_hang_look}

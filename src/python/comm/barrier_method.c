@@ -20,11 +20,7 @@ barrier_wait(PyObject *self, const char *name)
     int code;
     if (wm_py_channel_get(self, &channel) < 0)
         return wm_py_channel_fail(self, false);
-    wm_waiting_call = (wm_waiting_call_t){
-        .name = name,
-        .collective = true,
-        .type = MPI_DATATYPE_NULL,
-    };
+    wm_hang_call(name, true);
     WM_PY_UNLOCKED(code = wm_coll_barrier(channel.comm->whole, &err));
     wm_waiting_call.name = NULL; // may be the caller's
     if (code == 0)               // a call on a stream may have failed later

@@ -97,10 +97,7 @@ wait_for_room(PyObject *Py_UNUSED(module), PyObject *args)
     WM_PY_UNLOCKED(code = wm_room_flush_begin(comm, &op, &err));
     if (code < 0)
         return wm_py_raise(&err);
-    wm_waiting_call = (wm_waiting_call_t){
-        .name = detaches ? "Detach_buffer" : "Flush_buffer",
-        .type = MPI_DATATYPE_NULL,
-    };
+    wm_hang_call(detaches ? "Detach_buffer" : "Flush_buffer", false);
     code = wm_py_wait(op, NULL);
     wm_op_release(op);
     return code < 0 ? NULL : Py_NewRef(Py_None);

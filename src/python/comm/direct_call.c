@@ -123,11 +123,9 @@ wm_py_direct_call(wm_coll_kind_t kind, PyObject *self, PyObject *const *args,
         asked.call.any_device = read ? direct_call_uses_device(&asked.call)
                                      : wm_py_direct_any_device(args, given,
                                                                keywords);
-    wm_waiting_call = (wm_waiting_call_t){
-        .name = wm_call_name(kind),
-        .collective = true,
-        .type = read ? asked.call.type : MPI_DATATYPE_NULL,
-    };
+    wm_hang_call(wm_call_name(kind), true);
+    if (read)
+        wm_waiting_call.type = asked.call.type;
     if (asks && (numbered || read))
         WM_PY_UNLOCKED(result = wm_coll_call(comm, &asked.call, &err));
     else
@@ -380,11 +378,7 @@ wm_py_direct_on_stream(wm_coll_kind_t kind, bool begins, PyObject *self,
         return NULL;
     wm_py_coll_args_init(kind, begins, &asked);
     asked.sent.contiguous = asked.received.contiguous = true;
-    wm_waiting_call = (wm_waiting_call_t){
-        .name = wm_call_name(kind),
-        .collective = true,
-        .type = MPI_DATATYPE_NULL,
-    };
+    wm_hang_call(wm_call_name(kind), true);
     bool known =
         kind == WM_COLL_BARRIER
         || !wm_coll_on_stream_serves(channel.comm, kind) // reported first

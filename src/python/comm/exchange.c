@@ -33,8 +33,7 @@ parse(const char *function, PyObject *self, PyObject *const *args,
     *exchange = (exchange_t){.replaces = replaces};
     wm_channel_t *channel = &exchange->in.channel;
     exchange->in.receives = true;
-    wm_waiting_call = (wm_waiting_call_t){.name = function,
-                                          .type = MPI_DATATYPE_NULL};
+    wm_hang_call(function, false);
     if (wm_py_arguments(function, replaces ? one : two,
                         6 + !replaces - !blocking, 2, args, given, keywords,
                         values)

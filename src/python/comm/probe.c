@@ -54,8 +54,7 @@ find(const char *function, bool matched, PyObject *self, PyObject *const *args,
     MPI_Status *status;
     wm_op_t *op = begin(function, matched, self, args, given, keywords,
                         &status);
-    wm_waiting_call = (wm_waiting_call_t){.name = function,
-                                          .type = MPI_DATATYPE_NULL};
+    wm_hang_call(function, false);
     if (op == NULL || finish(op, wm_py_wait(op, status)) < 0)
         return NULL;
     return op;

@@ -424,8 +424,7 @@ open_own(const making_t *making, bool failed, wm_comm_t **own,
     wm_error_t err;
     wm_coll_result_t result;
     PyObject *raised = PyErr_GetRaisedException();
-    wm_waiting_call = (wm_waiting_call_t){.name = wm_call_name(making->kind),
-                                          .collective = true};
+    wm_hang_call(wm_call_name(making->kind), true);
     WM_PY_UNLOCKED(
         result = wm_persistent_coll_open(
             making->comm, making->kind,

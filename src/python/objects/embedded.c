@@ -145,8 +145,7 @@ embedded_wait(PyObject *Py_UNUSED(module), PyObject *args)
     if (op == NULL)
         return Py_NewRef(Py_None);
     wm_op_retain(op);
-    wm_waiting_call = (wm_waiting_call_t){.name = name_of(name),
-                                          .type = MPI_DATATYPE_NULL};
+    wm_hang_call(name_of(name), false);
     WM_PY_UNLOCKED(code = wm_op_wait(op, NULL, &err));
     code = wm_py_waited(code, &err);
     wm_op_release(op);

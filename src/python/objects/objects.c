@@ -205,8 +205,7 @@ receive(PyObject *Py_UNUSED(module), PyObject *args)
         || wm_py_mpi_status(given, "status", &status) < 0)
         return NULL;
     payload_t *payload = begin_receive(target, buf, source, tag, true);
-    wm_waiting_call = (wm_waiting_call_t){.name = "recv",
-                                          .type = MPI_DATATYPE_NULL};
+    wm_hang_call("recv", false);
     if (payload != NULL && wm_py_wait(payload->op, status) < 0)
         Py_CLEAR(payload);
     return payload != NULL ? (PyObject *)payload

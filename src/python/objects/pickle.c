@@ -233,8 +233,7 @@ run(sending_t *sending)
     int code;
     wm_buffer_t buffer = wm_py_message_detach(&sending->message);
     buffer.pickled = true;
-    wm_waiting_call = (wm_waiting_call_t){.name = "send",
-                                          .type = MPI_DATATYPE_NULL};
+    wm_hang_call("send", false);
     Py_BEGIN_ALLOW_THREADS;
     code = prepare_embedded(sending, &err);
     if (code < 0) {

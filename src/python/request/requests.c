@@ -131,8 +131,7 @@ wait_for_each(const char *name, PyObject *list, PyObject *statuses)
     PyObject *first = NULL; // error
     if (wm_py_captured_wait(list, true) < 0)
         return NULL;
-    wm_waiting_call = (wm_waiting_call_t){.name = name,
-                                          .type = MPI_DATATYPE_NULL};
+    wm_hang_call(name, false);
     bool ended = wait_for_all(list) == 0; // false: interrupted
     bool ask_mpi = name[0] == 'w' || statuses != Py_None;
     wm_ended_t taken_over[AT_ONCE];
@@ -266,8 +265,7 @@ wait_for_some(const char *wait, PyObject *list, PyObject *other)
         return call_stock(wait, list, other);
     PyOS_snprintf(test, sizeof test, "%cest%s", wait[0] == 'W' ? 'T' : 't',
                   wait + strlen("Wait"));
-    wm_waiting_call = (wm_waiting_call_t){.name = wait,
-                                          .type = MPI_DATATYPE_NULL};
+    wm_hang_call(wait, false);
     for (unsigned turn = 1;; ++turn) {
         result = call_stock(test, list, other);
         if (result == NULL || is_over(result))

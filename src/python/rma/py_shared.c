@@ -77,11 +77,7 @@ shared_make(wm_comm_t *comm, const wm_shared_wish_t *wish,
 {
     wm_error_t err;
     int code;
-    wm_waiting_call = (wm_waiting_call_t){
-        .name = wish->call,
-        .collective = true,
-        .type = MPI_DATATYPE_NULL,
-    };
+    wm_hang_call(wish->call, true);
     WM_PY_UNLOCKED(code = wm_shared_array_make(comm, wish, made, &err));
     wm_waiting_call.name = NULL;
     return code == WM_ERR_PYTHON ? -1 : wm_py_result(code, &err);

@@ -244,11 +244,7 @@ window_end(PyObject *object, PyObject *Py_UNUSED(unused))
         return NULL;
     if (window == NULL)
         Py_RETURN_NONE;
-    wm_waiting_call = (wm_waiting_call_t){
-        .name = "Win.Free",
-        .type = MPI_DATATYPE_NULL,
-        .collective = true,
-    };
+    wm_hang_call("Win.Free", true);
     WM_PY_UNLOCKED({
         wm_lock(&window->lock);
         code = wm_window_end(window, &err);

@@ -52,8 +52,7 @@ sync_begin(const char *name, const char *const *names, int count, int required,
                         sync->values)
         < 0)
         return false;
-    wm_waiting_call = (wm_waiting_call_t){.name = name,
-                                          .type = MPI_DATATYPE_NULL};
+    wm_hang_call(name, false);
     return true;
 }
 
@@ -161,8 +160,7 @@ SYNC_CALL(Fence)
                             &sync, &result);
     if (!begun && sync.window == NULL)
         return result;
-    wm_waiting_call = (wm_waiting_call_t){
-        .name = "Fence", .type = MPI_DATATYPE_NULL, .collective = true};
+    wm_hang_call("Fence", true);
     if (!begun || read_assertion(&sync, 0, &assertion) < 0
         || sync_settle(&sync) < 0) {
         raised = PyErr_GetRaisedException();

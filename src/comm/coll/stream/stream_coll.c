@@ -212,11 +212,7 @@ name_wait(const wm_coll_t *call, const char *where)
 {
     static _Thread_local char name[96];
     snprintf(name, sizeof name, "%s on a stream, %s,", name_of(call), where);
-    wm_waiting_call = (wm_waiting_call_t){
-        .name = name,
-        .collective = true,
-        .type = MPI_DATATYPE_NULL,
-    };
+    wm_hang_call(name, true);
 }
 
 static int
