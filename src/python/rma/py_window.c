@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "python/rma/py_window.h"
 
+#include <stddef.h>
 #include <string.h>
+#include <structmember.h>
 
 #include "comm/diagnostics/hang.h"
 #include "comm/rma/window_attach.h"
@@ -350,13 +352,6 @@ window_part(PyObject *object, PyObject *value)
                          part->on_device ? Py_True : Py_False);
 }
 
-static PyObject *
-window_get_memory(PyObject *object, void *Py_UNUSED(unused))
-{
-    PyObject *memory = ((wm_py_window_t *)object)->memory;
-    return Py_NewRef(memory != NULL ? memory : Py_None);
-}
-
 // --- the type -------------------------------------------------------------
 
 // A window of ours has one object: the handle of MPI, which mpi4py copies, is
@@ -397,24 +392,14 @@ window_clear(PyObject *object)
     return wm_py_mpi_clear(wm_py_mpi_win_type(), object);
 }
 
-static PyObject *
-window_get_made(PyObject *object, void *Py_UNUSED(unused))
-{
-    PyObject *made = ((wm_py_window_t *)object)->made;
-    return Py_NewRef(made != NULL ? made : Py_None);
-}
-
-static PyObject *
-window_get_comm(PyObject *object, void *Py_UNUSED(unused))
-{
-    PyObject *comm = ((wm_py_window_t *)object)->comm;
-    return Py_NewRef(comm != NULL ? comm : Py_None);
-}
-
-static PyGetSetDef window_getters[] = {
-    {"_comm", window_get_comm, NULL, "Its communicator, or None.", NULL},
-    {"_made", window_get_made, NULL, "The call that made it, or None.", NULL},
-    {"_memory", window_get_memory, NULL, "The GPU array of this rank.", NULL},
+// NULL is None.
+static PyMemberDef window_members[] = {
+    {"_comm", T_OBJECT, offsetof(wm_py_window_t, comm), READONLY,
+     "Its communicator, or None."},
+    {"_made", T_OBJECT, offsetof(wm_py_window_t, made), READONLY,
+     "The call that made it, or None."},
+    {"_memory", T_OBJECT, offsetof(wm_py_window_t, memory), READONLY,
+     "The GPU array of this rank."},
     {0},
 };
 
@@ -444,7 +429,7 @@ static PyType_Slot window_slots[] = {
     {Py_tp_traverse, window_traverse},
     {Py_tp_clear, window_clear},
     {Py_tp_methods, window_methods},
-    {Py_tp_getset, window_getters},
+    {Py_tp_members, window_members},
     {Py_tp_new, window_new},
     {0},
 };
