@@ -116,23 +116,29 @@ read_decision(wm_nonblocking_call_t *call, bool *waits)
     return false;
 }
 
-static bool
-nonblocking_call_publish(wm_nonblocking_call_t *call, bool *waits)
+// Returns 1 if the data may be published, 0 if not yet, or an error, which is
+// noted.
+static int
+nonblocking_call_is_ready(wm_nonblocking_call_t *call, bool *waits)
 {
     wm_error_t err;
-    *waits = !wm_turn_has_bank(&call->turn);
-    if (*waits)
-        return false;
-    int ready = call->preflight.code < 0
-                    ? 1
-                    : wm_coll_op_is_ready(&call->coll, &err);
+    int ready = wm_coll_op_is_ready(&call->coll, &err);
     *waits = ready == 0;
-    if (*waits)
-        return false;
     if (ready < 0) {
         call->preflight.code = ready;
         wm_coll_op_fail(&call->coll, &err);
     }
+    return ready;
+}
+
+static bool
+nonblocking_call_publish(wm_nonblocking_call_t *call, bool *waits)
+{
+    *waits = !wm_turn_has_bank(&call->turn);
+    if (*waits
+        || (call->preflight.code >= 0
+            && nonblocking_call_is_ready(call, waits) == 0))
+        return false;
     wm_preflight_publish(comm_of(call), call->coll.participant.direct.barrier,
                          &call->preflight);
     call->state = WM_NONBLOCKING_ARRIVING;
@@ -212,15 +218,9 @@ restart_publish(wm_barrier_t *barrier, bool alike)
 static bool
 restart_come(wm_nonblocking_call_t *call, bool *waits)
 {
-    wm_error_t err;
-    int ready = wm_coll_op_is_ready(&call->coll, &err);
-    *waits = ready == 0;
-    if (*waits)
+    int ready = nonblocking_call_is_ready(call, waits);
+    if (ready == 0)
         return false;
-    if (ready < 0) {
-        call->preflight.code = ready;
-        wm_coll_op_fail(&call->coll, &err);
-    }
     restart_publish(comm_of(call)->barrier, ready > 0);
     call->state = WM_NONBLOCKING_ALIKE;
     return false;
