@@ -33,17 +33,21 @@ wm_rank_around(uint32_t sum, uint32_t size)
 // microsecond, so its data may arrive behind the word, by as much.
 //
 // In a graph all ranks share the abort flag, and `base` is the rank. Behind
-// the flag is the word `awaited`, by which the host learns of long waits.
+// the flag are the words `awaited` and `awaited_in`, by which the host learns
+// of long waits, and of the number of the graph's capture.
 WM_DEVICE bool
-wm_peer_has_ended(const wm_ll_rank_t &its, uint32_t past, uint32_t looks)
+wm_peer_has_ended(const wm_ll_rank_t &its, uint32_t past, uint32_t capture,
+                  uint32_t looks)
 {
     if (looks % WM_LOOKS != 0)
         return false;
     if ((int32_t)(wm_load_system(its.word) - its.base - past) < 0) {
-        if ((past & WM_LL_IN_GRAPH) != 0 && looks % WM_LOOKS_OF_LONG == 0)
+        if ((past & WM_LL_IN_GRAPH) != 0 && looks % WM_LOOKS_OF_LONG == 0) {
+            wm_store_system((uint32_t *)its.word + 2, capture);
             wm_store_system((uint32_t *)its.word + 1,
                             looks / WM_LOOKS_OF_LONG << WM_AWAITED_BITS
                                 | (its.base + 1));
+        }
         return false;
     }
     wm_linger();

@@ -70,7 +70,7 @@ typedef struct {
     wm_ll_side_t gives, takes;
     uint32_t *word; // this rank's stream word; NULL: none
     uint32_t begun; // value of *word at the start (LL128 only)
-    uint32_t done;  // value of *word at the end
+    uint32_t done;  // value of *word at the end; in a graph its capture
     uint32_t past;  // progress of a peer's word once its call has ended
     uint32_t rank, size;
     uint32_t number;       // of this exchange; 0: follows own->count

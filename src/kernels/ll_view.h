@@ -60,7 +60,8 @@ buffer_of(const wm_ll_view &view, uint32_t from, uint32_t to)
 WM_DEVICE bool
 peer_has_ended(const wm_ll_view &view, uint32_t rank, uint32_t looks)
 {
-    return wm_peer_has_ended(rank_of(view, rank), view.p.past, looks);
+    return wm_peer_has_ended(rank_of(view, rank), view.p.past, view.p.done,
+                             looks);
 }
 
 // Waits until rank `to` has read its LL buffer, which the exchange two before

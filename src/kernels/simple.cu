@@ -81,7 +81,7 @@ await_word(const wm_simple_params_t &p, const uint32_t *word, uint32_t wanted,
 {
     bool ended = false, come = !wm_block_leads();
     for (uint32_t looks = 1; !come && !ended; looks++) {
-        ended = wm_peer_has_ended(simple_rank(p, rank), p.past, looks);
+        ended = wm_peer_has_ended(simple_rank(p, rank), p.past, p.done, looks);
         come = (int32_t)(wm_load_acquire(word) - wanted) >= 0;
         if (!come)
             wm_pause();

@@ -60,7 +60,7 @@ typedef struct {
     uint64_t before;          // bytes from the Simple head to the LL head
     uint32_t *word;           // this rank's stream word; NULL: none
     uint32_t begun;           // value of *word at the start
-    uint32_t done;            // value of *word at the end
+    uint32_t done;            // value of *word at the end; or as in LL
     uint32_t left;            // value of *word if this rank aborts
     uint32_t past; // progress of a peer's word once its call has ended
     uint32_t rank, size;

@@ -562,12 +562,16 @@ def wait_for_error(stream, text):
 def test_a_refused_call_ends_the_waits_of_others(
     fresh, stream, fail, how, launches
 ):
-    """Whether the rank launches its graph, which lacks the call, or not."""
+    """Whether the rank launches its graph, which lacks the call, or not.
+
+    Or has captured more graphs before, as it may, alone.
+    """
     channel, a = fresh.on(stream), wm.zeros(SIZE, "int32")
-    with graphs.capture(stream) as captured:
-        channel.Allreduce(MPI.IN_PLACE, a)
-    captured[0].free()
     refuses = fresh.rank == fresh.size - 1
+    for _ in range(3 if refuses and launches else 1):
+        with graphs.capture(stream) as captured:
+            channel.Allreduce(MPI.IN_PLACE, a)
+        captured[0].free()
     with graphs.capture(stream) as captured:
         if refuses:
             REFUSED[how](channel, a, fail)
@@ -584,6 +588,41 @@ def test_a_refused_call_ends_the_waits_of_others(
     wm.Comm(other).on(stream).Allreduce(MPI.IN_PLACE, a)
     stream.synchronize()
     other.Free()
+
+
+@pytest.mark.ranks(2)
+def test_an_older_graph_outlives_a_refused_call(fresh, stream):
+    """It lacks no call: a rank may be late in it, longer than one captures."""
+    plain = MPI.COMM_WORLD.Dup()
+    refuses, a = fresh.rank == fresh.size - 1, wm.zeros(SIZE, "int32")
+    calls = [  # where kernels wait, and streams
+        (fresh, stream, lambda channel: channel.Allreduce(MPI.IN_PLACE, a)),
+        (wm.Comm(plain), wm.Stream(stream.device), lambda on: on.Barrier()),
+    ]
+    older, unused = [], []
+    for comm, own, call in calls:
+        with graphs.capture(own) as captured:
+            call(comm.on(own))
+        older += captured
+        with graphs.capture(own) as captured:
+            if refuses:
+                refuse_argument(comm.on(own), a, None)
+            else:
+                call(comm.on(own))
+        unused += captured
+    MPI.COMM_WORLD.Barrier()  # all have captured
+    if refuses:
+        time.sleep(2.7)
+    for turn in range(2):
+        fill(a, fresh, turn)
+        for graph, (_, own, _) in zip(older, calls, strict=True):
+            graph.launch(own)
+        for _, own, _ in calls:
+            own.synchronize()
+        assert (a.numpy() == total(fresh, turn)).all()
+    for graph in older + unused:
+        graph.free()
+    plain.Free()
 
 
 @pytest.mark.ranks(2)

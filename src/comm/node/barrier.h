@@ -29,9 +29,13 @@ typedef struct {
     // Kernels of graphs that wait long write for whom, now and then; directly
     // behind the flag (kernels/abort.h).
     _Atomic uint32_t awaited;
-    // Captured calls that this rank has refused: twice their number, and one
-    // more until it captures another graph; the error of the last one.
-    _Atomic uint32_t refusals;
+    // The number of the capture of the graph that waits so, or that has begun
+    // a round. Each rank numbers its captures from 1 on.
+    _Atomic uint32_t awaited_in;
+    // The calls that this rank has refused in a capture: their number, and in
+    // the high 32 bits that of the capture. 0: none, or it has captured
+    // another graph since. The error of the last one.
+    _Atomic uint64_t refused;
     char refusal[WM_GRAPH_REFUSAL_BYTES];
 } wm_barrier_row_t;
 

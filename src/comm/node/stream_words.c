@@ -120,7 +120,7 @@ wm_stream_word_arrived(const wm_barrier_t *barrier, int rank, uint32_t value)
 // ended.
 #define AWAITED_ROUND ((1u << WM_AWAITED_BITS) - 1)
 
-_Static_assert(ROUND_EPOCHS *WM_BARRIER_RANKS + 2 <= WM_WORD_OPS, "at once");
+_Static_assert(ROUND_EPOCHS *WM_BARRIER_RANKS + 3 <= WM_WORD_OPS, "at once");
 _Static_assert(WM_BARRIER_RANKS < AWAITED_ROUND, "so is no rank's");
 
 // Adds the operations by which all streams arrive at a value of a word.
@@ -149,23 +149,40 @@ wm_graph_words_begin(const wm_barrier_t *barrier)
     atomic_store(&slot->round, ROUND_EPOCH(ROUND_EPOCHS - 1));
     atomic_store(&slot->epochs, 0);
     atomic_store(&slot->awaited, 0);
-    atomic_store(&slot->refusals, 0);
+    atomic_store(&slot->refused, 0);
 }
 
 void
-wm_graph_words_refuse(const wm_barrier_t *barrier, const char *text)
+wm_graph_words_refuse(const wm_barrier_t *barrier, uint32_t number,
+                      const char *text)
 {
     wm_barrier_row_t *slot = barrier->of[barrier->rank].slot;
-    uint32_t refused = atomic_load(&slot->refusals) / 2 + 1;
+    uint64_t refused = atomic_load(&slot->refused);
+    if (refused >> 32 != number)
+        refused = (uint64_t)number << 32;
     wm_error_cut(text, sizeof slot->refusal, slot->refusal);
-    atomic_store(&slot->refusals, 2 * refused + 1);
+    atomic_store(&slot->refused, refused + 1);
 }
 
 void
-wm_graph_words_capture(const wm_barrier_t *barrier)
+wm_graph_words_capture(const wm_barrier_t *barrier, uint32_t number)
 {
     wm_barrier_row_t *slot = barrier->of[barrier->rank].slot;
-    atomic_store(&slot->refusals, atomic_load(&slot->refusals) & ~1u);
+    if (atomic_load(&slot->refused) >> 32 != number)
+        atomic_store(&slot->refused, 0);
+}
+
+bool
+wm_graph_words_may_lack(const wm_barrier_t *barrier, int rank,
+                        uint32_t captures)
+{
+    uint64_t refused = atomic_load(&barrier->of[rank].slot->refused);
+    uint32_t least = (uint32_t)(refused >> 32);
+    if ((int32_t)(captures - least) < 0)
+        least = captures;
+    return refused != 0
+           && wm_word_reached(&barrier->of[barrier->rank].slot->awaited_in,
+                              least);
 }
 
 bool
@@ -174,9 +191,10 @@ wm_graph_words_find_refusal(const wm_barrier_t *barrier, int rank,
 {
     const wm_barrier_row_t *its = barrier->of[rank].slot,
                            *own = barrier->of[barrier->rank].slot;
-    uint32_t refused = atomic_load(&its->refusals);
-    if ((refused & 1) == 0
-        || (its != own && refused / 2 <= atomic_load(&own->refusals) / 2))
+    uint64_t refused = atomic_load(&its->refused),
+             alike = atomic_load(&own->refused);
+    if (refused == 0
+        || (its != own && refused >> 32 == alike >> 32 && refused <= alike))
         return false;
     memcpy(text, its->refusal, WM_GRAPH_REFUSAL_BYTES);
     text[WM_GRAPH_REFUSAL_BYTES - 1] = 0;
@@ -185,10 +203,15 @@ wm_graph_words_find_refusal(const wm_barrier_t *barrier, int rank,
 
 int
 wm_graph_words_enqueue_round(const wm_barrier_t *barrier, int device,
-                             CUstream stream, wm_error_t *err)
+                             CUstream stream, uint32_t capture,
+                             wm_error_t *err)
 {
     wm_word_op_t ops[WM_WORD_OPS];
     int count = 0;
+    ops[count++] = (wm_word_op_t){
+        .word = &barrier->of[barrier->rank].slot->awaited_in,
+        .value = capture,
+    };
     for (int epoch = 0; epoch < ROUND_EPOCHS; ++epoch) {
         count += add_epoch(barrier, offsetof(wm_barrier_row_t, round),
                            ROUND_EPOCH(epoch), ops + count);

@@ -86,17 +86,26 @@ wm_stream_word_arrived(const wm_barrier_t *barrier, int rank, uint32_t value);
 void
 wm_graph_words_begin(const wm_barrier_t *barrier);
 
-// Publish that this rank has refused a captured call, so that its graph lacks
-// the call; and that it has captured another graph since. One thread at a
-// time.
+// Publish that this rank has refused a call of its capture `number`, whose
+// graph lacks the call; and that it has captured a call of capture `number`,
+// maybe another one. One thread at a time.
 void
-wm_graph_words_refuse(const wm_barrier_t *barrier, const char *text);
+wm_graph_words_refuse(const wm_barrier_t *barrier, uint32_t number,
+                      const char *text);
 void
-wm_graph_words_capture(const wm_barrier_t *barrier);
+wm_graph_words_capture(const wm_barrier_t *barrier, uint32_t number);
+
+// Returns true if the graph that waits here is of the capture in which a rank
+// has refused a call, or of a later one; `captures`: of this rank. A rank may
+// capture alone: if the other one has captured more graphs, the last one of
+// this rank counts as that one.
+bool
+wm_graph_words_may_lack(const wm_barrier_t *barrier, int rank,
+                        uint32_t captures);
 
 // Returns true, and the error, if a rank, maybe this one, has refused a
 // captured call, and captured no other graph since. Another rank must have
-// refused more calls than this one.
+// refused more calls of that capture than this one.
 bool
 wm_graph_words_find_refusal(const wm_barrier_t *barrier, int rank,
                             char text[WM_GRAPH_REFUSAL_BYTES]);
@@ -107,13 +116,14 @@ WM_MUST_CHECK int
 wm_graph_words_enqueue_abort(const wm_barrier_t *barrier, int device,
                              CUstream stream, wm_error_t *err);
 
-// Enqueue a round, which the streams of all ranks pass, and then count epochs
-// from 0 on; the arrival at epoch `number`, from 1 on; the wait until all
-// others have arrived there, or later; and both. The streams of each rank must
-// do so in the same order.
+// Enqueue a round in a capture of this number, which the streams of all ranks
+// pass, and then count epochs from 0 on; the arrival at epoch `number`, from 1
+// on; the wait until all others have arrived there, or later; and both. The
+// streams of each rank must do so in the same order.
 WM_MUST_CHECK int
 wm_graph_words_enqueue_round(const wm_barrier_t *barrier, int device,
-                             CUstream stream, wm_error_t *err);
+                             CUstream stream, uint32_t capture,
+                             wm_error_t *err);
 WM_MUST_CHECK int
 wm_graph_words_enqueue_arrive(const wm_barrier_t *barrier, int device,
                               CUstream stream, uint32_t number,

@@ -44,7 +44,7 @@ typedef enum {
 // and then `done`. Another rank has ended the call, or will never begin it,
 // when its word, counted from where it began, is past `call` plus the way.
 // `own` NULL, in graphs: there are no such words, all ranks share the abort
-// flag, and `call` is WM_LL_IN_GRAPH.
+// flag, `call` is WM_LL_IN_GRAPH, and `done` the number of the capture.
 typedef struct {
     uint32_t *own;
     uint32_t begun, done;

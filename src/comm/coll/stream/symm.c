@@ -54,11 +54,19 @@ wm_symm_begin(wm_symm_t *symm, const wm_coll_desc_t *desc, CUstream stream,
     return code < 0 ? wm_symm_finish(symm, code, err) : 0;
 }
 
+void
+wm_symm_count_capture(wm_symm_t *symm, uint64_t capture)
+{
+    symm->captures += symm->counted != capture;
+    symm->counted = capture;
+}
+
 int
 wm_symm_begin_captured(wm_symm_t *symm, uint64_t capture, CUstream stream,
                        wm_error_t *err)
 {
     wm_lock(&symm->lock);
+    wm_symm_count_capture(symm, capture);
     bool first = symm->capture != capture;
     if (first) {
         symm->capture = capture;
@@ -81,7 +89,8 @@ take_turn_captured(wm_symm_t *symm, wm_error_t *err)
     uint32_t last = symm->turns++;
     symm->turn = symm->turns;
     return again ? wm_graph_words_enqueue_round(symm->barrier, symm->device,
-                                                symm->stream, err)
+                                                symm->stream, symm->captures,
+                                                err)
            : symm->fragments > 1 // it used this half, too
                ? wm_graph_words_enqueue_wait(symm->barrier, symm->device,
                                              symm->stream,
@@ -181,7 +190,7 @@ wm_symm_enqueue_kernel(wm_symm_t *symm, const wm_coll_desc_t *desc,
     wm_kernel_coll_words_t words = {
         .own = symm->captured ? NULL : (uint32_t *)own.word,
         .begun = own.value - ENDED,
-        .done = own.value,
+        .done = symm->captured ? symm->captures : own.value,
         .call = symm->captured ? WM_LL_IN_GRAPH : call,
     };
     return wm_coll_desc_is_overwritten(desc)
@@ -194,11 +203,8 @@ wm_symm_finish(wm_symm_t *symm, int code, wm_error_t *err)
 {
     if (code == 0 && symm->captured)
         code = wm_event_record(symm->device, symm->ended, symm->stream, err);
-    if (code == 0 && symm->captured && symm->refused_in != 0
-        && symm->refused_in != symm->capture) {
-        symm->refused_in = 0;
-        wm_graph_words_capture(symm->barrier);
-    }
+    if (code == 0 && symm->captured)
+        wm_graph_words_capture(symm->barrier, symm->captures);
     if (code < 0 && symm->captured)
         symm->capture = 0;
     else if (code < 0) {

@@ -158,8 +158,8 @@ wm_symm_refuse_captured(wm_symm_t *symm, uint64_t capture,
                         const wm_error_t *err)
 {
     wm_lock(&symm->lock);
-    symm->refused_in = capture;
-    wm_graph_words_refuse(symm->barrier, err->text);
+    wm_symm_count_capture(symm, capture);
+    wm_graph_words_refuse(symm->barrier, symm->captures, err->text);
     pthread_mutex_unlock(&symm->lock);
 }
 
@@ -170,7 +170,9 @@ wm_symm_end_refused(wm_symm_t *symm, int rank)
 {
     if (pthread_mutex_trylock(&symm->lock) != 0)
         return;
-    if (symm->lost.code < 0 || set_refusal(symm, rank))
+    if (symm->lost.code < 0
+        || (wm_graph_words_may_lack(symm->barrier, rank, symm->captures)
+            && set_refusal(symm, rank)))
         (void)end_replays(symm);
     pthread_mutex_unlock(&symm->lock);
 }

@@ -32,7 +32,8 @@ struct wm_symm {
     wm_kernel_coll_t kernels;   // state of the kernels
     uint32_t turn;              // its parity is the half of the next fragment
     uint64_t capture;           // of the last call; 0: forgotten
-    uint64_t refused_in;        // capture of a refused call; 0: none
+    uint64_t counted;           // capture that was counted last; 0: none
+    uint32_t captures;          // number of captures so far
     uint32_t marks;             // calls of the capture that have marks
     uint32_t turns;             // turns taken so far: all; since a round
     size_t fragments;           // fragments of the last call that took a turn
@@ -55,6 +56,10 @@ struct wm_symm {
 // Raises MPI's error if a rank has died; for good. Lock held.
 WM_MUST_CHECK int
 wm_symm_find_dead(const wm_symm_t *symm, wm_error_t *err);
+
+// Counts the capture of a call, also of a refused one. Lock held.
+void
+wm_symm_count_capture(wm_symm_t *symm, uint64_t capture);
 
 // Notes that the last call has failed: no call goes on until all ranks have
 // recovered. Lock held.
