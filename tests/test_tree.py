@@ -299,13 +299,14 @@ def test_locks_are_taken_without_the_gil(path):
         assert "pthread_mutex_lock(" not in path.read_text()
 
 
-# Of messages, of collectives, and of neighbours.
+# Of messages, of collectives, of neighbours, and of graphs.
 SHARED_WORDS = {
     "slot.c": "ready|posted|staged|failed|taken|answer|submitted|claim|push",
     "barrier.c": "arrived",
     "stream_words.c": "streams|round|epochs",
     "epochs.c": "post|completion",
     "signature.c": "mark|block|failure|captures",
+    "graph_memory.c": "begun",
 }
 
 

@@ -320,10 +320,10 @@ other = wm.Comm(MPI.COMM_WORLD.Dup())
 other.on(stream).Allreduce(sent, got)
 wrong = np.ones(5000, "f4"), got
 
-def capture(*wrong):
+def capture(*wrong, comm=other, stream=stream):
     with graphs.capture(stream) as made:
         try:
-            other.on(stream).Allreduce(*(wrong or (sent, got)))
+            comm.on(stream).Allreduce(*(wrong or (sent, got)))
         except TypeError:
             assert wrong
     return made[0]
@@ -331,10 +331,24 @@ def capture(*wrong):
 
 
 def test_a_captured_call_that_one_rank_refuses_ends_the_graphs(tmp_path):
-    """Nobody sees that NCCL waits: the others learn it, and give it time."""
+    """Nobody sees that NCCL waits: the others learn it, and give it time.
+
+    Also those of a rank that has captured less, and if one of two captures
+    again. An older graph goes on, in which ranks are as late.
+    """
     text = """
-    graph = capture(*wrong[: 2 * rank])
+    own = dict(comm=wm.Comm(MPI.COMM_WORLD.Dup()), stream=wm.Stream(device))
+    own["comm"].on(own["stream"]).Allreduce(sent, got)
+    older = capture(**own)
+    unused = capture(*wrong[: 2 * rank], **own)
+    for _ in range(rank):
+        capture().free()
+    for turn in range(3):  # rank 2 refuses it after rank 1, which has it then
+        if turn == max(rank, 1) - 1 or turn == 2 and rank == 1:
+            graph = capture(*wrong[: 2 * (rank > 0 and turn < 2)])
+        MPI.COMM_WORLD.Barrier()
     if rank == 0:
+        older.launch(own["stream"])
         graph.launch(stream)
     begun = time.monotonic()
     try:
@@ -347,12 +361,18 @@ def test_a_captured_call_that_one_rank_refuses_ends_the_graphs(tmp_path):
     assert time.monotonic() < begun + 10
     graph.free()
     comm.on(stream).Allreduce(sent, got)
+    if rank > 0:
+        older.launch(own["stream"])
+    older.launch(own["stream"])
+    own["stream"].synchronize()
+    own["comm"].on(own["stream"]).Allreduce(sent, got)
+    own["stream"].synchronize()
     stream.synchronize()
     assert (get(got) == size * (size + 1) // 2).all()
     """
-    printed = apart(tmp_path, CAPTURES + textwrap.dedent(text))
+    printed = apart(tmp_path, CAPTURES + textwrap.dedent(text), count=3)
     found = sorted(line for line in printed.splitlines() if "True" in line)
-    assert found == ["0 True True", "1 True True"], printed
+    assert found == [f"{rank} True True" for rank in range(3)], printed
 
 
 @pytest.mark.long

@@ -20,7 +20,7 @@
     X(batch)          /* protocol/batch.c */                                  \
     X(fuse)           /* transfer/fuse.c */                                   \
     X(stream_failure) /* coll/stream/stream_failure.c */                      \
-    X(graph_memory)   /* coll/stream/graph_memory.c */                        \
+    X(graph_memory)   /* coll/call/graph_memory.c */                          \
     X(captured)       /* protocol/captured_match.c */                         \
     X(graph_waits)    /* diagnostics/graph_waits.c */                         \
     X(drain)          /* diagnostics/drain.c: then no operation is left */    \

@@ -4,9 +4,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "comm/coll/call/graph_memory.h"
 #include "comm/comm/failure.h"
 #include "comm/engine/engine.h"
-#include "cuda/capture.h"
 
 #define LACKS WM_STREAM_NOTICE_LACKS
 #define LACKS_US 5000000 // time in which a rank captures again
@@ -25,39 +25,21 @@ stream_calls_of(const wm_comm_t *comm)
     return comm->owner->colls.stream_calls;
 }
 
-static void
-graphs_leave(void *object)
-{
-    _Atomic int *graphs = object;
-    if (atomic_fetch_sub(graphs, 1) == 1)
-        free(graphs);
-}
-
-static bool
-stream_calls_has_graphs(const wm_stream_calls_t *calls)
-{
-    return atomic_load(calls->graphs) > 1;
-}
-
 int
 wm_stream_calls_make(wm_comm_t *comm, wm_error_t *err)
 {
     if (comm->owner != comm || comm->colls.stream_calls != NULL)
         return 0;
     wm_stream_calls_t *calls = calloc(1, sizeof *calls);
-    uint64_t *heard = calloc((size_t)comm->size, sizeof *heard);
-    _Atomic int *graphs = malloc(sizeof *graphs);
-    if (calls == NULL || heard == NULL || graphs == NULL) {
+    uint64_t *heard = calloc(2 * (size_t)comm->size, sizeof *heard);
+    if (calls == NULL || heard == NULL) {
         free(calls);
         free(heard);
-        free(graphs);
         return wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
     }
     calls->comm = comm;
     calls->heard = heard;
-    calls->graphs = graphs;
-    atomic_store(graphs, 1);
-    calls->lacking = -1;
+    calls->lacking_in = heard + comm->size;
     wm_engine_lock();
     calls->next = list;
     list = comm->colls.stream_calls = calls;
@@ -78,7 +60,7 @@ wm_stream_calls_drop(wm_comm_t *comm)
     wm_engine_unlock();
     if (calls->end != NULL)
         wm_event_destroy(calls->device, calls->end);
-    graphs_leave(calls->graphs);
+    wm_graph_marks_leave(calls);
     free(calls->heard);
     free(calls);
     comm->colls.stream_calls = NULL;
@@ -150,33 +132,47 @@ stream_calls_judge(wm_stream_calls_t *calls)
         calls->settled = refused;
 }
 
-// Takes a notice about captured calls. Of several ranks the first one counts.
+// Takes a notice about captured calls.
 static void
 notice_take_captured(wm_stream_calls_t *calls, int rank,
                      const wm_stream_notice_t *notice)
 {
-    bool lacks = notice->number == LACKS;
-    if (lacks == (calls->lacking >= 0) || (!lacks && calls->lacking != rank))
+    bool lacks = notice->number < 2 * LACKS;
+    calls->lacking_in[rank] = lacks ? notice->number - LACKS : 0;
+    if (!lacks)
         return;
-    calls->lacking = lacks ? rank : -1;
     calls->lacks_since = wm_engine_now();
+    calls->lack_of = rank;
     calls->lack = *notice;
     calls->lack.text[sizeof notice->text - 1] = 0;
+}
+
+// Returns true if a graph has begun that may wait for the call which a rank's
+// graph lacks. Captures are counted by each rank, and a rank may capture
+// alone: a capture that this rank has not come to counts as its last one.
+static bool
+stream_calls_may_wait(const wm_stream_calls_t *calls, int rank)
+{
+    uint64_t its = calls->lacking_in[rank], own = calls->captures;
+    return its != 0 && wm_graph_marks_any(calls, its < own ? its : own, true);
 }
 
 // Fails if graphs have waited for long, or may have.
 static void
 stream_calls_judge_captured(wm_stream_calls_t *calls)
 {
-    if (calls->lacking >= 0 && stream_calls_has_graphs(calls)
-        && calls->refused_in == 0
-        && wm_engine_now() - calls->lacks_since > LACKS_US) {
-        calls->found = true;
-        stream_calls_fail_by(calls, calls->lacking,
-                             "refused a collective that was captured into a "
-                             "CUDA graph, and whose graph lacks it",
-                             calls->lack.text);
-    }
+    if (calls->refused_in != 0
+        || wm_engine_now() - calls->lacks_since <= LACKS_US)
+        return;
+    for (int rank = 0; rank < calls->comm->size; ++rank)
+        if (stream_calls_may_wait(calls, rank)) {
+            calls->found = true;
+            stream_calls_fail_by(calls, rank,
+                                 "refused a collective that was captured into "
+                                 "a CUDA graph, and whose graph lacks it",
+                                 rank == calls->lack_of ? calls->lack.text
+                                                        : "");
+        }
 }
 
 static void
@@ -250,26 +246,44 @@ wm_stream_calls_refuse(wm_comm_t *comm, const wm_error_t *why)
     wm_engine_unlock();
 }
 
+// Engine lock held.
+static void
+stream_calls_count_capture(wm_stream_calls_t *calls, uint64_t capture)
+{
+    if (calls->captured_in == capture)
+        return;
+    calls->captured_in = capture;
+    ++calls->captures;
+    calls->marked = false;
+}
+
 int
 wm_stream_calls_capture(wm_comm_t *comm, int device, CUstream stream,
                         uint64_t capture, wm_error_t *err)
 {
     wm_stream_calls_t *calls = stream_calls_of(comm);
+    wm_engine_lock();
+    stream_calls_count_capture(calls, capture);
+    bool marked = calls->marked;
+    calls->marked = true;
+    uint64_t number = calls->captures;
+    wm_engine_unlock();
+    return marked ? 0
+                  : wm_graph_marks_begin(calls, device, stream, number, err);
+}
+
+void
+wm_stream_calls_captured(wm_comm_t *comm, uint64_t capture)
+{
+    wm_stream_calls_t *calls = stream_calls_of(comm);
     const wm_error_t nothing = {.text = ""};
     wm_engine_lock();
-    bool begins = calls->captured_in != capture;
-    calls->captured_in = capture;
     calls->lacks_since = wm_engine_now(); // this rank may have been late
     if (calls->refused_in != 0 && calls->refused_in != capture) {
         calls->refused_in = 0;
-        notice_send(calls, &calls->captures, 2 * LACKS, &nothing);
+        notice_send(calls, &calls->again, 2 * LACKS, &nothing);
     }
-    if (begins)
-        atomic_fetch_add(calls->graphs, 1);
     wm_engine_unlock();
-    return begins ? wm_capture_keep(device, stream, calls->graphs,
-                                    graphs_leave, err)
-                  : 0;
 }
 
 void
@@ -277,8 +291,9 @@ wm_stream_calls_lack(wm_comm_t *comm, uint64_t capture, const wm_error_t *why)
 {
     wm_stream_calls_t *calls = stream_calls_of(comm);
     wm_engine_lock();
+    stream_calls_count_capture(calls, capture);
     if (calls->refused_in == 0)
-        notice_send(calls, &calls->lacks, LACKS, why);
+        notice_send(calls, &calls->lacks, LACKS + calls->captures, why);
     calls->refused_in = capture;
     wm_engine_unlock();
 }
@@ -286,7 +301,7 @@ wm_stream_calls_lack(wm_comm_t *comm, uint64_t capture, const wm_error_t *why)
 bool
 wm_stream_calls_are_captured(const wm_stream_calls_t *calls)
 {
-    return stream_calls_has_graphs(calls) || calls->refused_in != 0;
+    return wm_graph_marks_any(calls, 0, false) || calls->refused_in != 0;
 }
 
 void

@@ -11,9 +11,10 @@
 // refuses, or begins, the call when it comes.
 //
 // A captured call that a rank refuses is missing in its graph. The rank tells
-// this, too, and when it captures another graph. Nobody sees if graphs wait
-// for it: a rank that has graphs with calls, and refused none, gives it five
-// seconds after the last captured call. Then the communicator has failed.
+// this, too, with the number of the capture, and when it captures another
+// graph. Nobody sees if graphs wait for it: a rank that has begun a graph of
+// that capture, or a later one, and refused none, gives it five seconds after
+// the last captured call. Then the communicator has failed.
 #ifndef WM_COMM_COLL_CALL_STREAM_CALLS_H
 #define WM_COMM_COLL_CALL_STREAM_CALLS_H
 
@@ -23,9 +24,9 @@
 #define WM_STREAM_NOTICE_LACKS ((uint64_t)1 << 62)
 
 typedef struct {
-    // The refused call's number. WM_STREAM_NOTICE_LACKS is for a captured
-    // one; its double says that the rank has captured again, and 0 that the
-    // communicator has failed.
+    // The refused call's number. WM_STREAM_NOTICE_LACKS plus that of the
+    // capture is for a captured one; its double says that the rank has
+    // captured again, and 0 that the communicator has failed.
     uint64_t number;
     char text[240]; // the error
 } wm_stream_notice_t;
@@ -38,18 +39,21 @@ typedef struct wm_stream_calls {
     uint64_t last;
     _Atomic uint64_t refused, settled;
     uint64_t *heard; // by rank: the last one that it has refused; engine lock
-    // `graphs` is one more than the captures with such calls whose graphs
-    // live, in memory that outlives this. The others are the last such
-    // capture; the one in which this rank has refused a call; the rank whose
-    // graph lacks one, since when it has time to capture again, and its
-    // error. 0, -1: none. Engine lock.
-    _Atomic int *graphs;
-    uint64_t captured_in, refused_in;
-    int lacking;
+    // The last capture with such calls, the number of these captures so far,
+    // and true if its graph has a mark (graph_memory.h); the capture in which
+    // this rank has refused a call. By rank: the number of the capture whose
+    // graph lacks a call. 0: none. Since when ranks have time to capture
+    // again; the rank that told last that its graph lacks a call, and its
+    // error. Engine lock.
+    uint64_t captured_in, captures;
+    bool marked;
+    uint64_t refused_in;
+    uint64_t *lacking_in;
     int64_t lacks_since;
+    int lack_of;
     wm_stream_notice_t lack;
     // MPI may still be sending these.
-    wm_stream_notice_t refusal, ending, lacks, captures;
+    wm_stream_notice_t refusal, ending, lacks, again;
     bool used;           // there are calls, also in graphs
     _Atomic bool giving; // a thread gives a call, and may be blocked in it
     CUevent end;         // of the last call; NULL: not marked
@@ -78,10 +82,15 @@ wm_stream_calls_count(wm_comm_t *comm);
 void
 wm_stream_calls_refuse(wm_comm_t *comm, const wm_error_t *why);
 
-// Notes a captured call, and counts its graph.
+// Counts the capture of a call, before it is captured: its graph will tell
+// that it has begun.
 WM_MUST_CHECK int
 wm_stream_calls_capture(wm_comm_t *comm, int device, CUstream stream,
                         uint64_t capture, wm_error_t *err);
+
+// Notes a captured call.
+void
+wm_stream_calls_captured(wm_comm_t *comm, uint64_t capture);
 
 // Notes, and tells, that this rank has refused a captured call.
 void

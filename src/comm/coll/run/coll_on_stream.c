@@ -251,6 +251,11 @@ coll_on_stream_enqueue(wm_comm_t *comm, wm_coll_kind_t kind,
         return code;
     *engine = NULL;
     wm_stream_watch_begin(comm);
+    if (call != NULL && on->capture != 0
+        && wm_stream_calls_capture(comm, on->device, on->stream, on->capture,
+                                   err)
+               < 0)
+        call = NULL;
     code = coll_on_stream_give(comm, kind, among, call, on, engine, err);
     bool marks = *engine != NULL && !(*engine)->on_stream->watches;
     return wm_stream_watch_end(comm, on, marks, code, err);

@@ -72,8 +72,7 @@ wm_stream_watch_end(wm_comm_t *comm, const wm_coll_stream_t *on, bool marks,
     else if (code < 0)
         wm_stream_calls_lack(comm, on->capture, err);
     else if (captured)
-        code = wm_stream_calls_capture(comm, on->device, on->stream,
-                                       on->capture, err);
+        wm_stream_calls_captured(comm, on->capture);
     if (!captured && (code == 0 || *on->given))
         wm_stream_calls_count(comm);
     atomic_store(&comm->colls.stream_calls->giving, false);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/coll/stream/coll_order.h"
 
-#include "comm/coll/stream/graph_memory.h"
+#include "comm/coll/call/graph_memory.h"
 #include "comm/engine/engine.h"
 #include "cuda/event.h"
 #include "cuda/stream.h"

@@ -11,7 +11,7 @@
 #ifndef WM_COMM_COLL_STREAM_SYMM_H
 #define WM_COMM_COLL_STREAM_SYMM_H
 
-#include "comm/coll/stream/graph_memory.h"
+#include "comm/coll/call/graph_memory.h"
 #include "comm/coll/stream/kernel_coll.h"
 #include "comm/comm/comm.h"
 

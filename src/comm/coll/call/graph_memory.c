@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "comm/coll/stream/graph_memory.h"
+#include "comm/coll/call/graph_memory.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -11,6 +11,7 @@
 #include "cuda/capture.h"
 #include "cuda/lock.h"
 #include "cuda/stream.h"
+#include "cuda/word.h"
 
 #define LOOK_US 100000
 
@@ -117,6 +118,34 @@ wm_graph_marks_new(const void *owner, int device, CUstream stream,
     return graph_memory_add(
         device, stream,
         &(kept_t){.owner = owner, .marks = *marks, .size = size}, err);
+}
+
+int
+wm_graph_marks_begin(const void *owner, int device, CUstream stream,
+                     uint64_t number, wm_error_t *err)
+{
+    wm_graph_marks_t marks;
+    int code = wm_graph_marks_new(owner, device, stream, number, 1, &marks,
+                                  err);
+    return code < 0 ? code
+                    : wm_word_write(device, stream,
+                                    (_Atomic uint32_t *)marks.last, 1, err);
+}
+
+bool
+wm_graph_marks_any(const void *owner, uint64_t least, bool begun)
+{
+    wm_lock(&list_lock);
+    const kept_t *kept = list;
+    while (
+        kept != NULL
+        && (kept->owner != owner || *kept->marks.own < least
+            || atomic_load(&kept->ended)
+            || (begun
+                && __atomic_load_n(kept->marks.last, __ATOMIC_ACQUIRE) == 0)))
+        kept = kept->next;
+    pthread_mutex_unlock(&list_lock);
+    return kept != NULL;
 }
 
 bool
