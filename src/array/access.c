@@ -231,14 +231,29 @@ wm_access_wait_for_notes(const wm_access_t *access)
                                         access->after[i].event, NULL);
 }
 
-void
-wm_access_close(wm_access_t *access)
+static void
+access_leave_stream(wm_access_t *access)
 {
     if (access->pooled && access->idle)
         wm_stream_release_idle(access->device, access->stream);
     else if (access->pooled)
         wm_stream_release(access->device, access->stream);
     access->pooled = access->opened = false;
+}
+
+void
+wm_access_move(wm_access_t *access, int device)
+{
+    if (access->device == device)
+        return;
+    access_leave_stream(access);
+    access->device = device;
+}
+
+void
+wm_access_close(wm_access_t *access)
+{
+    access_leave_stream(access);
     if (access->counted)
         atomic_fetch_sub(&named, 1);
     access->counted = false;

@@ -126,6 +126,11 @@ wm_access_before(const wm_access_t *access, int device, CUstream stream,
 WM_MUST_CHECK int
 wm_access_look(wm_access_t *access, int tries, wm_error_t *err);
 
+// Moves our work, of which none is pending, to a stream of another device.
+// No-op if the access is on this device. The stream must be opened again.
+void
+wm_access_move(wm_access_t *access, int device);
+
 // Waits on the host for our stream, if one is open.
 WM_MUST_CHECK int
 wm_access_synchronize(const wm_access_t *access, wm_error_t *err);

@@ -8,6 +8,7 @@ import itertools
 
 import numpy as np
 import pytest
+from mpi4py import MPI
 
 import graphs
 import kinds
@@ -104,6 +105,26 @@ def test_captures():
     right.synchronize()
     made[0].free()
     assert np.array_equal(got.numpy(), np.arange(1000.0))
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("pair", KINDS, ids="-".join)
+@pytest.mark.parametrize("distance", [0, 1])
+def test_gaps_that_mpi_alone_knows(world, distance, pair, turned, values):
+    """The host unpacks them on the receiver's GPU, not on the sender's."""
+    comm = wm.Comm(world)
+    peer = comm.rank ^ distance
+    if peer >= comm.size:
+        return
+    given, got = sides(pair, turned, values[:30_000] % 200 + comm.rank)
+    kind = MPI.BYTE.Create_indexed([2, 1], [0, 5]).Commit()
+    want = np.zeros((5000, 6), np.uint8)
+    want[:, [0, 1, 5]] = (values[:15_000] % 200 + peer).reshape(5000, 3)
+    comm.Sendrecv(
+        [given, 15_000, MPI.BYTE], peer, 0, [got, 5000, kind], peer, 0
+    )
+    assert np.array_equal(kinds.values_of(got), want.ravel())
+    kind.Free()
 
 
 @pytest.mark.parametrize("turned", [False, True])

@@ -21,6 +21,7 @@ typedef struct {
     char *source;      // the buffer, if it has no gaps
     char *host;        // stands in for the buffer
     char *span;        // page-locked copy of a pattern's memory
+    int device;        // of the buffer that `host` stands in for
     int step;          // state of unpacking
     bool enqueued;     // unpacking is enqueued, or has run
     bool onto_device;  // the host unpacks into device memory
@@ -71,6 +72,7 @@ stand_in_on_host(wm_end_t *end, size_t nbytes, wm_error_t *err)
                             "out of host memory: %zu bytes to pack a message "
                             "into",
                             nbytes);
+    gaps_of(end)->device = end->access.device;
     end->buffer.memory = (wm_pointer_t){.kind = WM_MEMORY_HOST, .device = -1};
     end->buffer.data = gaps_of(end)->host;
     return 0;
@@ -356,6 +358,8 @@ begin_unpacking(wm_end_t *end, wm_error_t *err)
     }
     if (gaps_of(end)->host != NULL) {
         gaps_of(end)->step = UNPACK_READ;
+        // A message into host memory was taken on the sender's device.
+        wm_access_move(&end->access, gaps_of(end)->device);
         return read_span(end, err);
     }
     gaps_of(end)->step = UNPACK_WRITTEN;
