@@ -1055,6 +1055,41 @@ def test_messages_that_are_refused_leave_nothing(tmp_path):
     assert ranks.run_text(tmp_path, REFUSALS).split() == ["True"] * 2
 
 
+WORDS = """
+    import mpi4py
+    mpi4py.rc.thread_level = "serialized"  # only calls match messages
+    from mpi4py import MPI
+    import graphs
+    import warpmpi as wm
+
+    comm = wm.Comm(MPI.COMM_SELF)
+    stream, a = wm.Stream(wm.get_device()), wm.zeros(100, "u1")
+
+    def captured():
+        with graphs.capture(stream) as made:
+            comm.on(stream).Sendrecv(a, 0, 0, a, 0, 0)
+        return made[0]
+
+    for _ in range(520):
+        captured().free()
+    kept = []
+    try:
+        while len(kept) < 520:
+            kept.append(captured())
+    except MemoryError as error:
+        print(len(kept), "free graphs" in str(error), flush=True)
+    for graph in kept:
+        graph.free()
+    captured().free()
+"""
+
+
+@pytest.mark.programs
+def test_words_of_ends_that_have_not_met_are_waited_for(tmp_path):
+    """A process has words for 1,024 ends, and a message to itself has two."""
+    assert ranks.run_text(tmp_path, WORDS, ranks=1).split() == ["512", "True"]
+
+
 FAILING = """
     from mpi4py import MPI
     import graphs, kinds

@@ -16,15 +16,30 @@ at_most(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-// Takes words of our segment. Engine lock held.
+// Takes words of our segment. If there are none, waits a while for ends that
+// are just going: their hosts may not have met yet.
 static int
 take_words(wm_captured_t *end, wm_error_t *err)
 {
-    int index = wm_segment_words_take(WM_WORDS_OF_PORTS, err);
-    if (index < 0)
-        return index;
-    end->index = index;
-    end->own = &wm_node_self()->segment->port_words[index];
+    int64_t begun = wm_engine_now();
+    for (unsigned turn = 1;; ++turn) {
+        wm_engine_lock();
+        end->index = wm_segment_words_take(WM_WORDS_OF_PORTS, err);
+        wm_engine_unlock();
+        if (end->index >= 0)
+            return 0;
+        if (!wm_captured_are_going(wm_engine_now() - begun))
+            return end->index;
+        wm_engine_turn(turn);
+        wm_captured_collect();
+    }
+}
+
+// Makes the words those of a new message. Engine lock held.
+static int
+begin_words(wm_captured_t *end, wm_error_t *err)
+{
+    end->own = &wm_node_self()->segment->port_words[end->index];
     end->own->late = (wm_port_late_t){0};
     serial += serial == UINT32_MAX ? 2 : 1;
     atomic_store(&end->own->serial, serial);
@@ -96,10 +111,12 @@ captured_make(wm_captured_t *end, wm_error_t *err)
         code = wm_captured_check_peer(end->comm, end->rank, err);
     if (code == 0)
         code = make_port(end, err);
+    if (code == 0)
+        code = take_words(end, err);
     if (code < 0)
         return code;
     wm_engine_lock();
-    code = take_words(end, err);
+    code = begin_words(end, err);
     if (code == 0)
         code = wm_captured_match(end, err);
     wm_engine_unlock();

@@ -262,6 +262,18 @@ wm_captured_collect(void)
     drop_list(unused);
 }
 
+bool
+wm_captured_are_going(int64_t waited)
+{
+    bool going = waited < RELEASE_US;
+    wm_engine_lock();
+    for (const wm_captured_t *end = all; end != NULL && !going;
+         end = end->listed)
+        going = waited < PASS_US && !is_needed(end);
+    wm_engine_unlock();
+    return going;
+}
+
 void
 wm_captured_serve(bool waited)
 {

@@ -178,6 +178,12 @@ wm_captured_keep(wm_captured_t *end, uint64_t capture, CUstream stream,
 void
 wm_captured_close_all(wm_comm_t *comm);
 
+// Returns true if ends may still go by themselves, for one who has waited so
+// many microseconds: some that nobody needs, and those of graphs that the
+// driver has not yet told to be gone. Lock not held.
+bool
+wm_captured_are_going(int64_t waited);
+
 // Drops the ends that nobody needs. Lock not held.
 void
 wm_captured_collect(void);
