@@ -267,6 +267,38 @@ def test_whom_mpi_refuses_may_call_again(comm, kind, name):
             comm.Iallreduce(x, y).Wait()
 
 
+MPI_ALONE = """
+    import numpy as np
+    from mpi4py import MPI
+    import kinds
+    import warpmpi as wm
+
+    comm = wm.Comm(MPI.COMM_WORLD)
+    for bad in range(comm.size):
+        kind = "host" if comm.rank == bad else kinds.GPU_KINDS[0]
+        x, y = (kinds.make(kind, np.ones(8)) for _ in "xy")
+        for _ in range(2):
+            comm.Allreduce(x, y)
+            comm.Barrier()
+        try:
+            comm.Bcast(x, comm.size + 1 if comm.rank != bad else 0)
+        except (MPI.Exception, ValueError):
+            comm.Bcast(x, 0)  # in its place
+        comm.Barrier()
+        comm.Allreduce(x, y)
+        assert (kinds.values_of(y) == comm.size).all()
+    print("right", flush=True)
+"""
+
+
+@pytest.mark.programs
+@pytest.mark.skipif(not kinds.GPU_KINDS, reason="needs a GPU")
+def test_ranks_where_mpi_does_all_collectives(tmp_path):
+    """Nobody counts them, whatever the memory of a rank."""
+    printed = ranks.run_text(tmp_path, MPI_ALONE, WARPMPI_ENGINES="mpi")
+    assert printed.count("right") == 2, printed
+
+
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("kind", ["host", kinds.KINDS[-1]])
 @pytest.mark.parametrize("name", ["Allgather", "Alltoall", "Scan"])

@@ -78,7 +78,7 @@ direct_call_by_mpi(wm_comm_t *comm, const wm_coll_t *call, wm_error_t *err)
     bool one_host = wm_comm_is_one_host(comm);
     if (wm_coll_require_asks(comm, call->kind))
         WM_PY_UNLOCKED(code = wm_coll_require_ask(comm, call, err));
-    else if (wm_coll_is_numbered(comm))
+    else
         wm_coll_decline(comm);
     return code < 0   ? (wm_coll_result_t)code
            : one_host ? WM_COLL_BY_MPI

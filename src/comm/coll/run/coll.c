@@ -44,13 +44,17 @@ void
 wm_coll_decline(wm_comm_t *comm)
 {
     if (wm_comm_is_one_host(comm)
-        && !wm_coll_was_refused(comm, WM_COLL_FORM_BLOCKING))
+        && !wm_coll_was_refused(comm, WM_COLL_FORM_BLOCKING)
+        && wm_coll_is_numbered(comm))
         wm_barrier_enter(comm->barrier, false);
 }
 
 void
 wm_coll_refused(wm_comm_t *comm, wm_coll_form_t form)
 {
+    if (form == WM_COLL_FORM_BLOCKING && wm_comm_is_one_host(comm)
+        && !wm_coll_is_numbered(comm) && !wm_require_is_on(comm))
+        return; // the call had no number
     wm_coll_refuse(comm, form);
     if (form == WM_COLL_FORM_PERSISTENT && wm_comm_is_one_host(comm))
         wm_coll_refuse(comm, WM_COLL_FORM_BLOCKING);

@@ -36,7 +36,8 @@ bool
 wm_coll_is_mpis(wm_comm_t *comm, wm_coll_kind_t kind);
 
 // Replaces wm_coll_call() on a rank that needs MPI: then MPI does the call for
-// all ranks. Does not wait. No-op between hosts, where the others know it.
+// all ranks. Does not wait. No-op between hosts, where the others know it, and
+// if wm_coll_is_numbered() is false.
 void
 wm_coll_decline(wm_comm_t *comm);
 
