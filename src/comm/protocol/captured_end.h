@@ -30,7 +30,7 @@ typedef struct {
     uint32_t magic;
     uint32_t receives; // 1: the refused call is a receive
     int32_t tag;       // of a receive maybe MPI_ANY_TAG
-    char text[100];    // its error
+    char text[100];    // its error; "": the receive is captured after all
 } captured_refusal_t;
 
 _Static_assert(sizeof(captured_refusal_t) <= sizeof(captured_header_t),
@@ -42,7 +42,7 @@ typedef struct wm_captured_refused {
     bool heard;
     bool open; // the call was not captured again
     int rank;  // the other one
-    captured_refusal_t what;
+    captured_refusal_t what, withdrawn;
 } wm_captured_refused_t;
 
 struct wm_captured {
@@ -130,9 +130,9 @@ wm_captured_header_tag(const wm_comm_t *comm);
 void
 wm_captured_fail(wm_captured_t *end, const wm_error_t *err);
 
-// Notes that a call was captured after all, of this rank or (`heard`) another;
-// what another rank has told. Returns the text of a refusal of the other end,
-// and its rank, or NULL. Frees all.
+// Notes that a call was captured after all, of this rank or (`heard`) another,
+// and tells this of a receive; notes what another rank has told. Returns the
+// text of a refusal of the other end, and its rank, or NULL. Frees all.
 void
 wm_captured_withdraw_refusal(wm_comm_t *comm, bool heard, bool receives,
                              int rank, int tag);

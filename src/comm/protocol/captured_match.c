@@ -180,6 +180,7 @@ match_sender(wm_captured_t *end, int rank, const captured_header_t *header)
     end->rank = rank;
     end->tag = header->tag;
     end->matched = true;
+    wm_captured_withdraw_refusal(end->comm, false, true, rank, header->tag);
     int code = wm_captured_check_peer(end->comm, rank, &err);
     bool reached = code == 0 && header->index < WM_PORTS;
     if (code == 0 && (!reached || header->magic != HEADER_MAGIC))

@@ -2,8 +2,10 @@
 // Messages of CUDA graphs that a rank refuses when they are captured: its
 // graph lacks them, and the other rank's may wait for them. The rank tells the
 // other one, under the tag of headers. A refusal takes no partner: a call that
-// is captured again is the message, and its header withdraws the refusal. Only
-// a graph that has waited for long ends by one (captured_close.c).
+// is captured again is the message, and its header withdraws the refusal. A
+// receive has no header, and its answer may come before the refusal: the rank
+// tells that the refusal is withdrawn. Only a graph that has waited for long
+// ends by one (captured_close.c).
 #include <stdlib.h>
 
 #include "comm/engine/engine.h"
@@ -37,23 +39,38 @@ refused_get(wm_comm_t *comm, bool heard, bool receives, int rank, int tag)
         .receives = receives,
         .tag = tag,
     };
+    one->withdrawn = one->what;
     one->next = comm->captured->refused;
     comm->captured->refused = one;
     return one;
 }
 
-// The text of an entry is sent once: MPI may still be sending it.
+// Sends what the entry keeps, and never changes: MPI may still be sending it.
 static void
-refused_tell(wm_comm_t *comm, wm_captured_refused_t *one, const char *text)
+refused_send(wm_comm_t *comm, int rank, const captured_refusal_t *what)
 {
     MPI_Request request;
-    if (one->what.text[0] == 0)
-        wm_error_cut(text, sizeof one->what.text, one->what.text);
-    one->open = true;
-    if (MPI_Isend(&one->what, sizeof one->what, MPI_BYTE, one->rank,
+    if (MPI_Isend(what, sizeof *what, MPI_BYTE, rank,
                   wm_captured_header_tag(comm), comm->data, &request)
         == MPI_SUCCESS)
         wm_posted_leave(comm, &request);
+}
+
+static void
+refused_tell(wm_comm_t *comm, wm_captured_refused_t *one, const char *text)
+{
+    if (one->what.text[0] == 0)
+        wm_error_cut(text, sizeof one->what.text, one->what.text);
+    one->open = true;
+    refused_send(comm, one->rank, &one->what);
+}
+
+static void
+refused_withdraw(wm_comm_t *comm, wm_captured_refused_t *one)
+{
+    if (one->open && !one->heard && one->what.receives)
+        refused_send(comm, one->rank, &one->withdrawn);
+    one->open = false;
 }
 
 void
@@ -82,7 +99,7 @@ wm_captured_withdraw_refusal(wm_comm_t *comm, bool heard, bool receives,
         if (one->heard == heard && one->rank == rank
             && (one->what.receives != 0) == receives
             && (one->what.tag == tag || one->what.tag == MPI_ANY_TAG))
-            one->open = false;
+            refused_withdraw(comm, one);
 }
 
 void
@@ -95,7 +112,7 @@ wm_captured_hear_refusal(wm_comm_t *comm, int rank,
         return; // the wait is reported
     one->what = *what;
     one->what.text[sizeof what->text - 1] = 0;
-    one->open = true;
+    one->open = one->what.text[0] != 0;
 }
 
 const char *
