@@ -314,26 +314,35 @@ def test_memory_runs_out():
 
 @fresh
 def test_who_frees_memory_waits_for_all_streams_of_the_device():
-    """Who allocates some does not."""
+    """Launches of other threads wait for it. Allocations do not wait."""
     d = Driver()
-    word, one = d.pinned(4), d.stream()
+    word, one, two = d.pinned(4), d.stream(), d.stream()
     device, host = Ptr(d.alloc(64)), Handle(d.pinned(64))
+    filled = d.alloc(64)
 
     def free(name, memory):
         d.use(0)
         d(name, memory)
 
+    def fill():
+        d.use(0)
+        d.fill(filled, 7, 64, two)
+
     for each in (("MemFree", device), ("MemFreeHost", host)):
         ct.memset(word, 0, 4)
         d("StreamWaitValue32", one, Ptr(word), 1, 0)
         freeing = threading.Thread(target=free, args=each)
+        launching = threading.Thread(target=fill)
         freeing.start()
         d.alloc(64)
         d.pinned(64)
+        time.sleep(0.1)
+        launching.start()
         time.sleep(0.2)
-        assert freeing.is_alive()
+        assert freeing.is_alive() and launching.is_alive()
         ct.memset(word, 1, 4)
         freeing.join()
+        launching.join()
 
 
 @fresh

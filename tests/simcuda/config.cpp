@@ -162,7 +162,7 @@ attribute(CUdevice_attribute what, int device)
 static void
 deactivate(Lock &lock, Context *ctx)
 {
-    wait_for_context(lock, ctx);
+    wait_until_idle(lock, ctx);
     std::vector<RangePtr> mine;
     for (auto &item : ranges)
         if (item.second->ctx == ctx)

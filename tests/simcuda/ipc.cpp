@@ -307,7 +307,7 @@ cuIpcCloseMemHandle(CUdeviceptr ptr)
     if (range == nullptr || range->base != ptr
         || range->kind != Kind::IMPORTED)
         return CUDA_ERROR_INVALID_VALUE;
-    wait_for_context(call.lock, call.ctx);
+    wait_until_idle(call.lock, call.ctx);
     if (--range->references == 0)
         range_free(call.lock, range);
     return CUDA_SUCCESS;

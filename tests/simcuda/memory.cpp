@@ -401,7 +401,7 @@ allocate(const char *name, size_t size, Kind kind, bool pooled, uintptr_t *out)
     // The driver now looks for room in its memory pools, and waits for the
     // streams that may still use it (measured, driver 580).
     if (result == CUDA_ERROR_OUT_OF_MEMORY && a.pools) {
-        wait_for_context(call.lock, call.ctx);
+        wait_until_idle(call.lock, call.ctx);
         result = device_alloc(call.ctx, size, pooled, out);
     }
     return result;
@@ -488,7 +488,7 @@ cuMemFree(CUdeviceptr ptr)
         || range->kind == Kind::IMPORTED)
         return CUDA_ERROR_INVALID_VALUE;
     range_withdraw(range);
-    wait_for_context(call.lock, range->ctx);
+    wait_until_idle(call.lock, range->ctx);
     range_free(call.lock, range);
     return CUDA_SUCCESS;
 }
@@ -529,8 +529,7 @@ cuMemFreeHost(void *ptr)
         || range->kind != Kind::PINNED)
         return CUDA_ERROR_INVALID_VALUE;
     range_withdraw(range);
-    for (int device = 0; device < config.devices; device++)
-        wait_for_context(call.lock, &contexts[device]);
+    wait_until_idle(call.lock, nullptr);
     range_free(call.lock, range);
     return CUDA_SUCCESS;
 }

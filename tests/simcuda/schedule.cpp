@@ -207,6 +207,15 @@ due_time()
 Mark
 enqueue(const StreamPtr &s, Op op)
 {
+    Lock lock(mu, std::adopt_lock);
+    progress.wait(lock, [&] { return s->ctx->frees == 0 || s->capture; });
+    lock.release(); // the caller's
+    return append(s, std::move(op));
+}
+
+Mark
+append(const StreamPtr &s, Op op)
+{
     if (capture_take(s, op))
         return Mark();
     spoil_capture(s);
@@ -247,10 +256,18 @@ pending(const Context *ctx)
 }
 
 void
-wait_for_context(Lock &lock, const Context *ctx)
+wait_until_idle(Lock &lock, Context *only)
 {
-    for (const Mark &mark : pending(ctx))
-        wait_for(lock, mark);
+    Context *first = only != nullptr ? only : contexts;
+    Context *last = only != nullptr ? only + 1 : contexts + config.devices;
+    for (Context *ctx = first; ctx < last; ctx++)
+        ctx->frees++;
+    for (Context *ctx = first; ctx < last; ctx++)
+        for (const Mark &mark : pending(ctx))
+            wait_for(lock, mark);
+    for (Context *ctx = first; ctx < last; ctx++)
+        ctx->frees--;
+    progress.notify_all();
 }
 
 bool

@@ -69,6 +69,7 @@ struct Context {
     uint32_t peers = 0; // bit d: access to memory of device d is enabled
     CUresult error = CUDA_SUCCESS; // sticky
     StreamPtr legacy;
+    int frees = 0; // that wait for its work, and let nothing be launched
 };
 
 enum class Kind { DEVICE, IMPORTED, MANAGED, PINNED, REGISTERED };
@@ -261,8 +262,13 @@ capture_join(const StreamPtr &stream, const CapturePtr &capture,
 extern std::vector<StreamPtr> &active;
 extern std::condition_variable &progress; // notified when an op has ended
 
+// Waits first while a call of another thread frees memory.
 Mark
 enqueue(const StreamPtr &stream, Op op);
+
+// Does not: of calls that launch nothing.
+Mark
+append(const StreamPtr &stream, Op op);
 
 bool
 ended(const Mark &mark);
@@ -282,10 +288,11 @@ wait_for(Lock &lock, const Mark &mark);
 std::vector<Mark>
 pending(const Context *ctx);
 
-// Waits for all of it: a GPU's driver does so when memory is freed or
+// Waits until the device is idle, null: all devices, and lets no thread launch
+// anything on it meanwhile: a GPU's driver does so when memory is freed or
 // unmapped.
 void
-wait_for_context(Lock &lock, const Context *ctx);
+wait_until_idle(Lock &lock, Context *ctx);
 
 // Runs our operations that write this word, for which another process waits.
 bool

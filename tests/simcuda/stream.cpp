@@ -56,7 +56,7 @@ end_of(const StreamPtr &stream)
     for (const StreamPtr &other : active)
         others |= other->ctx == stream->ctx && other->blocking;
     if (stream == stream->ctx->legacy && others)
-        return enqueue(stream, Op());
+        return append(stream, Op());
     return {stream, stream->last};
 }
 
