@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -480,8 +481,16 @@ def test_death_of_a_rank_is_an_error_until_the_abort(r):
     time.sleep(0.1)
     assert r.d.call("StreamQuery", r.stream) == NOT_READY
     assert r.call("AllGather", 0, 0, Size(0), 0, comm, None) == REMOTE_ERROR
-    r("CommAbort", comm)
+    word, other = r.d.pinned(4), r.d.stream()
+    ct.memset(word, 0, 4)
+    r.d("StreamWaitValue32", other, Ptr(word), 1, 0)
+    aborting = threading.Thread(target=r, args=("CommAbort", comm))
+    aborting.start()
     r.wait()
+    time.sleep(0.1)
+    assert aborting.is_alive()  # until the GPU is idle
+    ct.memset(word, 1, 4)
+    aborting.join()
     assert r.read(recv, 2) != bytes([1, 1])
     assert r.lib.simnccl_live(b"communicators") == 0
     assert r.call("CommAbort", comm) == INVALID_ARGUMENT

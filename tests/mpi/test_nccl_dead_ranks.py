@@ -170,3 +170,65 @@ def test_an_abort_that_waits_for_a_graph_delays_nobody(tmp_path):
         **simulated_nccl.faulty(tmp_path),
     )
     assert printed.count("soon True") == printed.count("live 4") == 2, printed
+
+
+@dying.needs_ulfm
+def test_a_death_is_heard_by_all_communicators_at_once(tmp_path):
+    """An abort frees page-locked memory. The driver waits until the GPU is
+    idle, launches nothing meanwhile, and the engine waits for the driver."""
+    printed = survive(
+        tmp_path,
+        """
+        comms, alone = [made(), made()], made(MPI.COMM_SELF)
+        comms[1].on(stream).Allreduce(sent, got)
+        comms[0].Allreduce(sent, got)
+        copy, other = ones(50_000), ones(50_000)
+        alone.Allreduce(sent, copy)
+        stream.synchronize()
+        MPI.COMM_WORLD.Barrier()
+        if rank == 1:
+            die()
+        comms[1].on(stream).Allreduce(sent, got)
+        print("raised", failed(lambda: comms[0].Allreduce(sent, other)))
+        end = time.monotonic() + 0.5
+        while time.monotonic() < end:
+            alone.Iallreduce(sent, copy).Wait()
+        print("raised", failed(stream.synchronize), flush=True)
+        """,
+    )
+    assert printed.count("raised True") == 2, printed
+
+
+@dying.needs_ulfm
+def test_no_call_begins_beside_an_abort(tmp_path):
+    """Its kernel may wait for a rank that dies before the abort has ended."""
+    printed = survive(
+        tmp_path,
+        """
+        comm, alone = made(), made(MPI.COMM_SELF)
+        pair = made(MPI.COMM_WORLD.Split(rank == 1))
+        pair.on(stream).Allreduce(sent, got)
+        comm.Allreduce(sent, got)
+        copy = ones(50_000)
+        alone.Allreduce(sent, copy)
+        stream.synchronize()
+        MPI.COMM_WORLD.Barrier()
+        begun = pathlib.Path(sys.argv[0] + ".begun")
+        if rank == 1:
+            die()
+        print("raised", failed(lambda: comm.Allreduce(sent, got)), flush=True)
+        if rank == 2:
+            while not begun.exists():
+                time.sleep(0.001)
+            die()
+        pair.on(stream).Allreduce(sent, got)
+        begun.touch()
+        end = time.monotonic() + 0.7
+        while time.monotonic() < end:
+            alone.Iallreduce(sent, copy).Wait()
+        print("raised", failed(stream.synchronize), flush=True)
+        """,
+        ranks=3,
+        SIMNCCL_SLOW="50",
+    )
+    assert printed.count("raised True") == 3, printed

@@ -112,6 +112,13 @@ simcuda_demand(void *key, uint64_t number)
 }
 
 SIM_EXPORT void
+simcuda_settle(void)
+{
+    Lock lock(mu);
+    wait_until_idle(lock, nullptr);
+}
+
+SIM_EXPORT void
 simcuda_wake(void)
 {
     Lock lock(mu);

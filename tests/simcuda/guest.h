@@ -58,6 +58,10 @@ simcuda_enqueue(int device, CUstream stream,
 void
 simcuda_demand(void *line, uint64_t number);
 
+// Waits as a call does that frees page-locked memory.
+void
+simcuda_settle(void);
+
 // Makes the simulator look at steps again.
 void
 simcuda_wake(void);

@@ -330,6 +330,8 @@ end(const CommPtr &comm)
     give_up(*comm);
     driver()->wake();
     reclaim(*comm);
+    usleep((useconds_t)slow_ms() * 1000);
+    driver()->settle(); // as NCCL, which frees page-locked memory
     driver()->line_end(comm.get());
     std::lock_guard<std::mutex> guard(handles_mu);
     handles.erase(comm.get());

@@ -102,6 +102,7 @@ find_driver()
     } rows[] = {
         {"simcuda_enqueue", &found.enqueue},
         {"simcuda_demand", &found.demand},
+        {"simcuda_settle", &found.settle},
         {"simcuda_wake", &found.wake},
         {"simcuda_line_end", &found.line_end},
         {"cuCtxGetDevice", &found.device},

@@ -44,12 +44,13 @@ std::string
 last_warning();
 
 int
-slow_ms(); // what initialisation and each operation take at least
+slow_ms(); // what initialisation, each operation and an end take at least
 
 // The functions of the simulated driver.
 struct Driver {
     decltype(&simcuda_enqueue) enqueue;
     decltype(&simcuda_demand) demand;
+    decltype(&simcuda_settle) settle;
     decltype(&simcuda_wake) wake;
     decltype(&simcuda_line_end) line_end;
     CUresult (*device)(CUdevice *);
