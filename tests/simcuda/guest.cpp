@@ -115,7 +115,9 @@ SIM_EXPORT void
 simcuda_settle(void)
 {
     Lock lock(mu);
-    wait_until_idle(lock, nullptr);
+    if (capture_allows("MemFreeHost", CU_STREAM_CAPTURE_MODE_GLOBAL)
+        == CUDA_SUCCESS)
+        wait_until_idle(lock, nullptr);
 }
 
 SIM_EXPORT void

@@ -58,7 +58,8 @@ simcuda_enqueue(int device, CUstream stream,
 void
 simcuda_demand(void *line, uint64_t number);
 
-// Waits as a call does that frees page-locked memory.
+// Waits as a call of a thread of the library's own that frees page-locked
+// memory, and like it ends captures in global mode.
 void
 simcuda_settle(void);
 

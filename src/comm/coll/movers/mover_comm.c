@@ -9,6 +9,7 @@
 #include "comm/comm/failure.h"
 #include "comm/engine/engine.h"
 #include "comm/engine/modules.h"
+#include "comm/node/mapping.h"
 #include "cuda/capture.h"
 #include "cuda/event.h"
 #include "cuda/lock.h"
@@ -20,6 +21,7 @@
 
 static wm_mover_comm_t *list; // engine lock
 static _Atomic int count;     // of the list
+static _Atomic int dropped;   // those of the list without `comm`
 static _Atomic bool watching; // something of the list is to be looked at
 
 void
@@ -48,27 +50,6 @@ static void *
 mover_comm_take(void **handle)
 {
     return __atomic_exchange_n(handle, NULL, __ATOMIC_ACQ_REL);
-}
-
-wm_mover_comm_t *
-wm_mover_comm_new(wm_comm_t *comm, const wm_movers_t *movers, int device,
-                  wm_error_t *err)
-{
-    wm_mover_comm_t *own = calloc(1, sizeof *own);
-    wm_mover_abort_finish();
-    if (own == NULL) {
-        (void)wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
-        return NULL;
-    }
-    own->comm = comm;
-    own->movers = movers;
-    own->device = device;
-    pthread_mutex_init(&own->lock, NULL);
-    int code = wm_stream_create(device, &own->stream, err);
-    if (code == 0)
-        return own;
-    wm_mover_comm_free(own);
-    return NULL;
 }
 
 void
@@ -100,22 +81,92 @@ wm_mover_comm_free(wm_mover_comm_t *own)
     free(own);
 }
 
-// Takes it out of the list, so that this thread alone closes it.
-static void
-mover_comm_unlink_lock_held(const wm_mover_comm_t *own)
+// Returns true if a call on a stream has not ended, or a thread is in one.
+static bool
+mover_comm_is_used(wm_mover_comm_t *own)
 {
-    wm_mover_comm_t **at = &list;
-    while (*at != own)
-        at = &(*at)->next;
-    *at = own->next;
-    atomic_fetch_sub(&count, 1);
+    bool done = true;
+    if (pthread_mutex_trylock(&own->lock) != 0)
+        return true;
+    bool used = own->last != NULL
+                && (wm_event_done(own->device, own->last, &done, NULL) < 0
+                    || !done);
+    pthread_mutex_unlock(&own->lock);
+    return used;
 }
 
-static void
-mover_comm_close(wm_mover_comm_t *own)
+// Returns true if something on a stream may wait for another rank. Engine lock
+// held.
+static bool
+mover_comm_any_waits_lock_held(void)
 {
-    mover_comm_enter(own, mover_comm_destroy);
+    bool any = wm_mapping_would_wait();
+    for (wm_mover_comm_t *own = list; own != NULL && !any; own = own->next) {
+        bool idle = true;
+        any = !atomic_load(&own->broken)
+              && (mover_comm_is_used(own)
+                  || wm_stream_idle(own->device, own->stream, &idle, NULL) < 0
+                  || !idle);
+    }
+    return any;
+}
+
+// Takes one out of the list that nobody needs, so that this thread alone
+// closes it. NULL: none, or a stream may wait for another rank.
+static wm_mover_comm_t *
+mover_comm_take_ended(void)
+{
+    wm_engine_lock();
+    wm_mover_comm_t **at = &list;
+    while (*at != NULL
+           && ((*at)->comm != NULL || atomic_load(&(*at)->graphs) > 0))
+        at = &(*at)->next;
+    wm_mover_comm_t *ended = *at;
+    if (ended != NULL && mover_comm_any_waits_lock_held())
+        ended = NULL;
+    if (ended != NULL) {
+        *at = ended->next;
+        atomic_fetch_sub(&count, 1);
+        atomic_fetch_sub(&dropped, 1);
+    }
+    wm_engine_unlock();
+    return ended;
+}
+
+// Closes those that nobody needs. The library frees memory, for which the
+// driver waits until the GPU is idle, and which would end a capture of the
+// program. So threads of the program do this.
+static void
+mover_comm_close_ended(void)
+{
+    wm_mover_comm_t *own = NULL;
+    while (atomic_load(&dropped) > 0 && !wm_engine_is_background()
+           && (own = mover_comm_take_ended()) != NULL) {
+        mover_comm_enter(own, mover_comm_destroy);
+        wm_mover_comm_free(own);
+    }
+}
+
+wm_mover_comm_t *
+wm_mover_comm_new(wm_comm_t *comm, const wm_movers_t *movers, int device,
+                  wm_error_t *err)
+{
+    wm_mover_comm_t *own = calloc(1, sizeof *own);
+    wm_mover_abort_finish();
+    mover_comm_close_ended();
+    if (own == NULL) {
+        (void)wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
+        return NULL;
+    }
+    own->comm = comm;
+    own->movers = movers;
+    own->device = device;
+    pthread_mutex_init(&own->lock, NULL);
+    int code = wm_stream_create(device, &own->stream, err);
+    if (code == 0)
+        return own;
     wm_mover_comm_free(own);
+    return NULL;
 }
 
 // A rank that has died, or whose communicator was revoked, waits for nobody in
@@ -133,14 +184,10 @@ wm_mover_comm_drop(wm_mover_comm_t *own)
     mover_comm_look_before_end(own);
     wm_engine_lock();
     own->comm = NULL;
-    bool ended = atomic_load(&own->graphs) == 0;
-    if (ended)
-        mover_comm_unlink_lock_held(own);
+    atomic_fetch_add(&dropped, 1);
     wm_engine_unlock();
-    if (ended)
-        mover_comm_close(own);
-    else
-        atomic_store(&watching, true);
+    wm_mover_comm_watch();
+    mover_comm_close_ended();
 }
 
 static void
@@ -181,20 +228,6 @@ wm_mover_comm_note(wm_mover_comm_t *own, CUevent passed)
     if (former != NULL)
         wm_event_release(own->device, former);
     wm_mover_comm_watch();
-}
-
-// Returns true if a call on a stream has not ended, or a thread is in one.
-static bool
-mover_comm_is_used(wm_mover_comm_t *own)
-{
-    bool done = true;
-    if (pthread_mutex_trylock(&own->lock) != 0)
-        return true;
-    bool used = own->last != NULL
-                && (wm_event_done(own->device, own->last, &done, NULL) < 0
-                    || !done);
-    pthread_mutex_unlock(&own->lock);
-    return used;
 }
 
 // Sets *why to the death of a rank, if MPI knows of one.
@@ -385,6 +418,7 @@ int
 wm_mover_find_failures(wm_error_t *err)
 {
     int code = 0;
+    mover_comm_close_ended();
     wm_engine_lock();
     for (wm_mover_comm_t *own = list; own != NULL && code == 0;
          own = own->next)
@@ -412,27 +446,22 @@ mover_comm_is_watched(wm_mover_comm_t *own)
 {
     if (atomic_load(&own->broken))
         return false;
-    if (atomic_load(&own->graphs) > 0)
-        return true;
-    return own->comm != NULL && mover_comm_is_used(own);
+    return atomic_load(&own->graphs) > 0 || mover_comm_is_used(own);
 }
 
-// Looks at each. Returns one that no graph needs any more; NULL: none.
-static wm_mover_comm_t *
-mover_comm_look_at_all(bool *any)
+// Looks at each. Returns true if there is one to be looked at again.
+static bool
+mover_comm_look_at_all(void)
 {
-    wm_mover_comm_t *ended = NULL;
+    bool any = false;
     wm_error_t err;
     for (wm_mover_comm_t *own = list; own != NULL; own = own->next) {
-        *any |= own->comm == NULL;
-        if (own->comm == NULL && atomic_load(&own->graphs) == 0)
-            ended = own;
         if (!mover_comm_is_watched(own))
             continue;
-        *any = true;
+        any = true;
         (void)!wm_mover_comm_look(own, &err);
     }
-    return ended;
+    return any;
 }
 
 static void
@@ -441,21 +470,14 @@ mover_comm_serve(bool waited)
     (void)waited;
     static _Atomic int64_t looked;
     int64_t now = wm_engine_now();
-    wm_mover_comm_t *ended = NULL;
-    bool any = false;
     if (!atomic_load(&watching) || now - looked < WATCH_US
         || !wm_engine_try_lock())
         return;
     looked = now;
     atomic_store(&watching, false);
-    ended = mover_comm_look_at_all(&any);
-    if (ended != NULL)
-        mover_comm_unlink_lock_held(ended);
-    wm_engine_unlock();
-    if (ended != NULL)
-        mover_comm_close(ended);
-    if (any)
+    if (mover_comm_look_at_all())
         atomic_store(&watching, true);
+    wm_engine_unlock();
 }
 
 static int64_t

@@ -51,8 +51,9 @@ wm_mover_comm_free(wm_mover_comm_t *own);
 void
 wm_mover_comm_abort(wm_mover_comm_t *own);
 
-// Frees it, or, if graphs have calls of it, lets the progress thread free it
-// when the last of them is gone. No call is under way.
+// Frees it, or, if graphs have calls of it, or something on a stream may wait
+// for another rank, lets a later wait or call of the program do so. No call is
+// under way.
 void
 wm_mover_comm_drop(wm_mover_comm_t *own);
 

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A communicator is freed. NCCL then frees memory, for which the driver waits
+until the GPU is idle, launches nothing meanwhile, and ends captures."""
+
+import textwrap
+
+import pytest
+
+import ranks
+import simulated_nccl
+import warpmpi as wm
+
+pytestmark = [
+    pytest.mark.programs,
+    pytest.mark.skipif(not wm.is_cuda_available(), reason="needs a GPU"),
+]
+
+START = """
+import ctypes, time
+import numpy as np
+from mpi4py import MPI
+import graphs
+import warpmpi as wm
+
+world, device = MPI.COMM_WORLD, wm.get_device()
+freed, other = [wm.Comm(world.Dup()) for _ in range(2)]
+stream = wm.Stream(device)
+
+def ones(count):
+    return wm.array(np.ones(count, "f4"), device=device)
+
+def live():
+    library = ctypes.CDLL("libnccl.so.2")
+    return library.simnccl_live(b"communicators")
+
+sent, got = ones(5000), ones(5000)
+for each in freed, other:
+    each.on(stream).Allreduce(sent, got)
+stream.synchronize()
+assert live() == 4
+"""
+
+
+def free(folder, text):
+    ranks.run_text(
+        folder,
+        simulated_nccl.APART + START + textwrap.dedent(text),
+        ranks=2,
+        timeout=30,
+        **simulated_nccl.faulty(folder),
+    )
+
+
+def test_a_stream_waits_for_a_rank_that_waits_for_this_one(tmp_path):
+    free(
+        tmp_path,
+        """
+        if rank == 0:
+            other.on(stream).Allreduce(sent, got)
+            freed.Free()
+            world.send("freed", 1)
+        else:
+            freed.Free()
+            world.recv(source=0)
+            other.on(stream).Allreduce(sent, got)
+        stream.synchronize()
+        assert (np.asarray(got.to("cpu")) == 2).all()
+        assert live() == 2
+        """,
+    )
+
+
+def test_the_program_captures_meanwhile(tmp_path):
+    free(
+        tmp_path,
+        """
+        with graphs.capture(stream) as captured:
+            freed.on(stream).Allreduce(sent, got)
+        freed.Free()
+        captured[0].free()
+        with graphs.capture(stream) as captured:
+            other.on(stream).Allreduce(sent, got)
+            time.sleep(0.3)  # looks of the progress thread
+        stream.synchronize()
+        assert live() == 2
+        captured[0].free()
+        """,
+    )
