@@ -876,6 +876,11 @@ def test_no_cure_names_the_launcher_that_has_failed(
     assert told.name == "other-launcher" and told.cure.startswith(cure)
     if starter:
         assert f"({starter['path']}, {starter['owner']}" in told.text
+    # srun starts every MPI, so it belongs to none.
+    assert ("srun's --mpi" in told.text) == (starter is SRUN)
+    assert ("another MPI than" in told.text) == (
+        starter is not SRUN and cure != REMOVED
+    )
 
 
 def test_the_cure_of_an_mpi_that_does_not_start(good):
@@ -888,6 +893,10 @@ def test_the_cure_of_an_mpi_that_does_not_start(good):
     one(0, "launcher", starter=OTHER)(good)
     (told,) = found(good)
     assert told.cure == BESIDE
+    one(0, "launcher", starter=SRUN)(good)  # Open MPI 4 without PMIx aborts
+    (told,) = found(good)
+    assert told.cure.startswith("start with srun --mpi=pmix, which this MPI")
+    assert "OMPI_MCA_pml=ob1" in told.cure  # for where it was given
 
 
 def test_the_cure_of_another_number_of_ranks(good):

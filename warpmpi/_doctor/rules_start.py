@@ -84,7 +84,10 @@ def _cure_of_init(job: Job) -> str:
     known = _launched_by_own(job) is not None
     if known and not _has_failed(job, job.get(0, "mpi", "launcher")):
         return _cure_of_launcher(job)
-    return (
+    by_slurm = ""
+    if _command(job) == "srun":
+        by_slurm = _cure_of_launcher(job) + ". With that flag, "
+    return by_slurm + (
         "see what MPI says on stderr, and start a program without "
         "warpmpi the same way (python -m mpi4py.bench helloworld). Often "
         "/dev/shm or TMPDIR is full, or MPI chooses a network that does not "
@@ -335,11 +338,11 @@ def _launcher(job: Job) -> Iterator[Finding]:
     number = "one rank" if size == 1 else f"{size} ranks"
     starter = job.get(0, "launcher", "starter")
     by = f" ({_told(starter)})" if starter else ""
-    why = (
-        "the ranks do not find their launcher"
-        if _has_failed(job, job.get(0, "mpi", "launcher"))
-        else "the launcher belongs to another MPI than mpi4py's"
-    )
+    why = "the launcher belongs to another MPI than mpi4py's"
+    if _command(job) == "srun":
+        why = "MPI does not find the PMI that it needs (srun's --mpi)"
+    elif _has_failed(job, job.get(0, "mpi", "launcher")):
+        why = "the ranks do not find their launcher"
     yield Finding(
         "other-launcher",
         BROKEN,
