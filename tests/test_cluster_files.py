@@ -231,6 +231,15 @@ def test_the_script_shows_all_gpus_to_all_ranks():
         assert "--cpus-per-task=" in line
 
 
+def test_every_srun_of_the_pages_says_how_ranks_meet():
+    """Many sites have no PMI unless --mpi asks for one."""
+    pages = [path.read_text() for path in (ROOT / "docs").glob("*.md")]
+    lines = re.findall(r"^ *srun .*python.*", "\n".join(pages), re.MULTILINE)
+    assert len(lines) > 2
+    for line in lines:
+        assert "--mpi=" in line and "--gpus-per-task" not in line
+
+
 def test_the_page_names_files_and_findings_that_there_are():
     for path in re.findall(r"\(\.\./(examples/\S+?)\)", PAGE):
         assert (ROOT / path).exists(), path
