@@ -246,6 +246,9 @@ def test_the_page_names_files_and_findings_that_there_are():
     rules = "".join(
         path.read_text() for path in (ROOT / "warpmpi/_doctor").glob("*.py")
     )
-    for name in ("other-launcher", "hidden-gpus", "orte", "one-core"):
+    for name in (
+        *("other-launcher", "mpi-init", "hidden-gpus", "unconfined-gpus"),
+        *("orte", "one-core"),
+    ):
         assert f"`{name}`" in PAGE
         assert f'"{name}"' in rules

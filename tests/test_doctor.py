@@ -595,6 +595,15 @@ RULES = [
         "staged through page-locked memory",
     ),
     (
+        and_(
+            both(),
+            one(0, "environment", settings={"SLURM_GPUS_ON_NODE": "1"}),
+        ),
+        "unconfined-gpus",
+        "warning",
+        "SLURM_GPUS_ON_NODE=1, but 2 GPUs are visible to rank 0, as",
+    ),
+    (
         both(compute_mode="exclusive process"),
         "compute-mode",
         "warning",
@@ -881,6 +890,19 @@ def test_no_cure_names_the_launcher_that_has_failed(
     assert ("another MPI than" in told.text) == (
         starter is not SRUN and cure != REMOVED
     )
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"SLURM_GPUS_ON_NODE": "2"},
+        {"SLURM_GPUS_ON_NODE": "1", "CUDA_VISIBLE_DEVICES": "0,1"},
+    ],
+)
+def test_gpus_that_slurm_confines_are_no_finding(good, settings):
+    both()(good)
+    one(0, "environment", settings=settings)(good)
+    assert found(good) == []
 
 
 def test_the_cure_of_an_mpi_that_does_not_start(good):

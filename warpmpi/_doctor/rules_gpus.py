@@ -244,6 +244,33 @@ def is_hidden(job: Job) -> bool:
     return any(each.level == WARNING for each in _hidden_gpus(job))
 
 
+def _sees_more(job: Job, rank: int) -> bool:
+    """Tell if a rank sees more GPUs than Slurm has given to its step."""
+    settings = job.get(rank, "environment", "settings") or {}
+    given = settings.get("SLURM_GPUS_ON_NODE", "")
+    if "CUDA_VISIBLE_DEVICES" in settings or not given.isdigit():
+        return False
+    return len(job.devices(rank)) > int(given)
+
+
+def _unconfined(job: Job) -> Iterator[Finding]:
+    for host, ranks in job.hosts():
+        told = [rank for rank in ranks if _sees_more(job, rank)]
+        if not told:
+            continue
+        settings = job.get(told[0], "environment", "settings")
+        yield Finding(
+            "unconfined-gpus",
+            WARNING,
+            f"{host}: SLURM_GPUS_ON_NODE={settings['SLURM_GPUS_ON_NODE']}, "
+            f"but {len(job.devices(told[0]))} GPUs are visible to "
+            f"{names(told)}, as CUDA_VISIBLE_DEVICES is not set: this job may "
+            "take the GPUs of another one",
+            "leave out --gpu-bind=none, and start with --gpus-per-node, or "
+            "ask for all GPUs of the node",
+        )
+
+
 def _mig(what: str, gpu: Facts, users: list[int], ranks: list[int]) -> Finding:
     """Tell of a MIG instance; ranks outside of it are not reached by IPC."""
     whole = (
@@ -297,5 +324,6 @@ RULES: tuple[Rule, ...] = (
     _old_driver,
     _shared_gpus,
     _hidden_gpus,
+    _unconfined,
     _modes,
 )
