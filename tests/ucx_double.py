@@ -43,6 +43,12 @@ def run(folder, text, apart=False, **options):
     return ranks.run_text(folder, text, **{**DOUBLE, **options})
 
 
+def run_unasked(folder, text, transports="rc_mlx5", **options):
+    """run() apart, where nobody asks for UCX, with these transports."""
+    options = {"WARPMPI_TRANSPORT": "", **options}
+    return run(folder, text, True, SIMUCX_TRANSPORTS=transports, **options)
+
+
 # What all programs begin with.
 BEGIN = """
     import ctypes, os, signal, time

@@ -49,6 +49,18 @@ BEGIN = """
         comm = wm.Comm(plain)
 """
 
+SEND_FIRST = """
+    left, right = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+    thread = later(comm.Recv, other, left)
+    comm.Ssend(array, right, 3)
+    thread.join()
+"""
+SENDS_FIRST = (
+    ": Ssend has waited ",
+    " s for rank 1 to receive a message with tag 3 (8000 bytes, "
+    "float64); rank 1: Ssend has waited ",
+)
+
 HANGS = {
     "tags": (
         """
@@ -144,30 +156,16 @@ HANGS = {
         ),
     ),
     "both send": (
-        """
-        peer = 1 - comm.rank
-        thread = later(comm.Recv, other, peer)
-        comm.Ssend(array, peer, 3)
-        thread.join()
-        """,
+        SEND_FIRST,
         (
-            ": Ssend has waited ",
-            " s for rank 1 to receive a message with tag 3 (8000 bytes, "
-            "float64); rank 1: Ssend has waited ",
+            *SENDS_FIRST,
             ": both ranks send first: use Sendrecv or Isend",
         ),
     ),
     "ring of sends": (
-        """
-        left, right = (comm.rank - 1) % 3, (comm.rank + 1) % 3
-        thread = later(comm.Recv, other, left)
-        comm.Ssend(array, right, 3)
-        thread.join()
-        """,
+        SEND_FIRST,
         (
-            ": Ssend has waited ",
-            " s for rank 1 to receive a message with tag 3 (8000 bytes, "
-            "float64); rank 1: Ssend has waited ",
+            *SENDS_FIRST,
             ": all 3 ranks of a ring send first: use Sendrecv or Isend",
         ),
     ),

@@ -6,7 +6,7 @@ import pytest
 import compiled
 import ranks
 import ucx_double
-from ucx_double import BEGIN, DOUBLE, needs_failures, run
+from ucx_double import BEGIN, DOUBLE, needs_failures, run, run_unasked
 
 pytestmark = ucx_double.MARKS
 
@@ -131,15 +131,8 @@ def test_a_link_that_one_process_lacks_is_not_used(tmp_path):
     told = wm.transport(comm, other)
     print(told.name, told.reason, flush=True)
     """
-    printed = run(
-        tmp_path,
-        BEGIN + text,
-        apart=True,
-        WARPMPI_TRANSPORT="",
-        SIMUCX_TRANSPORTS="rc_mlx5",
-        SIMUCX_FAIL="init:-1",
-        SIMUCX_FAIL_RANK="1",
-    )
+    failing = {"SIMUCX_FAIL": "init:-1", "SIMUCX_FAIL_RANK": "1"}
+    printed = run_unasked(tmp_path, BEGIN + text, **failing)
     assert printed.count("host not both processes use UCX") == 1, printed
 
 
@@ -155,13 +148,7 @@ UNASKED = """
 @pytest.mark.parametrize("transports", ["tcp", "tcp,rc_mlx5"])
 def test_unasked_it_serves_between_hosts_with_rdma(tmp_path, transports):
     """For GPU memory alone, and if MPI does not take that."""
-    printed = run(
-        tmp_path,
-        BEGIN + UNASKED,
-        apart=True,
-        WARPMPI_TRANSPORT="",
-        SIMUCX_TRANSPORTS=transports,
-    )
+    printed = run_unasked(tmp_path, BEGIN + UNASKED, transports)
     told = "ucx 1 1 0" if "rc" in transports else "host 0 1 600000"
     assert printed.count(told) == 2, printed
 

@@ -11,7 +11,7 @@ import pytest
 
 import ranks
 import ucx_double
-from ucx_double import DOUBLE, needs_failures, run
+from ucx_double import DOUBLE, needs_failures, run, run_unasked
 
 pytestmark = ucx_double.MARKS
 FULL = os.environ.get("WARPMPI_TEST_FULL") == "1"
@@ -140,13 +140,7 @@ def test_unasked_windows_go_by_ucx_with_rdma(tmp_path):
     win.Free()
     print("done", done(), flush=True)
     """
-    printed = run(
-        tmp_path,
-        BEGIN + text,
-        apart=True,
-        WARPMPI_TRANSPORT="",
-        SIMUCX_TRANSPORTS="rc_mlx5",
-    )
+    printed = run_unasked(tmp_path, BEGIN + text)
     assert printed.count("done 1") == 2, printed
 
 
