@@ -3,7 +3,8 @@
 // kernels leave at once, but returns only when all graphs with calls of theirs
 // are gone, and when the streams of their calls have done the work before
 // these. That may be work of ours, which needs the engine, or a graph of the
-// program. So a thread of its own calls it, and nobody waits for that thread.
+// program. So a thread of its own calls it. Later calls wait for that thread
+// only while it frees memory.
 #ifndef WM_COMM_COLL_MOVERS_MOVER_ABORT_H
 #define WM_COMM_COLL_MOVERS_MOVER_ABORT_H
 

@@ -151,9 +151,9 @@ wm_mover_comm_t *
 wm_mover_comm_new(wm_comm_t *comm, const wm_movers_t *movers, int device,
                   wm_error_t *err)
 {
-    wm_mover_comm_t *own = calloc(1, sizeof *own);
     wm_mover_abort_finish();
     mover_comm_close_ended();
+    wm_mover_comm_t *own = calloc(1, sizeof *own);
     if (own == NULL) {
         (void)wm_error_set(err, WM_ERR_MEMORY, 0, "out of host memory");
         return NULL;
