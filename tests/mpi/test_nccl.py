@@ -503,6 +503,39 @@ def test_a_call_behind_one_whose_array_is_moved(tmp_path):
     )
 
 
+def test_nonblocking_calls_wait_on_the_gpu_for_no_program(tmp_path):
+    """Ranks synchronize it, or begin calls in other orders; in new classes."""
+    apart(
+        tmp_path,
+        """
+        comms = [wm.Comm(MPI.COMM_WORLD.Dup()) for _ in range(2)]
+        for each in comms:
+            each.Bcast(ones(2000))  # opens it
+            each.Allreduce(ones(2000), ones(2000))
+        for count in 2000, 500_000:
+            before = served()
+            sent, got = [[ones(count) for _ in comms] for _ in range(2)]
+            rows = list(zip(comms, sent, got))
+            begun = [comms[0].Ibcast(sent[0], root=1)] if rank == 0 else []
+            time.sleep(0.2)  # the progress thread would start it
+            device.synchronize()
+            comm.Sendrecv_replace(np.zeros(1), 1 - rank, source=1 - rank)
+            if rank == 1:
+                begun = [comms[0].Ibcast(sent[0], root=1)]
+            MPI.Request.Waitall(begun)
+            for array in sent + got:
+                array.__cuda_array_interface__  # from now on in unnamed use
+            begun = [
+                each.Iallreduce(*row) for each, *row in rows[:: 1 - 2 * rank]
+            ]
+            MPI.Request.Waitall(begun)
+            assert [get(one).max() for one in got] == [4, 3]
+            assert [get(one).min() for one in got] == [4, 3]
+            assert served() - before == 3
+        """,
+    )
+
+
 DEATH = """
     device = wm.get_device()
     nccl = ctypes.CDLL("libnccl.so.2")

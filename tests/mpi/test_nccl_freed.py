@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A communicator is freed. NCCL then frees memory, for which the driver waits
-until the GPU is idle, launches nothing meanwhile, and ends captures."""
+"""A communicator is freed, or an array. NCCL, or warpmpi, then frees memory,
+for which the driver waits until the GPU is idle. Meanwhile it launches
+nothing, and it ends captures."""
 
 import textwrap
 
@@ -84,5 +85,28 @@ def test_the_program_captures_meanwhile(tmp_path):
         stream.synchronize()
         assert live() == 2
         captured[0].free()
+        """,
+    )
+
+
+def test_an_array_is_freed(tmp_path):
+    """More than is kept: it goes back to the driver when no stream waits."""
+    free(
+        tmp_path,
+        """
+        large = wm.empty(device.total_memory // 4, "u1", device=device)
+        taken = device.free_memory
+        if rank == 0:
+            other.on(stream).Allreduce(sent, got)
+            large = None
+            world.send("freed", 1)
+        else:
+            world.recv(source=0)
+            other.on(stream).Allreduce(sent, got)
+        stream.synchronize()
+        assert (np.asarray(got.to("cpu")) == 2).all()
+        large = None
+        wm.empty(1, device=device)
+        assert device.free_memory > taken
         """,
     )

@@ -19,7 +19,8 @@
 #define REMOTE_US 8000000 // for MPI to tell which rank is lost
 #define BLOCKED_US 200000 // a call that takes so long waits for other ranks
 
-static wm_mover_comm_t *list; // engine lock
+static wm_mover_comm_t *list; // engine lock; with `list_lock` to change it
+static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic int count;     // of the list
 static _Atomic int dropped;   // those of the list without `comm`
 static _Atomic bool watching; // something of the list is to be looked at
@@ -28,9 +29,11 @@ void
 wm_mover_comm_add(wm_mover_comm_t *own)
 {
     wm_engine_lock();
+    wm_lock(&list_lock);
     own->next = list;
     list = own;
     atomic_fetch_add(&count, 1);
+    pthread_mutex_unlock(&list_lock);
     wm_engine_unlock();
 }
 
@@ -95,12 +98,15 @@ mover_comm_is_used(wm_mover_comm_t *own)
     return used;
 }
 
-// Returns true if something on a stream may wait for another rank. Engine lock
-// held.
+// Returns true if a call on a stream may wait for another rank.
 static bool
-mover_comm_any_waits_lock_held(void)
+mover_comm_any_waits(void)
 {
-    bool any = wm_mapping_would_wait();
+    bool any = false;
+    if (atomic_load(&count) == 0)
+        return false;
+    if (pthread_mutex_trylock(&list_lock) != 0)
+        return true;
     for (wm_mover_comm_t *own = list; own != NULL && !any; own = own->next) {
         bool idle = true;
         any = !atomic_load(&own->broken)
@@ -108,6 +114,7 @@ mover_comm_any_waits_lock_held(void)
                   || wm_stream_idle(own->device, own->stream, &idle, NULL) < 0
                   || !idle);
     }
+    pthread_mutex_unlock(&list_lock);
     return any;
 }
 
@@ -122,10 +129,12 @@ mover_comm_take_ended(void)
            && ((*at)->comm != NULL || atomic_load(&(*at)->graphs) > 0))
         at = &(*at)->next;
     wm_mover_comm_t *ended = *at;
-    if (ended != NULL && mover_comm_any_waits_lock_held())
+    if (ended != NULL && wm_mapping_would_wait())
         ended = NULL;
     if (ended != NULL) {
+        wm_lock(&list_lock);
         *at = ended->next;
+        pthread_mutex_unlock(&list_lock);
         atomic_fetch_sub(&count, 1);
         atomic_fetch_sub(&dropped, 1);
     }
@@ -501,7 +510,14 @@ mover_comm_finish(void)
     wm_mover_abort_finish();
 }
 
+static void
+mover_comm_begin(void)
+{
+    wm_mapping_add_waits(mover_comm_any_waits);
+}
+
 const wm_module_t wm_movers_module = {
+    .begin = mover_comm_begin,
     .end = mover_comm_finish,
     .serve = mover_comm_serve,
     .rest = mover_comm_rest,

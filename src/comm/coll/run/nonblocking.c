@@ -184,19 +184,6 @@ see_to_others(void)
     wm_engine_notify();
 }
 
-// Waits for GPUs that use host memory, which moved_coll.c would do in a step.
-static int
-await_host_memory(const wm_coll_t *call, wm_error_t *err)
-{
-    int code = 0;
-    for (int i = 0; i < 2 && code == 0; ++i) {
-        const wm_buffer_t *its = i == 0 ? call->send : call->receive;
-        if (its != NULL && !wm_buffer_on_device(its))
-            code = wm_producer_wait(&its->producer, i == 1, err);
-    }
-    return code;
-}
-
 // Finds the engine of a call whose class is not settled. WM_COLL_UNDER_WAY:
 // once the question is answered.
 static wm_coll_result_t
@@ -206,7 +193,7 @@ find_unsettled(wm_nonblocking_call_t *call, unsigned *engines, wm_error_t *err)
     *engines = wm_coll_engines_first(call->usable);
     if (*engines == 0 || wm_coll_engines_first_takes_all(*engines))
         return WM_COLL_DONE;
-    int code = await_host_memory(call->coll.participant.call, err);
+    int code = wm_nonblocking_await_program(call, err);
     if (code == 0)
         code = wm_coll_class_begin(&call->coll, &call->class, err);
     return code < 0 ? (wm_coll_result_t)code : WM_COLL_UNDER_WAY;
@@ -224,16 +211,15 @@ open_between_hosts(wm_comm_t *comm, const wm_coll_t *asked,
     wm_nonblocking_call_t *call = (*op)->call;
     if (!wm_coll_class_find(&call->coll, &engines))
         result = find_unsettled(call, &engines, err);
-    if (result == WM_COLL_UNDER_WAY) {
-        call->state = WM_NONBLOCKING_ASKED;
-        return WM_COLL_DONE;
-    }
+    bool asks = result == WM_COLL_UNDER_WAY;
     if (result == WM_COLL_DONE && engines == 0)
         result = WM_COLL_UNNUMBERED;
     else if (result == WM_COLL_DONE)
         result = (wm_coll_result_t)wm_coll_op_begin_chosen(&call->coll,
                                                            engines, err);
-    call->state = WM_NONBLOCKING_CHOSEN;
+    call->state = asks ? WM_NONBLOCKING_ASKED : WM_NONBLOCKING_BEGUN;
+    if (asks || result == WM_COLL_DONE)
+        result = (wm_coll_result_t)wm_nonblocking_announce(call, err);
     if (result != WM_COLL_DONE)
         give_up(*op);
     return result;

@@ -187,8 +187,25 @@ hear_answer(wm_nonblocking_call_t *call, bool *waits)
     if (code > 0)
         code = wm_coll_op_begin_chosen(
             &call->coll, wm_coll_engines_first(engines & call->usable), &err);
-    call->state = WM_NONBLOCKING_CHOSEN;
+    call->state = WM_NONBLOCKING_BEGUN;
     return code < 0 && wm_nonblocking_call_fail(call, &err);
+}
+
+static bool
+all_have_begun(wm_nonblocking_call_t *call, bool *waits)
+{
+    wm_error_t err;
+    int flag;
+    int code = wm_mpi_check(MPI_Test(&call->begun, &flag, MPI_STATUS_IGNORE),
+                            "MPI_Test", &err);
+    if (code < 0)
+        return wm_nonblocking_call_fail(call, &err);
+    *waits = !flag;
+    call->coll.asks = *waits ? WM_ASKS_ALONE : WM_ASKS_NOTHING;
+    if (*waits)
+        return ends_if_dead(call);
+    call->state = WM_NONBLOCKING_CHOSEN;
+    return false;
 }
 
 static bool
@@ -258,9 +275,50 @@ static bool (*const steps[])(wm_nonblocking_call_t *call, bool *waits) = {
     [WM_NONBLOCKING_PREPARED] = nonblocking_call_publish,
     [WM_NONBLOCKING_ARRIVING] = arrive,
     [WM_NONBLOCKING_ASKED] = hear_answer,
+    [WM_NONBLOCKING_BEGUN] = all_have_begun,
     [WM_NONBLOCKING_CHOSEN] = nonblocking_call_start,
     [WM_NONBLOCKING_STARTED] = nonblocking_call_advance,
 };
+
+// Returns a copy whose work the host has waited for, if no stream orders this.
+static wm_buffer_t *
+awaited(const wm_buffer_t *given, bool to_write, wm_buffer_t *copy,
+        wm_error_t *err)
+{
+    wm_producer_t *producer = &copy->producer;
+    *copy = *given;
+    if (wm_buffer_on_device(given) && producer->kind != WM_PRODUCER_DEVICE)
+        return copy;
+    if (wm_producer_wait(producer, to_write, err) < 0)
+        return NULL;
+    producer->kind = WM_PRODUCER_NONE;
+    return copy;
+}
+
+int
+wm_nonblocking_await_program(wm_nonblocking_call_t *call, wm_error_t *err)
+{
+    const wm_coll_t *asked = call->coll.participant.call;
+    call->own = *asked;
+    if (asked->send != NULL)
+        call->own.send = awaited(asked->send, false, &call->buffers[0], err);
+    if (asked->send != NULL && call->own.send == NULL)
+        return err->code;
+    if (asked->receive != NULL)
+        call->own.receive = awaited(asked->receive, true, &call->buffers[1],
+                                    err);
+    if (asked->receive != NULL && call->own.receive == NULL)
+        return err->code;
+    call->coll.participant.call = &call->own;
+    return 0;
+}
+
+int
+wm_nonblocking_announce(wm_nonblocking_call_t *call, wm_error_t *err)
+{
+    return wm_mpi_check(MPI_Ibarrier(comm_of(call)->match, &call->begun),
+                        "MPI_Ibarrier", err);
+}
 
 void
 wm_nonblocking_call_free(wm_nonblocking_call_t *call)
@@ -330,6 +388,7 @@ wm_nonblocking_call_new(wm_nonblocking_t *nonblocking, wm_comm_t *comm,
         return NULL;
     call->nonblocking = nonblocking;
     call->looks = 0;
+    call->begun = MPI_REQUEST_NULL;
     wm_coll_op_init(&call->coll, comm,
                     wm_turns_bank(comm, nonblocking->turns.asked + 1), asked,
                     form);

@@ -24,6 +24,7 @@ typedef enum {
     WM_NONBLOCKING_PREPARED, // MPI does not: waits for a bank, then its data
     WM_NONBLOCKING_ARRIVING, // waits until all have published their data
     WM_NONBLOCKING_ASKED,    // between hosts: waits for its class's engine
+    WM_NONBLOCKING_BEGUN,    // likewise: waits until all ranks have begun
     WM_NONBLOCKING_CHOSEN,   // its engine is known: waits for its turn
     WM_NONBLOCKING_STARTED,  // its engine has started
 } wm_nonblocking_state_t;
@@ -36,6 +37,9 @@ typedef struct wm_nonblocking_call {
     wm_preflight_t preflight;
     wm_coll_class_t *class; // asked: not settled as the call began
     unsigned usable;        // engines that were open then
+    MPI_Request begun;      // between hosts: ends once all ranks have begun
+    wm_coll_t own;          // of wm_nonblocking_await_program()
+    wm_buffer_t buffers[2]; // of `own`
     wm_coll_op_t coll;
 } wm_nonblocking_call_t;
 
@@ -74,6 +78,18 @@ wm_nonblocking_call_new(wm_nonblocking_t *nonblocking, wm_comm_t *comm,
 // Gives the call to MPI, in its turn.
 void
 wm_nonblocking_give_to_mpi(wm_nonblocking_call_t *call);
+
+// Waits for the program's work on the buffers that no stream orders, which a
+// step may not do: it may be work that waits for other ranks. Lock not held.
+WM_MUST_CHECK int
+wm_nonblocking_await_program(wm_nonblocking_call_t *call, wm_error_t *err);
+
+// Tells the other ranks that this rank has begun the call. An engine starts it
+// when all have: work on a GPU that waited for another rank's program would
+// keep a program from synchronizing that GPU, which that rank may wait for.
+// All ranks alike, in the order of the calls, on `match`.
+WM_MUST_CHECK int
+wm_nonblocking_announce(wm_nonblocking_call_t *call, wm_error_t *err);
 
 // Frees a call and all that it has taken.
 void
