@@ -137,5 +137,6 @@ def test_wrong_options_are_told_once(words, told):
         wrapper=TOGETHER,
         status=2,
         WARPMPI_BENCH_NCCL="/none",
+        NCCL_MULTI_RANK_GPU_ENABLE="1",  # one GPU for both is told first
     )
     assert printed.count(told) == 1 and "Traceback" not in printed

@@ -224,7 +224,7 @@ run_send(wm_mover_run_t *run, const char *data, size_t nbytes, int rank,
 {
     if (nbytes == 0)
         return 0;
-    run->sent += nbytes;
+    run->sent += rank != run->desc.comm->rank ? nbytes : 0;
     return run->own->movers->send(run->own->handle, data, nbytes, rank,
                                   run->desc.stream, err);
 }
@@ -316,6 +316,19 @@ run_broadcast(wm_mover_run_t *run, wm_error_t *err)
 
 // --- Calls that only move ---
 
+// Returns true if this rank's own block goes elsewhere: not if the source was
+// copied for it to stay.
+static bool
+run_moves_own(const wm_mover_run_t *run, const char *source)
+{
+    const wm_coll_desc_t *desc = &run->desc;
+    int own = desc->comm->rank;
+    return source == desc->source && run_gives(run, own) && run_takes(run, own)
+           && source + out_of(run, own)->at
+                  != desc->target + into_of(run, own)->at;
+}
+
+// The own block is in the group: a copy beside it would be one launch more.
 static int
 run_exchange_all(wm_mover_run_t *run, const char *source, wm_error_t *err)
 {
@@ -324,14 +337,15 @@ run_exchange_all(wm_mover_run_t *run, const char *source, wm_error_t *err)
     if (code < 0)
         return code;
     for (int rank = 0; rank < desc->comm->size && code == 0; ++rank) {
-        if (rank == desc->comm->rank)
-            continue;
+        bool own = rank == desc->comm->rank;
         const wm_span_t *out = out_of(run, rank), *into = into_of(run, rank);
+        if (own && !run_moves_own(run, source))
+            continue;
         if (run_gives(run, rank))
             code = run_send(run, source + out->at, out->nbytes, rank, err);
         if (code == 0 && run_takes(run, rank))
-            code = run_receive(run, desc->target + into->at, into->nbytes,
-                               rank, err);
+            code = run_receive(run, desc->target + into->at,
+                               own ? out->nbytes : into->nbytes, rank, err);
     }
     return run_end_group(run, code, err);
 }
@@ -340,17 +354,12 @@ static int
 run_move(wm_mover_run_t *run, wm_error_t *err)
 {
     const wm_coll_desc_t *desc = &run->desc;
-    int own = desc->comm->rank, code = 0;
     char *source = desc->source;
+    int code = 0;
     if (source_is_copied(run)) {
         source = room_of(run);
         code = run_copy(run, source, desc->source, source_bytes(run), err);
     }
-    const wm_span_t *out = out_of(run, own), *into = into_of(run, own);
-    if (code == 0 && run_gives(run, own) && run_takes(run, own)
-        && source == desc->source)
-        code = run_copy(run, desc->target + into->at, source + out->at,
-                        out->nbytes, err);
     return code < 0 ? code : run_exchange_all(run, source, err);
 }
 
