@@ -290,15 +290,21 @@ wm_coll_class_ask(const wm_coll_op_t *op, unsigned *engines, wm_error_t *err)
         .call = call->kind,
         .code = code,
         .on_device = call->on_device || (!first && class->staged),
-        .all = op->engines,
     };
     if (code < 0)
         *err = why;
-    wm_stat_add(WM_STAT_asked_collectives, 1);
-    int asked = wm_preflight_run(comm, &preflight, err);
-    if (asked == 0)
-        asked = wm_coll_engines_open(comm, call->kind, comm->colls.device,
-                                     &preflight.all, err);
+    int asked;
+    unsigned closed;
+    do { // again, for an engine that does what a closed one would have done
+        closed = comm->colls.closed;
+        preflight.all = wm_coll_op_serving(op);
+        wm_stat_add(WM_STAT_asked_collectives, 1);
+        asked = wm_preflight_run(comm, &preflight, err);
+        if (asked == 0)
+            asked = wm_coll_engines_open(comm, call->kind, comm->colls.device,
+                                         &preflight.all, err);
+    } while (asked == 0 && preflight.all == 0
+             && comm->colls.closed != closed);
     if (asked < 0) {
         if (first && code == 0) // the next call asks again
             class_forget(comm);
