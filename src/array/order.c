@@ -170,6 +170,22 @@ wm_order_before(wm_order_t *order, bool to_write, int device, CUstream stream,
     return status;
 }
 
+bool
+wm_order_is_of(wm_order_t *order, bool to_write, int device, uint64_t id)
+{
+    if (nothing_pending(order))
+        return true;
+    if (id == 0 || wm_driver_forked())
+        return false;
+    wm_lock(&order->lock);
+    bool own = !order->written
+               || (order->write.id == id && order->write.device == device);
+    for (int i = 0; to_write && i < order->reads && own; i++)
+        own = order->read[i].id == id && order->read[i].device == device;
+    pthread_mutex_unlock(&order->lock);
+    return own;
+}
+
 // Fills the mark with the common event, or with one that is recorded now and
 // becomes the common event. The mark owns a share of the event.
 static int

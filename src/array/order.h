@@ -30,6 +30,11 @@ WM_MUST_CHECK int
 wm_order_before(wm_order_t *order, bool to_write, int device, CUstream stream,
                 uint64_t id, wm_error_t *err);
 
+// Returns true if a stream with an id need not wait: all pending work is its
+// own.
+bool
+wm_order_is_of(wm_order_t *order, bool to_write, int device, uint64_t id);
+
 // Remember, by an event, the read or write that was submitted to `stream`. If
 // there is no event, they synchronise the stream instead.
 WM_MUST_CHECK int
@@ -89,6 +94,11 @@ wm_producer_is_same(const wm_producer_t *one, const wm_producer_t *other);
 WM_MUST_CHECK int
 wm_producer_idle(const wm_producer_t *producer, bool to_write, bool *idle,
                  wm_error_t *err);
+
+// Returns true if all that `stream` of `device` must wait for is its own work.
+bool
+wm_producer_is_on(const wm_producer_t *producer, bool to_write, int device,
+                  CUstream stream);
 
 // Fails if the producer's stream is being captured; see
 // wm_stream_refuse_capture.

@@ -29,6 +29,24 @@ wm_producer_is_same(const wm_producer_t *one, const wm_producer_t *other)
            && one->device == other->device && one->stream == other->stream;
 }
 
+bool
+wm_producer_is_on(const wm_producer_t *producer, bool to_write, int device,
+                  CUstream stream)
+{
+    switch (producer->kind) {
+    case WM_PRODUCER_ORDER:
+        return wm_order_is_of(producer->order, to_write, device,
+                              wm_stream_id(device, stream));
+    case WM_PRODUCER_STREAM:
+        return producer->device == device && producer->stream == stream;
+    case WM_PRODUCER_DEVICE:
+        return false;
+    case WM_PRODUCER_NONE:
+    default:
+        return true;
+    }
+}
+
 int
 wm_producer_before(const wm_producer_t *producer, bool to_write, int device,
                    CUstream stream, wm_error_t *err)

@@ -711,6 +711,27 @@ def test_the_receiver_hears_why_in_whole_words(comm, plain):
 
 
 @pytest.mark.skipif(MPI.COMM_WORLD.size != 2, reason="between two ranks")
+def test_the_kernel_of_an_exchange_is_not_launched(comm, plain):
+    """Though the other rank's waits for it already, nobody waits for ever."""
+    stream = wm.Stream(wm.get_device())
+    sent, got = (wm.zeros(1000, device=wm.get_device()) for _ in range(2))
+    words = sent, 1 - comm.rank, 0, got, 1 - comm.rank, 0
+    channel, driver = comm.on(stream), kinds.driver()
+    channel.Sendrecv(*words)
+    driver.simcuda_fail_slowly(ctypes.c_long(20_000))
+    for _ in range(3):
+        plain.Barrier()
+        if comm.rank == 0:
+            driver.simcuda_fail(b"LaunchKernel", ctypes.c_long(1), UNKNOWN)
+        with pytest.raises(wm.CudaError):
+            channel.Sendrecv(*words)
+        stream.synchronize()
+        plain.Barrier()
+        channel.Sendrecv(*words)
+        stream.synchronize()
+
+
+@pytest.mark.skipif(MPI.COMM_WORLD.size != 2, reason="between two ranks")
 @pytest.mark.parametrize("kind", ["device", "strided"])
 def test_a_stream_is_given_nothing_that_may_yet_fail(comm, plain, kind):
     """The sender fails when its header is on its way already."""

@@ -350,3 +350,79 @@ def test_a_captured_producer_is_refused(comm, capture, kind, size):
 def test_what_is_no_stream_is_refused(comm):
     with pytest.raises(TypeError, match="stream"):
         comm.on("no stream")
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("size", [1000, 100_000])
+def test_an_exchange_is_one_kernel(comm, stream, size):
+    """If what comes is short; what is sent is not held for what is long."""
+    if comm.rank > 1:
+        return
+    device, other = wm.get_device(), 1 - comm.rank
+    sent = wm.zeros(1000 if comm.rank else size, "u1", device)
+    got = wm.zeros(size if comm.rank else 1000, "u1", device)
+    channel = comm.on(stream)
+    for turn in range(40):  # more than there are buffers
+        sent.fill_(turn + comm.rank, stream=stream)
+        channel.Sendrecv(sent, other, 0, got, other, 0)
+        if turn % 8 == 0:
+            stream.synchronize()
+            assert (np.asarray(got.to("cpu")) == turn + other).all()
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.skipif(kinds.is_real(), reason="counts calls of the driver")
+def test_an_exchange_costs_few_calls(comm, stream):
+    if comm.rank > 1:
+        return
+    device, other = wm.get_device(), 1 - comm.rank
+    sent, got = (wm.zeros(1000, "u1", device) for _ in range(2))
+    counted = kinds.driver().simcuda_calls
+    names = b"EventRecord", b"StreamWaitEvent", b"LaunchKernel"
+    least = []
+    for _ in range(100):
+        before = [*map(counted, names)]
+        comm.on(stream).Sendrecv(sent, other, 0, got, other, 0)
+        least.append(
+            [counted(n) - old for n, old in zip(names, before, strict=True)]
+        )
+        stream.synchronize()
+    assert min(least) == [2, 0, 1], least
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_exchanges_at_random(comm, seed):
+    """Rings of all shifts, behind each other, on two streams of each rank."""
+    device, size = wm.get_device(), comm.size
+    turns = 300 if kinds.is_real() else 60
+    common = np.random.default_rng(seed)
+    own = np.random.default_rng([seed, comm.rank])
+    streams = [wm.Stream(device) for _ in range(2)]
+    sent, got = (
+        [wm.zeros(1 << 17, "u1", device) for _ in "abc"] for _ in "ab"
+    )
+    seen = wm.zeros((turns, 2), "u1", device)
+    expected = np.zeros((turns, 2), "u1")
+    for turn in range(turns):
+        shift = int(common.integers(size))
+        count = int(common.choice([1, 64, 5000, 60_000, 100_000]))
+        to, source = (comm.rank + shift) % size, (comm.rank - shift) % size
+        stream = streams[own.integers(2)]
+        out, into = own.choice(3), own.choice(3)
+        channel = comm.on(stream)
+        words = sent[out][:count], to, turn, got[into][:count], source, turn
+        sent[out].fill_((turn + 7 * comm.rank) % 251, stream=stream)
+        if own.integers(4):
+            channel.Sendrecv(*words)
+        else:
+            request = channel.Irecv(*words[3:])
+            channel.Send(*words[:3])
+            request.Wait()
+        for i, place in enumerate((0, count - 1)):
+            seen[turn, i : i + 1].assign(
+                got[into][place : place + 1], stream=stream, blocking=False
+            )
+        expected[turn] = (turn + 7 * source) % 251
+    for stream in streams:
+        stream.synchronize()
+    np.testing.assert_array_equal(seen.numpy(), expected)

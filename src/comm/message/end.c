@@ -133,10 +133,12 @@ wm_end_open_stream(wm_end_t *end, wm_error_t *err)
 int
 wm_end_leave_stream(wm_end_t *end, wm_error_t *err)
 {
+    const wm_access_t *access = &end->access;
     int code = 0;
     if (end->buffer.order != NULL)
-        code = wm_order_after_read(end->buffer.order, end->access.user_device,
-                                   end->access.user_stream, err);
+        code = wm_order_after(
+            end->buffer.order, NULL, access->user_device, access->user_stream,
+            wm_stream_id(access->user_device, access->user_stream), NULL, err);
     if (code == 0)
         wm_op_complete(&end->op);
     return code;

@@ -71,7 +71,7 @@ typedef struct {
     wm_fragments_t fragments;
     const wm_link_t *link; // by which an offer comes
     wm_mapping_t *mapping;
-    bool batched; // its copy or announcement goes with others
+    bool batched; // its work, or announcement, goes with others
 
     CUevent event; // end of the use of the memory by a user's stream
     bool recorded; // the event is recorded

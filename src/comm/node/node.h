@@ -15,7 +15,7 @@
 
 // Increased by each change of the data that processes exchange (headers,
 // places of memory, thresholds), and of the algorithm that a call takes.
-#define WM_WIRE_VERSION 42u
+#define WM_WIRE_VERSION 43u
 #define WM_HOST_BYTES 32
 #define WM_MACHINE_BYTES 16 // the first of these
 

@@ -14,6 +14,7 @@ wm_slot_begin(wm_slot_t *slot, uint32_t *ready_base, uint32_t *taken_base)
     *ready_base = atomic_load(&slot->ready);
     *taken_base = atomic_load(&slot->taken);
     atomic_store(&slot->posted, *ready_base);
+    atomic_store(&slot->promised, *ready_base);
 }
 
 void
@@ -33,6 +34,12 @@ void
 wm_slot_set_posted(wm_slot_t *slot, uint32_t posted)
 {
     atomic_store(&slot->posted, posted);
+}
+
+void
+wm_slot_set_promised(wm_slot_t *slot, uint32_t posted)
+{
+    atomic_store(&slot->promised, posted);
 }
 
 void

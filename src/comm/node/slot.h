@@ -58,6 +58,9 @@ typedef struct {
     // stream has been given that work. Until then the sender may fail, and no
     // stream should wait for `ready`.
     _Atomic uint32_t posted;
+    // The same value, set when the sender is about to do so: a kernel that
+    // ends if the sender fails may wait from now on.
+    _Atomic uint32_t promised;
     _Atomic uint32_t staged; // 1: `staging` is valid
     _Atomic uint32_t failed; // 1: the sender failed; see error
     wm_slot_staging_t staging;
@@ -94,9 +97,12 @@ WM_MUST_CHECK int
 wm_slot_enqueue_ready(wm_slot_t *slot, int device, CUstream stream,
                       uint32_t ready, wm_error_t *err);
 
-// Sets `posted`.
+// Sets `posted`, or `promised`.
 void
 wm_slot_set_posted(wm_slot_t *slot, uint32_t posted);
+
+void
+wm_slot_set_promised(wm_slot_t *slot, uint32_t posted);
 
 // Publishes how the offer is staged.
 void

@@ -68,6 +68,13 @@ flush_eager_ll(void)
         members[i].launched(members[i].end, code < 0 ? &err : NULL);
 }
 
+void
+wm_batch_flush_posts(int device, CUstream stream)
+{
+    if (posts.count > 0 && common.device == device && common.stream == stream)
+        flush_eager_ll();
+}
+
 static bool
 fits(const wm_batch_t *batch)
 {

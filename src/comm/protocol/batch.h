@@ -48,6 +48,10 @@ wm_batch_add_announcement(wm_end_t *end, void (*announced)(wm_end_t *end));
 void
 wm_batch_hold(void);
 
+// Launches the sends that wait for this stream, held ones too.
+void
+wm_batch_flush_posts(int device, CUstream stream);
+
 // Launches all waiting messages, held ones too. Called before an operation
 // ends that may wait here.
 void

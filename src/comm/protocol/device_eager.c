@@ -178,6 +178,7 @@ static void
 device_eager_posted(wm_end_t *end, const wm_error_t *failure)
 {
     wm_error_t err;
+    end->batched = false;
     if (failure != NULL) {
         end->fragments.next = 0;
         wm_send_fail(end, failure);
@@ -210,8 +211,13 @@ device_eager_go(wm_end_t *end, wm_error_t *err)
                                .stream = end->access.stream,
                                .posts = true},
                  &message, end, device_eager_posted);
-    if (end->paired && end->access.user_device < 0)
+    if (end->paired && (end->access.user_device < 0 || posts_on_stream(end))) {
         wm_batch_hold();
+        if (posts_on_stream(end)) { // the receiver's kernel does not wait
+            wm_slot_set_promised(end->slot, end->fragments.ready_base + 1);
+            end->batched = true; // nothing comes before it on the stream
+        }
+    }
     else if (!end->more)
         wm_batch_flush();
     return 0;
@@ -287,13 +293,16 @@ typedef struct {
 
 WM_STATE(fetch_t, fetching_of, second_state)
 
-// Returns true if the fetching kernel may be launched before the data are
-// there. Not on the sender's own device: if processes take turns on it, one
-// would wait through its turn for the other.
-static bool
-waits_in_kernel(const wm_end_t *end)
+// Not on the sender's own device, unless there is MPS: processes take turns on
+// it, and one would wait through its turn for the other.
+bool
+wm_device_eager_waits(const wm_end_t *end)
 {
-    return !fetching_of(end)->late && !wm_take_is_on_same_gpu(end);
+    const wm_device_t *device;
+    return !fetching_of(end)->late
+           && (!wm_take_is_on_same_gpu(end)
+               || (wm_device_describe(end->access.device, &device, NULL) == 0
+                   && device->mps));
 }
 
 static wm_eager_ll_t
@@ -319,7 +328,7 @@ wm_device_eager_fetch_on_stream(wm_end_t *end,
     int device = end->access.user_device;
     int code = wm_eager_ll_prepare(device, err);
     // A stream that waits for a word takes longer than a kernel that does.
-    if (code == 0 && !waits_in_kernel(end))
+    if (code == 0 && !wm_device_eager_waits(end))
         code = wm_word_wait(device, end->access.user_stream, &end->slot->ready,
                             end->fragments.ready_base + 1, err);
     if (code < 0)
@@ -382,7 +391,7 @@ device_eager_pull(wm_end_t *end, wm_error_t *err)
         end->access.idle = code > 0;
         return code;
     }
-    return wm_fragment_is_ready(end, 0) || waits_in_kernel(end)
+    return wm_fragment_is_ready(end, 0) || wm_device_eager_waits(end)
                ? device_eager_fetch(end, err)
                : 0;
 }

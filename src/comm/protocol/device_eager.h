@@ -15,6 +15,10 @@ wm_device_eager_accept(wm_end_t *end, const char **why);
 bool
 wm_device_eager_unpacks(const wm_end_t *end);
 
+// Returns true if the fetching kernel itself waits for the data.
+bool
+wm_device_eager_waits(const wm_end_t *end);
+
 // Enqueues the fetch on the user's stream, without a limit of time;
 // launched() is called as by wm_batch_add.
 WM_MUST_CHECK int

@@ -4,6 +4,7 @@
 // work is enqueued.
 #include "array/eager_ll.h"
 #include "comm/message/pack.h"
+#include "comm/protocol/batch.h"
 #include "comm/protocol/device_eager.h"
 #include "comm/protocol/fragments.h"
 #include "comm/protocol/rows.h"
@@ -14,7 +15,7 @@
 WM_STATE(bool, is_submitted, second_state)
 
 // Returns true if the message is sure to come. Before that the user's stream
-// must not wait for it, as the sender may fail.
+// must not wait for it, as the sender may fail, and the call does not end.
 static bool
 is_posted(const wm_end_t *end)
 {
@@ -22,20 +23,28 @@ is_posted(const wm_end_t *end)
 }
 
 // Ends the call: the user's stream has the work that takes the data.
+static void
+streamed_complete(wm_end_t *end)
+{
+    wm_slot_set_submitted(end->slot, end->fragments.taken_base + 1);
+    wm_op_complete(&end->op);
+}
+
 static int
 submitted(wm_end_t *end, wm_error_t *err)
 {
     // An event of ours, as the user may destroy the stream.
-    int code = wm_event_record(end->access.user_device, end->event,
-                               end->access.user_stream, err);
+    int device = end->access.user_device;
+    CUstream stream = end->access.user_stream;
+    int code = wm_event_record(device, end->event, stream, err);
     if (code == 0 && end->buffer.order != NULL)
-        code = wm_order_after_write(end->buffer.order, end->access.user_device,
-                                    end->access.user_stream, err);
+        code = wm_order_after(NULL, end->buffer.order, device, stream,
+                              wm_stream_id(device, stream), end->event, err);
     if (code < 0)
         return code;
     end->recorded = true;
-    wm_slot_set_submitted(end->slot, end->fragments.taken_base + 1);
-    wm_op_complete(&end->op);
+    if (is_posted(end))
+        streamed_complete(end);
     return 0;
 }
 
@@ -73,21 +82,37 @@ copy_on_stream(wm_end_t *end, wm_error_t *err)
     return code < 0 ? code : submitted(end, err);
 }
 
+// Returns true if a kernel that waits for the message itself can take it, and
+// the stream need not wait for anything else.
+static bool
+is_fetched_at_once(const wm_end_t *end)
+{
+    return end->header.flag != 0 && wm_device_eager_waits(end)
+           && wm_producer_is_on(&end->access.producer, true,
+                                end->access.user_device,
+                                end->access.user_stream);
+}
+
 // Enqueues the work that takes the fragment on the user's stream; does not
-// wait.
+// wait. A held send of the same call shares the kernel; else the send comes
+// first, as the stream may wait for the rank that waits for this send.
 static int
 pull_on_stream(wm_end_t *end, wm_error_t *err)
 {
     int device = end->access.user_device;
+    CUstream stream = end->access.user_stream;
+    bool at_once = is_fetched_at_once(end);
     atomic_store(wm_fragments_status(end), 0);
     *is_submitted(end) = true;
     end->fragments.next = 1;
+    if (!at_once)
+        wm_batch_flush_posts(device, stream);
     int code = wm_event_acquire(device, &end->event, err);
     if (code == 0)
         code = wm_node_register(end->peer, false, device, err);
-    if (code == 0)
-        code = wm_producer_before(&end->access.producer, true, device,
-                                  end->access.user_stream, err);
+    if (code == 0 && !at_once)
+        code = wm_producer_before(&end->access.producer, true, device, stream,
+                                  err);
     if (code < 0)
         return code;
     return end->header.flag != 0
@@ -132,9 +157,16 @@ watch_stream(wm_end_t *end, int code, wm_error_t *err)
 static int
 streamed_step(wm_end_t *end, wm_error_t *err)
 {
-    if (*is_submitted(end))
+    bool posted = is_posted(end);
+    if (*is_submitted(end)) {
+        if (end->recorded && posted && !atomic_load(&end->op.done))
+            streamed_complete(end);
         return watch_stream(end, has_ended(end, err), err);
-    if (!is_posted(end))
+    }
+    if (!posted
+        && (!wm_word_reached(&end->slot->promised,
+                             end->fragments.ready_base + 1)
+            || !is_fetched_at_once(end)))
         return wm_take_watch(end, 0, err);
     return pull_on_stream(end, err); // the next step reports a failure
 }
