@@ -539,6 +539,48 @@ def test_nonblocking_calls_wait_on_the_gpu_for_no_program(tmp_path):
     )
 
 
+def test_a_call_of_a_new_class_waits_for_no_later_work(tmp_path):
+    """Of its arrays' stream, which may wait for what follows elsewhere."""
+    apart(
+        tmp_path,
+        """
+        one, other = [wm.Comm(MPI.COMM_WORLD.Dup()) for _ in range(2)]
+        stream = wm.Stream(device)
+        for each in one, other:
+            each.Bcast(ones(2000))  # opens it
+            each.on(stream).Allreduce(ones(2000), ones(2000))
+
+        class OnStream:
+            def __init__(self, array):
+                self.__cuda_array_interface__ = {
+                    **array.__cuda_array_interface__,
+                    "stream": stream.cuda_stream,
+                }
+
+        def later():
+            other.on(stream).Allreduce(x, y)
+
+        sent, got, x, y = [ones(500_000) for _ in range(4)]
+        sent.fill_(0)
+        both = OnStream(sent), OnStream(got)
+        later()  # warm
+        stream.synchronize()
+        comm.Barrier()
+        if rank == 0:
+            sent.fill_(7)
+            request = one.Iallreduce(*both)
+            later()
+            request.Wait()
+        else:
+            one.Iallreduce(*both).Wait()
+            later()
+        stream.synchronize()
+        assert (get(got) == 7).all(), get(got)
+        assert (get(y) == 3).all()
+        """,
+    )
+
+
 DEATH = """
     device = wm.get_device()
     nccl = ctypes.CDLL("libnccl.so.2")
@@ -645,6 +687,36 @@ def test_a_rank_dies_inside_calls_of_all_forms(tmp_path):
     )
     assert printed.count("wrong []") == 2, printed
     assert printed.count("live 0") == 2, printed
+
+
+@dying.needs_ulfm
+@pytest.mark.skipif(kinds.is_real(), reason="spoils a capture on purpose")
+def test_a_failure_as_a_call_of_a_new_class_begins_is_told(tmp_path):
+    """A GPU cannot be synchronized for an array while work is captured."""
+    text = """
+    comm, stream = made(), wm.Stream(device)
+    comm.Bcast(ones(2000))  # opens it
+    sent, got = ones(500_000), ones(500_000)
+    for array in sent, got:
+        array.__cuda_array_interface__  # from now on in unnamed use
+    if last:
+        graphs.begin(stream)
+    request = comm.Iallreduce(sent, got)
+    if last:
+        graphs.end(stream)
+    try:
+        request.Wait()
+    except Exception as error:
+        print("raised", rank, error, flush=True)
+    plain.Barrier()
+    """
+    printed = dying.run_text(
+        tmp_path,
+        simulated_nccl.APART + textwrap.dedent(DEATH + text),
+        timeout=30,
+        **simulated_nccl.environment(SIMCUDA_MODE="lazy"),
+    )
+    assert len(re.findall(r"raised \d", printed)) == 2, printed
 
 
 @dying.needs_ulfm

@@ -193,9 +193,8 @@ find_unsettled(wm_nonblocking_call_t *call, unsigned *engines, wm_error_t *err)
     *engines = wm_coll_engines_first(call->usable);
     if (*engines == 0 || wm_coll_engines_first_takes_all(*engines))
         return WM_COLL_DONE;
-    int code = wm_nonblocking_await_program(call, err);
-    if (code == 0)
-        code = wm_coll_class_begin(&call->coll, &call->class, err);
+    wm_nonblocking_follow_program(call);
+    int code = wm_coll_class_begin(&call->coll, &call->class, err);
     return code < 0 ? (wm_coll_result_t)code : WM_COLL_UNDER_WAY;
 }
 

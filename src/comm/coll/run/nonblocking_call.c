@@ -8,6 +8,7 @@
 #include "comm/engine/pool.h"
 #include "comm/engine/stats.h"
 #include "comm/node/decision_log.h"
+#include "cuda/stream.h"
 
 // A rank arrives at this step of bank 0 if it does not restart the kept call.
 #define DIFFERS (WM_BARRIER_STEPS - 1)
@@ -280,37 +281,65 @@ static bool (*const steps[])(wm_nonblocking_call_t *call, bool *waits) = {
     [WM_NONBLOCKING_STARTED] = nonblocking_call_advance,
 };
 
-// Returns a copy whose work the host has waited for, if no stream orders this.
-static wm_buffer_t *
-awaited(const wm_buffer_t *given, bool to_write, wm_buffer_t *copy,
-        wm_error_t *err)
+// Orders our stream behind the program's work of now on a buffer.
+static int
+follow_stream(wm_nonblocking_call_t *call, const wm_buffer_t *given,
+              bool to_write, wm_error_t *err)
 {
-    wm_producer_t *producer = &copy->producer;
+    const wm_producer_t *producer = &given->producer;
+    int code = 0;
+    if (!call->ordered) {
+        call->device = producer->kind == WM_PRODUCER_STREAM
+                           ? producer->device
+                           : given->memory.device;
+        code = wm_stream_acquire(call->device, &call->stream, err);
+        call->ordered = code == 0;
+    }
+    return code < 0 ? code
+                    : wm_producer_before(producer, to_write, call->device,
+                                         call->stream, err);
+}
+
+// Returns a copy of a buffer that is behind the program's work of now.
+static const wm_buffer_t *
+behind_program(wm_nonblocking_call_t *call, const wm_buffer_t *given,
+               bool to_write)
+{
+    wm_buffer_t *copy = &call->buffers[to_write];
+    wm_error_t wrong;
+    bool idle = true;
+    bool by_stream = wm_buffer_on_device(given)
+                     && given->producer.kind != WM_PRODUCER_DEVICE;
     *copy = *given;
-    if (wm_buffer_on_device(given) && producer->kind != WM_PRODUCER_DEVICE)
-        return copy;
-    if (wm_producer_wait(producer, to_write, err) < 0)
-        return NULL;
-    producer->kind = WM_PRODUCER_NONE;
+    copy->producer = (wm_producer_t){.kind = WM_PRODUCER_NONE};
+    int code = wm_producer_refuse_capture(&given->producer, &wrong);
+    if (code == 0 && by_stream)
+        code = wm_producer_idle(&given->producer, to_write, &idle, &wrong);
+    else if (code == 0)
+        code = wm_producer_wait(&given->producer, to_write, &wrong);
+    if (code == 0 && !idle)
+        code = follow_stream(call, given, to_write, &wrong);
+    if (code == 0 && !idle)
+        copy->producer = (wm_producer_t){
+            .kind = WM_PRODUCER_STREAM,
+            .device = call->device,
+            .stream = call->stream,
+        };
+    if (code < 0) // the engine tells the others
+        wm_coll_op_fail(&call->coll, &wrong);
     return copy;
 }
 
-int
-wm_nonblocking_await_program(wm_nonblocking_call_t *call, wm_error_t *err)
+void
+wm_nonblocking_follow_program(wm_nonblocking_call_t *call)
 {
     const wm_coll_t *asked = call->coll.participant.call;
     call->own = *asked;
     if (asked->send != NULL)
-        call->own.send = awaited(asked->send, false, &call->buffers[0], err);
-    if (asked->send != NULL && call->own.send == NULL)
-        return err->code;
+        call->own.send = behind_program(call, asked->send, false);
     if (asked->receive != NULL)
-        call->own.receive = awaited(asked->receive, true, &call->buffers[1],
-                                    err);
-    if (asked->receive != NULL && call->own.receive == NULL)
-        return err->code;
+        call->own.receive = behind_program(call, asked->receive, true);
     call->coll.participant.call = &call->own;
-    return 0;
 }
 
 int
@@ -324,6 +353,8 @@ void
 wm_nonblocking_call_free(wm_nonblocking_call_t *call)
 {
     wm_coll_op_drop(&call->coll);
+    if (call->ordered)
+        wm_stream_release(call->device, call->stream);
     wm_pool_put(&call_pool, call);
 }
 
@@ -389,6 +420,7 @@ wm_nonblocking_call_new(wm_nonblocking_t *nonblocking, wm_comm_t *comm,
     call->nonblocking = nonblocking;
     call->looks = 0;
     call->begun = MPI_REQUEST_NULL;
+    call->ordered = false;
     wm_coll_op_init(&call->coll, comm,
                     wm_turns_bank(comm, nonblocking->turns.asked + 1), asked,
                     form);

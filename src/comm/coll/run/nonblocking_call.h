@@ -38,8 +38,13 @@ typedef struct wm_nonblocking_call {
     wm_coll_class_t *class; // asked: not settled as the call began
     unsigned usable;        // engines that were open then
     MPI_Request begun;      // between hosts: ends once all ranks have begun
-    wm_coll_t own;          // of wm_nonblocking_await_program()
-    wm_buffer_t buffers[2]; // of `own`
+    // Of wm_nonblocking_follow_program(): the call, its buffers, and a stream
+    // of ours behind the program's work, if there is any.
+    wm_coll_t own;
+    wm_buffer_t buffers[2];
+    bool ordered;
+    int device;
+    CUstream stream;
     wm_coll_op_t coll;
 } wm_nonblocking_call_t;
 
@@ -79,10 +84,12 @@ wm_nonblocking_call_new(wm_nonblocking_t *nonblocking, wm_comm_t *comm,
 void
 wm_nonblocking_give_to_mpi(wm_nonblocking_call_t *call);
 
-// Waits for the program's work on the buffers that no stream orders, which a
-// step may not do: it may be work that waits for other ranks. Lock not held.
-WM_MUST_CHECK int
-wm_nonblocking_await_program(wm_nonblocking_call_t *call, wm_error_t *err);
+// Orders a call whose engine a step will find behind the work that the program
+// has given to GPUs so far: what it gives them later may wait for this call on
+// other ranks. Waits for work that no stream orders, which a step may not do
+// either. The call tells a failure at its end. Lock not held.
+void
+wm_nonblocking_follow_program(wm_nonblocking_call_t *call);
 
 // Tells the other ranks that this rank has begun the call. An engine starts it
 // when all have: work on a GPU that waited for another rank's program would
