@@ -303,8 +303,7 @@ wm_coll_class_ask(const wm_coll_op_t *op, unsigned *engines, wm_error_t *err)
         if (asked == 0)
             asked = wm_coll_engines_open(comm, call->kind, comm->colls.device,
                                          &preflight.all, err);
-    } while (asked == 0 && preflight.all == 0
-             && comm->colls.closed != closed);
+    } while (asked == 0 && preflight.all == 0 && comm->colls.closed != closed);
     if (asked < 0) {
         if (first && code == 0) // the next call asks again
             class_forget(comm);

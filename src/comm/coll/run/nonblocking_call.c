@@ -291,7 +291,7 @@ follow_stream(wm_nonblocking_call_t *call, const wm_buffer_t *given,
     if (!call->ordered) {
         call->device = producer->kind == WM_PRODUCER_STREAM
                            ? producer->device
-                           : given->memory.device;
+                           : wm_coll_device(call->coll.participant.call);
         code = wm_stream_acquire(call->device, &call->stream, err);
         call->ordered = code == 0;
     }
