@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "cuda/driver.h"
+#include "cuda/freeing.h"
 #include "cuda/heap.h"
 #include "cuda/list.h"
 #include "cuda/lock.h"
@@ -161,11 +162,13 @@ return_idle(int device, size_t bound, bool keep_slab, bool urgent)
     memory_t *memory = &memories[device];
     wm_region_t *region;
     do {
+        wm_freeing_begin();
         wm_lock(&memory->lock);
         region = block_spare_lock_held(memory, bound, keep_slab, urgent);
         pthread_mutex_unlock(&memory->lock);
         if (region != NULL)
             return_region(device, region);
+        wm_freeing_end();
     } while (region != NULL);
 }
 
@@ -466,13 +469,17 @@ wm_memory_return_kept(void)
 {
     const wm_device_t *facts;
     if (!atomic_load_explicit(&kept, memory_order_relaxed)
-        || wm_driver_forked() || wm_memory_would_wait(false))
+        || wm_driver_forked())
         return;
-    atomic_store(&kept, false);
-    for (int i = 0; i < wm_device_count(); i++)
-        if (wm_device_describe(i, &facts, NULL) == 0)
-            trim(i, facts->total_memory / KEEP_FRACTION, false);
-    wm_pinned_trim();
+    wm_freeing_begin();
+    if (!wm_memory_would_wait(false)) {
+        atomic_store(&kept, false);
+        for (int i = 0; i < wm_device_count(); i++)
+            if (wm_device_describe(i, &facts, NULL) == 0)
+                trim(i, facts->total_memory / KEEP_FRACTION, false);
+        wm_pinned_trim();
+    }
+    wm_freeing_end();
 }
 
 void

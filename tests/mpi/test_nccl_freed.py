@@ -7,6 +7,7 @@ import textwrap
 
 import pytest
 
+import kinds
 import ranks
 import simulated_nccl
 import warpmpi as wm
@@ -42,13 +43,13 @@ assert live() == 4
 """
 
 
-def free(folder, text):
+def free(folder, text, **settings):
     ranks.run_text(
         folder,
         simulated_nccl.APART + START + textwrap.dedent(text),
         ranks=2,
         timeout=30,
-        **simulated_nccl.faulty(folder),
+        **simulated_nccl.faulty(folder, **settings),
     )
 
 
@@ -109,4 +110,41 @@ def test_an_array_is_freed(tmp_path):
         wm.empty(1, device=device)
         assert device.free_memory > taken
         """,
+    )
+
+
+@pytest.mark.skipif(kinds.is_real(), reason="slows the driver's calls down")
+def test_an_array_is_freed_as_calls_begin(tmp_path):
+    """On both ranks, beside the other's call: none begins, or none is freed.
+
+    Slow calls of the driver leave room for one between the question if a
+    stream waits, and the freeing.
+    """
+    free(
+        tmp_path,
+        """
+        import threading
+        ended = threading.Event()
+
+        def frees():
+            while not ended.is_set():
+                wm.empty(device.total_memory // 6, "u1", device=device)
+
+        thread = threading.Thread(target=frees)
+        thread.start()
+        results = [ones(5000) for _ in range(2)]
+        rows = list(zip([freed, other], results, [stream, wm.Stream(device)]))
+        for turn in range(30):
+            order = rows[:: 1 - 2 * ((rank + turn) % 2)]
+            MPI.Request.Waitall([c.Iallreduce(sent, r) for c, r, _ in order])
+            for comm, result, its in order:
+                comm.on(its).Allreduce(sent, result)
+        ended.set()
+        thread.join()
+        for comm, result, its in rows:
+            its.synchronize()
+            assert (np.asarray(result.to("cpu")) == 2).all()
+        """,
+        SIMCUDA_TOOL_US="100",
+        SIMCUDA_MEMORY=str(64 << 20),
     )

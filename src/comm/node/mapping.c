@@ -11,6 +11,7 @@
 #include "comm/engine/stats.h"
 #include "comm/node/local_peers.h"
 #include "comm/node/stream_words.h"
+#include "cuda/freeing.h"
 
 struct wm_mapping {
     wm_mapping_t *next; // next of the peer, most recently used first
@@ -112,9 +113,11 @@ wm_mapping_would_wait(void)
 static bool
 close_mapping(wm_mapping_t **link)
 {
+    wm_freeing_begin();
     bool waits = wm_mapping_would_wait() || wm_engine_is_background();
     if (!waits)
         close_now(link);
+    wm_freeing_end();
     return !waits;
 }
 

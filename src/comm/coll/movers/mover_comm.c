@@ -12,6 +12,7 @@
 #include "comm/node/mapping.h"
 #include "cuda/capture.h"
 #include "cuda/event.h"
+#include "cuda/freeing.h"
 #include "cuda/lock.h"
 #include "cuda/stream.h"
 
@@ -22,6 +23,7 @@
 static wm_mover_comm_t *list; // engine lock; with `list_lock` to change it
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic int count;     // of the list
+static _Atomic int giving;    // threads in wm_mover_comm_begin_giving()
 static _Atomic int dropped;   // those of the list without `comm`
 static _Atomic bool watching; // something of the list is to be looked at
 
@@ -103,6 +105,8 @@ static bool
 mover_comm_any_waits(void)
 {
     bool any = false;
+    if (atomic_load(&giving) > 0)
+        return true;
     if (atomic_load(&count) == 0)
         return false;
     if (pthread_mutex_trylock(&list_lock) != 0)
@@ -116,6 +120,22 @@ mover_comm_any_waits(void)
     }
     pthread_mutex_unlock(&list_lock);
     return any;
+}
+
+bool
+wm_mover_comm_begin_giving(void)
+{
+    atomic_fetch_add(&giving, 1);
+    bool may = !wm_freeing_any();
+    if (!may)
+        wm_mover_comm_end_giving();
+    return may;
+}
+
+void
+wm_mover_comm_end_giving(void)
+{
+    atomic_fetch_sub(&giving, 1);
 }
 
 // Takes one out of the list that nobody needs, so that this thread alone
@@ -149,11 +169,14 @@ static void
 mover_comm_close_ended(void)
 {
     wm_mover_comm_t *own = NULL;
-    while (atomic_load(&dropped) > 0 && !wm_engine_is_background()
-           && (own = mover_comm_take_ended()) != NULL) {
+    if (atomic_load(&dropped) == 0 || wm_engine_is_background())
+        return;
+    wm_freeing_begin();
+    while ((own = mover_comm_take_ended()) != NULL) {
         mover_comm_enter(own, mover_comm_destroy);
         wm_mover_comm_free(own);
     }
+    wm_freeing_end();
 }
 
 wm_mover_comm_t *

@@ -66,6 +66,15 @@ wm_mover_comm_keep(wm_mover_comm_t *own, CUstream stream, wm_error_t *err);
 void
 wm_mover_comm_note(wm_mover_comm_t *own, CUevent passed);
 
+// Begins to give a stream work that may wait for other ranks, until it is
+// noted, or `stream` has it: no memory is freed meanwhile. Returns false if a
+// thread frees memory just now: begin again when it has, which waits for no
+// other rank.
+WM_MUST_CHECK bool
+wm_mover_comm_begin_giving(void);
+void
+wm_mover_comm_end_giving(void);
+
 // Aborts it: its work ends, with any data, and all other ranks hear of it. The
 // first error stays. If a rank has died, *why becomes this cause.
 void

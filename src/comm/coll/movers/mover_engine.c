@@ -14,7 +14,7 @@ typedef struct {
     wm_block_t *room; // NULL: none
     CUevent end;      // of a call that is not blocking
     bool given;       // work is on the stream
-    bool waits;       // for others to be settled, or for aborts
+    bool waits;       // for others to be settled, or for memory to be freed
     bool lost;        // the library refused it, and MPI has not told why
     unsigned looks;
 } mover_t;
@@ -88,10 +88,16 @@ mover_give(wm_coll_op_t *op, wm_mover_comm_t *own, wm_error_t *err)
     wm_mover_run_t run;
     int code = wm_mover_run_fill(&run, own, op->participant.call, own->stream,
                                  err);
-    if (code == 0)
+    run.room = state->room; // taken by an earlier try
+    if (code == 0 && run.room == NULL)
         code = wm_mover_run_take(&run, err);
     state->room = run.room;
-    if (code == 0 && op->form != WM_COLL_FORM_BLOCKING)
+    state->waits = code == 0 && !wm_mover_comm_begin_giving();
+    if (code < 0 || state->waits) {
+        wm_mover_run_drop(&run);
+        return code;
+    }
+    if (op->form != WM_COLL_FORM_BLOCKING)
         code = wm_event_acquire(own->device, &state->end, err);
     if (code == 0)
         code = wm_direct_precede(&op->participant.direct, own->device,
@@ -105,17 +111,20 @@ mover_give(wm_coll_op_t *op, wm_mover_comm_t *own, wm_error_t *err)
         wm_event_release(own->device, state->end);
         state->end = NULL;
     }
+    wm_mover_comm_end_giving();
     wm_mover_run_drop(&run);
     return code;
 }
 
-wm_coll_result_t
-wm_mover_start(wm_coll_op_t *op, wm_error_t *err)
+// Gives the call to the stream, unless it has to wait: then a step tries
+// again.
+static wm_coll_result_t
+mover_try(wm_coll_op_t *op, wm_error_t *err)
 {
     wm_mover_comm_t *own = op->own;
     mover_t *state = mover_state(op);
     int settled = wm_stream_calls_look(own->comm, err);
-    *state = (mover_t){.waits = settled == 0 || wm_mover_abort_frees()};
+    state->waits = settled == 0 || wm_mover_abort_frees();
     op->looks = WM_LOOKS_AT_STREAM;
     op->begun = op->alone = !state->waits; // its steps find dead ranks
     if (state->waits)
@@ -127,12 +136,20 @@ wm_mover_start(wm_coll_op_t *op, wm_error_t *err)
     if (code == 0)
         code = mover_give(op, own, err);
     wm_device_go();
+    op->begun = op->alone = !state->waits;
     state->lost = code < 0 && wm_mover_comm_lost(own, err);
     if (code == 0 || state->lost)
         return WM_COLL_UNDER_WAY;
     own->told = true;
     wm_mover_comm_break(own, err);
     return (wm_coll_result_t)err->code;
+}
+
+wm_coll_result_t
+wm_mover_start(wm_coll_op_t *op, wm_error_t *err)
+{
+    *mover_state(op) = (mover_t){.room = NULL};
+    return mover_try(op, err);
 }
 
 // Returns 1 when the stream has passed the call, 0 if not yet.
@@ -155,7 +172,7 @@ wm_mover_step(wm_coll_op_t *op, bool *waits, wm_error_t *err)
     wm_mover_comm_t *own = op->own;
     mover_t *state = mover_state(op);
     if (state->waits) {
-        wm_coll_result_t result = wm_mover_start(op, err);
+        wm_coll_result_t result = mover_try(op, err);
         *waits = state->waits;
         return result;
     }

@@ -1,18 +1,42 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/coll/movers/mover_stream.h"
 
+#include <sched.h>
+
 #include "comm/coll/call/coll_wait.h"
 #include "comm/coll/movers/mover_abort.h"
 #include "comm/coll/movers/mover_run.h"
 #include "comm/coll/stream/coll_order.h"
 #include "comm/coll/stream/packed_coll.h"
+#include "comm/engine/engine.h"
+#include "cuda/lock.h"
 #include "cuda/stream.h"
+
+#define FREEING_US 5000000
+
+// Waits for threads that free memory. One that takes long waits for work of
+// the program, which may wait for this call. A capture launches nothing.
+static bool
+mover_stream_begin_giving(const wm_coll_stream_t *on)
+{
+    int64_t end = wm_engine_now() + FREEING_US;
+    bool begun = false;
+    if (on->capture != 0 || (begun = wm_mover_comm_begin_giving()))
+        return begun;
+    void *held = wm_gil_release();
+    while (!(begun = wm_mover_comm_begin_giving()) && wm_engine_now() < end)
+        sched_yield();
+    wm_gil_retake(held);
+    return begun;
+}
 
 // Gives the call to the stream. Others may have begun it, so memory is taken
 // before. `passed`: the end of the call; NULL: it is captured, or has failed.
+// `gives`: wm_mover_comm_end_giving() follows.
 static int
 mover_stream_enqueue_run(wm_mover_run_t *run, const wm_coll_stream_t *on,
-                         uint64_t id, CUevent *passed, wm_error_t *err)
+                         uint64_t id, CUevent *passed, bool *gives,
+                         wm_error_t *err)
 {
     wm_block_t *copy = NULL;
     wm_error_t later;
@@ -24,6 +48,7 @@ mover_stream_enqueue_run(wm_mover_run_t *run, const wm_coll_stream_t *on,
     if (code == 0)
         code = wm_packed_coll_open(&run->desc, &copy, err);
     *on->given |= code == 0;
+    *gives = code == 0 && mover_stream_begin_giving(on);
     if (code == 0)
         code = wm_mover_run_enqueue(run, err);
     if (code == 0)
@@ -46,17 +71,19 @@ mover_stream_give(wm_mover_run_t *run, const wm_coll_stream_t *on,
                   wm_error_t *err)
 {
     CUevent passed;
+    bool gives;
     uint64_t id = on->capture == 0 ? wm_stream_id(on->device, on->stream) : 0;
-    int code = mover_stream_enqueue_run(run, on, id, &passed, err);
+    int code = mover_stream_enqueue_run(run, on, id, &passed, &gives, err);
     if (code == 0)
         code = wm_coll_order_after(run->desc.call, on, id, passed, err);
-    if (code == 0 && on->capture != 0) {
+    bool captured = code == 0 && on->capture != 0;
+    if (captured)
         ++run->own->given;
-        return wm_mover_comm_keep(run->own, on->stream, err);
-    }
-    if (passed != NULL)
+    else if (passed != NULL)
         wm_mover_comm_note(run->own, passed);
-    return code;
+    if (gives)
+        wm_mover_comm_end_giving();
+    return captured ? wm_mover_comm_keep(run->own, on->stream, err) : code;
 }
 
 static int

@@ -49,6 +49,7 @@ typedef struct {
     pthread_t thread;
     bool threaded;
     _Atomic int warmed; // 1, or its error
+    bool gives;         // the first calls, whose kernels wait for other ranks
     wm_error_t thread_failure;
     wm_block_t *room;
 } opening_t;
@@ -207,14 +208,20 @@ warm_run(void *context)
     return NULL;
 }
 
+// Begins the first calls, unless memory is being freed: then a later look
+// does.
 static int
 warm_begin(opening_t *opening, wm_error_t *err)
 {
     const wm_mover_comm_t *own = opening->own;
     size_t size = (size_t)own->comm->size;
-    int code = wm_block_alloc(own->device, WARM_BYTES + WARM_SHORT * size,
-                              &opening->room, err);
-    if (code < 0)
+    int code = opening->room == NULL
+                   ? wm_block_alloc(own->device,
+                                    WARM_BYTES + WARM_SHORT * size,
+                                    &opening->room, err)
+                   : 0;
+    opening->gives = code == 0 && wm_mover_comm_begin_giving();
+    if (!opening->gives)
         return code;
     opening->state = WARMING;
     opening->threaded = wm_thread_start(warm_run, opening, &opening->thread);
@@ -376,6 +383,8 @@ nccl_open_end(opening_t *opening)
                                      opening->own->stream, NULL);
         wm_block_free(opening->room, 0, NULL, NULL);
     }
+    if (opening->gives)
+        wm_mover_comm_end_giving();
     if (opening->round == MPI_REQUEST_NULL) // else MPI may yet write
         free(opening);
 }
