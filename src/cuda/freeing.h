@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Threads that free memory. The driver then waits until the GPU is idle, and
-// launches nothing meanwhile. So a thread counts itself first, and asks then
-// if a stream waits for other processes (wm_memory_would_wait). Who launches
-// work that waits for them counts this for that question first, and looks then
-// if a thread frees memory: one of both sees the other. Any locks.
+// Counts threads that free memory: the driver then waits until the GPU is
+// idle, and launches nothing. A thread that frees begins here, and then asks
+// wm_memory_would_wait(). A thread that launches work that waits for other
+// processes first makes that answer true, and then asks wm_freeing_any(). So
+// at least one of the two sees the other, and steps back. Any thread, any
+// locks.
 #ifndef WM_CUDA_FREEING_H
 #define WM_CUDA_FREEING_H
 

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cuda/freeing.h"
 #include "cuda/lock.h"
 #include "cuda/spill.h"
 #include "cuda/memory.h"
@@ -173,17 +174,20 @@ return_kept(size_t bound, bool urgent)
 {
     for (;;) {
         void *spare = NULL;
+        wm_freeing_begin();
         wm_lock(&lock);
         bool over = kept_bytes > bound;
         if (over && !wm_memory_would_wait(urgent))
             spare = pinned_spare_lock_held();
         pthread_mutex_unlock(&lock);
-        if (spare == NULL) {
-            if (over)
-                wm_memory_keep();
-            return !over;
-        }
-        driver_free(spare);
+        if (spare != NULL)
+            driver_free(spare);
+        wm_freeing_end();
+        if (spare != NULL)
+            continue;
+        if (over)
+            wm_memory_keep();
+        return !over;
     }
 }
 

@@ -354,7 +354,7 @@ def test_what_is_no_stream_is_refused(comm):
 
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("size", [1000, 100_000])
-def test_an_exchange_is_one_kernel(comm, stream, size):
+def test_an_exchange_on_a_stream_brings_the_data(comm, stream, size):
     """If what comes is short; what is sent is not held for what is long."""
     if comm.rank > 1:
         return
@@ -387,6 +387,7 @@ def test_an_exchange_costs_few_calls(comm, stream):
             [counted(n) - old for n, old in zip(names, before, strict=True)]
         )
         stream.synchronize()
+    # Two kernels where the other rank was late.
     assert min(least) == [2, 0, 1], least
 
 

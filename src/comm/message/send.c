@@ -201,7 +201,7 @@ send_step(wm_op_t *op)
     wm_error_t err;
     wm_end_t *end = (wm_end_t *)op;
     int flag = 1, code = 0;
-    if (end->batched) // it is not announced yet
+    if (end->batched) // it waits for its batch
         return false;
     if (end->matching != MPI_REQUEST_NULL)
         code = wm_mpi_check(MPI_Test(&end->matching, &flag, MPI_STATUS_IGNORE),

@@ -55,11 +55,11 @@ typedef struct {
     // Written by the sender's host or stream:
     _Alignas(64) _Atomic uint32_t ready; // fragments that can be taken
     // The value of `ready` after the first fragment, set once the sender's
-    // stream has been given that work. Until then the sender may fail, and no
-    // stream should wait for `ready`.
+    // stream has been given that work. Until then the sender may fail, and
+    // only a kernel that ends then may wait.
     _Atomic uint32_t posted;
-    // The same value, set when the sender is about to do so: a kernel that
-    // ends if the sender fails may wait from now on.
+    // The value that `posted` will have, set before the sender's kernel is
+    // launched.
     _Atomic uint32_t promised;
     _Atomic uint32_t staged; // 1: `staging` is valid
     _Atomic uint32_t failed; // 1: the sender failed; see error

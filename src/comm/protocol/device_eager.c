@@ -213,9 +213,9 @@ device_eager_go(wm_end_t *end, wm_error_t *err)
                  &message, end, device_eager_posted);
     if (end->paired && (end->access.user_device < 0 || posts_on_stream(end))) {
         wm_batch_hold();
-        if (posts_on_stream(end)) { // the receiver's kernel does not wait
+        if (posts_on_stream(end)) { // else each rank would wait to be launched
             wm_slot_set_promised(end->slot, end->fragments.ready_base + 1);
-            end->batched = true; // nothing comes before it on the stream
+            end->batched = true; // no step before the launch
         }
     }
     else if (!end->more)

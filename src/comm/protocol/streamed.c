@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // A receive on the user's stream: the stream waits for `ready`, copies, or
 // fetches a device eager message, and writes `taken`. The call ends when this
-// work is enqueued.
+// work is enqueued and the message is posted.
 #include "array/eager_ll.h"
 #include "comm/message/pack.h"
 #include "comm/protocol/batch.h"
@@ -15,7 +15,8 @@
 WM_STATE(bool, is_submitted, second_state)
 
 // Returns true if the message is sure to come. Before that the user's stream
-// must not wait for it, as the sender may fail, and the call does not end.
+// gets only a kernel that ends if the sender fails (`promised`), and the call
+// does not end.
 static bool
 is_posted(const wm_end_t *end)
 {
@@ -30,8 +31,9 @@ streamed_complete(wm_end_t *end)
     wm_op_complete(&end->op);
 }
 
+// Notes the end of the work on the user's stream.
 static int
-submitted(wm_end_t *end, wm_error_t *err)
+streamed_submitted(wm_end_t *end, wm_error_t *err)
 {
     // An event of ours, as the user may destroy the stream.
     int device = end->access.user_device;
@@ -59,7 +61,7 @@ fetch_launched(wm_end_t *end, const wm_error_t *failure)
                                    end->access.user_device,
                                    end->access.user_stream, &err)
                      < 0)
-             || submitted(end, &err) < 0)
+             || streamed_submitted(end, &err) < 0)
         wm_fragments_launched(end, &err);
 }
 
@@ -79,7 +81,7 @@ copy_on_stream(wm_end_t *end, wm_error_t *err)
     if (code == 0)
         code = wm_slot_enqueue_taken(end->slot, device, stream,
                                      end->fragments.taken_base + 1, err);
-    return code < 0 ? code : submitted(end, err);
+    return code < 0 ? code : streamed_submitted(end, err);
 }
 
 // Returns true if a kernel that waits for the message itself can take it, and

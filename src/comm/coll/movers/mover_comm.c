@@ -20,10 +20,10 @@
 #define REMOTE_US 8000000 // for MPI to tell which rank is lost
 #define BLOCKED_US 200000 // a call that takes so long waits for other ranks
 
-static wm_mover_comm_t *list; // engine lock; with `list_lock` to change it
+static wm_mover_comm_t *list; // either lock to read, both to change it
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic int count;     // of the list
-static _Atomic int giving;    // threads in wm_mover_comm_begin_giving()
+static _Atomic int giving;    // begun, and not ended
 static _Atomic int dropped;   // those of the list without `comm`
 static _Atomic bool watching; // something of the list is to be looked at
 
@@ -100,7 +100,8 @@ mover_comm_is_used(wm_mover_comm_t *own)
     return used;
 }
 
-// Returns true if a call on a stream may wait for another rank.
+// Returns true if a call that a stream has, or is being given, may wait for
+// another rank.
 static bool
 mover_comm_any_waits(void)
 {

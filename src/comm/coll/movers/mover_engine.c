@@ -126,7 +126,7 @@ mover_try(wm_coll_op_t *op, wm_error_t *err)
     int settled = wm_stream_calls_look(own->comm, err);
     state->waits = settled == 0 || wm_mover_abort_frees();
     op->looks = WM_LOOKS_AT_STREAM;
-    op->begun = op->alone = !state->waits; // its steps find dead ranks
+    op->begun = op->alone = false;
     if (state->waits)
         return WM_COLL_UNDER_WAY;
     int code = settled < 0 ? settled : op->wrong.code;
@@ -136,7 +136,7 @@ mover_try(wm_coll_op_t *op, wm_error_t *err)
     if (code == 0)
         code = mover_give(op, own, err);
     wm_device_go();
-    op->begun = op->alone = !state->waits;
+    op->begun = op->alone = !state->waits; // its steps find dead ranks
     state->lost = code < 0 && wm_mover_comm_lost(own, err);
     if (code == 0 || state->lost)
         return WM_COLL_UNDER_WAY;

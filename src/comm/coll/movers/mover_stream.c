@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
+#define _GNU_SOURCE
 #include "comm/coll/movers/mover_stream.h"
 
-#include <sched.h>
+#include <time.h>
 
 #include "comm/coll/call/coll_wait.h"
 #include "comm/coll/movers/mover_abort.h"
@@ -13,9 +14,11 @@
 #include "cuda/stream.h"
 
 #define FREEING_US 5000000
+#define LOOK_NS 20000
 
-// Waits for threads that free memory. One that takes long waits for work of
-// the program, which may wait for this call. A capture launches nothing.
+// Waits for threads that free memory; not for one that takes so long that it
+// waits for work of the program, which may wait for this call. A capture
+// launches nothing.
 static bool
 mover_stream_begin_giving(const wm_coll_stream_t *on)
 {
@@ -25,7 +28,7 @@ mover_stream_begin_giving(const wm_coll_stream_t *on)
         return begun;
     void *held = wm_gil_release();
     while (!(begun = wm_mover_comm_begin_giving()) && wm_engine_now() < end)
-        sched_yield();
+        nanosleep(&(struct timespec){.tv_nsec = LOOK_NS}, NULL);
     wm_gil_retake(held);
     return begun;
 }

@@ -18,8 +18,8 @@
 #include "cuda/error.h"
 
 typedef struct {
-    // Between both the moves of a group, which run at once; also those of a
-    // rank to itself. The end comes also after an error.
+    // Between both the moves of a group, which run at once. It may have moves
+    // of a rank to itself. The end comes also after an error.
     int (*begin)(wm_error_t *err);
     int (*end)(wm_error_t *err);
     int (*send)(void *handle, const void *data, size_t nbytes, int rank,

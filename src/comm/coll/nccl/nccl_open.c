@@ -49,7 +49,7 @@ typedef struct {
     pthread_t thread;
     bool threaded;
     _Atomic int warmed; // 1, or its error
-    bool gives;         // the first calls, whose kernels wait for other ranks
+    bool gives;         // wm_mover_comm_end_giving() follows
     wm_error_t thread_failure;
     wm_block_t *room;
 } opening_t;

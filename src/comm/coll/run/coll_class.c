@@ -295,7 +295,7 @@ wm_coll_class_ask(const wm_coll_op_t *op, unsigned *engines, wm_error_t *err)
         *err = why;
     int asked;
     unsigned closed;
-    do { // again, for an engine that does what a closed one would have done
+    do { // again if an engine could not be opened: another may serve
         closed = comm->colls.closed;
         preflight.all = wm_coll_op_serving(op);
         wm_stat_add(WM_STAT_asked_collectives, 1);

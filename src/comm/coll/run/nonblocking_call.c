@@ -197,8 +197,9 @@ all_have_begun(wm_nonblocking_call_t *call, bool *waits)
 {
     wm_error_t err;
     int flag;
-    int code = wm_mpi_check(MPI_Test(&call->begun, &flag, MPI_STATUS_IGNORE),
-                            "MPI_Test", &err);
+    int code = wm_mpi_check(
+        MPI_Test(&call->announced, &flag, MPI_STATUS_IGNORE), "MPI_Test",
+        &err);
     if (code < 0)
         return wm_nonblocking_call_fail(call, &err);
     *waits = !flag;
@@ -345,7 +346,7 @@ wm_nonblocking_follow_program(wm_nonblocking_call_t *call)
 int
 wm_nonblocking_announce(wm_nonblocking_call_t *call, wm_error_t *err)
 {
-    return wm_mpi_check(MPI_Ibarrier(comm_of(call)->match, &call->begun),
+    return wm_mpi_check(MPI_Ibarrier(comm_of(call)->match, &call->announced),
                         "MPI_Ibarrier", err);
 }
 
@@ -419,7 +420,7 @@ wm_nonblocking_call_new(wm_nonblocking_t *nonblocking, wm_comm_t *comm,
         return NULL;
     call->nonblocking = nonblocking;
     call->looks = 0;
-    call->begun = MPI_REQUEST_NULL;
+    call->announced = MPI_REQUEST_NULL;
     call->ordered = false;
     wm_coll_op_init(&call->coll, comm,
                     wm_turns_bank(comm, nonblocking->turns.asked + 1), asked,

@@ -37,7 +37,8 @@ typedef struct wm_nonblocking_call {
     wm_preflight_t preflight;
     wm_coll_class_t *class; // asked: not settled as the call began
     unsigned usable;        // engines that were open then
-    MPI_Request begun;      // between hosts: ends once all ranks have begun
+    // Between hosts: ends once all ranks have begun; left to MPI on an error.
+    MPI_Request announced;
     // Of wm_nonblocking_follow_program(): the call, its buffers, and a stream
     // of ours behind the program's work, if there is any.
     wm_coll_t own;
