@@ -427,3 +427,35 @@ def test_exchanges_at_random(comm, seed):
     for stream in streams:
         stream.synchronize()
     np.testing.assert_array_equal(seen.numpy(), expected)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_exchanges_beside_long_messages(world, seed):
+    """A stream waits for no receiver before a send that was promised."""
+    device, stream, size = (
+        wm.get_device(),
+        wm.Stream(wm.get_device()),
+        world.size,
+    )
+    short, long = (wm.Comm(world.Dup()) for _ in range(2))
+    right, left = (world.rank + 1) % size, (world.rank - 1) % size
+    rng = np.random.default_rng([seed, world.rank])
+    sent, got = (wm.zeros(1000, "u1", device) for _ in range(2))
+    out, into = (wm.zeros(200_000, "u1", device) for _ in range(2))
+    for turn in range(240):
+        sent.fill_(turn + world.rank, stream=stream)
+        out.fill_(turn + world.rank, stream=stream)
+        requests = [long.on(stream).Irecv(into, left, 1)]
+        early = rng.integers(2)
+        if early:
+            requests.append(long.on(stream).Isend(out, right, 1))
+        short.on(stream).Sendrecv(sent, left, 2, got, right, 2)
+        if not early:
+            requests.append(long.on(stream).Isend(out, right, 1))
+        for request in requests:
+            request.Wait()
+        if turn % 16 == 0:
+            stream.synchronize()
+            assert (got.numpy() == turn + right).all()
+            assert (into.numpy() == turn + left).all()
+    stream.synchronize()

@@ -8,6 +8,7 @@
 #include "comm/engine/stats.h"
 #include "comm/link/link.h"
 #include "comm/message/protocol.h"
+#include "comm/protocol/batch.h"
 #include "comm/protocol/eager.h"
 #include "comm/protocol/fragments.h"
 #include "comm/protocol/staging_ring.h"
@@ -126,11 +127,12 @@ wm_offer_look(wm_end_t *end, wm_error_t *err)
 }
 
 // Lets the user's stream, which sends, go on when the receiver's stream has
-// taken the data.
+// taken the data. That stream may wait for a held send of ours before.
 static int
 follow_receiver(wm_end_t *end, wm_error_t *err)
 {
     int device = end->access.user_device;
+    wm_batch_flush_posts(device, end->access.user_stream);
     int code = wm_node_register(wm_node_self(), false, device, err);
     if (code == 0)
         code = wm_word_wait(device, end->access.user_stream, &end->slot->taken,
