@@ -432,11 +432,8 @@ def test_exchanges_at_random(comm, seed):
 @pytest.mark.parametrize("seed", range(2))
 def test_exchanges_beside_long_messages(world, seed):
     """A stream waits for no receiver before a send that was promised."""
-    device, stream, size = (
-        wm.get_device(),
-        wm.Stream(wm.get_device()),
-        world.size,
-    )
+    device, size = wm.get_device(), world.size
+    stream = wm.Stream(device)
     short, long = (wm.Comm(world.Dup()) for _ in range(2))
     right, left = (world.rank + 1) % size, (world.rank - 1) % size
     rng = np.random.default_rng([seed, world.rank])
@@ -458,4 +455,27 @@ def test_exchanges_beside_long_messages(world, seed):
             stream.synchronize()
             assert (got.numpy() == turn + right).all()
             assert (into.numpy() == turn + left).all()
+    stream.synchronize()
+
+
+@pytest.mark.ranks(2)
+def test_an_exchange_whose_receive_fails_has_sent(comm, stream):
+    """What the program then enqueues on the stream comes behind the send."""
+    if comm.rank > 1:
+        return
+    device, other = wm.get_device(), 1 - comm.rank
+    sent, got = (wm.zeros(5000, "u1", device) for _ in range(2))
+    for turn in range(60):
+        short = (turn + comm.rank) % 3 == 0
+        sent.fill_(turn + comm.rank, stream=stream)
+        words = sent, other, 0, got[:100] if short else got, other, 0
+        if short:
+            with pytest.raises(MPI.Exception):
+                comm.on(stream).Sendrecv(*words)
+        else:
+            comm.on(stream).Sendrecv(*words)
+        sent.fill_(255, stream=stream)
+        if not short:
+            stream.synchronize()
+            assert (got.numpy() == turn + other).all(), turn
     stream.synchronize()

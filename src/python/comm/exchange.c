@@ -212,6 +212,8 @@ run(PyObject *self, exchange_t *exchange)
             if (code < 0)
                 wm_py_raise(&err);
         }
+        else
+            WM_PY_UNLOCKED(wm_send_flush()); // what follows comes behind it
         wm_op_release_told(receiving);
         wm_op_release_told(sending); // else the operation completes by itself
     }
