@@ -52,7 +52,7 @@ def test_the_quota_of_a_container(build, tmp_path, files, cores):
     assert done.stdout == f"{cores}\n"
 
 
-MAPPED = "node/mapping", "node/rkey", "engine/stats"
+MAPPED = "comm/node/mapping", "comm/node/rkey", "comm/engine/stats"
 STRIDED = "array/strided", "array/layout", "array/dtype", "cuda/error"
 
 
@@ -61,7 +61,7 @@ STRIDED = "array/strided", "array/layout", "array/dtype", "cuda/error"
     "one full wrapped background resting wanted exports addresses".split(),
 )
 def test_notices(build, case):
-    run(build("notices", *(f"comm/{part}" for part in MAPPED)), case)
+    run(build("notices", *MAPPED, "cuda/freeing"), case)
 
 
 @pytest.mark.parametrize("words", [(), ("first",)])
