@@ -191,13 +191,9 @@ wm_access_open_named(wm_access_t *access, wm_error_t *err)
 {
     if (access->opened)
         return 0;
-    const wm_producer_t *producer = &access->producer;
     access->stream = access->user_stream;
-    int code = wm_producer_is_on(producer, access->to_write, access->device,
-                                 access->stream)
-                   ? 0
-                   : wm_producer_before(producer, access->to_write,
-                                        access->device, access->stream, err);
+    int code = wm_producer_before(&access->producer, access->to_write,
+                                  access->device, access->stream, err);
     access->opened = code == 0;
     return code;
 }

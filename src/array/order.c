@@ -124,14 +124,24 @@ wm_order_free(wm_order_t *order)
     free(order);
 }
 
+// Returns true if the work is on this stream, whose id is asked for if need
+// be.
+static bool
+is_own(const mark_t *mark, comer_t *comer)
+{
+    if (mark->id == 0 || mark->device != comer->device)
+        return false;
+    if (comer->id == 0)
+        comer->id = wm_stream_id(comer->device, comer->stream);
+    return mark->id == comer->id;
+}
+
 // Makes the stream wait for the mark. The stream that the work is on needs no
 // wait.
 static int
 follow_mark(mark_t *mark, comer_t *comer, wm_error_t *err)
 {
-    bool same = comer->id != 0 && mark->id == comer->id
-                && mark->device == comer->device;
-    if (!same) {
+    if (!is_own(mark, comer)) {
         int status = wm_stream_wait_event(comer->device, comer->stream,
                                           mark->event, err);
         if (status < 0)
@@ -171,17 +181,17 @@ wm_order_before(wm_order_t *order, bool to_write, int device, CUstream stream,
 }
 
 bool
-wm_order_is_of(wm_order_t *order, bool to_write, int device, uint64_t id)
+wm_order_is_of(wm_order_t *order, bool to_write, int device, CUstream stream)
 {
+    comer_t comer = {.device = device, .stream = stream};
     if (nothing_pending(order))
         return true;
-    if (id == 0 || wm_driver_forked())
+    if (wm_driver_forked())
         return false;
     wm_lock(&order->lock);
-    bool own = !order->written
-               || (order->write.id == id && order->write.device == device);
+    bool own = !order->written || is_own(&order->write, &comer);
     for (int i = 0; to_write && i < order->reads && own; i++)
-        own = order->read[i].id == id && order->read[i].device == device;
+        own = is_own(&order->read[i], &comer);
     pthread_mutex_unlock(&order->lock);
     return own;
 }

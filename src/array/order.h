@@ -24,16 +24,16 @@ void
 wm_order_free(wm_order_t *order);
 
 // Makes `stream` of `device`, which will read, wait for the last write; if it
-// will write, for all later reads, too. A stream whose id is known
-// (wm_stream_id; 0: unknown) does not wait for its own pending work.
+// will write, for all later reads, too. A stream does not wait for its own
+// pending work, if that was remembered with an id (wm_stream_id). `id` is that
+// of the stream; 0: asked for if need be.
 WM_MUST_CHECK int
 wm_order_before(wm_order_t *order, bool to_write, int device, CUstream stream,
                 uint64_t id, wm_error_t *err);
 
-// Returns true if a stream with an id need not wait: all pending work is its
-// own.
+// Returns true if wm_order_before() would let the stream wait for nothing.
 bool
-wm_order_is_of(wm_order_t *order, bool to_write, int device, uint64_t id);
+wm_order_is_of(wm_order_t *order, bool to_write, int device, CUstream stream);
 
 // Remember, by an event, the read or write that was submitted to `stream`. If
 // there is no event, they synchronise the stream instead.

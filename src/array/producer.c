@@ -35,8 +35,7 @@ wm_producer_is_on(const wm_producer_t *producer, bool to_write, int device,
 {
     switch (producer->kind) {
     case WM_PRODUCER_ORDER:
-        return wm_order_is_of(producer->order, to_write, device,
-                              wm_stream_id(device, stream));
+        return wm_order_is_of(producer->order, to_write, device, stream);
     case WM_PRODUCER_STREAM:
         return producer->device == device && producer->stream == stream;
     case WM_PRODUCER_DEVICE:

@@ -103,16 +103,15 @@ pull_on_stream(wm_end_t *end, wm_error_t *err)
 {
     int device = end->access.user_device;
     CUstream stream = end->access.user_stream;
-    bool at_once = is_fetched_at_once(end);
     atomic_store(wm_fragments_status(end), 0);
     *is_submitted(end) = true;
     end->fragments.next = 1;
-    if (!at_once)
+    if (!is_fetched_at_once(end))
         wm_batch_flush_posts(device, stream);
     int code = wm_event_acquire(device, &end->event, err);
     if (code == 0)
         code = wm_node_register(end->peer, false, device, err);
-    if (code == 0 && !at_once)
+    if (code == 0)
         code = wm_producer_before(&end->access.producer, true, device, stream,
                                   err);
     if (code < 0)
