@@ -469,17 +469,13 @@ wm_memory_return_kept(void)
 {
     const wm_device_t *facts;
     if (!atomic_load_explicit(&kept, memory_order_relaxed)
-        || wm_driver_forked())
+        || wm_driver_forked() || wm_memory_would_wait(false))
         return;
-    wm_freeing_begin();
-    if (!wm_memory_would_wait(false)) {
-        atomic_store(&kept, false);
-        for (int i = 0; i < wm_device_count(); i++)
-            if (wm_device_describe(i, &facts, NULL) == 0)
-                trim(i, facts->total_memory / KEEP_FRACTION, false);
-        wm_pinned_trim();
-    }
-    wm_freeing_end();
+    atomic_store(&kept, false);
+    for (int i = 0; i < wm_device_count(); i++)
+        if (wm_device_describe(i, &facts, NULL) == 0)
+            trim(i, facts->total_memory / KEEP_FRACTION, false);
+    wm_pinned_trim();
 }
 
 void

@@ -10,6 +10,10 @@
 
 #include <stdbool.h>
 
+// A thread that takes longer waits for work of the program, microseconds. That
+// work may wait for who waits for this thread: then nobody does any longer.
+#define WM_FREEING_US 5000000
+
 void
 wm_freeing_begin(void);
 void

@@ -149,8 +149,7 @@ ucx_init(wm_ucx_t *ucx, const char *scheme, wm_error_t *err)
 }
 
 // Without RDMA UCX itself would copy device memory in pieces of 8 KiB, and 1
-// MiB would take 2.2 ms over TCP. By pipelined puts it takes 0.24 to
-// 0.34 ms.
+// MiB would take 2.2 ms over TCP. By pipelined puts it takes 0.24 to 0.34 ms.
 static int
 ucx_make_context(bool asked, wm_ucx_t *ucx, wm_error_t *err)
 {

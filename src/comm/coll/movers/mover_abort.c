@@ -7,9 +7,9 @@
 
 #include "comm/engine/engine.h"
 #include "cuda/device.h"
+#include "cuda/freeing.h"
 #include "cuda/lock.h"
 
-#define FINISH_US 5000000
 #define LOOK_US 1000
 
 typedef struct mover_abort {
@@ -115,7 +115,7 @@ wm_mover_abort_frees(void)
         if (abort->graphs != NULL && atomic_load(abort->graphs) > 0)
             abort->begun = now;
         else
-            frees |= now - abort->begun < FINISH_US;
+            frees |= now - abort->begun < WM_FREEING_US;
     pthread_mutex_unlock(&mutex);
     return frees;
 }

@@ -29,8 +29,8 @@ wm_mover_abort_now(const wm_movers_t *movers, int device, void *handle,
 // Returns true while aborts under way free what they have. A kernel that is
 // launched meanwhile, and waits for a rank that dies, would keep the driver
 // from freeing this, and then the driver launches nothing for anybody. Aborts
-// that wait for graphs of the program free nothing yet. One that takes five
-// seconds waits for a stream: then nobody waits for it any longer.
+// that wait for graphs of the program free nothing yet. Nobody waits longer
+// for one than WM_FREEING_US.
 bool
 wm_mover_abort_frees(void);
 

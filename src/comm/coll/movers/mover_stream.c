@@ -10,19 +10,18 @@
 #include "comm/coll/stream/coll_order.h"
 #include "comm/coll/stream/packed_coll.h"
 #include "comm/engine/engine.h"
+#include "cuda/freeing.h"
 #include "cuda/lock.h"
 #include "cuda/stream.h"
 
-#define FREEING_US 5000000
 #define LOOK_NS 20000
 
-// Waits for threads that free memory; not for one that takes so long that it
-// waits for work of the program, which may wait for this call. A capture
+// Waits for threads that free memory, WM_FREEING_US at most. A capture
 // launches nothing.
 static bool
 mover_stream_begin_giving(const wm_coll_stream_t *on)
 {
-    int64_t end = wm_engine_now() + FREEING_US;
+    int64_t end = wm_engine_now() + WM_FREEING_US;
     bool begun = false;
     if (on->capture != 0 || (begun = wm_mover_comm_begin_giving()))
         return begun;

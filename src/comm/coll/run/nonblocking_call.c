@@ -282,7 +282,7 @@ static bool (*const steps[])(wm_nonblocking_call_t *call, bool *waits) = {
     [WM_NONBLOCKING_STARTED] = nonblocking_call_advance,
 };
 
-// Orders our stream behind the program's work of now on a buffer.
+// Orders our stream behind the work that the program has enqueued on a buffer.
 static int
 follow_stream(wm_nonblocking_call_t *call, const wm_buffer_t *given,
               bool to_write, wm_error_t *err)
@@ -301,7 +301,8 @@ follow_stream(wm_nonblocking_call_t *call, const wm_buffer_t *given,
                                          call->stream, err);
 }
 
-// Returns a copy of a buffer that is behind the program's work of now.
+// Returns a copy of a buffer that is behind the work that the program has
+// enqueued.
 static const wm_buffer_t *
 behind_program(wm_nonblocking_call_t *call, const wm_buffer_t *given,
                bool to_write)

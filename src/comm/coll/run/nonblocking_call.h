@@ -39,8 +39,8 @@ typedef struct wm_nonblocking_call {
     unsigned usable;        // engines that were open then
     // Between hosts: ends once all ranks have begun; left to MPI on an error.
     MPI_Request announced;
-    // Of wm_nonblocking_follow_program(): the call, its buffers, and a stream
-    // of ours behind the program's work, if there is any.
+    // wm_nonblocking_follow_program() sets these: the call, its buffers, and a
+    // stream of ours behind the program's work, if there is any.
     wm_coll_t own;
     wm_buffer_t buffers[2];
     bool ordered;
