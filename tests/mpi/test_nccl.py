@@ -840,8 +840,12 @@ def test_an_opening_that_is_refused_leaves_nothing(tmp_path):
             assert "use one GPU" in reason, reason
 
     refused(3)
+    time.sleep(0.5)  # threads that have returned leave the list a little later
     before, done = left(), []
     refused(10)
+    end = time.monotonic() + 10
+    while left() != before and time.monotonic() < end:
+        time.sleep(0.01)
     assert left() == before, (left(), before)
     thread = threading.Thread(target=ask)
     thread.start()
