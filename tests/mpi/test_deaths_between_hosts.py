@@ -196,7 +196,7 @@ PROGRAM = """
             if "PROC_FAILED" not in told and "REVOKED" not in told:
                 wrong.append(f"{told}: {error}")
         except Exception as error:
-            wrong.append(repr(error))
+            wrong.append(f"{error!r} after {time.monotonic() - begun:.1f} s")
         took = time.monotonic() - begun
         if took > PATIENCE:
             wrong.append(f"{took:.1f} s")
