@@ -5,6 +5,7 @@ import os
 
 import pytest
 
+import compiled
 import dying
 import warpmpi as wm
 
@@ -102,6 +103,78 @@ def test_the_others_hear_of_it_and_go_on(tmp_path, how, kind, size):
         printed
     )
     assert printed.count(f"again True {left}") == left, printed
+
+
+# Open MPI tells of the death again when a message has come since, and the
+# request has ended.
+HOLDING = """
+    #include <mpi.h>
+    #include <mpi-ext.h>
+    int holds; // the next error of a receive, until a message comes
+    int
+    MPI_Test(MPI_Request *request, int *flag, MPI_Status *status)
+    {
+        int result = PMPI_Test(request, flag, status), class, came = 0;
+        MPI_Error_class(result, &class);
+        if (class != MPIX_ERR_PROC_FAILED_PENDING || !holds)
+            return result;
+        for (holds = 0; !came;)
+            PMPI_Request_get_status(*request, &came, MPI_STATUS_IGNORE);
+        return result;
+    }
+"""
+COMES = """
+    import pathlib
+    os.environ["WARPMPI_HOST"] = f"host {MPI.COMM_WORLD.rank}"
+    MPI.COMM_WORLD.Set_errhandler(MPI.ERRORS_RETURN)
+    comm = wm.Comm(MPI.COMM_WORLD)
+    memory, ones = wm.zeros(4, "f4"), wm.ones(4, "f4")
+    is_message = sys.argv[2] == "a message"
+    win = None if is_message else wm.Win.Create(memory, 4, comm=comm)
+    holds = ctypes.c_int.in_dll(ctypes.CDLL(sys.argv[1]), "holds")
+    told = pathlib.Path(sys.argv[1]).with_name("told")
+    holds.value = comm.rank == 2
+    comm.Barrier()
+    if comm.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def tell():
+        while holds.value:
+            time.sleep(0.01)
+        told.touch()
+
+    if comm.rank == 2:
+        threading.Thread(target=tell, daemon=True).start()
+    while comm.rank == 0 and not told.exists():
+        time.sleep(0.01)
+    if is_message and comm.rank == 2:
+        comm.Recv(memory, MPI.ANY_SOURCE)
+    elif is_message:
+        comm.Send(ones, 2)
+    elif comm.rank == 0:
+        win.Lock(2)
+        win.Put(ones, 2)
+        win.Unlock(2)
+        comm.Send(np.zeros(1), 2)
+    else:
+        comm.Recv(np.zeros(1), 0)
+    assert comm.rank == 0 or (memory.numpy() == 1).all()
+    print("came", holds.value, flush=True)
+    with contextlib.suppress(MPI.Exception):  # the other needs this one
+        comm.Sendrecv(ones, 2 - comm.rank, recvbuf=memory,
+                      source=2 - comm.rank)
+"""
+
+
+@pytest.mark.parametrize("what", ["a message", "a window's request"])
+def test_what_comes_after_a_death_has_been_told_is_not_lost(tmp_path, what):
+    holding = compiled.library(tmp_path, HOLDING)
+    words = filter(None, [os.environ.get("LD_PRELOAD"), str(holding)])
+    preload = " ".join(words)
+    printed = dying.run_text(
+        tmp_path, COMES, holding, what, ranks=3, LD_PRELOAD=preload
+    )
+    assert printed.split() == ["came", "0"] * 2
 
 
 # Those that live stay alive: nobody's end may tell the others.

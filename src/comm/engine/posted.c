@@ -71,6 +71,15 @@ wm_posted_has_ended(wm_op_t *op, MPI_Request *request)
     return flag || op->error.code != 0;
 }
 
+bool
+wm_posted_came(MPI_Request *request, MPI_Status *status)
+{
+    int ended = 0;
+    return *request != MPI_REQUEST_NULL
+           && MPI_Request_get_status(*request, &ended, status) == MPI_SUCCESS
+           && ended && MPI_Request_free(request) == MPI_SUCCESS;
+}
+
 wm_asks_t
 wm_posted_asks(const wm_op_t *op)
 {

@@ -29,6 +29,12 @@ wm_posted_has_ended(wm_op_t *op, MPI_Request *request);
 wm_asks_t
 wm_posted_asks(const wm_op_t *op);
 
+// Returns true if a receive from any rank has ended, and its message, if it
+// was not cancelled, is there, though MPI_Test or MPI_Wait has failed: Open
+// MPI tells of a death again that it told before the message came.
+bool
+wm_posted_came(MPI_Request *request, MPI_Status *status);
+
 // Lets the engine test a request that nobody waits for until it ends. Sets
 // *request to MPI_REQUEST_NULL.
 void

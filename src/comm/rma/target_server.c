@@ -42,12 +42,12 @@ server_step(wm_op_t *op)
             target->spare = wm_serving_new(target);
         if (target->spare == NULL) // memory is exhausted: try again
             return false;
-        if (MPI_Test(&target->asking, &flag, &status) != MPI_SUCCESS) {
-            if (server_goes_on(target))
-                return false;
+        bool fails = MPI_Test(&target->asking, &flag, &status) != MPI_SUCCESS;
+        bool came = fails ? wm_posted_came(&target->asking, &status)
+                          : flag != 0;
+        if (fails && !came && !server_goes_on(target))
             break;
-        }
-        if (!flag)
+        if (!came)
             return false;
         MPI_Test_cancelled(&status, &cancelled);
         if (cancelled)
