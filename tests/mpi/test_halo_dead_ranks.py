@@ -55,6 +55,7 @@ PROGRAM = """
         assert ("PROC_FAILED" if how == "dies" else "REVOKED") in name, name
     halo.free()
     print("told", flush=True)
+    world.Shrink().Barrier()  # or the others may hear of this one's end
 """
 
 

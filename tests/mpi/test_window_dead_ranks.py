@@ -52,6 +52,7 @@ PROGRAM = """
             name = MPI.Get_error_string(error.Get_error_class())
     assert ("PROC_FAILED" if how == "dies" else "REVOKED") in name, name
     print("told", flush=True)
+    comm.Shrink().Barrier()  # or the others may hear of this one's end
 """
 
 
