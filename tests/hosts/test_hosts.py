@@ -175,7 +175,7 @@ import os, time
 from mpi4py import MPI
 with open({str(note)!r}, "a") as file:
     file.write(os.readlink("/proc/self/ns/net") + "\\n")
-time.sleep(60)
+time.sleep(100)
 """
     words = [sys.executable, ranks.LAUNCH, "--ranks", "1", "1", "--"]
     child = subprocess.Popen(
@@ -186,17 +186,18 @@ time.sleep(60)
     def spaces():
         return note.read_text().split() if note.exists() else []
 
-    def waits(condition):
-        end = time.monotonic() + 20
+    def waits(condition, seconds):
+        end = time.monotonic() + seconds
         while not condition() and time.monotonic() < end:
             time.sleep(0.1)
         assert condition()
 
-    waits(lambda: len(spaces()) == 2)
+    waits(lambda: len(spaces()) == 2 or child.poll() is not None, 60)
+    assert child.poll() is None
     assert alive(spaces())
     child.send_signal(signal.SIGKILL)
     child.wait()
-    waits(lambda: not alive(spaces()))
+    waits(lambda: not alive(spaces()), 20)
 
 
 def alive(spaces):
